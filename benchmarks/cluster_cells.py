@@ -22,20 +22,20 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
-from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.model_level import Configuration, configurations
+from gnomon_autoscaler.policies.asyfunc.mls import Configuration, configurations
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
 from gnomon_autoscaler.registry import Offer, Policies
 from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.scaling import CreateShadow
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import from_trace
+from gnomon_simulator.events import stream
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.opt import with_opt, without_loading
 from gnomon_simulator.profiles import Profile, modelled
 from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
-from gnomon_simulator.streams import stream
 from gnomon_simulator.traces import read_trace
 
 TRACE = Path(__file__).parent / "traces" / "twitter_may25_1s.csv.gz"

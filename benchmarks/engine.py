@@ -28,7 +28,7 @@ from benchmarks.report import Figure, measured, write
 from gnomon_profiler.catalog import CatalogModel, load_model
 from gnomon_profiler.extractor import capture
 from gnomon_runtime.engine import load_program
-from gnomon_runtime.engine.allocator import keep_freed_memory
+from gnomon_runtime.engine.torch_support import keep_freed_memory
 
 GOAL_RATIO = 1.03
 MODELS = {"efficientnet-lite0": (1, 8), "torchvision:resnet50": (1, 8), "ultralytics:yolov8x": (1,)}

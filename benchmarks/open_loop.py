@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from benchmarks.endpoint import Endpoint
 from benchmarks.pace import step
 from gnomon_simulator.arrivals import poisson
-from gnomon_simulator.percentiles import percentile
+from gnomon_simulator.events import stream
 from gnomon_simulator.replay import Plan, Target, replay_apart
 from gnomon_simulator.replay_report import SUCCESSES, Report
+from gnomon_simulator.results import percentile
 from gnomon_simulator.samples import Outcome, Token
-from gnomon_simulator.streams import stream
 
 IN_TIME = 0.99
 CLOSE_ENOUGH = 1.04

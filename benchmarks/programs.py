@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gnomon_core.libraries import FOR_LIBRARIES
+from gnomon_core.packaging import FOR_LIBRARIES
 
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0

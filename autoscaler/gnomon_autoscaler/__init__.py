@@ -5,10 +5,10 @@ wish for a number, `by_count` turns it into actions, `runner` keeps one function
 """
 
 from gnomon_autoscaler.beside import Beside, at_once
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN, SCALING, Policies, counted, require, scaling_policy
 from gnomon_autoscaler.runner import Runner
-from gnomon_core.offers import Offer
+from gnomon_core.policy_registry import Offer
 
 __all__ = [
     "BUILT_IN",

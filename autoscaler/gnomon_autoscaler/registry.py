@@ -1,6 +1,6 @@
 """The scaling policies by name. A policy is one line of `BUILT_IN`.
 
-Those of third parties are entry points of the group `gnomon.scaling_policies` (`gnomon_core.offers`).
+Those of third parties are entry points of the group `gnomon.scaling_policies` (`gnomon_core.policy_registry`).
 """
 
 from __future__ import annotations
@@ -9,20 +9,18 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from gnomon_autoscaler.by_count import ByCount
-from gnomon_autoscaler.counting import CountPolicy
 from gnomon_autoscaler.policies import asyfunc, hpa, kpa, openfaas, rates
 from gnomon_autoscaler.policies.fixed import Fixed
 from gnomon_autoscaler.policies.mark import Mark
 from gnomon_autoscaler.policies.provided import Provided
 from gnomon_autoscaler.policies.target_tracking import TargetTracking
+from gnomon_autoscaler.replica_policy import ByCount, CountPolicy
 from gnomon_autoscaler.wrappers import DownDelay, RateLimit, standard
 from gnomon_core.errors import bad_request
-from gnomon_core.extras import how_to_install
-from gnomon_core.offers import GROUPS, Kind, Offer
+from gnomon_core.interfaces import Capabilities, ScalingPolicy
+from gnomon_core.packaging import how_to_install
+from gnomon_core.policy_registry import GROUPS, Kind, Offer
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.seam_values import Capabilities
-from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import Setting, Settings
 
 Policies: TypeAlias = Mapping[str, Offer[ScalingPolicy]]

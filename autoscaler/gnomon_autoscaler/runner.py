@@ -6,27 +6,49 @@ out says how it went: `carried_out` or `refused`.
 
 It is time when the policy's period has passed, when an operator or a changed setting asks, and when a request waits and no
 instance lives. Between those, instances that ended by themselves are replaced, so that the last decision stays true.
+
+Instances that an earlier process has made, for a load that this one has not seen.
+
+A new leader's windows are empty. To every policy that looks like no load at all: in the midst of a peak it would end all Shadows,
+and all Bodies but the least. So what was found is kept until the windows reach as far back as policies look
+(`Settings.stable_window_s`). More may be made at once, and an operator's number holds at once.
+
+A function's present state and its history become what a policy sees.
+
+While a new version is rolled out, instances of the old one are being replaced by whoever deployed it: they are not shown, so that
+no policy counts them twice and none of them is chosen as a victim.
+
+A policy's memory as JSON, and moved to another clock.
+
+Seconds of a monotonic clock mean nothing after a reboot or on another machine. A memory names its moments with keys that end in
+`_at_s`; when it is restored, each is shifted so that it lies as long ago as it did, plus the time in between.
+
+Instances that ended although nobody asked: replace the first at once, but do not start a broken one over and over.
+
+An instance that ends before it was ready for 10 s is a failed start, and so is one that was made but has gone before anybody
+looked. After the second time in a row, new instances wait 1 s, then 2, 4, … at most 60 s. An instance that stays ready for 10 s
+ends the row. Several that fail at once are one time.
+
+So does the end of one that had answered (`forgive`): it had started well, what ended it may have been a request, and whoever
+sends such requests must not be able to keep the function away from everybody else.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from gnomon_autoscaler.by_count import towards
-from gnomon_autoscaler.inherited import Inherited
-from gnomon_autoscaler.observe import newest, observe
 from gnomon_autoscaler.registry import BUILT_IN, Policies, scaling_policy
-from gnomon_autoscaler.starts import Starts
-from gnomon_autoscaler.states import state_from_json, state_to_json
+from gnomon_autoscaler.replica_policy import towards
 from gnomon_autoscaler.windows import LoadWindows
-from gnomon_core.carrying_out import PartlyRefused
+from gnomon_core.actuation import PartlyRefused
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
-from gnomon_core.json_types import JsonObject
+from gnomon_core.interfaces import ScalingPolicy
+from gnomon_core.json_types import Json, JsonObject
 from gnomon_core.scaling import (
     Action,
     CreateBody,
@@ -35,13 +57,218 @@ from gnomon_core.scaling import (
     DestroyBody,
     DestroyShadow,
     FunctionLoad,
+    History,
     LoadCounters,
     Observation,
     PolicyState,
     PromoteShadow,
+    StateValue,
 )
-from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import Settings
+
+
+class Inherited:
+    """Of one function. `heir` is whether there may be any."""
+
+    def __init__(self, *, heir: bool) -> None:
+        self._asks, self._found = heir, False
+
+    def look(self, live: Sequence[Instance]) -> None:
+        """The function's Bodies that serve or are about to. Those of the first look are inherited."""
+        if self._asks:
+            self._asks, self._found = False, bool(live)
+
+    def keep(self, decision: Decision, seen: Observation) -> tuple[Decision, str]:
+        """The decision without what would take away too early, and why; "" where all of it holds."""
+        if not self._found:
+            return decision, ""
+        covered_s = len(seen.history.arrivals) * seen.history.bin_s
+        self._found = covered_s < seen.settings.stable_window_s
+        kept = tuple(action for action in decision.actions if not isinstance(action, DestroyBody | DestroyShadow))
+        if not self._found or seen.requested is not None or len(kept) == len(decision.actions):
+            return decision, ""
+        desired = decision.desired if decision.desired is None else max(decision.desired, len(seen.live))
+        # The same each time, so that it is one record however long it holds.
+        why = f"taken over: nothing ends before {seen.settings.stable_window_s:g} s of its load are known"
+        return replace(decision, actions=kept, desired=desired), why
+
+
+def newest(instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
+    """The instances of the newest version that is there."""
+    if len(instances) <= 1:
+        return instances
+    version = max((instance.version for instance in instances), default=0)
+    return tuple(instance for instance in instances if instance.version == version)
+
+
+def observe(now_s: float, function: str, load: FunctionLoad, history: History, requested: int | None) -> Observation:
+    """One function at one moment."""
+    counters = load.counters
+    return Observation(
+        now_s=now_s,
+        function=function,
+        settings=load.settings,
+        instances=newest(load.instances),
+        nodes=load.nodes,
+        queued=counters.queued,
+        executing=counters.executing,
+        oldest_wait_s=counters.oldest_wait_s,
+        last_request_s=counters.last_request_s,
+        history=history,
+        latency_s=load.latency_s,
+        requested=requested,
+        profile=load.profile,
+        latency_spread=load.latency_spread,
+        queues=load.queues,
+        plan=load.plan,
+    )
+
+
+_MOMENT = "_at_s"
+
+
+def state_to_json(state: PolicyState) -> JsonObject:
+    """The state as a JSON document.
+
+    Raises:
+        TypeError: it holds what is no JSON. A third party's policy need not have been type-checked.
+
+    """
+    return {"policy": state.policy, "version": state.version, "values": _plain(state.values)}
+
+
+def state_from_json(document: JsonObject, shift_s: float = 0.0) -> PolicyState:
+    """The state, its moments `shift_s` seconds later."""
+    values = _value(document["values"], shift_s)
+    return PolicyState(
+        policy=str(document["policy"]),
+        version=int(cast("int", document["version"])),
+        values=values if isinstance(values, Mapping) else {},
+    )
+
+
+def _plain(value: object) -> Json:
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {_name(key): _plain(item) for key, item in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    msg = f"{type(value).__name__} is no JSON"
+    raise TypeError(msg)
+
+
+def _name(key: object) -> str:
+    if isinstance(key, str):
+        return key
+    msg = f"a {type(key).__name__} names no value in JSON"
+    raise TypeError(msg)
+
+
+def _value(value: Json, shift_s: float) -> StateValue:
+    if isinstance(value, Mapping):
+        return {key: _shifted(item, shift_s) if key.endswith(_MOMENT) else _value(item, shift_s) for key, item in value.items()}
+    if isinstance(value, str) or value is None or isinstance(value, bool | int | float):
+        return value
+    return tuple(_value(item, shift_s) for item in value)
+
+
+def _shifted(value: Json, shift_s: float) -> StateValue:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value + shift_s
+    if value is None or isinstance(value, str | bool | Mapping):
+        return _value(value, shift_s)
+    return tuple(_shifted(item, shift_s) for item in value)
+
+
+STEADY_S = 10.0
+LONGEST_WAIT_S = 60.0
+
+
+class Starts:
+    """What is known of a function's instances that came and went."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self.wait_until_s = float("-inf")
+        self._seen: dict[str, Instance] = {}
+        self._ready_at_s: dict[str, float] = {}
+        self._dismissed: set[str] = set()
+        self._expected = self._appeared = 0
+        self.steady = False
+        """Whether another look at the same instances would say nothing: nothing is expected, and all are ready and steady."""
+
+    @property
+    def row(self) -> str:
+        """What to tell people about the row of failed starts; the same text for as long as the row is."""
+        return f"{self.failed} starts failed in a row: new instances wait {self._wait_s:g} s; the function's log says why"
+
+    @property
+    def _wait_s(self) -> float:
+        return min(LONGEST_WAIT_S, 2.0 ** (self.failed - 2)) if self.failed > 1 else 0.0
+
+    @property
+    def seen(self) -> tuple[Instance, ...]:
+        """What was there at the last look."""
+        return tuple(self._seen.values())
+
+    def begin(self) -> None:
+        """Something is about to be made. It may take a while, and be looked at before all of it was made."""
+        self._appeared = 0
+
+    def expect(self, instances: int) -> None:
+        """So many were made since `begin`: at the next look each must have been there at one."""
+        self.steady = self.steady and not instances
+        self._expected += instances
+
+    def dismiss(self, ids: Iterable[str]) -> None:
+        """These end because a decision says so."""
+        self._dismissed.update(ids)
+        self.steady = self.steady and not self._dismissed
+
+    def look(self, now_s: float, instances: tuple[Instance, ...]) -> None:
+        """Compare what is there with what was there. `instances` are those of the newest version."""
+        if not (instances or self._seen or self._expected):
+            self._dismissed.clear()
+            self.steady = True
+            return  # as nearly every function is, of Shadows
+        present = {instance.id: instance for instance in instances if instance.state is not InstanceState.GONE}
+        version = max((instance.version for instance in present.values()), default=None)
+        self._appeared += len(present.keys() - self._seen.keys())
+        failed = self._appeared < self._expected
+        self._expected = 0
+        for id_, before in self._seen.items():
+            replaced = version is not None and before.version < version
+            asked = id_ in self._dismissed or before.state is InstanceState.DRAINING
+            if id_ not in present and not asked and not replaced:
+                failed |= not self._was_steady(now_s, id_)
+        if failed:
+            self._fail(now_s)
+        for id_, instance in present.items():
+            if instance.state is InstanceState.READY:
+                self._ready_at_s.setdefault(id_, now_s)
+                if self._was_steady(now_s, id_):
+                    self.forgive()
+        self._dismissed &= present.keys()
+        self._ready_at_s = {id_: at_s for id_, at_s in self._ready_at_s.items() if id_ in present}
+        self._seen = present
+        ready = all(one.state is InstanceState.READY and self._was_steady(now_s, one.id) for one in instances)
+        self.steady = ready and not self._dismissed
+
+    def forgive(self) -> None:
+        """Start anew: an instance is steady or has served, or the function was deployed again."""
+        self.failed = 0
+        self.wait_until_s = float("-inf")
+
+    def _was_steady(self, now_s: float, id_: str) -> bool:
+        since_s = self._ready_at_s.get(id_)
+        return since_s is not None and now_s - since_s >= STEADY_S
+
+    def _fail(self, now_s: float) -> None:
+        self.failed += 1
+        if self.failed > 1:
+            self.wait_until_s = now_s + self._wait_s
+
 
 FAILURES_BEFORE_FIXED = 3
 FIRST_RETRY_S = 15.0

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from gnomon_autoscaler.registry import BUILT_IN, Policies
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.windows import BIN_S
-from gnomon_core.carrying_out import CarryingOut
+from gnomon_core.actuation import CarryingOut
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
-from gnomon_core.memory_sizes import LARGEST_MB, MEGABYTE
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import (
@@ -37,6 +36,7 @@ from gnomon_core.scaling import (
     SetBufferPlan,
 )
 from gnomon_core.settings import Settings
+from gnomon_core.units import LARGEST_MB, MEGABYTE
 
 FUNCTION = "echo.openfaas-fn"
 MEMORY_BYTES = 100 * MEGABYTE

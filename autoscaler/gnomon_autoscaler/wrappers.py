@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gnomon_autoscaler.counting import CountPolicy, Memory, Wish, count_in, in_system, inner, moment, whole
+from gnomon_autoscaler.replica_policy import CountPolicy, Memory, Wish, count_in, in_system, inner, moment, whole
 from gnomon_core.scaling import Observation, StateValue
 from gnomon_core.settings import Settings
 

@@ -35,7 +35,7 @@ SOURCES = (
     "gateway-plugin/gnomon_gateway/scheduling",
     "planner",
     "planner/gnomon_planner/replay.py",
-    "simulator/gnomon_simulator/on_demand.py",
+    "simulator/gnomon_simulator/results.py",
     "simulator/gnomon_simulator/simulated_function.py",
     "simulator/gnomon_simulator/simulated_node.py",
     "simulator/gnomon_simulator/simulated_platform.py",

@@ -40,9 +40,8 @@ from gnomon_planner.replay import buffered
 from gnomon_planner.samples import of_counts, of_times
 from gnomon_planner.vanilla import cherry_picked, largest
 from gnomon_simulator.function_plan import FunctionPlan
-from gnomon_simulator.on_demand import INSTANCE
 from gnomon_simulator.profiles import Profile
-from gnomon_simulator.results import OK, FunctionResult
+from gnomon_simulator.results import INSTANCE, OK, FunctionResult
 from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
 

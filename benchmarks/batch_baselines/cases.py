@@ -27,14 +27,13 @@ import numpy as np
 from benchmarks.batch_baselines.values import HOUR_S, Demand, Objective, Supply
 from benchmarks.buffer import PUBLISHED_BURSTY
 from benchmarks.pace import ROOT
-from gnomon_core.memory_sizes import MB_PER_CORE
 from gnomon_core.profiles import LatencyTable, ModelProfile
+from gnomon_core.units import MB_PER_CORE
 from gnomon_planner.costs import EC2, LAMBDA
 from gnomon_planner.maps import Map
 from gnomon_planner.plans import Size
-from gnomon_simulator.arrivals import from_trace
-from gnomon_simulator.markov import markov_arrivals
-from gnomon_simulator.streams import stream
+from gnomon_simulator.arrivals import from_trace, markov_arrivals
+from gnomon_simulator.events import stream
 from gnomon_simulator.traces import read_trace
 
 TRACES = ROOT / "benchmarks" / "traces"

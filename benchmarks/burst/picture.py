@@ -10,8 +10,8 @@ from typing import Any
 
 from benchmarks.burst.load import Burst
 from benchmarks.burst.watch import Look
-from gnomon_simulator.percentiles import percentile
 from gnomon_simulator.replay_report import SUCCESSES, Report
+from gnomon_simulator.results import percentile
 from gnomon_simulator.samples import Outcome
 
 BIN_S = 0.5

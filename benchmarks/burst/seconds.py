@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from benchmarks.burst.picture import Seen
 from benchmarks.burst.watch import Look
-from gnomon_simulator.percentiles import percentile
+from gnomon_simulator.results import percentile
 
 HEADING = (
     f"{'s':>3} {'asked':>6} {'late':>5} {'p50 ms':>7} {'p95 ms':>7} {'batch':>6} {'Bodies':>7} {'Shadows':>8} "

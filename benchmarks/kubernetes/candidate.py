@@ -22,11 +22,9 @@ import kubernetes  # noqa: F401 - in the process that candidates are forks of, s
 
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.kubernetes.api import MERGE_PATCH, Api, Document, Fence, connect
-from gnomon_platforms.kubernetes.errors import Refused, Unreachable
-from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog
+from gnomon_platforms.kubernetes.client import MERGE_PATCH, Api, Document, Fence, Refused, Unreachable, connect
+from gnomon_platforms.kubernetes.lease import Leader, LeaseTiming, Tenure, Watchdog
 from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, LEASES
-from gnomon_platforms.kubernetes.terms import LeaseTiming
 from gnomon_platforms.kubernetes.writes import Patch, Target, Write, Writer
 
 TIMING = LeaseTiming(duration_s=3, renew_deadline_s=2.0, retry_s=0.3)

@@ -27,26 +27,25 @@ from typing import Any
 
 import uvloop
 
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_cli.process import calm_collector
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import WallClock, utc_now_s
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.interfaces import StoredFunction
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import Action, FunctionLoad, LoadCounters
-from gnomon_core.seam_values import StoredFunction
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.dispatch.profiled import ProfiledLatency
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import ProfiledLatency
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
-from gnomon_platforms.kubernetes.api import Api, connect
-from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.client import Api, connect
+from gnomon_platforms.kubernetes.informer import Informer, Source
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS
-from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 

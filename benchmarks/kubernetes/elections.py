@@ -22,11 +22,10 @@ from typing import Any
 
 from benchmarks.kubernetes import candidate
 from benchmarks.kubernetes.candidate import TIMING
-from gnomon_platforms.kubernetes.api import Api, connect
-from gnomon_platforms.kubernetes.informer import Informer
-from gnomon_platforms.kubernetes.leader import EXIT_STATUS
+from gnomon_platforms.kubernetes.client import Api, connect
+from gnomon_platforms.kubernetes.informer import Informer, Source
+from gnomon_platforms.kubernetes.lease import EXIT_STATUS
 from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, NAMESPACES
-from gnomon_platforms.kubernetes.watching import Source
 
 PATIENCE_S = 60.0
 ABOUT_S = 0.7

@@ -25,7 +25,7 @@ from deploy.test_cluster.clusters import Cluster, reached, until
 from deploy.test_cluster.phases import CannotBeHad, Phases
 from deploy.test_cluster.settings import folders
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.nodes.on_nodes import NodeOptions

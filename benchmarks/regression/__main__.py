@@ -33,8 +33,8 @@ from benchmarks.regression.judging import figures, table
 from benchmarks.regression.measuring import Worker, measure
 from benchmarks.regression.quota import NoQuotaError, Quota
 from benchmarks.report import processor, write
-from gnomon_core.libraries import jemalloc
-from gnomon_core.memory_sizes import MB_PER_CORE
+from gnomon_core.packaging import jemalloc
+from gnomon_core.units import MB_PER_CORE
 from gnomon_planner.service_time import SHARE
 from gnomon_profiler.add import ensure_model
 from gnomon_profiler.repository import DirectoryRepository

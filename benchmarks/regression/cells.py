@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gnomon_core.memory_sizes import MB_PER_CORE
+from gnomon_core.units import MB_PER_CORE
 from gnomon_core.whole_files import replace_file
 from gnomon_planner.service_time import to_measure
 

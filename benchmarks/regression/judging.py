@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from benchmarks.regression.cells import TRAINED_VISITS, Cell, Grid, Kept
 from benchmarks.report import Figure
 from gnomon_core.errors import GnomonError
-from gnomon_core.memory_sizes import MB_PER_CORE
+from gnomon_core.units import MB_PER_CORE
 from gnomon_planner.service_time import Measured, ServiceModel, fitted
 
 GOAL = 0.02

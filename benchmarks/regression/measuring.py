@@ -19,7 +19,7 @@ from typing import Any, Self
 from benchmarks.pace import ROOT
 from benchmarks.regression.cells import Cell, Kept, Times, Visit, cores_of, threads_of
 from benchmarks.regression.quota import Quota
-from gnomon_core.libraries import FOR_LIBRARIES
+from gnomon_core.packaging import FOR_LIBRARIES
 
 SAY_EVERY_S = 20.0
 

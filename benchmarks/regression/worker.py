@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from gnomon_runtime.engine import load_program
-from gnomon_runtime.engine.allocator import keep_freed_memory
+from gnomon_runtime.engine.torch_support import keep_freed_memory
 
 
 def main() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import uvloop
 
-from gnomon_gateway.server.exchange import Exchange
-from gnomon_gateway.server.gateway_server import GatewayServer
+from gnomon_gateway.http.exchange import Exchange
+from gnomon_gateway.http.server import GatewayServer
 
 ANSWER = b'{"y": [7]}'
 LINES = b"content-type: application/json\r\n"

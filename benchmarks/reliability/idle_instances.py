@@ -21,8 +21,8 @@ from benchmarks.open_loop import lag_p99_ms, rows, send
 from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
 from benchmarks.report import Figure, measured, write
-from gnomon_simulator.percentiles import percentile
 from gnomon_simulator.replay_report import Report
+from gnomon_simulator.results import percentile
 
 NAME = "sleep160"
 INSTANCES = 12

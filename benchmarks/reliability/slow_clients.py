@@ -24,7 +24,7 @@ from benchmarks.programs import ended_well
 from benchmarks.reliability import _clients as clients
 from benchmarks.reliability.connections import BODY, PATH, port_of
 from benchmarks.report import Figure, measured, write
-from gnomon_simulator.percentiles import percentile
+from gnomon_simulator.results import percentile
 
 ENDLESS, SLOW, IDLE, READERS = 20, 1000, 10_000, 50
 SETTLE_S = 1.0

@@ -2,7 +2,7 @@
 
     python -m benchmarks.shadow.fuzz_remote [--quick]
 
-streams  the reader of a stream (`gnomon_runtime.pair.stream.Incoming`), on messages with tensors that are damaged, cut off,
+streams  the reader of a stream (`gnomon_runtime.pair.remote_link.Incoming`), on messages with tensors that are damaged, cut off,
          joined and delivered in any pieces. What it lets through is read, and must lie in its buffer.
 shadow   `functions/shadow` under gunicorn gets such streams from Bodies with its token, and upgrades that are none. After each
          round it must compute a hand-over rightly.
@@ -34,10 +34,9 @@ from benchmarks.shadow.hostile import PATIENCE_S, descriptors_of
 from benchmarks.shadow.instances import Body, body_of, check, let_go, nursery, patient, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, samples_of, stored
 from gnomon_core import packets
-from gnomon_runtime.pair.approach import address, approach
 from gnomon_runtime.pair.buffers import OwnBuffer
 from gnomon_runtime.pair.headers import Kind, Message, NonsenseError, encode, tensor_bytes
-from gnomon_runtime.pair.stream import SWITCHING, Incoming
+from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, address, approach
 from gnomon_runtime.pair.testing import Task
 from gnomon_runtime.pair.testing.remote import TOKEN, Pod, ServedShadow, order_remote
 

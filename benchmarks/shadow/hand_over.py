@@ -2,7 +2,7 @@
 
     python -m benchmarks.shadow.hand_over [--quick]
 
-A pair's own data path (`gnomon_runtime.pair.link.Link` over `gnomon_coordinator.hand_over`), used as a batch of 8 uses it. There:
+A pair's own data path (`gnomon_runtime.pair.link.Link` over `gnomon_coordinator.server`), used as a batch of 8 uses it. There:
 the Body writes its last four rows into the buffer to the Shadow and sends the header; the Shadow checks it and has the tensor.
 Back: the Shadow writes its rows and sends the header; the Body, which has come to wait for it meanwhile, has the tensor. That is
 one copy each way: either side reads the other's buffer where it is. The rows were made just before, by an operation before which
@@ -32,10 +32,10 @@ from benchmarks.report import Figure, write
 from benchmarks.shadow.instances import Cpus, two_cpus
 from benchmarks.shadow.models import MEGABYTE
 from benchmarks.shadow.samples import at_quantile
-from gnomon_coordinator.hand_over import hand_over
+from gnomon_coordinator.server import hand_over
 from gnomon_core import packets
 from gnomon_core.shared_memory import aligned
-from gnomon_runtime.engine.allocator import keep_freed_memory
+from gnomon_runtime.engine.torch_support import keep_freed_memory
 from gnomon_runtime.pair.buffers import joined
 from gnomon_runtime.pair.headers import Kind, Message
 from gnomon_runtime.pair.link import DataPath, Link, Outcome

@@ -18,7 +18,7 @@ from benchmarks.report import Figure, measured, write
 from benchmarks.shadow.models import MEGABYTE, StoredModel, samples_of, stored
 from benchmarks.shadow.node import Node, Serving, started
 from benchmarks.shadow.samples import counted
-from gnomon_runtime.measuring.memory import held_bytes
+from gnomon_runtime.measuring.measurements import held_bytes
 
 MODELS = ("resnet50", "inception_v3", "vgg16")
 INSTANCES = 4

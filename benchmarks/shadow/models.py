@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.gnomon import MODELS
 from benchmarks.pace import step
 from gnomon_core.blocks import Layers
-from gnomon_core.seam_values import ModelEntry
+from gnomon_core.interfaces import ModelEntry
 from gnomon_core.signature import ModelSignature
 from gnomon_profiler.add import ensure_model
 from gnomon_profiler.repository import DirectoryRepository

@@ -23,11 +23,10 @@ from benchmarks.shadow.instances import RELATIVE_DIFFERENCE, WrongAnswerError
 from benchmarks.shadow.models import StoredModel, repository, samples_of
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import BatchChannel, ModelRepository, Platform
+from gnomon_core.interfaces import BatchChannel, InstanceRequest, ModelRepository, Platform
 from gnomon_core.wire import Frame, Kind, Member
+from gnomon_platforms.local.pairs import ShadowLife
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.local.shadow_lives import ShadowLife
 from gnomon_platforms.testing import NothingBuilt
 
 PATIENCE_S = 60.0

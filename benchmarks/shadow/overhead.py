@@ -21,7 +21,7 @@ from benchmarks.report import Figure, measured, write
 from benchmarks.shadow.models import StoredModel, stored
 from benchmarks.shadow.node import Node, Serving, started
 from benchmarks.shadow.samples import in_mode
-from gnomon_core.seam_values import ModelEntry
+from gnomon_core.interfaces import ModelEntry
 from gnomon_profiler.repository import DirectoryRepository
 
 CASES = (("efficientnet-lite0", 1, 24), ("resnet50", 4, 8))

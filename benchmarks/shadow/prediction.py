@@ -27,7 +27,7 @@ from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nurs
 from benchmarks.shadow.models import StoredModel, first_share, named, samples_of, stored
 from benchmarks.shadow.profiled import measured_profile, predicted_s, task_of
 from benchmarks.shadow.samples import counted, in_mode
-from gnomon_autoscaler.policies.asyfunc.block_sets import block_sets
+from gnomon_autoscaler.policies.asyfunc.pairing import block_sets
 from gnomon_core.blocks import Layers
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile

@@ -23,7 +23,7 @@ from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_planner.costs import HELD, LAMBDA
 from gnomon_planner.replay import Vector
 from gnomon_simulator.arrivals import from_trace
-from gnomon_simulator.streams import stream
+from gnomon_simulator.events import stream
 from gnomon_simulator.traces import Trace, read_trace
 
 TRACE = Path(__file__).parent.parent / "traces" / "twitter_may25_100ms.csv.gz"

@@ -17,11 +17,11 @@ import numpy as np
 from benchmarks.twitter_day.cases import HOUR_S, INSTANCE_MB, LOOK_S, PERCENT, Case, arrivals, counted, is_met
 from gnomon_autoscaler.policies.batch.policy import Batch
 from gnomon_autoscaler.registry import BUILT_IN
-from gnomon_autoscaler.states import state_from_json, state_to_json
+from gnomon_autoscaler.runner import state_from_json, state_to_json
 from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.interfaces import ScalingPolicy
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import History, Observation, PolicyState, SetBufferPlan
-from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import Settings
 from gnomon_planner.replay import Bounds, Indices, Vector, instance_waits, rebuffered
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import SystemRandom
 
-from gnomon_cli.serve_options import ServeOptions
+from gnomon_cli.commands.serve_options import ServeOptions
 from gnomon_core.clock import Clock
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.asynchronous.callbacks import Callbacks

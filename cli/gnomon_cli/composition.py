@@ -15,52 +15,48 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import SCALING, provided
 from gnomon_cli.asynchronous import asynchronous
 from gnomon_cli.cluster_metrics import ClusterCollector
+from gnomon_cli.commands.serve_options import ServeOptions
 from gnomon_cli.fetching import ModelFetcher
 from gnomon_cli.in_front import InFront
 from gnomon_cli.kept_scaling import KeptScaling
 from gnomon_cli.platforms import platform_of
 from gnomon_cli.scaling import ScalingAdapter
-from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.serve_secrets import basic_auth
 from gnomon_cli.state import FETCHED
 from gnomon_cli.where import cluster_of, in_images, orchestration, place, readings
 from gnomon_core.addresses import from_this_machine, http_url
 from gnomon_core.clock import WallClock, utc_now_s
 from gnomon_core.functions import FunctionKey
+from gnomon_gateway.api.application import control_application
+from gnomon_gateway.api.control import Control
+from gnomon_gateway.api.guard import Guard
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
 from gnomon_gateway.asynchronous.invocation import Invoke
 from gnomon_gateway.auth import require_safe_binding
 from gnomon_gateway.build_api import build_routes, payload_secret
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.dispatch.profiled import ProfiledLatency
+from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import Corrections, ProfiledLatency
+from gnomon_gateway.http.origin import host_rule
+from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.inside_call import Invoker
-from gnomon_gateway.lifecycle.corrections import Corrections
-from gnomon_gateway.lifecycle.elsewhere import Elsewhere
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.loop_lag import LoopLag
-from gnomon_gateway.metrics import AsyncCollector, GatewayCollector, MetricsPage
+from gnomon_gateway.metrics import AsyncCollector, ControlCounters, GatewayCollector, LoopLag, MetricsPage, OwnershipCollector
 from gnomon_gateway.namespaces import Namespaces
-from gnomon_gateway.openfaas.application import control_application
-from gnomon_gateway.openfaas.control import Control
-from gnomon_gateway.openfaas.guard import Guard
-from gnomon_gateway.openfaas.measured import ControlCounters
-from gnomon_gateway.origin import host_rule
-from gnomon_gateway.ownership.metrics import OwnershipCollector
+from gnomon_gateway.replicas.state_sync import Elsewhere
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_gateway.secrets import Secrets
-from gnomon_gateway.server.gateway_server import GatewayServer
 from gnomon_gateway.service import FunctionService
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_gateway.version import this_version
 from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
-from gnomon_platforms.local.users import function_users, private_folders
+from gnomon_platforms.local.recipes import function_users, private_folders
 from gnomon_profiler.places import open_repository
 
 if TYPE_CHECKING:

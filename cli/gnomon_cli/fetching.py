@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.seams import ModelRepository
+from gnomon_core.interfaces import ModelRepository
 from gnomon_profiler.add import VERSION, ensure_model
 from gnomon_profiler.names import in_catalog
 

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 
 MOST, ENOUGH_BYTES = 20, 8192
 """Functions with one question; fewer once they take so much. That is a millisecond or two of the event loop."""

@@ -16,8 +16,8 @@ from gnomon_core.clock import Clock
 from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.openfaas.control import unknown_function
+from gnomon_gateway.api.control import unknown_function
+from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
 from gnomon_platforms.provider.api import ProviderApi
 from gnomon_platforms.provider.catalog import Catalog

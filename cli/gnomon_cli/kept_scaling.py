@@ -6,7 +6,7 @@ import json
 import logging
 from pathlib import Path
 
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_core.whole_files import replace_file
 
 _LOG = logging.getLogger("gnomon")

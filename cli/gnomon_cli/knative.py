@@ -18,21 +18,20 @@ from random import Random, SystemRandom
 import uvloop
 from aiohttp import web
 
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import SCALING, Policies
 from gnomon_cli.knative_page import page
 from gnomon_cli.process import begin_log, serve_until_signal
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import WallClock
-from gnomon_core.offers import refuse_strays
-from gnomon_core.seam_values import Capabilities
+from gnomon_core.interfaces import Capabilities
+from gnomon_core.policy_registry import refuse_strays
 from gnomon_core.settings import Settings
 from gnomon_gateway.scheduling.registry import SCHEDULING, Schedulers
+from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions, KnativeAutoscaler
 from gnomon_platforms.knative.resources import SYSTEM_NAMESPACE
-from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions, KnativeAutoscaler
-from gnomon_platforms.kubernetes.api import Api, connect
-from gnomon_platforms.kubernetes.asked import Asked
-from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog, count_from_now, identity_of_process
+from gnomon_platforms.kubernetes.client import Api, Asked, connect
+from gnomon_platforms.kubernetes.lease import Leader, Tenure, Watchdog, count_from_now, identity_of_process
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
 

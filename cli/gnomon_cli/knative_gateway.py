@@ -28,27 +28,25 @@ from gnomon_cli.where import in_images, readings
 from gnomon_core.clock import WallClock, utc_now_s
 from gnomon_core.decisions import DecisionRecord
 from gnomon_core.functions import FunctionKey, parse_key
-from gnomon_core.offers import described
+from gnomon_core.policy_registry import described
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.dispatch.profiled import ProfiledLatency
-from gnomon_gateway.lifecycle.checks import scheduler_of
-from gnomon_gateway.lifecycle.elsewhere import Elsewhere
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import ProfiledLatency
+from gnomon_gateway.functions.validation import scheduler_of
+from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.loop_lag import LoopLag
-from gnomon_gateway.metrics import GatewayCollector, MetricsPage
-from gnomon_gateway.openfaas.measured import ControlCounters
+from gnomon_gateway.metrics import ControlCounters, GatewayCollector, LoopLag, MetricsPage
+from gnomon_gateway.replicas.state_sync import Elsewhere
 from gnomon_gateway.revisions import HELD_S, RevisionApp
 from gnomon_gateway.scheduling.registry import SCHEDULING
-from gnomon_gateway.server.gateway_server import GatewayServer
-from gnomon_platforms.knative.batching.plans import BufferPlans, in_force
 from gnomon_platforms.knative.batching.platform import RevisionPlatform
+from gnomon_platforms.knative.batching.revisions import BufferPlans, in_force
 from gnomon_platforms.knative.batching.store import RevisionStore
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
-from gnomon_platforms.kubernetes.api import Api, connect
+from gnomon_platforms.kubernetes.client import Api, connect
 from gnomon_platforms.nodes.models import ServedModels
 
 SILENT_S = 90.0

@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from aiohttp import web
 
 from gnomon_core.functions import FunctionKey
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
-from gnomon_platforms.knative.scaling.signals import learned, waiting
-from gnomon_platforms.knative.scaling.signals.learned import Learned
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_platforms.knative.autoscaler import metrics as learned
+from gnomon_platforms.knative.autoscaler import metrics as waiting
+from gnomon_platforms.knative.autoscaler.metrics import Learned
 
 
 class RevisionFigures:
@@ -26,8 +27,8 @@ class RevisionFigures:
     def __init__(self, runtimes: Callable[[], Iterable[FunctionRuntime]], takes_batches: Callable[[FunctionKey], bool]) -> None:
         self._runtimes, self._takes_batches = runtimes, takes_batches
         self._parts: Mapping[str, Callable[[], str]] = {
-            waiting.FIGURE: lambda: waiting.told(self.waiting(), self.beside()),
-            learned.SECONDS: lambda: learned.told(self.learned()),
+            waiting.FIGURE: lambda: waiting.waiting_to_text(self.waiting(), self.beside()),
+            learned.SECONDS: lambda: learned.learned_to_text(self.learned()),
         }
 
     def text(self, names: Iterable[str]) -> str | None:

@@ -12,14 +12,13 @@ from operator import itemgetter
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
-from gnomon_core.seam_values import InstanceRequest, ModelEntry
-from gnomon_core.seams import BatchChannel, ModelRepository
+from gnomon_core.interfaces import BatchChannel, InstanceRequest, ModelEntry, ModelRepository
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame
-from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
 from gnomon_platforms.aws_lambda.profiling import Table, Wishes, check_budget, measured, zeros
 from gnomon_platforms.aws_lambda.reports import Report
+from gnomon_platforms.aws_lambda.resources import LambdaOptions
 
 DEADLINE_MS = 880_000
 """A batch may take as long as Lambda lets it."""

@@ -9,7 +9,7 @@ import click
 from gnomon_cli.command import Entry, LazyGroup
 from gnomon_cli.errors import EXIT_FAILURE
 from gnomon_core.errors import GnomonError
-from gnomon_core.extras import how_to_install
+from gnomon_core.packaging import how_to_install
 
 EXIT_INTERRUPTED = 130
 

@@ -9,7 +9,7 @@ import click
 
 from gnomon_cli.command import option_group
 from gnomon_cli.state import FETCHED, state_folder
-from gnomon_core.seams import ModelRepository
+from gnomon_core.interfaces import ModelRepository
 from gnomon_profiler.measuring.store import ProfileStore
 from gnomon_profiler.places import S3_SCHEME, open_repository
 

@@ -16,19 +16,18 @@ from pathlib import Path
 from random import SystemRandom
 from urllib.parse import urlsplit
 
+from gnomon_cli.commands.serve_options import ClusterOptions, ServeOptions
 from gnomon_cli.following import Following, Work
-from gnomon_cli.serve_options import ClusterOptions, ServeOptions
 from gnomon_core.addresses import from_this_machine, http_url
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
+from gnomon_core.interfaces import ModelRepository
 from gnomon_core.profiles import Network
-from gnomon_core.seams import ModelRepository
-from gnomon_gateway.ownership.secret import PeerSecret, read_peer_secret
-from gnomon_gateway.server.pass_through import PassThrough, Place
-from gnomon_platforms.kubernetes.api import SERVICE_ACCOUNT, connect
-from gnomon_platforms.kubernetes.asked import Asked
-from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog, count_from_now, identity_of_process
+from gnomon_gateway.http.pass_through import PassThrough, Place
+from gnomon_gateway.replicas.peers import PeerSecret, read_peer_secret
+from gnomon_platforms.kubernetes.client import SERVICE_ACCOUNT, Asked, connect
+from gnomon_platforms.kubernetes.lease import Leader, Tenure, Watchdog, count_from_now, identity_of_process
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
 from gnomon_platforms.kubernetes.resources import LEASES
@@ -37,8 +36,7 @@ from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.nodes.on_nodes import NodeOptions
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
-from gnomon_platforms.openfaas.store import KubernetesStore
-from gnomon_platforms.openfaas.stored_namespaces import require_namespace
+from gnomon_platforms.openfaas.store import KubernetesStore, require_namespace
 from gnomon_profiler.measuring.store import FOLDER as PROFILES
 from gnomon_profiler.repository import DirectoryRepository
 

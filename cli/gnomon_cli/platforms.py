@@ -5,16 +5,16 @@ from __future__ import annotations
 import importlib.util
 from typing import Protocol
 
+from gnomon_cli.commands.serve_options import ServeOptions
 from gnomon_cli.preflight import memory_is_short
-from gnomon_cli.serve_options import ServeOptions
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
-from gnomon_core.extras import how_to_install
-from gnomon_core.seams import ModelRepository, Platform
-from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_core.interfaces import ModelRepository, Platform
+from gnomon_core.packaging import how_to_install
+from gnomon_platforms.aws_lambda.resources import LambdaOptions
 from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_profiler.measuring.machine import this_machine
+from gnomon_profiler.measuring.session import this_machine
 from gnomon_profiler.measuring.store import FOLDER as PROFILES
 
 

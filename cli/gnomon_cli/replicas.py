@@ -14,23 +14,22 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_cli.handed_on import HandedOn
 from gnomon_cli.on_kubernetes import OnKubernetes
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap
+from gnomon_gateway.api.guard import Guard
 from gnomon_gateway.app import GatewayApp
-from gnomon_gateway.lifecycle import followed_pairs, followed_plans
-from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
-from gnomon_gateway.lifecycle.followed_pairs import FollowedPairs
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.lifecycle.reporting import Reporter
-from gnomon_gateway.openfaas.guard import Guard
-from gnomon_gateway.ownership.assigner import Assigner
-from gnomon_gateway.ownership.gateway import SharedGateway
-from gnomon_gateway.ownership.reports import Reports
+from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.replicas import state_sync as followed_pairs
+from gnomon_gateway.replicas import state_sync as followed_plans
+from gnomon_gateway.replicas.assigner import Assigner
+from gnomon_gateway.replicas.gateway import SharedGateway
+from gnomon_gateway.replicas.reports import Reports
+from gnomon_gateway.replicas.state_sync import Elsewhere, FollowedPairs, Lost, Reporter
 
 AGAIN_S = 1.0
 FAREWELL_S = 1.0
@@ -125,11 +124,11 @@ class Replicas:
 
     def _pairs(self) -> Mapping[str, Any] | None:
         """As the leader: which Bodies have Shadows."""
-        return followed_pairs.told(self._manager.instances.shadows.table()) if self._knows() else None
+        return followed_pairs.pairs_to_json(self._manager.instances.shadows.table()) if self._knows() else None
 
     def _plans(self) -> Mapping[str, Any] | None:
         """As the leader: the plans of functions' buffers."""
-        return followed_plans.told(self._manager.instances.plans()) if self._knows() else None
+        return followed_plans.plans_to_json(self._manager.instances.plans()) if self._knows() else None
 
     def _knows(self) -> bool:
         """Whether we lead and have functions: nobody forgets anything of them before we know it, nor when we let go of them."""

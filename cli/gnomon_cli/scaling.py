@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import Policies, require, require_profile, scaling_policy
 from gnomon_core.decisions import DecisionRecord
-from gnomon_core.offers import described
+from gnomon_core.interfaces import Capabilities
+from gnomon_core.policy_registry import described
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import Settings
 
 

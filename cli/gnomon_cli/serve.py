@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
+from gnomon_cli.commands.serve_options import ServeOptions
 from gnomon_cli.composition import Gnomon
 from gnomon_cli.preflight import check_port, check_room, lock_state, memory_is_short
 from gnomon_cli.process import begin_log, serve_until_signal
-from gnomon_cli.serve_options import ServeOptions
 
 _LOG = logging.getLogger("gnomon")
 

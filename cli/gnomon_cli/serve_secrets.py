@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from gnomon_cli.serve_options import ServeOptions
+from gnomon_cli.commands.serve_options import ServeOptions
 from gnomon_gateway.auth import BasicAuth, read_basic_auth
 
 USER = "admin"

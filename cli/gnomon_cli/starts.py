@@ -19,9 +19,8 @@ from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.interfaces import BatchChannel, InstanceRequest, ModelEntry, ModelRepository
 from gnomon_core.pairs import Pair
-from gnomon_core.seam_values import InstanceRequest, ModelEntry
-from gnomon_core.seams import BatchChannel, ModelRepository
 from gnomon_platforms.images import BuiltHandler
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_profiler.measuring.assembly import ReadyTimes

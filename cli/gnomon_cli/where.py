@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from gnomon_cli.commands.serve_options import ServeOptions
 from gnomon_cli.platforms import require_kubernetes
-from gnomon_cli.serve_options import ServeOptions
 from gnomon_core.clock import Clock
-from gnomon_core.seams import ModelRepository
-from gnomon_gateway.lifecycle.manager import Manager
+from gnomon_core.interfaces import ModelRepository
+from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.metrics import FunctionReading
 from gnomon_gateway.service import FunctionService
-from gnomon_profiler.measuring.machine import this_machine
+from gnomon_profiler.measuring.session import this_machine
 
 if TYPE_CHECKING:
     from gnomon_cli.on_kubernetes import OnKubernetes

@@ -7,14 +7,9 @@ an instance says concerns itself and its own pair only; one that breaks the prot
 from __future__ import annotations
 
 from gnomon_coordinator.effects import Close, Effect, Kill, Papers, Send, Tell
-from gnomon_coordinator.endings import Endings
-from gnomon_coordinator.fields import BadMessageError
-from gnomon_coordinator.ledger import Ledger
-from gnomon_coordinator.messages import Change, Said, Task
-from gnomon_coordinator.pairing import Pairing
 from gnomon_coordinator.pool import Pool
-from gnomon_coordinator.promotions import Promotions
-from gnomon_coordinator.shadows import Shadows
+from gnomon_coordinator.protocol import BadMessageError, Change, Said, Task
+from gnomon_coordinator.shadow_lifecycle import Endings, Ledger, Pairing, Promotions, Shadows
 from gnomon_coordinator.table import Kind, Record, RegistrationTable, Status
 from gnomon_coordinator.work import ENDING, Step, Work
 from gnomon_core.blocks import Layers

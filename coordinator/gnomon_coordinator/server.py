@@ -3,25 +3,279 @@
 One thread. The supervisor is heard before everybody else, in each turn of the loop: when its end is closed this coordinator has
 been replaced, and it ends before it says another word. Until the supervisor has handed over every instance that is there, nobody
 else is heard and no time passes: a wish would meet an empty table, and a Body's first words name a Shadow that is yet to come.
+
+What the coordination wants done, done: messages to instances, the supervisor and the platform, and shared memory for pairs.
+
+A link that cannot be written to is broken, and that is an event for the coordination, which may want more done because of it.
+
+The links that are listened to: which of them have something to say, and which wait to be rid of something.
+
+The shared memory of one pair: a data socket and two buffers, with one writer each.
+
+The layer blocks of models, which say how large a pair's buffers have to be.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import selectors
 import socket
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from gnomon_coordinator import fields, messages
+from gnomon_coordinator import protocol as fields
+from gnomon_coordinator import protocol as messages
 from gnomon_coordinator.coordination import Coordination
-from gnomon_coordinator.doing import Doing, Replaced, close, complain
-from gnomon_coordinator.effects import Papers
-from gnomon_coordinator.fields import BadMessageError
-from gnomon_coordinator.layer_files import LayerFiles
-from gnomon_coordinator.links import Link, LinkBrokenError
+from gnomon_coordinator.effects import Assign, Close, Connect, Effect, Fork, Kill, Papers, Send, Tell
+from gnomon_coordinator.links import Link, LinkBrokenError, LinkEndedError
+from gnomon_coordinator.protocol import BadMessageError
 from gnomon_coordinator.table import Kind
+from gnomon_core import packets, shared_memory
+from gnomon_core.blocks import Layers
+from gnomon_core.coordination import EMPTY_KIND
+from gnomon_core.launch import Launch, Order, Sandbox
+
+
+class Switchboard:
+    """A selector that knows what each link waits for."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._watched: dict[Link, int] = {}
+
+    def ready(self, patience_s: float | None) -> set[Link]:
+        """The links that can be heard, or take more; none where nothing has come for so long."""
+        return {key.data for key, _ in self._selector.select(patience_s)}
+
+    def watch(self, link: Link) -> None:
+        """Wait for this link to be readable, and writable while something waits to be sent."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.wants_to_write else 0)
+        known = self._watched.get(link)
+        if known is None:
+            self._selector.register(link.socket, events, link)
+        elif known != events:
+            self._selector.modify(link.socket, events, link)
+        self._watched[link] = events
+
+    def flush(self, link: Link, lost: Callable[[LinkBrokenError], None]) -> None:
+        """Send what a link takes now of what waits; `lost` hears of it if it takes nothing any more."""
+        if link.wants_to_write:
+            try:
+                link.flush()
+            except LinkBrokenError as error:
+                lost(error)
+                return
+            self.watch(link)
+
+    def drop(self, link: Link) -> None:
+        """Close a link and forget it."""
+        if self._watched.pop(link, None) is not None:
+            self._selector.unregister(link.socket)
+        link.close()
+
+    def close(self) -> None:
+        for link in list(self._watched):
+            self.drop(link)
+        self._selector.close()
+
+
+@contextmanager
+def hand_over(to_bytes: int, from_bytes: int) -> Iterator[tuple[list[int], list[int]]]:
+    """What the Body and what the Shadow gets: its end of the data socket, the buffer to the Shadow, the buffer from it.
+
+    Our own descriptors are closed on the way out, whatever happens: from then on the pair alone keeps the memory alive.
+
+    Raises:
+        OSError: the kernel has no memory or no descriptor left.
+
+    """
+    with ExitStack() as ours:
+        for_body, for_shadow = (ours.enter_context(end) for end in packets.socket_pair())
+
+        def keep(descriptor: int) -> int:
+            ours.callback(os.close, descriptor)
+            return descriptor
+
+        there, back = (keep(shared_memory.make(name, size)) for name, size in (("there", to_bytes), ("back", from_bytes)))
+        read_there, read_back = (keep(shared_memory.reader(descriptor)) for descriptor in (there, back))
+        yield [for_body.fileno(), there, read_back], [for_shadow.fileno(), read_there, back]
+
+
+class Replaced(Exception):  # noqa: N818 - it is no error: another coordinator has taken over, or everything ends
+    """The supervisor has closed its end."""
+
+
+class Doing:
+    """The links, and everything that is said over them. `now_s` is a monotonic clock.
+
+    `Server` stands on it: one object in two rooms, because what is heard makes something to do, and what fails is heard of.
+    """
+
+    def __init__(self, supervisor: Link, platform: Link, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._supervisor = supervisor
+        self._platform = platform
+        self._now_s = now_s
+        self._coordination = Coordination(0)
+        self._instances: dict[str, Link] = {}
+        self._board = Switchboard()
+        self._zygote = ""
+        self._adopting = True
+        self._platform_open = True
+
+    def _carry_out(self) -> None:
+        """Do what the coordination wants done. What fails there may want more."""
+        while effects := self._coordination.take():
+            for effect in effects:
+                self._do(effect)
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Send(instance_id, message, papers):
+                self._send(instance_id, message, () if papers is None else papers.descriptors)
+            case Connect():
+                self._connect(effect)
+            case Fork(container):
+                self._fork(container)
+            case Assign(container, shadow, join):
+                link = self._instances.pop(container, None)
+                if link is not None:
+                    self._instances[shadow] = link
+                self._to_supervisor({"do": "assign", "id": container, "as": shadow, "join": list(join)})
+            case Kill(instance_id):
+                self._to_supervisor({"do": "kill", "id": instance_id})
+            case Close(instance_id):
+                self._forget(instance_id)
+            case Tell(message):
+                self._tell(message)
+
+    def _send(self, instance_id: str, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        link = self._instances.get(instance_id)
+        if link is None:
+            return
+        try:
+            link.send({**message, "epoch": self._coordination.epoch}, descriptors)
+        except (LinkBrokenError, OSError) as error:
+            self._broken(instance_id, error)
+        else:
+            self._watch(link)
+
+    def _connect(self, wanted: Connect) -> None:
+        try:
+            with hand_over(wanted.to_bytes, wanted.from_bytes) as (for_body, for_shadow):
+                self._send(wanted.shadow, wanted.join, for_shadow)
+                self._send(wanted.body, wanted.pair, for_body)
+        except OSError as error:
+            self._coordination.not_connected(wanted.shadow, f"no shared memory: {error}", self._now_s())
+
+    def _fork(self, container: str) -> None:
+        order = Order(Launch(EMPTY_KIND, "", container), Sandbox())
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        paper = packets.sealed_file("order", order.to_json().encode())
+        try:
+            message = {"do": "fork", "id": container, "zygote": self._zygote}
+            self._to_supervisor(message, [paper, nothing, sys.stderr.fileno()])
+        finally:
+            close([nothing, paper])
+
+    def _to_supervisor(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        try:
+            self._supervisor.send(message, descriptors)
+        except LinkBrokenError as error:
+            raise Replaced(str(error)) from None
+        self._board.watch(self._supervisor)
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        if not self._platform_open:
+            return
+        try:
+            self._platform.send(message)
+        except LinkBrokenError as error:
+            self._lose_platform(error)
+        else:
+            self._watch(self._platform)
+
+    # Links
+
+    def _watch(self, link: Link) -> None:
+        """Listen to the platform or an instance, as soon as all instances are there."""
+        if not self._adopting:
+            self._board.watch(link)
+
+    def _forget(self, instance_id: str) -> None:
+        link = self._instances.pop(instance_id, None)
+        if link is not None:
+            self._board.drop(link)
+
+    def _broken(self, instance_id: str, error: Exception) -> None:
+        self._forget(instance_id)
+        if isinstance(error, LinkEndedError):
+            self._coordination.hung_up(instance_id, self._now_s())
+        else:
+            complain(f"{instance_id} is not heard any more: {error}")
+            self._coordination.broken(instance_id, str(error), self._now_s())
+
+    def _lose_platform(self, error: LinkBrokenError) -> None:
+        """Nobody wishes for anything any more. The supervisor ends everything, or starts another coordinator.
+
+        A platform that stops closes its socket first: that is no complaint.
+        """
+        if not isinstance(error, LinkEndedError):
+            complain(f"the platform is not heard any more: {error}")
+        self._platform_open = False
+        self._board.drop(self._platform)
+
+    def _replaced(self, error: LinkBrokenError) -> None:
+        raise Replaced(str(error))
+
+
+def close(descriptors: Sequence[int]) -> None:
+    """Close them all."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def complain(text: str) -> None:
+    """For the log of whoever runs the platform."""
+    sys.stderr.write(f"coordinator: {text}\n")
+    sys.stderr.flush()
+
+
+MAX_LAYERS_KEPT = 64
+MAX_LAYERS_BYTES = 64 * 2**20
+
+
+class LayerFiles:
+    """The blocks of models by their files, which never change once they are in a model repository."""
+
+    def __init__(self) -> None:
+        self._layers: dict[str, Layers] = {}
+
+    def read(self, path: str) -> Layers:
+        """The blocks in this file.
+
+        Raises:
+            BadMessageError: it holds none, or is larger than any.
+            OSError: it cannot be read.
+
+        """
+        if path not in self._layers:
+            if Path(path).stat().st_size > MAX_LAYERS_BYTES:
+                raise BadMessageError("the layers' file is too large")
+            try:
+                layers = Layers.from_json(json.loads(Path(path).read_bytes()))
+            except (ValueError, AttributeError, RecursionError) as error:
+                raise BadMessageError(f"the layers cannot be read: {error}") from None
+            while len(self._layers) >= MAX_LAYERS_KEPT:
+                del self._layers[next(iter(self._layers))]
+            self._layers[path] = layers
+        return self._layers[path]
+
 
 MAX_ZYGOTE = 200
 MAX_POOL = 1000

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gnomon_coordinator.effects import Papers
-from gnomon_coordinator.messages import Task
+from gnomon_coordinator.protocol import Task
 from gnomon_coordinator.table import Status
 from gnomon_core import shared_memory
 from gnomon_core.blocks import Layers

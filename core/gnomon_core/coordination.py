@@ -15,8 +15,9 @@ Coordinator to instance; `shadow` and `body` are instance ids, `blocks` block nu
         with [data, to, from]           to the Body, which writes the buffer `to` and reads `from`. It holds from its next batch
                                         on, beside what the Body does with other Shadows; what it had with this one is dropped
     {"do": "pair", …, "url", "token"}   without descriptors: the same with a Shadow on another node, whose instance has the HTTP
-                                        port at this URL. The Body connects beside its batches (`gnomon_runtime.pair.stream`) and
-                                        says "paired" when the Shadow has agreed, "unpaired" with the reason when it cannot be had
+                                        port at this URL. The Body connects beside its batches
+                                        (`gnomon_runtime.pair.remote_link`) and says "paired" when the Shadow has agreed,
+                                        "unpaired" with the reason when it cannot be had
     {"do": "join", "shadow", "body", "blocks", "split"}
         with [data, to, from]           the mirror image to the Shadow, which reads the buffer `to` and writes `from`
         with [connection]               from a Body on another node, which waits for the answer to its upgrade

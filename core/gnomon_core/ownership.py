@@ -3,7 +3,7 @@
     leader ──next map──▶ OwnershipBoard ──watch──▶ every replica ──epoch of each batch──▶ instances, which refuse older ones
 
 A map names the replicas among which functions are shared; who has a function follows from its name and the map alone
-(`gnomon_gateway.ownership.rendezvous`), so that a map stays as small as the number of replicas. Each map's epoch is one more than
+(`gnomon_gateway.replicas.assignment`), so that a map stays as small as the number of replicas. Each map's epoch is one more than
 its predecessor's, whoever leads.
 """
 

@@ -10,6 +10,11 @@ What JSON has no word for is an object with one meaning: `{"value": name}`, `{"d
 `{"memory_format": …}`, `{"layout": …}`, `{"device": "cpu"}`, and sizes that follow the batch: `{"batch": 4, "plus": 1, "over":
 2}` is (4·batch + 1) // 2. No coefficient is negative, so a size never shrinks when the batch grows: what fits at the largest
 batch fits at all of them.
+
+Reads a layer program's JSON and believes nothing of it.
+
+Every list, number, name and text is compared with a bound before it is used; then every value must be made before it is read.
+What an operator's arguments must be is the engine's to check, because it has the schemas.
 """
 
 from __future__ import annotations
@@ -17,12 +22,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, Union
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.signature import ModelSignature
+from gnomon_core.signature import DATATYPE_BYTES, ModelSignature, TensorSpec
 
 FORMAT = "gnomon-layer-program/1"
 
@@ -166,3 +172,166 @@ def _dump_argument(argument: Argument) -> Any:
 def schema_sha256(schemas: Iterable[str]) -> str:
     """The hash of operators' schemas, in any order: what a program states of the operators it was captured with."""
     return hashlib.sha256("\n".join(sorted(schemas)).encode()).hexdigest()
+
+
+MAX_PROGRAM_BYTES = 64 << 20
+MAX_OPERATIONS = 50_000
+MAX_LIST = 4096
+MAX_NESTING = 4
+MAX_COEFFICIENT = 1 << 40
+_MAX_INT = (1 << 63) - 1
+_OPERATOR = re.compile(r"[a-z][a-z0-9_]*\.[a-z_][a-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*")
+_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,255}")
+_WORD = re.compile(r"[A-Za-z0-9_]{1,32}")
+_TEXT = re.compile(r"[A-Za-z0-9_ ,.>-]{0,255}")  # a mode, or the equation of an einsum
+_INFINITIES = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+def parse_program(data: bytes) -> Program:
+    """The program that a JSON document describes, checked as far as that goes without the operators themselves.
+
+    Raises:
+        GnomonError: 422 `invalid_program`, naming what is wrong.
+
+    """
+    if len(data) > MAX_PROGRAM_BYTES:
+        raise invalid_program(f"The program is {len(data)} bytes; at most {MAX_PROGRAM_BYTES} are read.")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise invalid_program(f"The program is not JSON: {error}.") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        found = document.get("format") if isinstance(document, dict) else None
+        raise invalid_program(f"The format is {found!r}; this engine reads {FORMAT!r}.")
+    try:
+        program = _read_program(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise invalid_program(f"The program lacks a field or has one of a wrong type: {error!r}.") from None
+    _check_names(program)
+    return program
+
+
+def _read_program(document: Mapping[str, Any]) -> Program:
+    signature = ModelSignature.from_json(document["signature"])
+    for spec in (*signature.inputs, *signature.outputs):
+        _check_tensor(spec)
+    operations = document["operations"]
+    if len(operations) > MAX_OPERATIONS:
+        raise invalid_program(f"The program has {len(operations)} operations; at most {MAX_OPERATIONS} are run.")
+    return Program(
+        torch_version=str(document["torch"]),
+        schema_sha256=str(document["schema_sha256"]),
+        signature=signature,
+        inputs=tuple(_name(name) for name in document["inputs"]),
+        outputs=tuple(_name(name) for name in document["outputs"]),
+        weights={_name(name): _read_weight(name, weight) for name, weight in document["weights"].items()},
+        operations=tuple(_read_operation(operation) for operation in operations),
+    )
+
+
+def _check_tensor(spec: TensorSpec) -> None:
+    _name(spec.name)
+    if spec.datatype not in DATATYPE_BYTES or any(not 0 < size <= MAX_COEFFICIENT for size in spec.shape):
+        raise invalid_program(f"Tensor {spec.name!r} of the signature has datatype {spec.datatype!r} and shape {spec.shape}.")
+
+
+def _read_weight(name: str, document: Mapping[str, Any]) -> Weight:
+    weight = Weight(
+        datatype=str(document["datatype"]),
+        shape=tuple(_integer(size) for size in document["shape"]),
+        order=tuple(_integer(axis) for axis in document.get("order", ())),
+    )
+    sizes_fit = all(0 <= size <= MAX_COEFFICIENT for size in weight.shape)
+    axes_fit = not weight.order or sorted(weight.order) == list(range(len(weight.shape)))
+    if weight.datatype not in DATATYPE_BYTES or not sizes_fit or not axes_fit:
+        raise invalid_program(f"Weight {name!r} has datatype {weight.datatype!r}, shape {weight.shape} and order {weight.order}.")
+    return weight
+
+
+def _read_operation(document: Mapping[str, Any]) -> Operation:
+    op = document["op"]
+    if not isinstance(op, str) or not _OPERATOR.fullmatch(op):
+        raise invalid_program(f"{str(op)[:100]!r} is not the name of an ATen overload.")
+    return Operation(
+        op=op,
+        args=tuple(_read_argument(argument) for argument in document["args"]),
+        results=tuple(None if name is None else _name(name) for name in document["results"]),
+        kwargs={_word(name): _read_argument(argument) for name, argument in document.get("kwargs", {}).items()},
+    )
+
+
+def _read_argument(document: Any, depth: int = 0) -> Argument:
+    match document:
+        case None | bool():
+            return document
+        case int():
+            return _integer(document)
+        case float() if math.isfinite(document):
+            return document
+        case str() if _TEXT.fullmatch(document):
+            return document
+        case list() if depth < MAX_NESTING and len(document) <= MAX_LIST:
+            return tuple(_read_argument(item, depth + 1) for item in document)
+        case dict():
+            return _read_object(document)
+    raise invalid_program(f"{str(document)[:100]!r} is not an argument.")
+
+
+def _read_object(document: Mapping[str, Any]) -> Argument:
+    keys = set(document)
+    if keys == {"value"}:
+        return Value(_name(document["value"]))
+    if keys == {"float"} and document["float"] in _INFINITIES:
+        return _INFINITIES[document["float"]]
+    if "batch" in keys and keys <= {"batch", "plus", "over"}:
+        times, plus, over = (_integer(document.get(key, default)) for key, default in (("batch", 0), ("plus", 0), ("over", 1)))
+        if not (0 < times <= MAX_COEFFICIENT and 0 <= plus <= MAX_COEFFICIENT and 0 < over <= MAX_COEFFICIENT):
+            raise invalid_program(f"{document} does not grow with the batch within the bounds.")
+        return BatchSize(times, plus, over)
+    kind = next(iter(keys)) if len(keys) == 1 else ""
+    if kind in CONSTANT_KINDS:
+        return Constant(kind, _word(document[kind]))
+    raise invalid_program(f"{str(document)[:100]} is not an argument.")
+
+
+def _check_names(program: Program) -> None:
+    """Every value is made once, before it is read."""
+    known = {*program.inputs, *program.weights}
+    if len(known) != len(program.inputs) + len(program.weights):
+        raise invalid_program("An input and a weight, or two inputs, have the same name.")
+    if len(program.inputs) != len(program.signature.inputs) or len(program.outputs) != len(program.signature.outputs):
+        raise invalid_program("The signature has another number of inputs or outputs than the program.")
+    for index, operation in enumerate(program.operations):
+        _check_operation(f"Operation {index}, {operation.op},", operation, known)
+    for name in program.outputs:
+        if name not in known:
+            raise invalid_program(f"Nothing makes the output {name!r}.")
+
+
+def _check_operation(where: str, operation: Operation, known: set[str]) -> None:
+    for name in operation.reads():
+        if name not in known:
+            raise invalid_program(f"{where} reads {name!r} before anything makes it.")
+    for result in operation.results:
+        if result in known:
+            raise invalid_program(f"{where} makes {result!r} a second time.")
+        if result is not None:
+            known.add(result)
+
+
+def _integer(number: Any) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or abs(number) > _MAX_INT:
+        raise invalid_program(f"{str(number)[:100]!r} is not a 64-bit integer.")
+    return number
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise invalid_program(f"{str(name)[:100]!r} is not a name.")
+    return name
+
+
+def _word(word: Any) -> str:
+    if not isinstance(word, str) or not _WORD.fullmatch(word):
+        raise invalid_program(f"{str(word)[:100]!r} is not a word.")
+    return word

@@ -1,4 +1,7 @@
-"""Quantities as Kubernetes and Go write them, turned into seconds, bytes and cores; and numbers of things in words."""
+"""Quantities as Kubernetes and Go write them, turned into seconds, bytes and cores; and numbers of things in words.
+
+What AWS Lambda sells: memory, from which cores follow. For its platform, the policies that plan for it, and `gnomon plan`.
+"""
 
 from __future__ import annotations
 
@@ -70,3 +73,9 @@ def _at_most(bound: float, value: float, text: str) -> float:
         msg = f"{text[:100]!r} is more than {bound:g}"
         raise ValueError(msg)
     return value
+
+
+MEGABYTE = 2**20
+SMALLEST_MB, LARGEST_MB = 128, 10_240
+MB_PER_CORE = 1769
+"""One core; the largest size brings 5.79."""

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from gnomon_core.errors import GnomonError
+from gnomon_gateway.functions.function_runtime import FunctionDirectory
+from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.invoke import PREFIX as FUNCTION_PREFIX
 from gnomon_gateway.invoke import Functions
-from gnomon_gateway.server.exchange import Exchange
-from gnomon_gateway.serving.directory import FunctionDirectory
 from gnomon_gateway.v2.routes import PREFIX as V2_PREFIX
 from gnomon_gateway.v2.routes import READ, READY, InferenceRoutes, refuse
 

@@ -29,7 +29,7 @@ from starlette.routing import Route
 
 from gnomon_core.background import Background
 from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME, GnomonError
-from gnomon_core.seams import Builder
+from gnomon_core.interfaces import Builder
 
 LOG = logging.getLogger(__name__)
 NDJSON = "application/x-ndjson"

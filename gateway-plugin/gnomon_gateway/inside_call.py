@@ -13,12 +13,11 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Headers, Invocation, answer_of
-from gnomon_gateway.headers import UnfitHeadersError, member_lines
+from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
+from gnomon_gateway.http.headers import UnfitHeadersError, member_lines
 from gnomon_gateway.queueing.request import Request, Responder
-from gnomon_gateway.serving.directory import FunctionDirectory
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
-from gnomon_gateway.v2 import answers
-from gnomon_gateway.v2.infer import Infer
+from gnomon_gateway.v2 import messages as answers
+from gnomon_gateway.v2.messages import Infer
 from gnomon_gateway.v2.reading import Reading, carries_tensors
 from gnomon_gateway.v2.splitting import most_samples, submit
 

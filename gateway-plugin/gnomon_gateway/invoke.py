@@ -17,15 +17,12 @@ from collections.abc import Callable
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_gateway.call_id import call_id_of, lines_of
-from gnomon_gateway.dispatch.refusals import QUEUE_MOVED
-from gnomon_gateway.headers import HOP_BY_HOP, UnfitHeadersError, member_lines, named_by_connection
+from gnomon_gateway.dispatch.dispatcher import QUEUE_MOVED
+from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
+from gnomon_gateway.http.exchange import Exchange, too_large
+from gnomon_gateway.http.headers import HOP_BY_HOP, UnfitHeadersError, call_id_of, lines_of, member_lines, named_by_connection
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.routes import ANY
-from gnomon_gateway.server.exchange import Exchange
-from gnomon_gateway.server.refusals import too_large
-from gnomon_gateway.serving.directory import FunctionDirectory
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
 PREFIX = b"/function/"
 DEADLINE_HEADER = b"x-gnomon-deadline-ms"

@@ -5,6 +5,14 @@ All who ask meanwhile share the next page, and pages take a bounded share of the
 
 `gateway_*` and `http_*` are OpenFaaS's series, `provider_http_*` its providers', `gnomon_*` ours. `function_name` is always
 `name.namespace`.
+
+How long the event loop keeps its callers waiting: the one figure that says whether something blocks it.
+
+A task sleeps and looks how late it woke. What ran too long in between made every request wait as long.
+
+Counts the requests of the control routes, by route, method and status.
+
+What a replica has and what it forwards, for Prometheus.
 """
 
 from __future__ import annotations
@@ -13,21 +21,66 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from itertools import accumulate, islice
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gnomon_core.clock import Clock
 from gnomon_core.fleet import Instance
 from gnomon_core.settings import Settings
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.queue import AsyncQueue
-from gnomon_gateway.histogram import Histogram
-from gnomon_gateway.openfaas.measured import ControlCounters
-from gnomon_gateway.serving.metrics import BUCKETS_S, FunctionMetrics
+from gnomon_gateway.functions.metrics import BUCKETS_S, FunctionMetrics, Histogram
+from gnomon_gateway.replicas.replica import ReplicaLife
+from gnomon_gateway.routes import find
+
+_TURNED_AWAY = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+API_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class ControlCounters:
+    """Durations by (method, route, status).
+
+    Strangers choose paths and methods: what is no route of ours, or was turned away before its handler, shares one label.
+    """
+
+    def __init__(self) -> None:
+        self.durations: dict[tuple[str, str, int], Histogram] = {}
+
+    def observe(self, method: str, path: str, status: int, duration_s: float) -> None:
+        pattern = next((route.path for route in find(path) if method in route.methods), None)
+        key = (method, pattern, status) if pattern and status not in _TURNED_AWAY else ("other", "unknown", status)
+        self.durations.setdefault(key, Histogram(API_BOUNDS_S)).observe(duration_s)
+
+
+class Measured:
+    """Passes requests on and counts their answers."""
+
+    def __init__(self, application: ASGIApp, counters: ControlCounters, now_s: Callable[[], float]) -> None:
+        self._application = application
+        self._counters = counters
+        self._now_s = now_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begin_s = self._now_s()
+        status = 0
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        await self._application(scope, receive, watch)
+        self._counters.observe(scope["method"], scope["path"], status, self._now_s() - begin_s)
+
 
 SLICE_S = 0.001
 """How long the page keeps the event loop at a time."""
@@ -313,3 +366,60 @@ def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, 
     """Cumulative counts by bound, as Prometheus wants them: counts 2, 3 and 1 are 2, 5 and 6."""
     names = [*map(floatToGoString, bounds), "+Inf"]
     return list(zip(names, accumulate(counts), strict=True))
+
+
+PERIOD_S = 0.1
+LAG_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+class LoopLag:
+    """Samples the lag of the loop that it was started on."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.histogram = Histogram(LAG_BOUNDS_S)
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._sample())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _sample(self) -> None:
+        while True:
+            begin_s = self._clock.now_s()
+            await self._clock.sleep(PERIOD_S)
+            self.histogram.observe(max(0.0, self._clock.now_s() - begin_s - PERIOD_S))
+
+
+class OwnershipCollector(Collector):
+    """Reads the counters of a replica when they are scraped; there are none where `life` says that nothing is shared."""
+
+    def __init__(self, life: Callable[[], ReplicaLife | None]) -> None:
+        self._life = life
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics."""
+        life = self._life()
+        if life is None:
+            return
+        holdings, forwarder = life.holdings, life.forwarder
+        functions = GaugeMetricFamily("gnomon_owned_functions", "Functions that this replica dispatches.", labels=["state"])
+        functions.add_metric(["serving"], len(holdings.serving))
+        functions.add_metric(["draining"], len(holdings.draining))
+        forwarded = CounterMetricFamily(
+            "gnomon_forwarded_requests", "Requests on their way between replicas, by what became of them.", labels=["event"]
+        )
+        for event, count in asdict(forwarder.counters).items():
+            forwarded.add_metric([event], count)
+        yield GaugeMetricFamily("gnomon_ownership_epoch", "The newest map of owners that is known here.", value=holdings.epoch)
+        yield functions
+        yield forwarded
+        yield GaugeMetricFamily(
+            "gnomon_forwarding_requests", "Requests that are not answered here, now.", value=forwarder.requests
+        )
+        yield GaugeMetricFamily("gnomon_ownerless_requests", "Requests that wait for an owner, now.", value=forwarder.waiting)

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.functions import DEFAULT_NAMESPACE
-from gnomon_core.seam_values import StoredNamespace
-from gnomon_core.seams import FunctionStore
+from gnomon_core.interfaces import FunctionStore, StoredNamespace
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_gateway.app import MAX_BODY_BYTES
+from gnomon_gateway.functions.function_runtime import FunctionDirectory
+from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.invoke import Functions
 from gnomon_gateway.routes import ANY
-from gnomon_gateway.server.exchange import Exchange
-from gnomon_gateway.serving.directory import FunctionDirectory
 
 REVISION_HEADER, NAMESPACE_HEADER = b"knative-serving-revision", b"knative-serving-namespace"
 HELD_S, LOOK_S = 5.0, 0.02

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.functions import FunctionKey
-from gnomon_core.seams import FunctionStore
+from gnomon_core.interfaces import FunctionStore
 
 MAX_SECRET_BYTES = 256 * 1024
 MAX_NAME_LENGTH = 253

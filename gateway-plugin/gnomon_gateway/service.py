@@ -17,9 +17,9 @@ from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.interfaces import Usage
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.seam_values import Usage
-from gnomon_gateway.serving.pair_metrics import PairMetrics
+from gnomon_gateway.functions.metrics import PairMetrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import yaml
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.functions import FunctionSpec
-from gnomon_core.seams import ModelRepository
+from gnomon_core.interfaces import ModelRepository
 
 BUILT_IN = Path(__file__).with_name("images.yml")
 KINDS = ("process", "redirect", "model")

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gnomon_core.errors import not_found
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey
-from gnomon_core.seam_values import ModelEntry
-from gnomon_core.seams import BatchChannel
+from gnomon_core.interfaces import BatchChannel, ModelEntry
 from gnomon_core.wire import Frame, Kind, Member
 
 

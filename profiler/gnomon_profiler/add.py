@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.seam_values import ModelEntry
-from gnomon_core.seams import ModelRepository
+from gnomon_core.interfaces import ModelEntry, ModelRepository
 from gnomon_profiler.capturing import CaptureRequest, capture_elsewhere, capture_here
 from gnomon_profiler.entries import PROGRAM, WEIGHTS, check_name
 from gnomon_profiler.layers_file import LAYERS

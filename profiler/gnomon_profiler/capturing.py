@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.program_reader import parse_program
+from gnomon_core.program import parse_program
 from gnomon_profiler.entries import PROGRAM, WEIGHTS
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.names import in_catalog

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from gnomon_core.errors import GnomonError, bad_request, not_found
-from gnomon_core.extras import how_to_install
 from gnomon_core.nearest_names import did_you_mean
+from gnomon_core.packaging import how_to_install
 from gnomon_profiler.detection import SingleShot, UltralyticsNetwork, is_single_shot, refuse_proposals
 from gnomon_profiler.extractor import Description
 from gnomon_profiler.names import EFFICIENTNET_LITE, TORCHVISION_PREFIX, ULTRALYTICS_PREFIX, not_in_catalog

@@ -21,8 +21,8 @@ from gnomon_profiler.cuts import Costs, choose_cuts
 from gnomon_profiler.flow import Flow
 from gnomon_profiler.layers_file import weight_bytes
 from gnomon_profiler.running import Runner
-from gnomon_profiler.shapes import measure
 from gnomon_profiler.splitting import split_difference
+from gnomon_profiler.tensor_shapes import measure
 
 
 def find_layers(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gnomon_core.errors import bad_request
-from gnomon_core.seams import ModelRepository
+from gnomon_core.interfaces import ModelRepository
 from gnomon_profiler.repository import DirectoryRepository
 
 S3_SCHEME = "s3://"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.seam_values import ModelEntry
+from gnomon_core.interfaces import ModelEntry
 from gnomon_profiler.entries import (
     NAME,
     PROGRAM,

@@ -7,12 +7,21 @@
 A file is hashed while it is fetched and appears in the folder only if it is what the manifest states; the folder is content-
 addressed and verified like a directory repository's. `get_blocks` fetches by byte ranges the tensors of some blocks alone: each
 has its own SHA-256 in an index that is stored beside the weights.
+
+Profiles beside the models of a bucket: put when they are measured, fetched with the model by every machine that opens it.
+
+    s3://BUCKET/PREFIX/profiles/NAME@VERSION/MACHINE.json ─▶ profiles/NAME@VERSION/MACHINE.json in the folder of what was fetched
+                                                             .MACHINE.json.tag beside it: the ETag of the object that it is of
+
+A profile may be measured anew, so unlike a model's files it changes; a listing says which have.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,24 +29,68 @@ from typing import Any, TypeAlias
 
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
-from gnomon_core.seam_values import ModelEntry
-from gnomon_profiler.bucket import Bucket
-from gnomon_profiler.entries import (
-    NAME,
-    PROGRAM,
-    VERSION,
-    WEIGHTS,
-    Manifest,
-    corrupt_file,
-    new_manifest,
-    sorted_versions,
-)
+from gnomon_core.interfaces import ModelEntry
+from gnomon_profiler.entries import NAME, PROGRAM, VERSION, WEIGHTS, Manifest, corrupt_file, new_manifest, sorted_versions
 from gnomon_profiler.layers_file import LAYERS
-from gnomon_profiler.objects import ObjectFolder
+from gnomon_profiler.objects import Bucket, ObjectFolder
 from gnomon_profiler.opening import Opening, takes_its_place
 from gnomon_profiler.repository import entry_of
-from gnomon_profiler.s3_profiles import FetchedProfiles
 from gnomon_profiler.tensor_index import TensorIndex, part_file
+
+_PROFILES = "profiles/"
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.json")
+_LOG = logging.getLogger(__name__)
+
+
+class FetchedProfiles:
+    """Those of a bucket, in a folder."""
+
+    def __init__(self, bucket: Bucket, folder: ObjectFolder) -> None:
+        self._bucket, self._folder = bucket, folder
+
+    def fetch(self, name: str, version: str) -> None:
+        """Bring those of a model that are new, or measured anew. Where they may not be read it is served without them."""
+        try:
+            self._fetch(f"{name}@{version}")
+        except GnomonError as error:
+            _LOG.warning("what was measured of %s@%s is not fetched: %s", name, version, error)
+
+    def _fetch(self, model: str) -> None:
+        begin = f"{_PROFILES}{model}/"
+        for key, tag in self._bucket.tags(begin).items():
+            file = key.removeprefix(begin)
+            if not _FILE.fullmatch(file):
+                continue
+            path = self._folder.root / _PROFILES / model / file
+            if path.is_file() and _read(_tag_of(path)) == tag:
+                continue
+            found = self._bucket.read(key)
+            if found is not None:
+                with self._folder.writing():
+                    self._folder.publish(found[0], path)
+                    self._folder.publish(found[1].encode(), _tag_of(path))
+
+    def put(self, model: str, path: Path) -> None:
+        """Keep a profile of NAME@VERSION under the name of its file.
+
+        Raises:
+            GnomonError: 503 `repository_unreachable`.
+
+        """
+        data = path.read_bytes()
+        self._bucket.put_object(f"{_PROFILES}{model}/{path.name}", data, hashlib.sha256(data).hexdigest())
+
+
+def _tag_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tag")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
 
 INDEX = "index"
 _MODELS, _MANIFEST = "models/", "manifest.json"

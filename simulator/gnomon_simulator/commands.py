@@ -16,12 +16,13 @@ from typing import TextIO
 
 from gnomon_autoscaler.registry import SCALING
 from gnomon_core.errors import bad_request
-from gnomon_core.offers import refuse_strays
+from gnomon_core.policy_registry import refuse_strays
 from gnomon_core.profiles import Network
 from gnomon_core.settings import Settings, read_settings
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_simulator import arrivals
-from gnomon_simulator.demand import read_demand, stretch
+from gnomon_simulator.arrivals import read_demand, stretch
+from gnomon_simulator.events import stream
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Noise, Profile, constant, read_profile
 from gnomon_simulator.replay import Plan, Target, replay_apart
@@ -29,7 +30,6 @@ from gnomon_simulator.results import table
 from gnomon_simulator.samples import Outcome, Token
 from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate as run_simulation
-from gnomon_simulator.streams import stream
 from gnomon_simulator.traces import Trace
 
 

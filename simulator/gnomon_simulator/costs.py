@@ -6,6 +6,8 @@ is idle.
 
 Memory is what each instance holds, for as long as it exists, and, where weights are shared, one copy of them on each node for as
 long as an instance is there.
+
+How long a simulated instance existed, with how many cores, and what each of its calls cost: what a user pays for.
 """
 
 from __future__ import annotations
@@ -14,8 +16,42 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gnomon_core.fleet import InstanceKind
-from gnomon_simulator.lifetimes import Lifetime
+from gnomon_core.fleet import Instance, InstanceKind
+from gnomon_core.prices import LAMBDA_X86
+from gnomon_core.units import MEGABYTE
+from gnomon_simulator.profiles import Factor, Profile
+
+
+@dataclass(slots=True)
+class Lifetime:
+    """An instance from its creation to its end; what it costs adds up in `core_s` as its cores change.
+
+    `busy_s` is how long a Shadow computed; a Body's dispatcher knows that of Bodies. A Shadow that becomes a Body begins a second
+    one, of the same id. Where memory is sold, as on Lambda, each batch is a call that is paid for, and so is the start.
+    """
+
+    instance: Instance
+    profile: Profile
+    factor: Factor | None
+    cores_since_s: float
+    core_s: float = 0.0
+    busy_s: float = 0.0
+    gone_s: float | None = None
+    calls: int = 0
+    calls_usd: float = 0.0
+    was_of: str | None = None
+    """The Body that it works for until it is one itself."""
+
+    def account(self, now_s: float) -> None:
+        """Add what it has cost since it last changed."""
+        self.core_s += self.instance.cores * (now_s - self.cores_since_s)
+        self.cores_since_s = now_s
+
+    def call(self, seconds: float) -> None:
+        """It was invoked for so long; of no account where instances are held and not called."""
+        if self.profile.model is not None and self.profile.model.memories.seconds:
+            self.calls += 1
+            self.calls_usd += LAMBDA_X86.invoke_usd(seconds, self.instance.memory_bytes // MEGABYTE)
 
 
 @dataclass(frozen=True, slots=True)

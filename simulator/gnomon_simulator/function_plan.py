@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gnomon_autoscaler import BUILT_IN, Policies
 from gnomon_autoscaler.registry import decides_by_profile
 from gnomon_core.errors import bad_request
-from gnomon_core.seams import ScalingPolicy
+from gnomon_core.interfaces import ScalingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import GivenLatency, LearnedLatency, LiveLatency
 from gnomon_gateway.scheduling.registry import SCHEDULING, Schedulers

@@ -28,10 +28,9 @@ from gnomon_core.dates import moment_s
 from gnomon_core.errors import bad_request
 from gnomon_core.settings import Settings
 from gnomon_simulator.function_plan import FunctionPlan
-from gnomon_simulator.percentiles import percentile
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.replay_report import FORMAT
-from gnomon_simulator.results import FunctionResult
+from gnomon_simulator.results import FunctionResult, percentile
 from gnomon_simulator.samples import Samples, read_samples
 
 COMPARED = (50.0, 90.0, 95.0, 99.0)

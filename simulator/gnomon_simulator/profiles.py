@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.memory_sizes import MEGABYTE
 from gnomon_core.pairs import Pair, pair_seconds, shadow_seconds
 from gnomon_core.profiles import FORMAT, LatencyTable, ModelProfile
+from gnomon_core.units import MEGABYTE
 
 Factor: TypeAlias = Callable[[random.Random], float]
 

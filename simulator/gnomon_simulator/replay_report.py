@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnomon_simulator.percentiles import spread_ms
+from gnomon_simulator.results import spread_ms
 from gnomon_simulator.samples import Outcome, Samples, Token
 
 FORMAT = "gnomon-replay/1"

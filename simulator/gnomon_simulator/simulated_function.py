@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gnomon_autoscaler import Runner, require, scaling_policy
-from gnomon_autoscaler.decisions import DecisionLog
+from gnomon_autoscaler.controller import DecisionLog
 from gnomon_autoscaler.windows import BIN_S
-from gnomon_core.carrying_out import CarryingOut
+from gnomon_core.actuation import CarryingOut
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.scaling import (
@@ -32,15 +32,13 @@ from gnomon_core.scaling import (
     Resize,
     SetBufferPlan,
 )
-from gnomon_gateway.dispatch.dispatcher import Dispatcher
-from gnomon_gateway.dispatch.effects import Answer, Drained, Effect, Send
+from gnomon_gateway.dispatch.dispatcher import Answer, Dispatcher, Drained, Effect, Send
 from gnomon_gateway.queueing.request import LaneKey, Request
 from gnomon_gateway.scheduling.registry import scheduling_policy
 from gnomon_simulator.costs import cost
 from gnomon_simulator.events import Events
 from gnomon_simulator.function_plan import FunctionPlan
-from gnomon_simulator.on_demand import OnDemand
-from gnomon_simulator.results import OK, FunctionResult, Requests
+from gnomon_simulator.results import OK, FunctionResult, OnDemand, Requests
 from gnomon_simulator.simulated_platform import SimulatedPlatform
 
 KEPT_DECISIONS = 1_000_000

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gnomon_coordinator.pool import Pool
 from gnomon_core.fleet import Node
-from gnomon_platforms.local.container_pool import BURST_CONTAINERS, CONTAINER_BYTES
+from gnomon_platforms.local.recipes import BURST_CONTAINERS, CONTAINER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class SimulatedNode:
         return found
 
     def _fit(self, now_s: float) -> None:
-        """Keep as many containers as there is memory for (`gnomon_platforms.local.container_pool`)."""
+        """Keep as many containers as there is memory for (`gnomon_platforms.local.recipes`)."""
         room = max(0, self.unclaimed_bytes // CONTAINER_BYTES)
         size = min(self.plan.pool, room)
         most = min(max(size, BURST_CONTAINERS), room) if size else 0

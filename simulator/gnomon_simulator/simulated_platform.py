@@ -16,12 +16,11 @@ from typing import Any
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
-from gnomon_core.memory_sizes import MEGABYTE
+from gnomon_core.interfaces import Capabilities
 from gnomon_core.pairs import MAX_SHADOWS, Pair
-from gnomon_core.seam_values import Capabilities
-from gnomon_core.units import many
+from gnomon_core.units import MEGABYTE, many
+from gnomon_simulator.costs import Lifetime
 from gnomon_simulator.events import Events
-from gnomon_simulator.lifetimes import Lifetime
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.simulated_node import NodePlan, SimulatedNode
 

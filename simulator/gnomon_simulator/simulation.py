@@ -11,13 +11,12 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from gnomon_simulator.events import Events
+from gnomon_simulator.events import Events, stream
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_function import SimulatedFunction
 from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulated_platform import SimulatedPlatform
-from gnomon_simulator.streams import stream
 
 
 def simulate(plans: Sequence[FunctionPlan], nodes: Sequence[NodePlan], seed: int = 1) -> Mapping[str, FunctionResult]:

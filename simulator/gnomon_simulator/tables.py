@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_simulator.moments import from_the_first, seconds
+from gnomon_simulator.results import from_the_first, seconds
 from gnomon_simulator.traces import SHOWN_NAMES, Trace, open_text, trace_of
 
 Value = TypeVar("Value")

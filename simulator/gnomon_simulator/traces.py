@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnomon_core.errors import bad_request
-from gnomon_simulator.moments import from_the_first
+from gnomon_simulator.results import from_the_first
 
 SHOWN_NAMES = 5
 HINT = "Name a CSV file of demand, plain or .gz."

@@ -13,9 +13,8 @@ import torch
 
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.interfaces import InstanceRequest, Platform
 from gnomon_core.pairs import Pair
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import Platform
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.testing import Recorder, answers, send
 from gnomon_profiler.extractor import Description, capture

@@ -15,17 +15,15 @@ import aiohttp
 import pytest
 
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import BatchChannel
+from gnomon_core.interfaces import BatchChannel, InstanceRequest
 from gnomon_core.wire import Frame, Kind
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
 from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.aws_lambda.testing.built import BuiltFolder
+from gnomon_platforms.common import open_session
 from gnomon_platforms.kubernetes.channel import HttpChannel
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
-from gnomon_platforms.provider.channel import Around, ProviderChannel
-from gnomon_platforms.provider.exchange import Route
-from gnomon_platforms.sessions import open_session
+from gnomon_platforms.provider.channel import Around, ProviderChannel, Route
 from gnomon_platforms.testing import NoModels, Recorder, answers, request_frame, send
 from tests.integration.runtime.conftest import GUNICORN, TOKEN, free_port
 from tests.waiting import until

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.seams import Builder
+from gnomon_core.interfaces import Builder
 from gnomon_platforms.local.builder import EnvironmentBuilder
 
 MakeArchive = Callable[..., Path]

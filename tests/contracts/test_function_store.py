@@ -20,15 +20,14 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
-from gnomon_core.seam_values import StoredFunction, StoredNamespace
-from gnomon_core.seams import FunctionStore
+from gnomon_core.interfaces import FunctionStore, StoredFunction, StoredNamespace
 
 WRITER = """
 import sys
 from importlib import import_module
 from pathlib import Path
 from gnomon_core.functions import FunctionKey, read_deployment
-from gnomon_core.seam_values import StoredFunction
+from gnomon_core.interfaces import StoredFunction
 
 module, _, name = sys.argv[1].partition(":")
 store = getattr(import_module(module), name)(Path(sys.argv[2]))

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.seams import ModelRepository
+from gnomon_core.interfaces import ModelRepository
 from gnomon_profiler.repository import DirectoryRepository
 from tests.contracts.small_models import files, two_blocks, with_layers
 

@@ -10,8 +10,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import BatchChannel, Platform
+from gnomon_core.interfaces import BatchChannel, InstanceRequest, Platform
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
 from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.local.platform import LocalPlatform

@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceKind, InstanceState
+from gnomon_core.interfaces import Platform
 from gnomon_core.pairs import Pair
-from gnomon_core.seams import Platform
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NothingBuilt, Recorder
 from gnomon_profiler.repository import DirectoryRepository

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gnomon_autoscaler.registry import BUILT_IN, scaling_policy
-from gnomon_autoscaler.states import state_from_json, state_to_json
+from gnomon_autoscaler.runner import state_from_json, state_to_json
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.interfaces import ScalingPolicy
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, PolicyState
-from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import ScaleSettings, Settings
 from tests.made_up_models import BlockPlan, made_up_profile
 

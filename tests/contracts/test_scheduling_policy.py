@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.interfaces import SchedulingPolicy
 from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import Dispatch, FleetView, Reject, Slot, WaitUntil
-from gnomon_core.seams import SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.queueing.queue import Lane
 from gnomon_gateway.queueing.request import LaneKey, Request

@@ -9,7 +9,7 @@ from pathlib import Path
 
 NAME, MOST = "planned", 3
 PACKAGE = f"""
-from gnomon_core.offers import Offer
+from gnomon_core.policy_registry import Offer
 from gnomon_core.scaling import CreateBody, Decision, SetBufferPlan
 
 PLAN = SetBufferPlan({MOST}, 0.05)

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gnomon_coordinator.messages import PairSaid, Said
+from gnomon_coordinator.protocol import PairSaid, Said
 from gnomon_coordinator.table import Kind
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 
 from gnomon_coordinator.coordination import Coordination
 from gnomon_coordinator.effects import Assign, Close, Connect, Effect, Fork, Kill, Papers, Send, Tell
-from gnomon_coordinator.messages import Said, Task
+from gnomon_coordinator.protocol import Said, Task
 from gnomon_coordinator.table import Kind
 from gnomon_core.blocks import Block, Layers
 from tests.properties.coordinated_processes import Link, Process

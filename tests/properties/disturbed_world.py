@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gnomon_coordinator.effects import Papers
-from gnomon_coordinator.fields import Way
-from gnomon_coordinator.messages import Change, Task
+from gnomon_coordinator.protocol import Change, Task, Way
 from gnomon_coordinator.table import Kind
 from tests.properties.coordinated_world import World
 

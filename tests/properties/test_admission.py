@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_gateway.dispatch.dispatcher import Dispatcher
-from gnomon_gateway.dispatch.effects import Answer, Effect, Send
+from gnomon_gateway.dispatch.dispatcher import Answer, Dispatcher, Effect, Send
 from gnomon_gateway.dispatch.latency import GivenLatency
 from gnomon_gateway.queueing.admission import Admission, Capacity
 from gnomon_gateway.queueing.prediction import BatchTimes, Place
@@ -22,12 +21,12 @@ from gnomon_gateway.queueing.queue import FunctionQueue
 from gnomon_gateway.queueing.request import LaneKey, Request
 from gnomon_gateway.scheduling.registry import BUILT_IN, scheduling_policy
 from gnomon_simulator.arrivals import poisson
+from gnomon_simulator.events import stream
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.results import OK
 from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
-from gnomon_simulator.streams import stream
 
 LANE = LaneKey("events", "v")
 CLOSE_S = 1e-5

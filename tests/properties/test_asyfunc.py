@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
-from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.sustained import sustained
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, sustained
 from gnomon_autoscaler.registry import BUILT_IN, Offer
-from gnomon_autoscaler.states import state_from_json, state_to_json
+from gnomon_autoscaler.runner import state_from_json, state_to_json
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import Pair, best_split, pair_seconds

@@ -17,11 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import Pair
 from gnomon_core.settings import Settings
-from gnomon_gateway.dispatch.dispatcher import Dispatcher
-from gnomon_gateway.dispatch.effects import Answer, Cancel, Drained, Effect, Send
+from gnomon_gateway.dispatch.dispatcher import Answer, Cancel, Dispatcher, Drained, Effect, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.queueing.batch import Batch
-from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, LaneKey, Request
+from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, Batch, LaneKey, Request
 from gnomon_gateway.scheduling.registry import BUILT_IN, scheduling_policy
 
 EVENTS = LaneKey("events", "v")

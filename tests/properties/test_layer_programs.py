@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.program import Argument, BatchSize, Constant, Operation, Program, Value, Weight, dump_program
-from gnomon_core.program_reader import parse_program
+from gnomon_core.program import Argument, BatchSize, Constant, Operation, Program, Value, Weight, dump_program, parse_program
 from gnomon_core.signature import DATATYPE_BYTES, ModelSignature, TensorSpec
 
 names = st.text("abcdefghijklmnopqrstuvwxyz_.0123456789", min_size=1, max_size=12)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_autoscaler.by_count import towards
 from gnomon_autoscaler.registry import BUILT_IN, scaling_policy
-from gnomon_autoscaler.states import state_from_json, state_to_json
+from gnomon_autoscaler.replica_policy import towards
+from gnomon_autoscaler.runner import state_from_json, state_to_json
 from gnomon_autoscaler.testing import Timeline
 from gnomon_autoscaler.windows import LoadWindows
 from gnomon_core.fleet import Instance, InstanceState

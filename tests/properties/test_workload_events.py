@@ -18,14 +18,12 @@ import pytest
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import read_deployment
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_platforms.beginning import starting
-from gnomon_platforms.kubernetes.cache import Cache, Change, Item
+from gnomon_core.interfaces import InstanceRequest
+from gnomon_platforms.common import starting
+from gnomon_platforms.kubernetes.informer import Cache, Change, Item
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
-from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.openfaas.planning import Step
-from gnomon_platforms.openfaas.surroundings import Surroundings
-from gnomon_platforms.openfaas.workloads import Workload
+from gnomon_platforms.openfaas.workloads import Life, Surroundings, Workload
 from gnomon_platforms.testing import Recorder
 from tests.unit.kubernetes_platform.small_cluster import SmallCluster
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gnomon_core.interfaces import LatencyModel, ScalingPolicy, SchedulingPolicy
 from gnomon_core.scaling import CreateBody, Decision, DestroyBody, Observation, PolicyState
 from gnomon_core.scheduling import Dispatch, FleetView, QueueView, ScheduleAction, WaitUntil
-from gnomon_core.seams import LatencyModel, ScalingPolicy, SchedulingPolicy
 
 
 class OnePerHundred:

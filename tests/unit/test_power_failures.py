@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gnomon_cli.credentials import config_file, remember
-from gnomon_coordinator.node.epochs import Epochs
+from gnomon_coordinator.node.pod_sockets import Epochs
 from gnomon_platforms.aws_lambda.profiling import Measured, Table
 from gnomon_platforms.local.builder.image_index import ImageIndex
-from gnomon_platforms.local.users import Users
+from gnomon_platforms.local.recipes import Users
 from gnomon_profiler.measuring.cells import Cell
-from gnomon_profiler.measuring.journal import Journal
+from gnomon_profiler.measuring.session import Journal
 from gnomon_profiler.measuring.store import ProfileStore
 from gnomon_profiler.objects import ObjectFolder
 from tests.made_up_models import BlockPlan, made_up_profile

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnomon_autoscaler.counting import Memory, Wish
+from gnomon_autoscaler.replica_policy import Memory, Wish
 from gnomon_core.scaling import Observation
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnomon_autoscaler.counting import Memory, Wish, whole
+from gnomon_autoscaler.replica_policy import Memory, Wish, whole
 from gnomon_core.scaling import Observation
 from gnomon_core.settings import Settings
 

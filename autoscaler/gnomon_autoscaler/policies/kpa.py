@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnomon_autoscaler.counting import Memory, Wish, count_in, in_system, moment, whole
+from gnomon_autoscaler.replica_policy import Memory, Wish, count_in, in_system, moment, whole
 from gnomon_core.scaling import Observation, StateValue
 
 LEAST_PANIC_S = 1.0

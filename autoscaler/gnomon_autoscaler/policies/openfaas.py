@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gnomon_autoscaler.counting import Memory, Wish, count_in, moment, whole
 from gnomon_autoscaler.policies.kpa import target_in_system
+from gnomon_autoscaler.replica_policy import Memory, Wish, count_in, moment, whole
 from gnomon_core.errors import bad_request
 from gnomon_core.scaling import Observation
 from gnomon_core.settings import Settings

@@ -9,8 +9,7 @@ idle ones first, and what is under way is answered before.
 
 from __future__ import annotations
 
-from gnomon_autoscaler.by_count import cost_of_ending
-from gnomon_autoscaler.counting import in_system
+from gnomon_autoscaler.replica_policy import cost_of_ending, in_system
 from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, Observation, PolicyState
 
 

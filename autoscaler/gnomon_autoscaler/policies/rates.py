@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnomon_autoscaler.counting import Memory, Wish, whole
 from gnomon_autoscaler.policies.capacity import capacity
+from gnomon_autoscaler.replica_policy import Memory, Wish, whole
 from gnomon_core.scaling import Observation
 
 LAST_VALUE_PERIOD_S = 30.0

@@ -25,7 +25,7 @@ def main(folder: Path, cores: int, batches: list[int], repeats: int) -> None:
     import torch
 
     from gnomon_runtime.engine import load_program
-    from gnomon_runtime.engine.allocator import keep_freed_memory
+    from gnomon_runtime.engine.torch_support import keep_freed_memory
 
     keep_freed_memory()
     torch.set_num_threads(cores)

@@ -20,7 +20,7 @@ from gnomon_cli.model_folder import folder_options, model_repository
 from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
 from gnomon_core.blocks import Block, Layers
-from gnomon_core.seam_values import ModelEntry
+from gnomon_core.interfaces import ModelEntry
 from gnomon_profiler.add import add_from, ensure_model
 from gnomon_profiler.entries import PROGRAM, WEIGHTS
 from gnomon_profiler.names import known_names

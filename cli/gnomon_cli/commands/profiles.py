@@ -17,9 +17,8 @@ from gnomon_cli.errors import CommandFailed
 from gnomon_cli.model_folder import folder_options, model_repository, profile_store
 from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
-from gnomon_core.evidence import Points
-from gnomon_core.profiles import ModelProfile
-from gnomon_core.seam_values import ModelEntry
+from gnomon_core.interfaces import ModelEntry
+from gnomon_core.profiles import ModelProfile, Points
 from gnomon_profiler.measuring.assembly import ReadyTimes
 from gnomon_profiler.measuring.cells import TRIES
 from gnomon_profiler.measuring.profiling import MAX_BATCH, REPEATS, Wishes, parse_numbers, profile_model

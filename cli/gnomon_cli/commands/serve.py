@@ -8,17 +8,24 @@ from typing import Any
 import click
 
 from gnomon_cli.command import Command, option_group
-from gnomon_cli.commands.adoption_options import adoption_options, read_provider_options
-from gnomon_cli.commands.cluster_options import CLUSTER_OPTIONS, cluster_options, read_cluster_options
-from gnomon_cli.commands.knative_options import (
+from gnomon_cli.commands.serve_options import (
+    CLUSTER_OPTIONS,
     KNATIVE_OPTIONS,
+    ServeOptions,
+    adoption_options,
+    cluster_options,
+    keeping_options,
     knative_gateway_options,
     knative_options,
     knative_options_group,
+    lambda_options,
+    listening_options,
+    machine_options,
+    read_cluster_options,
+    read_lambda_options,
+    read_provider_options,
+    serving_options,
 )
-from gnomon_cli.commands.lambda_options import lambda_options, read_lambda_options
-from gnomon_cli.commands.node_options import keeping_options, listening_options, machine_options, serving_options
-from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.state import state_folder
 from gnomon_core.errors import bad_request
 

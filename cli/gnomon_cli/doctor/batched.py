@@ -17,7 +17,7 @@ from gnomon_platforms.knative.batching.revisions import BATCH_ANNOTATIONS, BATCH
 from gnomon_platforms.knative.ingress.model import Key, seen_ingress
 from gnomon_platforms.knative.ingress.names import CLASS_ANNOTATIONS
 from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION, INGRESSES, QUEUE_CONTAINER, REVISION_LABEL, REVISIONS
-from gnomon_platforms.kubernetes.api import Document
+from gnomon_platforms.kubernetes.client import Document
 from gnomon_platforms.kubernetes.resources import PODS, SECRETS
 
 HOWTO = 'docs/howto/run-on-knative.md, "Batch requests".'

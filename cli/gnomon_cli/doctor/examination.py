@@ -17,7 +17,7 @@ from gnomon_cli.doctor.permissions import Asker
 from gnomon_cli.doctor.shadows import shadow_checks
 from gnomon_cli.doctor.wishes import wish_checks
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.kubernetes.client import connect
 
 
 def examine_machine(state: Path) -> list[Finding]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.kubernetes.errors import Refused, Unreachable
+from gnomon_platforms.kubernetes.client import Refused, Unreachable
 
 
 class Level(Enum):

@@ -11,13 +11,12 @@ from gnomon_cli.doctor.shadows import daemons
 from gnomon_cli.doctor.wishes import Wisher, has_option
 from gnomon_cli.doctor.workloads import ready
 from gnomon_core.coordination import NODES_NAMESPACE
+from gnomon_platforms.knative.autoscaler.configuration import CSI_FEATURE
+from gnomon_platforms.knative.autoscaler.objects import conditions
+from gnomon_platforms.knative.autoscaler.status import NO_POOL, NO_VOLUME, NOT_CONFIGURED, VOLUMES_DISABLED
 from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY, INGRESS
 from gnomon_platforms.knative.resources import POD_AUTOSCALERS, REVISION_LABEL, SYSTEM_NAMESPACE
-from gnomon_platforms.knative.scaling.configuration import CSI_FEATURE
-from gnomon_platforms.knative.scaling.objects import conditions
-from gnomon_platforms.knative.scaling.shadow_condition import NO_POOL, NO_VOLUME, NOT_CONFIGURED, VOLUMES_DISABLED
-from gnomon_platforms.kubernetes.permissions import Permission, Scope
-from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, DEPLOYMENTS
+from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, DEPLOYMENTS, Permission, Scope
 from gnomon_platforms.nodes.permissions import POOLS
 
 NAMESPACE = SYSTEM_NAMESPACE

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gnomon_platforms.kubernetes.api import Api, Document
-from gnomon_platforms.kubernetes.errors import Refused
+from gnomon_platforms.kubernetes.client import Api, Document, Refused
 from gnomon_platforms.kubernetes.resources import Resource
 
 

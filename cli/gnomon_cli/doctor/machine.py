@@ -10,8 +10,7 @@ from pathlib import Path
 
 from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.preflight import check_room, memory_is_short
-from gnomon_core.extras import how_to_install
-from gnomon_core.libraries import jemalloc
+from gnomon_core.packaging import how_to_install, jemalloc
 from gnomon_platforms.local.cgroups import MemoryGroups
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

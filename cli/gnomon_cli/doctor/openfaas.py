@@ -16,8 +16,7 @@ from gnomon_cli.doctor.workloads import arguments, ready
 from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, NAMESPACE_ANNOTATION, NAMESPACE_MARK
-from gnomon_platforms.kubernetes.permissions import Scope
-from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, NETWORK_POLICIES, SECRETS
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, NETWORK_POLICIES, SECRETS, Scope
 from gnomon_platforms.nodes.permissions import POOLS
 from gnomon_platforms.openfaas.permissions import PERMISSIONS, WIDE
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gnomon_cli.doctor.findings import Level
 from gnomon_cli.doctor.looking import Cluster
-from gnomon_platforms.kubernetes.api import Document
-from gnomon_platforms.kubernetes.permissions import Permission, Scope
+from gnomon_platforms.kubernetes.client import Document
+from gnomon_platforms.kubernetes.resources import Permission, Scope
 
 SHOWN = 4
 """How many that are missing are named; the others are counted."""

@@ -11,7 +11,7 @@ from typing import Any
 from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_core.coordination import NODES_NAMESPACE
-from gnomon_platforms.kubernetes.api import Document
+from gnomon_platforms.kubernetes.client import Document
 from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
 from gnomon_platforms.kubernetes.resources import NODES, SECRETS, Resource
 

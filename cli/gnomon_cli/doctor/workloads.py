@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gnomon_cli.doctor.findings import Level
 from gnomon_cli.doctor.looking import Cluster
-from gnomon_platforms.kubernetes.api import Document
+from gnomon_platforms.kubernetes.client import Document
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS
 
 

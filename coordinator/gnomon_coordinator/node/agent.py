@@ -26,15 +26,11 @@ from aiohttp import web
 from gnomon_coordinator.node.arrivals import Arrivals
 from gnomon_coordinator.node.bodies import Bodies
 from gnomon_coordinator.node.control import Control
-from gnomon_coordinator.node.cpus import Cpus
-from gnomon_coordinator.node.csi import NAME
-from gnomon_coordinator.node.epochs import Epochs, file_of
-from gnomon_coordinator.node.leaving import Leaving
-from gnomon_coordinator.node.news import News
-from gnomon_coordinator.node.pool import Ears, Pool
+from gnomon_coordinator.node.pod_sockets import Epochs, Leaving, News, file_of
+from gnomon_coordinator.node.pool import Cpus, Ears, Pool
 from gnomon_coordinator.node.services import Services
 from gnomon_coordinator.node.shadows import Shadows
-from gnomon_coordinator.node.volumes import Volumes
+from gnomon_coordinator.node.volumes import NAME, Volumes
 from gnomon_core.coordination import NODE_PORT, PAIR_PORT
 from gnomon_core.errors import GnomonError
 

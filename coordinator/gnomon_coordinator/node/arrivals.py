@@ -18,7 +18,7 @@ import contextlib
 import socket
 from http import HTTPStatus
 
-from gnomon_coordinator.node.listening import Listening
+from gnomon_coordinator.node.pod_sockets import Listening
 from gnomon_coordinator.node.shadows import Shadow, Shadows
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
 from gnomon_core.errors import GnomonError

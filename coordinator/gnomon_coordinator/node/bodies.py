@@ -12,8 +12,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gnomon_coordinator.node.doors import Pod
-from gnomon_coordinator.node.hang_ups import HangUps
+from gnomon_coordinator.node.pod_sockets import HangUps, Pod
 
 _LOG = logging.getLogger("gnomon.node")
 ToPool = Callable[[Mapping[str, Any], Sequence[int]], None]

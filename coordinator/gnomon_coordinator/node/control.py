@@ -24,13 +24,12 @@ from typing import Any
 
 from aiohttp import web
 
-from gnomon_coordinator import fields
-from gnomon_coordinator.fields import BadMessageError
+from gnomon_coordinator import protocol as fields
 from gnomon_coordinator.node import metrics
-from gnomon_coordinator.node.epochs import Epochs
-from gnomon_coordinator.node.news import News
+from gnomon_coordinator.node.pod_sockets import Epochs, News
 from gnomon_coordinator.node.shadows import Shadows
 from gnomon_coordinator.node.wishes import Wish
+from gnomon_coordinator.protocol import BadMessageError
 from gnomon_core.errors import GnomonError
 
 MAX_WAIT_S = 60.0

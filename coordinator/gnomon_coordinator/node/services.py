@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import grpc
 
-from gnomon_coordinator.node import csi
+from gnomon_coordinator.node import volumes as csi
 from gnomon_coordinator.node.volumes import RefusedError, Volumes
 from gnomon_core.protobuf import WireFormatError
 

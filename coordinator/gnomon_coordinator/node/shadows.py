@@ -23,11 +23,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from gnomon_coordinator.doing import close
 from gnomon_coordinator.node.bodies import Bodies
-from gnomon_coordinator.node.cpus import Cpus
-from gnomon_coordinator.node.pool import Pool
+from gnomon_coordinator.node.pool import Cpus, Pool
 from gnomon_coordinator.node.wishes import Wish
+from gnomon_coordinator.server import close
 from gnomon_core import packets
 from gnomon_core.errors import GnomonError
 

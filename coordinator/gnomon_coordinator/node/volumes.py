@@ -8,6 +8,20 @@ a folder with a socket needs neither, and the container runtime binds it into th
 there. Publishing twice is publishing once, and so is unpublishing.
 
 A record is written before its folder is made and removed after it has gone, so that nothing is left that nobody knows of.
+
+Folders below another one, reached name by name: no link on the way is followed, whoever owns what lies there.
+
+A pod's volumes lie in folders of the kubelet's, but a container that runs as root may write into the last of them. We are root
+on the node: a path that we open by its name could lead anywhere by then, one that we walk cannot.
+
+What the kubelet says to a node plugin, and what it is answered: the parts of CSI 1.x that an inline ephemeral volume needs.
+
+    Registration (kubelet's plugin watcher)   GetInfo, NotifyRegistrationStatus
+    csi.v1.Identity                           GetPluginInfo, GetPluginCapabilities, Probe
+    csi.v1.Node                               NodeGetInfo, NodeGetCapabilities, NodePublishVolume, NodeUnpublishVolume
+
+Field numbers are those of the public csi.proto (container-storage-interface/spec) and of the kubelet's pluginregistration/v1.
+With `podInfoOnMount` the kubelet itself puts the pod into the volume's context, over whatever a pod's author wrote there.
 """
 
 from __future__ import annotations
@@ -15,15 +29,164 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from gnomon_coordinator.node import folders
-from gnomon_coordinator.node.csi import EPHEMERAL_KEY, FUNCTION_KEY, POD_KEY, Publish, Unpublish
-from gnomon_coordinator.node.doors import Came, Door, Pod
+from gnomon_coordinator.node.pod_sockets import Came, Door, Pod
+from gnomon_core import protobuf
 from gnomon_core.whole_files import replace_file
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def opened(root: Path, names: Sequence[str]) -> Iterator[int]:
+    """A descriptor of a folder below the root, closed on the way out.
+
+    Raises:
+        OSError: something on the way is missing, or is no folder.
+
+    """
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in names:
+            below = os.open(name, _FOLDER, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def made(parent: int, name: str, mode: int) -> Iterator[int]:
+    """A folder of ours in another one, made unless it is there.
+
+    Raises:
+        OSError: it cannot be made, is no folder, or is not ours.
+
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, mode, dir_fd=parent)
+    descriptor = os.open(name, _FOLDER, dir_fd=parent)
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError(f"{name} belongs to another user")
+        os.fchmod(descriptor, mode)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def removed(parent: int, name: str) -> None:
+    """Remove a folder with all that is in it, or a file; links are removed and not followed. Nothing happens without one.
+
+    Raises:
+        OSError: it cannot be removed.
+
+    """
+    try:
+        shutil.rmtree(name, dir_fd=parent)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        os.unlink(name, dir_fd=parent)
+    except OSError:
+        # rmtree refuses a link with an error of its own.
+        if not Path(f"/proc/self/fd/{parent}", name).is_symlink():
+            raise
+        os.unlink(name, dir_fd=parent)
+
+
+NAME = "node.gnomon"
+"""The driver's name, in the CSIDriver object and in each pod's volume."""
+REGISTRATION, IDENTITY, NODE = "pluginregistration.Registration", "csi.v1.Identity", "csi.v1.Node"
+POD_KEY = "csi.storage.k8s.io/"
+EPHEMERAL_KEY = POD_KEY + "ephemeral"
+FUNCTION_KEY = "gnomon/function"
+"""In the attributes of a pod's volume: the function that it is a part of, as our pod template says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """NodePublishVolume: make this volume appear at this path, for the pod that `context` names."""
+
+    volume_id: str
+    target: str
+    context: Mapping[str, str] = field(default_factory=dict)
+    block: bool = False
+
+    @staticmethod
+    def read(data: bytes) -> Publish:
+        """Raises WireFormatError."""
+        found = protobuf.read(data)
+        capability = protobuf.read(_message(found, 5))
+        return Publish(protobuf.text(found, 1), protobuf.text(found, 4), protobuf.texts(found, 8), block=1 in capability)
+
+    def written(self) -> bytes:
+        """As a kubelet sends it: mounted, by one node, for writing."""
+        access = protobuf.written({2: b"", 3: b"\x08\x01"} if not self.block else {1: b"", 3: b"\x08\x01"})
+        return protobuf.written({1: self.volume_id, 4: self.target, 5: access, 8: self.context})
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublish:
+    """NodeUnpublishVolume: undo it."""
+
+    volume_id: str
+    target: str
+
+    @staticmethod
+    def read(data: bytes) -> Unpublish:
+        """Raises WireFormatError."""
+        found = protobuf.read(data)
+        return Unpublish(protobuf.text(found, 1), protobuf.text(found, 2))
+
+    def written(self) -> bytes:
+        return protobuf.written({1: self.volume_id, 2: self.target})
+
+
+def registration(endpoint: str) -> bytes:
+    """PluginInfo: a CSI driver whose services are behind this socket."""
+    return protobuf.written({1: "CSIPlugin", 2: NAME, 3: endpoint, 4: "1.0.0"})
+
+
+def registered(data: bytes) -> tuple[bool, str]:
+    """RegistrationStatus: whether the kubelet has taken the driver, and why not. Raises WireFormatError."""
+    found = protobuf.read(data)
+    return protobuf.flag(found, 1), protobuf.text(found, 2)
+
+
+def plugin_info(version: str) -> bytes:
+    """GetPluginInfoResponse."""
+    return protobuf.written({1: NAME, 2: version})
+
+
+def ready(*, is_ready: bool) -> bytes:
+    """ProbeResponse, whose field is a message: false and unknown are different."""
+    return protobuf.written({1: protobuf.written({1: is_ready})})
+
+
+def node_info(node: str) -> bytes:
+    """NodeGetInfoResponse: the node, by the name that Kubernetes has for it."""
+    return protobuf.written({1: node})
+
+
+NOTHING = b""
+"""A response without fields; no capabilities, where capabilities are asked for."""
+
+
+def _message(found: protobuf.Fields, number: int) -> bytes:
+    value = found.get(number, [b""])[-1]
+    if not isinstance(value, bytes):
+        raise protobuf.WireFormatError(f"field {number} is no message")
+    return value
+
 
 _LOG = logging.getLogger("gnomon.node")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -114,8 +277,8 @@ class Volumes:
         if known is not None:
             self._went(known.pod)
         try:
-            with folders.opened(self._pods, where[:-1]) as parent:
-                folders.removed(parent, where[-1])
+            with opened(self._pods, where[:-1]) as parent:
+                removed(parent, where[-1])
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -159,11 +322,11 @@ class Volumes:
 
     def _open(self, volume: Volume, *, new: bool) -> None:
         self._shut(volume.id)
-        with folders.opened(self._pods, volume.where[:-1]) as parent:
+        with opened(self._pods, volume.where[:-1]) as parent:
             if not new:
-                with folders.opened(self._pods, volume.where):
+                with opened(self._pods, volume.where):
                     pass
-            with folders.made(parent, volume.where[-1], _FOLDER_MODE) as folder:
+            with made(parent, volume.where[-1], _FOLDER_MODE) as folder:
                 self._doors[volume.id] = Door(volume.pod, folder, self._came)
 
     def _stands(self, volume: Volume) -> bool:

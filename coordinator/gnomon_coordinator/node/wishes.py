@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gnomon_coordinator import fields
-from gnomon_coordinator.fields import BadMessageError, Way
-from gnomon_coordinator.messages import Change, read_change
+from gnomon_coordinator import protocol as fields
+from gnomon_coordinator.protocol import BadMessageError, Change, Way, read_change
 from gnomon_core.coordination import SHADOW_KIND
 from gnomon_core.launch import Launch, Limits, Order, Sandbox
 

@@ -30,15 +30,15 @@ from torch import Tensor
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.launch import Launch
+from gnomon_core.pairs import SHADOWS, pair_to_json
 from gnomon_core.program import invalid_program
 from gnomon_core.results import error_member, error_result
 from gnomon_core.signature import TensorSpec
-from gnomon_core.told_pairs import SHADOWS, told
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_runtime.answers import JSON
 from gnomon_runtime.application import Beside
 from gnomon_runtime.engine import LoadedProgram, load_program
-from gnomon_runtime.engine.allocator import keep_freed_memory
+from gnomon_runtime.engine.torch_support import keep_freed_memory
 from gnomon_runtime.events import Event
 from gnomon_runtime.pair.body_side import BodySide, left_s
 from gnomon_runtime.pair.orders import Coordination
@@ -141,7 +141,7 @@ class ModelApplication:
         if self._timings:
             said["pair"] = [timing.to_json() for timing in self._timings]
         if shadows := self._pairing.shadows:
-            said[SHADOWS] = [{"shadow": name, **told(pair)} for name, pair in shadows.items()]
+            said[SHADOWS] = [{"shadow": name, **pair_to_json(pair)} for name, pair in shadows.items()]
         if not said:
             return head
         document = json.loads(head) if head else {}

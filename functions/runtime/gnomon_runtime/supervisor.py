@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core import packets
-from gnomon_core.libraries import FOR_LIBRARIES
+from gnomon_core.packaging import FOR_LIBRARIES
 from gnomon_runtime import linux, sandbox
 from gnomon_runtime.keeper import Keeper
 from gnomon_runtime.zygote_table import Midwife, ZygoteTable

@@ -15,7 +15,7 @@ from torch import Tensor
 from gnomon_core.errors import bad_request
 from gnomon_core.signature import TensorSpec
 from gnomon_core.wire import Member
-from gnomon_runtime.engine.datatypes import TORCH_DTYPES
+from gnomon_runtime.engine.torch_support import TORCH_DTYPES
 
 
 def check_member(member: Member, specs: Sequence[TensorSpec]) -> None:

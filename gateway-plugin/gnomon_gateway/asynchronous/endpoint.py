@@ -14,13 +14,13 @@ from starlette.responses import Response
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, parse_key
+from gnomon_gateway.api.control import Handlers, unknown_function
+from gnomon_gateway.api.documents import read_body
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import Call
 from gnomon_gateway.asynchronous.invocation import Headers, take_deadline
 from gnomon_gateway.asynchronous.queue import AsyncQueue
-from gnomon_gateway.headers import HOP_BY_HOP
-from gnomon_gateway.openfaas.control import Handlers, unknown_function
-from gnomon_gateway.openfaas.documents import read_body
+from gnomon_gateway.http.headers import HOP_BY_HOP
 
 MAX_HEADER_BYTES = 32 * 1024
 _CALL_ID = re.compile(r"[!-~]{1,128}")

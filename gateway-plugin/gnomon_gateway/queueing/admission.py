@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Protocol
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.interfaces import LatencyModel
 from gnomon_core.pairs import Pair
-from gnomon_core.seams import LatencyModel
 from gnomon_gateway.queueing.prediction import MOST_MARGIN, Place, Predicted, Prediction
 from gnomon_gateway.queueing.prediction import Fleet as Places
 from gnomon_gateway.queueing.queue import FunctionQueue, Lane

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heapreplace
 from typing import NamedTuple, Protocol
 
+from gnomon_core.interfaces import LatencyModel
 from gnomon_core.pairs import Pair
-from gnomon_core.seams import LatencyModel
 from gnomon_gateway.queueing.queue import FunctionQueue, Lane
 from gnomon_gateway.queueing.request import Request
 

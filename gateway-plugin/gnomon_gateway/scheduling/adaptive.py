@@ -42,10 +42,10 @@ from collections.abc import Sequence
 from itertools import islice
 from math import inf
 
+from gnomon_core.interfaces import LatencyModel
 from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import Dispatch, FleetView, QueueView, Reject, ScheduleAction, Slot, Waiting, WaitUntil
-from gnomon_core.seams import LatencyModel
-from gnomon_gateway.scheduling.filling import batch_size, fill
+from gnomon_gateway.scheduling.basic import batch_size, fill
 
 TIMER_SLACK_S = 0.002
 """The timer is set this much early: event loops wake a millisecond or so late, and late here means the objective is missed."""

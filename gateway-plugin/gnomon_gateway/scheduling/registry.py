@@ -1,6 +1,6 @@
 """The scheduling policies by name. A policy is one line of `BUILT_IN`.
 
-Those of third parties are entry points of the group `gnomon.scheduling_policies` (`gnomon_core.offers`).
+Those of third parties are entry points of the group `gnomon.scheduling_policies` (`gnomon_core.policy_registry`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from gnomon_core.offers import GROUPS, Kind, Offer
-from gnomon_core.seams import SchedulingPolicy
+from gnomon_core.interfaces import SchedulingPolicy
+from gnomon_core.policy_registry import GROUPS, Kind, Offer
 from gnomon_core.settings import Settings
 from gnomon_gateway.scheduling.adaptive import Adaptive, AdaptiveFill, AdaptivePaper
-from gnomon_gateway.scheduling.fixed import Fixed
-from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.scheduling.basic import Fixed, Immediate
 
 Schedulers: TypeAlias = Mapping[str, Offer[SchedulingPolicy]]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
-from gnomon_core.seam_values import StoredFunction, StoredNamespace
+from gnomon_core.interfaces import StoredFunction, StoredNamespace
 from gnomon_gateway.store.database import open_database
 
 SCHEMA_VERSION = 1

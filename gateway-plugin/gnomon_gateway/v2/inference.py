@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame, Member
-from gnomon_gateway.call_id import call_id_of, lines_of
-from gnomon_gateway.dispatch.refusals import QUEUE_MOVED
+from gnomon_gateway.dispatch.dispatcher import QUEUE_MOVED
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.http.exchange import Exchange
+from gnomon_gateway.http.headers import call_id_of, lines_of
 from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
 from gnomon_gateway.queueing.request import Request
-from gnomon_gateway.server.exchange import Exchange
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
-from gnomon_gateway.v2 import answers
-from gnomon_gateway.v2.infer import Infer
+from gnomon_gateway.v2 import messages as answers
+from gnomon_gateway.v2.messages import Infer
 from gnomon_gateway.v2.reading import Reading
 from gnomon_gateway.v2.splitting import MakeRequest, most_samples, submit
 

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.signature import ModelSignature
-from gnomon_gateway.server.refusals import too_large
-from gnomon_gateway.v2.beside import LARGE_BYTES, READER
-from gnomon_gateway.v2.infer import Infer, document_bytes, most_body_bytes, read_request
+from gnomon_gateway.http.exchange import too_large
+from gnomon_gateway.v2.json_process import LARGE_BYTES, READER
+from gnomon_gateway.v2.messages import Infer, document_bytes, most_body_bytes, read_request
 
 _LENGTH_HEADER = b"inference-header-content-length"
 _WINDOWS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}

@@ -14,9 +14,9 @@ from http import HTTPStatus
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_core.wire import Frame, Member
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.queueing.request import Request, Responder
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
-from gnomon_gateway.v2.infer import Infer
+from gnomon_gateway.v2.messages import Infer
 
 MOST_SAMPLES, FEW_SAMPLES, MOST_BYTES = 256, 8, 8 << 20
 """Of one request, where a batch holds fewer: so many samples, or as many as fit into so many bytes, but a few in any case. That

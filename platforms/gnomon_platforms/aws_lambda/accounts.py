@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gnomon_platforms.aws_lambda.cloudwatch import Counted, counted
-from gnomon_platforms.aws_lambda.prices import invoke_usd
-from gnomon_platforms.aws_lambda.reports import LogTail, Report
-from gnomon_platforms.aws_lambda.sizes import cores_of
-from gnomon_platforms.aws_lambda.slots import Slot
+from gnomon_platforms.aws_lambda.channel import Slot
+from gnomon_platforms.aws_lambda.reports import Counted, LogTail, Report, counted
+from gnomon_platforms.aws_lambda.resources import cores_of, invoke_usd
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,12 @@ says so. Nothing can stop an Invoke: one that is cancelled runs to its end, and 
 A streamed answer comes in one piece when the function has ended, and is told part by part.
 
 A probe asks Lambda whether it would take an Invoke, at most once a minute, and runs nothing: who looks after sandboxes is AWS.
+
+One instance from its order to its end: a slot, the right to have one Invoke in flight.
+
+    create ▶ version published ▶ HELLO: a sandbox has begun ▶ ready ▶ batch after batch ▶ destroyed, or its sandbox was lost
+
+Lambda has as many sandboxes as are asked for, and an idle slot costs nothing: what is bounded is how many there are.
 """
 
 from __future__ import annotations
@@ -22,12 +28,17 @@ from dataclasses import dataclass, replace
 
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance
+from gnomon_core.functions import FunctionKey
+from gnomon_core.interfaces import PlatformListener
 from gnomon_core.results import error_result
+from gnomon_core.units import MEGABYTE
 from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode
 from gnomon_platforms.aws_lambda.hand_over import HandOver, Places
 from gnomon_platforms.aws_lambda.invoking import Fate, Invoker, Outcome, Target
+from gnomon_platforms.aws_lambda.recipes import Recipe
 from gnomon_platforms.aws_lambda.reports import LogTail
-from gnomon_platforms.streams import joined
+from gnomon_platforms.common import RemoteLife, joined
 
 GRACE_S = 2.0
 FIRST_PAUSE_S = 0.1
@@ -56,7 +67,7 @@ class Surroundings:
 
 
 class LambdaChannel:
-    """One lane to a published version; `target` may be replaced between batches. See `gnomon_core.seams.BatchChannel`.
+    """One lane to a published version; `target` may be replaced between batches. See `gnomon_core.interfaces.BatchChannel`.
 
     `timeout_s` bounds batches that have no deadline. `on_tail` gets what each Invoke wrote and took, `on_lost` why the channel
     has ended; once.
@@ -227,3 +238,33 @@ def too_large(what: str) -> GnomonError:
     """The answer to a batch that does not fit through."""
     text = f"{what[:1].upper()}{what[1:]} is more than an Invoke takes."
     return GnomonError(413, "payload_too_large", text, "Start Gnomon with --lambda-bucket NAME, or send less at once.")
+
+
+class Slot(RemoteLife[LambdaChannel]):
+    """An instance of this function. It has its channel from its HELLO on."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        key: FunctionKey,
+        recipe: Recipe,
+        remote: str,
+        *,
+        listener: PlatformListener,
+        ended: Callable[[Slot], None],
+    ) -> None:
+        super().__init__(instance, listener, ended)
+        self.key = key
+        self.recipe = recipe
+        self.remote = remote
+        """The function's name on Lambda."""
+        self.used_mb = 0
+        """The most memory that one of its sandboxes has used."""
+
+    def resized(self, cores: int, memory_mb: int) -> None:
+        """Another version serves its batches from now on."""
+        self.instance = replace(self.instance, cores=cores, memory_bytes=memory_mb * MEGABYTE, memory_mb=None)
+
+    def log(self, line: str) -> None:
+        """A line that the function wrote."""
+        self._listener.log_line(self.key, self.instance.id, line)

@@ -25,29 +25,23 @@ from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionSpec
-from gnomon_core.memory_sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE
+from gnomon_core.interfaces import Capabilities, InstanceRequest, ModelRepository, PlatformListener, Usage
 from gnomon_core.pairs import Pair
-from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
-from gnomon_core.seams import ModelRepository
 from gnomon_core.signature import ModelSignature
+from gnomon_core.units import LARGEST_MB, MB_PER_CORE, MEGABYTE
 from gnomon_platforms.aws_lambda.accounts import Accounts, Spent
-from gnomon_platforms.aws_lambda.channel import LambdaChannel, Surroundings
+from gnomon_platforms.aws_lambda.channel import LambdaChannel, Slot, Surroundings
 from gnomon_platforms.aws_lambda.clients import Clients
-from gnomon_platforms.aws_lambda.cloudwatch import Counted
 from gnomon_platforms.aws_lambda.errors import told
-from gnomon_platforms.aws_lambda.functions import RemoteFunctions
+from gnomon_platforms.aws_lambda.functions import Publisher, RemoteFunctions
 from gnomon_platforms.aws_lambda.hand_over import HandOver
 from gnomon_platforms.aws_lambda.invoking import Invoker, Target
-from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.aws_lambda.profiles import MeasuredModels
-from gnomon_platforms.aws_lambda.publishing import Publisher
 from gnomon_platforms.aws_lambda.recipes import Recipes
-from gnomon_platforms.aws_lambda.reports import Report
-from gnomon_platforms.aws_lambda.sizes import memory_mb
-from gnomon_platforms.aws_lambda.slots import Slot
-from gnomon_platforms.beginning import Coming, Ids, starting
+from gnomon_platforms.aws_lambda.reports import Counted, Report
+from gnomon_platforms.aws_lambda.resources import LambdaOptions, memory_mb
+from gnomon_platforms.common import Coming, Ids, starting
 from gnomon_platforms.images import BuiltImages, ImageTable
 
 CONTROL_THREADS = 4
@@ -58,7 +52,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class LambdaPlatform:
-    """See `gnomon_core.seams.Platform`.
+    """See `gnomon_core.interfaces.Platform`.
 
     `profiles` is the folder with what was measured on Lambda, `chance` draws the pauses between attempts, `on_report` gets what
     each Invoke took.

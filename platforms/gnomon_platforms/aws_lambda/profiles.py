@@ -21,11 +21,11 @@ from typing import Any
 
 from gnomon_core.blocks import Layers
 from gnomon_core.functions import FunctionSpec
-from gnomon_core.memory_sizes import MEGABYTE
 from gnomon_core.profiles import LatencyTable, ModelProfile
+from gnomon_core.units import MEGABYTE
 from gnomon_platforms.aws_lambda.profiling import FORMAT, Measured, Table
 from gnomon_platforms.aws_lambda.recipes import Recipe
-from gnomon_platforms.aws_lambda.sizes import memory_mb
+from gnomon_platforms.aws_lambda.resources import memory_mb
 
 SUBFOLDER = "lambda"
 _LOG = logging.getLogger(__name__)

@@ -23,9 +23,8 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature
 from gnomon_core.whole_files import make_folder, replace_file
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_platforms.aws_lambda.prices import invoke_usd
 from gnomon_platforms.aws_lambda.reports import Report
-from gnomon_platforms.aws_lambda.sizes import cores_of
+from gnomon_platforms.aws_lambda.resources import cores_of, invoke_usd
 
 FORMAT = "gnomon-service-times/1"
 OVERSPEND = 2.0

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon_core import buffer_plans
+from gnomon_core import scaling as buffer_plans
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import PREFIX
 
@@ -36,7 +36,7 @@ def told_with(status: Mapping[str, Any], buffer: BufferStatus | None) -> dict[st
     """This status of a PodAutoscaler with a plan, or without one; what others have annotated stays."""
     annotations = {name: text for name, text in (status.get("annotations") or {}).items() if name != ANNOTATION}
     if buffer is not None:
-        annotations[ANNOTATION] = json.dumps({"policy": buffer.policy, **buffer_plans.told(buffer.plan)})
+        annotations[ANNOTATION] = json.dumps({"policy": buffer.policy, **buffer_plans.plan_to_json(buffer.plan)})
     rest = {name: value for name, value in status.items() if name != "annotations"}
     return {**rest, "annotations": annotations} if annotations else rest
 
@@ -48,6 +48,6 @@ def buffer_of(status: Mapping[str, Any]) -> BufferStatus | None:
         return None
     try:
         document = json.loads(text)
-        return BufferStatus(str(document["policy"]), buffer_plans.heard(document))
+        return BufferStatus(str(document["policy"]), buffer_plans.plan_from_json(document))
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None

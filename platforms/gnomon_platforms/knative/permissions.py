@@ -6,7 +6,7 @@ A test runs each as its service account and compares the roles with the API serv
 from __future__ import annotations
 
 from gnomon_platforms.knative.batching.revisions import BATCH_SECRET
-from gnomon_platforms.kubernetes.permissions import Permission, Scope
+from gnomon_platforms.kubernetes.resources import Permission, Scope
 
 _SCALING, _NETWORKING, _SERVING = "autoscaling.internal.knative.dev", "networking.internal.knative.dev", "serving.knative.dev"
 

@@ -35,7 +35,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode
-from gnomon_platforms.streams import joined
+from gnomon_platforms.common import joined
 
 if TYPE_CHECKING:
     import aiohttp
@@ -95,7 +95,7 @@ class _InFlight:
 
 
 class HttpChannel:
-    """One pod's channel. See `gnomon_core.seams.BatchChannel`.
+    """One pod's channel. See `gnomon_core.interfaces.BatchChannel`.
 
     `concurrency` is how many batches may be under way at once: the pod may execute fewer, and lets the others wait there.
     `timeout_s` is what batches without a deadline may take. `on_lost` gets why the channel has ended; once. `well` is what the

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gnomon_platforms.kubernetes.asked import Asked
+from gnomon_platforms.kubernetes.client import Asked
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

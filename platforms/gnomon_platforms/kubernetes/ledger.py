@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import chain
 
 from gnomon_core.fleet import Node
-from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.informer import Change
 from gnomon_platforms.kubernetes.nodes import Given, Load, NodeFacts, Room, place_shadow, takes
 from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.kubernetes.objects.pods import PodFacts

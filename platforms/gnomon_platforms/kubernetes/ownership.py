@@ -17,12 +17,9 @@ from typing import Any
 from gnomon_core.addresses import http_url
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap
-from gnomon_platforms.kubernetes.api import Api, Document
-from gnomon_platforms.kubernetes.cache import Change
-from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
-from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.client import Api, Document, Refused, Unreachable, told
+from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, PODS
-from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Create, Replace, Target, Write, Writer
 
 NAME = "gnomon-owners"

@@ -20,10 +20,19 @@ from functools import partial
 from typing import TypeAlias
 
 from gnomon_core.clock import Clock
-from gnomon_platforms.kubernetes.api import JSON_TYPE, MERGE_PATCH, READ_TIMEOUT_S, Api, Document, Fence
-from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
+from gnomon_platforms.kubernetes.client import (
+    JSON_TYPE,
+    MERGE_PATCH,
+    READ_TIMEOUT_S,
+    Api,
+    Document,
+    Fence,
+    Refused,
+    Unreachable,
+    told,
+)
+from gnomon_platforms.kubernetes.informer import PAGE
 from gnomon_platforms.kubernetes.resources import Resource
-from gnomon_platforms.kubernetes.watching import PAGE
 
 THREADS = 8
 PATIENCE_S = 20.0

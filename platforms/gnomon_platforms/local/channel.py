@@ -25,7 +25,7 @@ from typing import Any
 
 from gnomon_core.launch import MOST_CONCURRENCY
 from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode_parts
-from gnomon_platforms.streams import joined
+from gnomon_platforms.common import joined
 
 READ_BYTES = 256 * 1024
 BUFFER_BYTES = 4 * 2**20
@@ -116,7 +116,7 @@ class UnixChannel:
         return 0.0 if self._in_flight else self._loop.time() - self._used_s
 
     def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
-        """Send a batch. See `gnomon_core.seams.BatchChannel`."""
+        """Send a batch. See `gnomon_core.interfaces.BatchChannel`."""
         if len(self._in_flight) >= self.concurrency or frame.batch_id in self._in_flight:
             raise RuntimeError("as many batches are in flight on this channel as its instance executes")
         if self._closed:

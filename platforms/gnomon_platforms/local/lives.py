@@ -21,10 +21,10 @@ from typing import Any, Protocol
 from gnomon_core import packets
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
+from gnomon_core.interfaces import PlatformListener
 from gnomon_core.launch import Order
 from gnomon_core.pairs import Pair
-from gnomon_core.platform_listener import PlatformListener
-from gnomon_platforms.local import usage
+from gnomon_platforms.local import cgroups as usage
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 from gnomon_platforms.local.logs import LogPipe
 

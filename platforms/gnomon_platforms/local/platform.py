@@ -20,24 +20,18 @@ from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.functions import FunctionSpec
+from gnomon_core.interfaces import Capabilities, InstanceRequest, ModelRepository, PlatformListener, Usage
 from gnomon_core.pairs import Pair
-from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
-from gnomon_core.seams import ModelRepository
 from gnomon_core.signature import ModelSignature
-from gnomon_platforms.beginning import Coming, Ids, starting
-from gnomon_platforms.claims import claimed_cores, requested_cores
+from gnomon_platforms.common import Coming, Ids, claimed_cores, requested_cores, starting
 from gnomon_platforms.images import BuiltImages, ImageTable
+from gnomon_platforms.local.cgroups import Accounts
 from gnomon_platforms.local.lives import Life, Living, Surroundings, describe_exit
 from gnomon_platforms.local.nodes import LocalNode
-from gnomon_platforms.local.pairs import Household, Origin, Pairs
-from gnomon_platforms.local.recipes import Recipe, Recipes, joining, limit_bytes
-from gnomon_platforms.local.shadow_lives import ShadowLife
-from gnomon_platforms.local.supervision import Ears, Supervision
-from gnomon_platforms.local.usage import Accounts
-from gnomon_platforms.local.users import forbid_inspection
-from gnomon_platforms.local.zygotes import BARE, TORCH, Environment
+from gnomon_platforms.local.pairs import Household, Origin, Pairs, ShadowLife
+from gnomon_platforms.local.recipes import Recipe, Recipes, forbid_inspection, joining, limit_bytes
+from gnomon_platforms.local.supervision import BARE, TORCH, Ears, Environment, Supervision
 from gnomon_platforms.profile_files import ProfileFiles
 
 START_TIMEOUT_S = 60.0
@@ -50,7 +44,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class LocalPlatform:
-    """See `gnomon_core.seams.Platform`.
+    """See `gnomon_core.interfaces.Platform`.
 
     `cores` is what the node gives away; more than the machine has shares its CPUs, and `reserved_cores` of them are held for
     Shadows. Without `preload_torch`, the zygote with torch starts when the first model is prepared, and with it the `pool`: that
@@ -227,7 +221,7 @@ class LocalPlatform:
             life.resized(cores, claim.cpus)
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
-        """Begin a Shadow for a Body. See `gnomon_core.seams.Platform`."""
+        """Begin a Shadow for a Body. See `gnomon_core.interfaces.Platform`."""
         return await self._pairs.create(body_id, pair, self._ids.new(f"{body_id.rpartition('-')[0] or body_id}-s"))
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
@@ -242,7 +236,7 @@ class LocalPlatform:
             self._pairs.change(life, pair)
 
     async def promote_shadow(self, shadow_id: str) -> Instance:
-        """Let a Shadow become a Body. See `gnomon_core.seams.Platform`."""
+        """Let a Shadow become a Body. See `gnomon_core.interfaces.Platform`."""
         return self._pairs.promote(shadow_id)
 
     def _risen(self, life: Life, origin: Origin) -> None:

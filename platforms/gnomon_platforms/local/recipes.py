@@ -1,28 +1,114 @@
-"""From a function as deployed to what starts its instances: the kind, the environment, what it may read, how much it weighs."""
+"""From a function as deployed to what starts its instances: the kind, the environment, what it may read, how much it weighs.
+
+How many empty containers the node's coordinator keeps in reserve, and the memory that they take of the node.
+
+What was asked for, and more after bursts (`most`), as far as there is memory beside the instances: those come first, and the pool
+shrinks for them. The coordinator is told when that changes, and tells how many containers it keeps from now on. Their memory is
+counted whether they are there or about to be: a container that becomes a Shadow is made again, beside it.
+
+A user id of its own for every function, the same after a restart and never given twice.
+
+Instances of two functions cannot send each other signals, read each other's files or look into each other's memory. Only root can
+give a process another user; started as somebody else, functions run as that somebody.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.util
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gnomon_core.coordination import SHADOW_KIND
 from gnomon_core.errors import GnomonError
-from gnomon_core.extras import how_to_install
 from gnomon_core.functions import FunctionSpec
+from gnomon_core.interfaces import InstanceRequest, ModelRepository
 from gnomon_core.launch import Launch, Limits, Order, Sandbox
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import ModelRepository
+from gnomon_core.packaging import how_to_install
 from gnomon_core.signature import ModelSignature
-from gnomon_platforms.claims import MODEL_OVERHEAD_BYTES
+from gnomon_core.whole_files import replace_file
+from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.images import BuiltHandler, BuiltImages, ImageTable, model_named, no_model_named, process_named
-from gnomon_platforms.local.users import Users, private_folders
-from gnomon_platforms.local.zygotes import BARE, TORCH, Environment
+from gnomon_platforms.local.nodes import LocalNode
+from gnomon_platforms.local.supervision import BARE, TORCH, Environment
+
+FIRST_UID = 200_000
+LAST_UID = 299_999
+_PR_SET_DUMPABLE = 4
+
+
+class Users:
+    """The ids, kept in `users.json` in the state directory. A uid that has been returned is on disk."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._file = state_dir / "users.json"
+        self._uids = _read(self._file)
+
+    def uid(self, owner: str) -> int:
+        """The user id of a function, `name.namespace`, or of anything else that has a name."""
+        if owner not in self._uids:
+            uid = max(self._uids.values(), default=FIRST_UID - 1) + 1
+            if uid > LAST_UID:
+                raise RuntimeError(
+                    f"all user ids from {FIRST_UID} to {LAST_UID} are taken; remove {self._file} while nothing runs"
+                )
+            self._save({**self._uids, owner: uid})
+        return self._uids[owner]
+
+    def _save(self, uids: dict[str, int]) -> None:
+        replace_file(self._file, json.dumps(uids), durable=True)
+        self._uids = uids
+
+
+def _read(file: Path) -> dict[str, int]:
+    """The ids in a file; none where there is no file.
+
+    Raises:
+        GnomonError: 500 `users_unreadable`: with an id that is another's, or root's, a function would be somebody else.
+
+    """
+    try:
+        found = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise _unreadable(file, str(error)) from None
+    if not isinstance(found, dict) or not all(type(uid) is int and FIRST_UID <= uid <= LAST_UID for uid in found.values()):
+        raise _unreadable(file, f"it is not an object of numbers from {FIRST_UID} to {LAST_UID}")
+    if len(set(found.values())) < len(found):
+        raise _unreadable(file, "it gives one number to two functions")
+    return found
+
+
+def _unreadable(file: Path, reason: str) -> GnomonError:
+    return GnomonError(
+        500,
+        "users_unreadable",
+        f"The functions' user ids in {file} cannot be read: {reason}.",
+        "Restore the file, or remove it while nothing of Gnomon runs: functions get new ids then, and lose nothing.",
+    )
+
+
+def function_users() -> range:
+    """The user ids that functions of this process run under; empty where they can only run as we do."""
+    return range(FIRST_UID, LAST_UID + 1) if os.geteuid() == 0 else range(0)
+
+
+def private_folders() -> tuple[Path, ...]:
+    """What functions and builds need not see of the user who runs us: keys, credentials, what a shell runs when it begins."""
+    home = Path.home().resolve()
+    return () if home == Path(home.root) else (home,)
+
+
+def forbid_inspection() -> None:
+    """Close our environment and memory to other processes of the same user. Leaves no core dumps."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
 
 SMALL_INSTANCE_BYTES = 32 * 2**20
 RUNTIME_BYTES = 16 * 2**20
@@ -191,3 +277,48 @@ def _handler(spec: FunctionSpec, built: BuiltHandler) -> Recipe:
 
 def _memory(spec: FunctionSpec, estimate_bytes: int) -> int:
     return spec.memory_bytes if spec.memory_bytes is not None else estimate_bytes
+
+
+CONTAINER_BYTES = 32 * 2**20
+"""What an empty container holds of its own once it has rehearsed: 11 MB were measured, and the tables of its pages."""
+BURST_CONTAINERS = 4
+"""How many the pool may keep for the next burst when it has seen one."""
+
+
+class ContainerPool:
+    """`ask` reaches the coordinator, if there is one just now; `size` is what was asked for."""
+
+    def __init__(self, ask: Callable[[Mapping[str, Any]], None], node: LocalNode, size: int) -> None:
+        self._ask = ask
+        self._node = node
+        self._size = size
+        self._warm = False
+        self._told: tuple[int, int] | None = None
+
+    def warm(self) -> None:
+        """The zygote that containers are forked from is warm."""
+        self._warm = True
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the coordinator, whatever it was told before: it may be another."""
+        self._told = None
+        self.fit()
+
+    def fit(self) -> None:
+        """Keep as many containers as there is memory for. Called when what the instances have has changed."""
+        room = max(0, self._node.unclaimed_memory_bytes // CONTAINER_BYTES)
+        size = min(self._size, room)
+        most = min(max(size, BURST_CONTAINERS), room) if size else 0
+        if self._warm and (size, most) != self._told:
+            self._told = size, most
+            self._ask({"do": "pool", "size": size, "most": most, "zygote": TORCH.id})
+
+    def keeps(self, containers: int) -> None:
+        """The coordinator keeps so many."""
+        self._node.hold_for_pool(containers * CONTAINER_BYTES)
+
+    def lost(self) -> None:
+        """They have all ended with the supervisor."""
+        self._warm = False
+        self.keeps(0)

@@ -9,8 +9,8 @@ from typing import Protocol
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionSpec
+from gnomon_core.interfaces import PlatformListener
 from gnomon_core.pairs import Pair
-from gnomon_core.platform_listener import PlatformListener
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.nodes.models import ServedModels

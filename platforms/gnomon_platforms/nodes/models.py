@@ -15,9 +15,8 @@ from pathlib import Path
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec
+from gnomon_core.interfaces import ModelEntry, ModelRepository
 from gnomon_core.profiles import ModelProfile, Network
-from gnomon_core.seam_values import ModelEntry
-from gnomon_core.seams import ModelRepository
 from gnomon_platforms.profile_files import LayerFiles, ProfileFiles
 
 

@@ -21,13 +21,11 @@ from gnomon_core.addresses import http_url
 from gnomon_core.coordination import NODE_PORT, NODES_NAMESPACE
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
-from gnomon_platforms.kubernetes.api import STRATEGIC_PATCH, Api, Document
-from gnomon_platforms.kubernetes.cache import Change
-from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.client import STRATEGIC_PATCH, Api, Document
+from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 from gnomon_platforms.kubernetes.nodes import Load, pod_load
 from gnomon_platforms.kubernetes.objects.quantities import amount_of
 from gnomon_platforms.kubernetes.resources import PODS
-from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Patch, Target, Write, Writer
 from gnomon_platforms.nodes.home import Home
 from gnomon_platforms.nodes.pairs import NodePairs

@@ -6,7 +6,7 @@ Knative is bound to.
 
 from __future__ import annotations
 
-from gnomon_platforms.kubernetes.permissions import Permission, Scope
+from gnomon_platforms.kubernetes.resources import Permission, Scope
 
 POOLS = (
     Permission(Scope.NODES, "", "pods", ("get", "list", "watch"), "find the nodes' coordinators"),

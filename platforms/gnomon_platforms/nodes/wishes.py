@@ -17,7 +17,7 @@ from gnomon_core.blocks import Layers
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair, predicted_ms
 from gnomon_core.profiles import ModelProfile
-from gnomon_platforms.claims import shadow_bytes
+from gnomon_platforms.common import shadow_bytes
 from gnomon_platforms.nodes.home import BodyPod, Home, no_such_body
 from gnomon_platforms.nodes.shadows import NodeShadow
 

@@ -21,33 +21,26 @@ from gnomon_core.background import Background
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec
-from gnomon_core.platform_listener import PlatformListener
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_platforms.kubernetes.api import PROGRAM, Api, Fence
-from gnomon_platforms.kubernetes.cache import Change
-from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_core.interfaces import InstanceRequest, PlatformListener
+from gnomon_platforms.common import open_session
+from gnomon_platforms.kubernetes.client import PROGRAM, Api, Fence
+from gnomon_platforms.kubernetes.conflicting_autoscalers import Rivals, tell
+from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 from gnomon_platforms.kubernetes.ledger import Ledger
 from gnomon_platforms.kubernetes.nodes import Load, NodeFacts, node_facts, pod_load
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, deployed_function
 from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, MANAGED_LABEL
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
-from gnomon_platforms.kubernetes.resizing import resizes_pods
-from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS
-from gnomon_platforms.kubernetes.rivals import Rivals, tell
-from gnomon_platforms.kubernetes.watching import Source
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS, resizes_pods
 from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.nodes.home import Home
 from gnomon_platforms.nodes.on_nodes import OnNodes, load_besides_shadows
-from gnomon_platforms.openfaas.adopting import instance_of, may_be_found
 from gnomon_platforms.openfaas.events import FAILED_CREATE, SCALE_REVERTED, Warnings
-from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.pod_bodies import PodBodies
 from gnomon_platforms.openfaas.pod_logs import PodLogs
 from gnomon_platforms.openfaas.steps import Steps
-from gnomon_platforms.openfaas.surroundings import Surroundings
-from gnomon_platforms.openfaas.workloads import Workload
-from gnomon_platforms.sessions import open_session
+from gnomon_platforms.openfaas.workloads import Life, Surroundings, Workload, instance_of, may_be_found
 
 CAUGHT_UP_S = 10.0
 

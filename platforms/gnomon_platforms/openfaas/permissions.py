@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gnomon_platforms.kubernetes.permissions import Permission, Scope
+from gnomon_platforms.kubernetes.resources import Permission, Scope
 
 PERMISSIONS = (
     Permission(Scope.CLUSTER, "", "nodes", ("list", "watch"), "see where there is room"),

@@ -19,11 +19,11 @@ from contextlib import suppress
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec, parse_key
+from gnomon_core.interfaces import Capabilities, InstanceRequest, Usage
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
 from gnomon_core.signature import ModelSignature
-from gnomon_platforms.beginning import starting
+from gnomon_platforms.common import starting
 from gnomon_platforms.kubernetes.nodes import choose, given_to
 from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.placing import read_constraints
@@ -33,7 +33,7 @@ from gnomon_platforms.openfaas.fleet import Fleet
 
 
 class OpenFaasPlatform(Fleet):
-    """See `gnomon_core.seams.Platform`."""
+    """See `gnomon_core.interfaces.Platform`."""
 
     name = "openfaas"
 
@@ -68,18 +68,18 @@ class OpenFaasPlatform(Fleet):
         return self._rivals.hindrance(parse_key(function))
 
     def watch_restarts(self, told: Callable[[FunctionKey, int], None]) -> None:
-        """See `gnomon_core.lasting.Restartable`: `kubectl rollout restart`, and each change of a template by others."""
+        """See `gnomon_core.interfaces.Restartable`: `kubectl rollout restart`, and each change of a template by others."""
         self._restarts = told
 
     def trouble(self, function: str) -> str:
-        """See `gnomon_core.lasting.Explains`: what Kubernetes says of pods that do not start, such as ErrImagePull."""
+        """See `gnomon_core.interfaces.Explains`: what Kubernetes says of pods that do not start, such as ErrImagePull."""
         workload = self._workloads.get(function)
         lives = () if workload is None else tuple(workload.lives.values())
         pods = (life.pod for life in lives if life.instance.state is InstanceState.STARTING)
         return next((pod.trouble for pod in pods if pod is not None and pod.trouble), "")
 
     def warn(self, function: str, reason: str, text: str) -> None:
-        """See `gnomon_core.lasting.Warns`: an Event on the Deployment, again when the cluster has forgotten it."""
+        """See `gnomon_core.interfaces.Warns`: an Event on the Deployment, again when the cluster has forgotten it."""
         self._warnings.say(parse_key(function), reason, text)
 
     def check(self, spec: FunctionSpec) -> None:

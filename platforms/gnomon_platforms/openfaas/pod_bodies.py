@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gnomon_core.interfaces import PlatformListener
 from gnomon_core.pairs import Pair
-from gnomon_core.platform_listener import PlatformListener
 from gnomon_platforms.kubernetes.objects.placing import Placing, read_constraints
 from gnomon_platforms.nodes.home import BodyPod
-from gnomon_platforms.openfaas.lives import Life
+from gnomon_platforms.openfaas.workloads import Life
 
 
 class PodBodies:

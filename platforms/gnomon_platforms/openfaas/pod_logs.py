@@ -17,10 +17,8 @@ from gnomon_core.dates import rfc3339, seconds_of
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_core.log_lines import LogLine, LogQuery
-from gnomon_platforms.kubernetes.api import Api, Stream
-from gnomon_platforms.kubernetes.cache import Change
-from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
-from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.client import Api, Refused, Stream, Unreachable, told
+from gnomon_platforms.kubernetes.informer import Change, Informer
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
 from gnomon_platforms.kubernetes.resources import PODS
 

@@ -2,22 +2,45 @@
 
 A step is decided again from the object as it is when it is sent, and comes to nothing if that is no longer the one that was
 meant.
+
+What a function needs beside its Deployment: a Service, a Secret with the token of its batch route, and a bound for evictions.
+
+They belong to the Deployment, so that Kubernetes removes them with it. They are made once; a token that is there is kept, because
+pods that run know no other.
+
+Which of a function's secrets are logins to a registry.
+
+OpenFaaS's users name them in `secrets:` like any other (`kubectl create secret docker-registry`), and the type of the Secret says
+that it is for the kubelet, which pulls the image with it. The function does not get to see it.
 """
 
 from __future__ import annotations
 
 import base64
+import secrets as chance_of_tokens
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec
-from gnomon_platforms.kubernetes.api import STRATEGIC_PATCH, Document
+from gnomon_platforms.kubernetes.client import STRATEGIC_PATCH, Document, Refused
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
-from gnomon_platforms.kubernetes.objects.manifests import GUARDED, REPLACING, changed_metadata, deployment, released
+from gnomon_platforms.kubernetes.objects.manifests import (
+    GUARDED,
+    REPLACING,
+    batch_token,
+    changed_metadata,
+    deployment,
+    disruption_budget,
+    owned_by,
+    released,
+    service,
+)
 from gnomon_platforms.kubernetes.objects.names import (
     DELETION_COST,
     INSTANCE_ANNOTATION,
+    MANAGED_LABEL,
     PLACEMENT_GATE,
     REMOVED_ANNOTATION,
     SERVING_CONDITION,
@@ -29,12 +52,74 @@ from gnomon_platforms.kubernetes.objects.placing import affinity_to
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, whole
 from gnomon_platforms.kubernetes.objects.quantities import cpu_quantity
-from gnomon_platforms.kubernetes.objects.removal import CLAIMED_COST, VICTIM_COST
-from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS, SECRETS
-from gnomon_platforms.kubernetes.writes import Create, Decide, Delete, Patch, Replace, Target, Write, Writer
-from gnomon_platforms.openfaas.furnishing import furnish
-from gnomon_platforms.openfaas.planning import Claim, Deploy, Guard, Release, Remove, Resize, Retire, Scale, Serve, Step, Withdraw
-from gnomon_platforms.openfaas.pull_secrets import with_pull_secrets
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
+from gnomon_platforms.kubernetes.writes import PATIENCE_S, Create, Decide, Delete, Patch, Replace, Target, Write, Writer
+from gnomon_platforms.openfaas.planning import (
+    CLAIMED_COST,
+    VICTIM_COST,
+    Claim,
+    Deploy,
+    Guard,
+    Release,
+    Remove,
+    Resize,
+    Retire,
+    Scale,
+    Serve,
+    Step,
+    Withdraw,
+)
+
+TOKEN_BYTES = 32
+CONFLICT = 409
+
+
+async def furnish(writer: Writer, spec: FunctionSpec, deployed: Document, *, patience_s: float = PATIENCE_S) -> None:
+    """Make them for a function whose Deployment this is, where they are not there.
+
+    Raises:
+        GnomonError: what the API server refuses; 409 `kubernetes_conflict` while those of a predecessor are there.
+
+    """
+    token = batch_token(spec.key, chance_of_tokens.token_hex(TOKEN_BYTES))
+    for resource, manifest in ((SECRETS, token), (SERVICES, service(spec)), (DISRUPTION_BUDGETS, disruption_budget(spec))):
+        owned = owned_by(manifest, deployed)
+        target = Target(resource, spec.key.namespace, manifest["metadata"]["name"])
+        doing = f"make the {resource.kind} of {spec.key}"
+        await writer.settle(target, _made_once(owned), doing, patience_s=patience_s)
+
+
+def _made_once(manifest: Document) -> Decide:
+    [owner] = manifest["metadata"]["ownerReferences"]
+
+    def decide(seen: Document | None) -> Write | None:
+        if seen is None:
+            return Create(manifest)
+        metadata = seen["metadata"]
+        owners = {one["uid"] for one in metadata.get("ownerReferences") or ()}
+        if owner["uid"] in owners or MANAGED_LABEL not in (metadata.get("labels") or {}):
+            return None
+        raise Refused(CONFLICT, "Conflict", f"{metadata['name']} goes with a function of this name that was removed a moment ago")
+
+    return decide
+
+
+LOGINS = frozenset({"kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg"})
+
+
+async def with_pull_secrets(writer: Writer, spec: FunctionSpec, options: PodOptions) -> PodOptions:
+    """What the operator says of pods, with the logins that this function names. One that is not there is none.
+
+    Raises:
+        GnomonError: the API server cannot be asked.
+
+    """
+    found = []
+    for name in spec.secrets:
+        seen = await writer.settle(Target(SECRETS, spec.key.namespace, name), lambda _: None, f"read the secret {name}")
+        if seen is not None and seen.get("type") in LOGINS and name not in options.pull_secrets:
+            found.append(name)
+    return replace(options, pull_secrets=(*options.pull_secrets, *found))
 
 
 class Steps:

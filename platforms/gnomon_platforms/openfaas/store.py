@@ -3,30 +3,505 @@
 Nothing is kept beside Kubernetes: whoever has a kubeconfig sees the same functions, and a gateway on another machine serves them.
 Calls block. What they wait for runs on a thread with an event loop of its own, on which informers and writer live; watchers are
 called there as well, and may ask for functions and namespaces, but must not write.
+
+Functions in the cluster: each is its Deployment, which says in annotations what was deployed, and when.
+
+    put ▶ the Deployment, with no pods yet, or the annotations and labels of the one that is there ▶ its Service and its token
+    delete ▶ a mark: it is listed no more ▶ the platform lets its pods answer what they have, and removes the Deployment
+
+A Deployment with 0 pods is a function as well, so nothing is lost by scaling to zero. What is written here is metadata: how many
+pods there are, and when their template changes, is the platform's. A call returns when the change has been seen in the cluster,
+so that what is read next holds it.
+
+Namespaces of functions: Kubernetes' own, with the annotation `openfaas: "1"`.
+
+A namespace holds more than functions and belongs to whoever made it: one that is deleted here only loses its mark, and the labels
+and annotations that users gave it by OpenFaaS's API, whose keys an annotation of ours lists; those of its owner are neither shown
+nor touched, and `kubectl delete namespace` is the owner's. One that is made here takes only pods that are "restricted", and
+nobody loosens that here.
+
+Users' secrets as faas-netes' users know them: a Secret of the function's namespace, with one entry that has its name.
+
+Those that are made here bear the label `app.kubernetes.io/managed-by: openfaas`, and only those are listed, changed and removed.
+A function may also name one that somebody else has made (`kubectl create secret`), unless it holds credentials of the cluster or
+the token of another function's batch route.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import contextlib
+import json
 import random
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 from gnomon_core.clock import Clock, WallClock
-from gnomon_core.functions import FunctionKey
-from gnomon_core.seam_values import StoredFunction, StoredNamespace
-from gnomon_platforms.kubernetes.api import Api, Fence
+from gnomon_core.errors import GnomonError, bad_request, conflict
+from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
+from gnomon_core.interfaces import StoredFunction, StoredNamespace
+from gnomon_platforms.kubernetes.client import Api, Document, Fence, Refused, Unreachable, told
+from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 from gnomon_platforms.kubernetes.loop_thread import LoopThread
+from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, deployed_function
+from gnomon_platforms.kubernetes.objects.manifests import changed_metadata, deployment, secret, with_creation
+from gnomon_platforms.kubernetes.objects.names import (
+    MANAGED_LABEL,
+    NAMESPACE_ANNOTATION,
+    NAMESPACE_KEYS_ANNOTATION,
+    NAMESPACE_MARK,
+    REMOVED_ANNOTATION,
+    SECRET_LABEL,
+    SECRET_OWNER,
+    VERSION_LABEL,
+    check_annotations,
+    check_labels,
+)
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
-from gnomon_platforms.kubernetes.writes import Writer
-from gnomon_platforms.openfaas.stored_functions import StoredFunctions
-from gnomon_platforms.openfaas.stored_namespaces import StoredNamespaces
-from gnomon_platforms.openfaas.stored_secrets import StoredSecrets
+from gnomon_platforms.kubernetes.objects.pods import whole
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, SECRETS
+from gnomon_platforms.kubernetes.writes import Create, Delete, Patch, Replace, Target, Write, Writer
+from gnomon_platforms.openfaas.steps import furnish, with_pull_secrets
+
+SEEN_S = 10.0
+FURNISH_S = 3.0
+
+
+class StoredFunctions:
+    """The functions of one namespace, or of all. Everything but `all` is called on the loop that it was started on.
+
+    `told` is called after each change, with whose it was.
+    """
+
+    def __init__(
+        self, api: Api, writer: Writer, namespace: str | None, pods: PodOptions, told: Callable[[FunctionKey], None]
+    ) -> None:
+        self._writer, self._pods, self._told = writer, pods, told
+        ours = Source(DEPLOYMENTS, namespace, labels=MANAGED_LABEL)
+        self._informer: Informer[DeployedFunction | None] = Informer(api, ours, deployed_function)
+        self._lock = threading.Lock()
+        self._held: dict[FunctionKey, StoredFunction] = {}
+
+    async def start(self) -> None:
+        """See all there are.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`.
+
+        """
+        await self._informer.start()
+        self._informer.listen(self._changed)
+
+    async def catch_up(self) -> None:
+        """Return when all is known that was there when this was called.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`.
+
+        """
+        await self._informer.resync()
+
+    async def stop(self) -> None:
+        """Look no longer."""
+        await self._informer.stop()
+
+    def all(self) -> Sequence[StoredFunction]:
+        """The functions as they were seen last, by namespace and name. Any thread may ask."""
+        with self._lock:
+            return [self._held[key] for key in sorted(self._held, key=lambda key: (key.namespace, key.name))]
+
+    async def put(self, stored: StoredFunction) -> None:
+        """Keep a function, or what has changed of it.
+
+        Raises:
+            GnomonError: 409 `foreign_deployment` where its name is somebody else's; what the API server refuses.
+
+        """
+        spec, target = stored.spec, self._target(stored.spec.key)
+        wanted = deployment(spec, stored.version, await with_pull_secrets(self._writer, spec, self._pods))
+        wanted["metadata"] = with_creation(wanted["metadata"], stored.created_at)
+        made = False
+
+        def decide(seen: Document | None) -> Write | None:
+            nonlocal made
+            if seen is None:
+                made = True
+                return Create(wanted)
+            _require_ours(seen, spec.key)
+            return Replace({**seen, "metadata": changed_metadata(seen["metadata"], wanted["metadata"])})
+
+        await self._clear(target, stored.version)
+        written = await self._writer.settle(target, decide, f"store {spec.key}")
+        assert written is not None
+        if made:
+            # What is not there yet is made with the first instance at the latest.
+            with contextlib.suppress(GnomonError):
+                await furnish(self._writer, spec, written, patience_s=FURNISH_S)
+        await self._until_seen(spec.key, written)
+
+    async def delete(self, key: FunctionKey) -> bool:
+        """Let a function be listed no more; whether it was.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+        there = False
+
+        def decide(seen: Document | None) -> Write | None:
+            nonlocal there
+            if seen is None or MANAGED_LABEL not in (seen["metadata"].get("labels") or {}) or _removed(seen):
+                return None
+            there = True
+            annotations = {**(seen["metadata"].get("annotations") or {}), REMOVED_ANNOTATION: "true"}
+            return Replace({**seen, "metadata": {**seen["metadata"], "annotations": annotations}})
+
+        written = await self._writer.settle(self._target(key), decide, f"remove {key}")
+        if there and written is not None:
+            await self._until_seen(key, written)
+        return there
+
+    async def _clear(self, target: Target, version: int) -> None:
+        """Remove what is left of a removed function of this name, if its pods could be taken for those of the new one."""
+
+        def decide(seen: Document | None) -> Write | None:
+            return Delete() if seen is not None and _removed(seen) and _version(seen) >= version else None
+
+        await self._writer.settle(target, decide, f"remove what is left of {target.name}")
+
+    async def _until_seen(self, key: FunctionKey, written: Document) -> None:
+        """Return when the informer holds this, or something later; or after a while, for it is written all the same."""
+        metadata = written["metadata"]
+
+        def seen() -> bool:
+            held = self._informer.get(key.namespace, key.name)
+            return held is None or held.uid != metadata["uid"] or _reached(held.resource_version, metadata["resourceVersion"])
+
+        def known() -> bool:
+            return self._informer.get(key.namespace, key.name) is not None and seen()
+
+        with contextlib.suppress(TimeoutError):
+            await self._informer.until(known if not _removed(written) else seen, SEEN_S)
+
+    def _changed(self, change: Change[DeployedFunction | None]) -> None:
+        namespace, name = change.name
+        key, new = FunctionKey(name, namespace), _stored(change.new)
+        with self._lock:
+            old = self._held.pop(key, None)
+            if new is not None:
+                self._held[key] = new
+        if not _same(old, new):
+            self._told(key)
+
+    def _target(self, key: FunctionKey) -> Target:
+        return Target(DEPLOYMENTS, key.namespace, key.name)
+
+
+def _require_ours(seen: Document, key: FunctionKey) -> None:
+    if MANAGED_LABEL not in (seen["metadata"].get("labels") or {}):
+        raise conflict(
+            "foreign_deployment",
+            f"{key.namespace} has a Deployment {key.name} that is not Gnomon's.",
+            "Choose another name, or remove it: kubectl delete deployment.",
+        )
+
+
+def _stored(deployed: DeployedFunction | None) -> StoredFunction | None:
+    if deployed is None or deployed.removed:
+        return None
+    return StoredFunction(deployed.spec, deployed.version, deployed.created_at)
+
+
+def _same(one: StoredFunction | None, other: StoredFunction | None) -> bool:
+    """Whether nothing of the function has changed; its Deployment changes whenever one of its pods does."""
+    if one is None or other is None:
+        return one is other
+    return (one.version, one.created_at, one.spec.raw) == (other.version, other.created_at, other.spec.raw)
+
+
+def _removed(document: Document) -> bool:
+    return REMOVED_ANNOTATION in (document["metadata"].get("annotations") or {})
+
+
+def _version(document: Document) -> int:
+    return whole((document["metadata"].get("labels") or {}).get(VERSION_LABEL))
+
+
+def _reached(seen: str, written: str) -> bool:
+    """Whether one resource version is another, or later. They count up (KEP-5504); what is no number is compared as it is."""
+    return int(seen) >= int(written) if seen.isdigit() and written.isdigit() else seen == written
+
+
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+FIELDS = ("labels", "annotations")
+
+
+def stored_namespace(document: Document) -> StoredNamespace | None:
+    """Read a namespace, with what was set here; None for one that holds no functions."""
+    metadata = document["metadata"]
+    annotations = metadata.get("annotations") or {}
+    if annotations.get(NAMESPACE_ANNOTATION) != NAMESPACE_MARK or "deletionTimestamp" in metadata:
+        return None
+    return StoredNamespace(metadata["name"], _set_here(metadata, "labels"), _set_here(metadata, "annotations"))
+
+
+def marked(stored: StoredNamespace, seen: Document | None) -> Write:
+    """What makes a namespace of functions, or of one that is there; it has these labels and annotations beside its owner's."""
+    keys = {field: sorted(getattr(stored, field)) for field in FIELDS}
+    ours = {NAMESPACE_ANNOTATION: NAMESPACE_MARK, NAMESPACE_KEYS_ANNOTATION: json.dumps(keys)}
+    wanted = {"labels": stored.labels, "annotations": {**stored.annotations, **ours}}
+    if seen is None:
+        return Create(_manifest(stored.name, {**wanted, "labels": {**stored.labels, **RESTRICTED}}))
+    metadata = seen["metadata"]
+    return Patch({"metadata": {field: {**dict.fromkeys(_set_here(metadata, field)), **wanted[field]} for field in FIELDS}})
+
+
+def unmarked(seen: Document | None) -> Write | None:
+    """What takes the mark away, and what was set here; None where there is no mark."""
+    if seen is None or stored_namespace(seen) is None:
+        return None
+    ours = {"labels": (), "annotations": (NAMESPACE_ANNOTATION, NAMESPACE_KEYS_ANNOTATION)}
+    return Patch({"metadata": {field: dict.fromkeys([*_set_here(seen["metadata"], field), *ours[field]]) for field in FIELDS}})
+
+
+class StoredNamespaces:
+    """The marked namespaces. Without `all_` there is only the default one, and the cluster is not asked."""
+
+    def __init__(self, api: Api, writer: Writer, told: Callable[[], None], *, all_: bool) -> None:
+        self._writer, self._told, self._all = writer, told, all_
+        self._informer: Informer[StoredNamespace | None] = Informer(api, Source(NAMESPACES), stored_namespace)
+        self._lock = threading.Lock()
+        self._held: dict[str, StoredNamespace] = {}
+
+    async def start(self) -> None:
+        """See all there are.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`.
+
+        """
+        if self._all:
+            await self._informer.start()
+            self._informer.listen(self._changed)
+
+    async def catch_up(self) -> None:
+        """Return when all is known that was there when this was called.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`.
+
+        """
+        if self._all:
+            await self._informer.resync()
+
+    async def stop(self) -> None:
+        """Look no longer."""
+        if self._all:
+            await self._informer.stop()
+
+    def all(self) -> Sequence[StoredNamespace]:
+        """The namespaces as they were seen last, but for the default one. Any thread may ask."""
+        with self._lock:
+            return [self._held[name] for name in sorted(self._held)]
+
+    async def put(self, stored: StoredNamespace) -> None:
+        """Make a namespace, or mark the one that is there; it has these labels and annotations beside those of others.
+
+        Raises:
+            GnomonError: 400 `invalid_label`, `invalid_annotation`, `one_namespace`; what the API server refuses.
+
+        """
+        self._require_all()
+        check_labels(stored.labels)
+        check_annotations(stored.annotations)
+        for key in stored.labels:
+            if _is_kubernetes_own(key):
+                raise bad_request("invalid_label", f"Label {key} is set by whoever runs the cluster.", "Leave it out.")
+        stored = replace(stored, annotations={key: one for key, one in stored.annotations.items() if key != NAMESPACE_ANNOTATION})
+        await self._write(stored.name, lambda seen: marked(stored, seen), f"make the namespace {stored.name}")
+        await self._until(lambda: self._held.get(stored.name) == stored)
+
+    async def delete(self, name: str) -> bool:
+        """Take the mark away; whether it was there.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+        self._require_all()
+        there = False
+
+        def decide(seen: Document | None) -> Write | None:
+            nonlocal there
+            write = unmarked(seen)
+            there = there or write is not None
+            return write
+
+        await self._write(name, decide, f"unmark the namespace {name}")
+        await self._until(lambda: name not in self._held)
+        return there
+
+    def _require_all(self) -> None:
+        if not self._all:
+            raise GnomonError(
+                400, "one_namespace", f"This gateway looks after {DEFAULT_NAMESPACE} alone.", "Start it with --cluster-wide."
+            )
+
+    async def _write(self, name: str, decide: Callable[[Document | None], Write | None], doing: str) -> None:
+        await self._writer.settle(Target(NAMESPACES, "", name), decide, doing)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        with contextlib.suppress(TimeoutError):
+            await self._informer.until(condition, SEEN_S)
+
+    def _changed(self, change: Change[StoredNamespace | None]) -> None:
+        name = change.name[1]
+        new = None if name == DEFAULT_NAMESPACE else change.new
+        with self._lock:
+            old = self._held.pop(name, None)
+            if new is not None:
+                self._held[name] = new
+        if old != new:
+            self._told()
+
+
+async def require_namespace(writer: Writer, name: str = DEFAULT_NAMESPACE) -> None:
+    """Make a namespace for functions if it is not there, marked and restricted; one that is there is left as it is.
+
+    Raises:
+        GnomonError: what the API server refuses.
+
+    """
+
+    def decide(seen: Document | None) -> Write | None:
+        mark = {"labels": dict(RESTRICTED), "annotations": {NAMESPACE_ANNOTATION: NAMESPACE_MARK}}
+        return Create(_manifest(name, mark)) if seen is None else None
+
+    await writer.settle(Target(NAMESPACES, "", name), decide, f"make the namespace {name}")
+
+
+def _manifest(name: str, metadata: Document) -> Document:
+    return {"apiVersion": NAMESPACES.api_version, "kind": NAMESPACES.kind, "metadata": {"name": name, **metadata}}
+
+
+def _set_here(metadata: Document, field: str) -> dict[str, str]:
+    """The labels or annotations that were set by OpenFaaS's API, and are there still."""
+    keys: Any = None
+    with contextlib.suppress(ValueError, RecursionError):
+        keys = json.loads((metadata.get("annotations") or {}).get(NAMESPACE_KEYS_ANNOTATION, "{}"))
+    listed = keys.get(field) if isinstance(keys, dict) else None
+    found = listed if isinstance(listed, list) else []
+    return {key: value for key, value in (metadata.get(field) or {}).items() if key in found}
+
+
+def _is_kubernetes_own(key: str) -> bool:
+    """Whether a label of a namespace says what its pods may do, or who it is."""
+    return key.startswith("pod-security.kubernetes.io/") or key == "kubernetes.io/metadata.name"
+
+
+CREDENTIALS = frozenset({"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"})
+
+
+class StoredSecrets:
+    """The secrets of every namespace that we may look into."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def put(self, key: FunctionKey, value: bytes) -> None:
+        """Keep a secret, or another value of it.
+
+        Raises:
+            GnomonError: 409 `foreign_secret`; what the API server refuses.
+
+        """
+        wanted = secret(key, value)
+
+        def decide(seen: Document | None) -> Write | None:
+            if seen is None:
+                return Create(wanted)
+            _require_our_secret(seen, key)
+            return None if seen.get("data") == wanted["data"] else Replace({**seen, "data": wanted["data"]})
+
+        await self._writer.settle(self._target(key), decide, f"store the secret {key.name}")
+
+    async def get(self, key: FunctionKey) -> bytes | None:
+        """A secret's value; None where there is none that a function may have.
+
+        Raises:
+            GnomonError: the API server cannot be asked.
+
+        """
+        found = await self._writer.settle(self._target(key), lambda _: None, f"read the secret {key.name}")
+        return None if found is None or _is_private(found) else _value(found, key.name)
+
+    async def delete(self, key: FunctionKey) -> bool:
+        """Remove a secret; whether it was there.
+
+        Raises:
+            GnomonError: 409 `foreign_secret`; what the API server refuses.
+
+        """
+        there = False
+
+        def decide(seen: Document | None) -> Write | None:
+            nonlocal there
+            if seen is None or _is_private(seen):
+                return None
+            _require_our_secret(seen, key)
+            there = True
+            return Delete()
+
+        await self._writer.settle(self._target(key), decide, f"remove the secret {key.name}")
+        return there
+
+    async def names(self, namespace: str) -> Sequence[str]:
+        """The names of a namespace's secrets that were made through OpenFaaS's API, sorted.
+
+        Raises:
+            GnomonError: the API server cannot be asked.
+
+        """
+        try:
+            found = await self._writer.listed(SECRETS, namespace, f"{SECRET_LABEL}={SECRET_OWNER}")
+        except (Refused, Unreachable) as error:
+            raise told(error, f"list the secrets of {namespace}") from error
+        return sorted(one["metadata"]["name"] for one in found)
+
+    def _target(self, key: FunctionKey) -> Target:
+        return Target(SECRETS, key.namespace, key.name)
+
+
+def _is_private(found: Document) -> bool:
+    """Whether no function may name it."""
+    return found.get("type") in CREDENTIALS or MANAGED_LABEL in (found["metadata"].get("labels") or {})
+
+
+def _value(found: Document, name: str) -> bytes:
+    """The entry with the secret's name; of one that somebody else has made, its only entry, or all of them."""
+    data = {entry: base64.b64decode(value) for entry, value in (found.get("data") or {}).items()}
+    if name in data:
+        return data[name]
+    if len(data) == 1:
+        return next(iter(data.values()))
+    return json.dumps(found.get("data") or {}, sort_keys=True).encode()
+
+
+def _require_our_secret(seen: Document, key: FunctionKey) -> None:
+    if (seen["metadata"].get("labels") or {}).get(SECRET_LABEL) != SECRET_OWNER:
+        raise conflict(
+            "foreign_secret",
+            f"{key.namespace} has a Secret {key.name} that was not made through OpenFaaS's API.",
+            f"Label it {SECRET_LABEL}={SECRET_OWNER} to have it looked after here, or choose another name.",
+        )
 
 
 class KubernetesStore:
-    """See `gnomon_core.seams.FunctionStore`.
+    """See `gnomon_core.interfaces.FunctionStore`.
 
     `namespace` None looks after every namespace that is marked. `fence` is asked right before each write; `chance` draws pauses.
     """

@@ -4,6 +4,14 @@ Whatever happens, an instance that is asked for or destroyed, a pod that has cha
 be looked at again: `planning` says what to write, `steps` writes it. One task looks after a function, so that its steps never
 overlap with those of the next plan. Nothing is polled, but a pod that does not get on, and a step that was refused, are looked
 at again after a while.
+
+One instance from when it was asked for to its end.
+
+asked for ▶ a pod is claimed for it ▶ the pod is healthy and has its cores ▶ ready ▶ destroyed, or its pod has ended ▶ gone
+
+Instances that another process has begun: which pods go on as instances here, and as what.
+
+What a function in the cluster lives among: what is seen of it, what is shared with others, and who decides.
 """
 
 from __future__ import annotations
@@ -11,27 +19,203 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from gnomon_core.addresses import http_url
 from gnomon_core.background import Background
+from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
-from gnomon_platforms.kubernetes.channel import HttpChannel
-from gnomon_platforms.kubernetes.errors import lasts
+from gnomon_core.interfaces import InstanceRequest, PlatformListener
+from gnomon_platforms.common import RemoteLife, claimed_cores, starting
+from gnomon_platforms.kubernetes.channel import Heard, HttpChannel
+from gnomon_platforms.kubernetes.client import lasts
+from gnomon_platforms.kubernetes.ledger import Ledger
+from gnomon_platforms.kubernetes.nodes import Given, given_to
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.names import PORT
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, RESIZE, PodFacts
-from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST
-from gnomon_platforms.openfaas.adopting import cores_in_use, cores_of_instance
+from gnomon_platforms.kubernetes.resources import REFUSED_S, RefusedSize
 from gnomon_platforms.openfaas.events import RESIZE_PENDING, START_FAILED
-from gnomon_platforms.openfaas.lives import Life
-from gnomon_platforms.openfaas.planning import Claim, Deploy, Resize, Scale, Step, Waiting, Wanted, plan
+from gnomon_platforms.openfaas.planning import VICTIM_COST, Claim, Deploy, Resize, Scale, Step, Unseen, Waiting, Wanted, plan
 from gnomon_platforms.openfaas.steps import Steps
-from gnomon_platforms.openfaas.surroundings import Surroundings
-from gnomon_platforms.openfaas.unseen import Unseen
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+class Life(RemoteLife[HttpChannel]):
+    """An instance as it was asked for, and its pod. `told_here` is whether nobody but us tells its process of cores."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        request: InstanceRequest,
+        listener: PlatformListener,
+        ended: Callable[[Life], None],
+        *,
+        told_here: bool = True,
+    ) -> None:
+        super().__init__(instance, listener, ended)
+        self.request = request
+        self._threads = request.spec.settings.cores if told_here else None
+        """Those that its process uses: it is born with as many as the deployment says. None where another process leads, or has
+        led, which may be killed between its pod's resizing and its telling."""
+        self.pod: PodFacts | None = None
+        """As it was last seen; None while there is none."""
+        self.restarts = 0
+        """How often its container had been restarted when it became ready: once more, and what it held is lost."""
+        self.stopping = False
+        """Whether it was asked to end."""
+        self._refused: RefusedSize | None = None
+
+    @property
+    def sized_cores(self) -> int | None:
+        """The cores that its pod is to have; None where the deployment's own requests or limits say that."""
+        cores = self.request.cores
+        return cores if claimed_cores(self.request.spec, cores) != claimed_cores(self.request.spec, cores + 1) else None
+
+    @property
+    def untold(self) -> bool:
+        """Whether its process is to be told how many cores its pod has: it may use another number, and no other is on its way."""
+        cores, pod = self.instance.cores, self.pod
+        settled = pod is not None and pod.cores == cores and pod.effective_cores in (0, cores)
+        return settled and self.sized_cores == cores != self._threads
+
+    @property
+    def living(self) -> bool:
+        """Whether it is there, or to come."""
+        return not self.gone and not self.stopping
+
+    @property
+    def healthy(self) -> bool:
+        """Whether its pod is well, as its node says."""
+        return self.pod is not None and self.pod.healthy
+
+    def take(self, pod: PodFacts) -> None:
+        """This is its pod. One that runs already was an earlier leader's, who may have told its process anything."""
+        self.pod = pod
+        if pod.phase == "Running":
+            self._threads = None
+            self.give(self.request.cores)
+
+    def fits(self, pod: PodFacts) -> bool:
+        """Whether its pod can take the first batch: it is healthy, and has the cores that its batches are sized by."""
+        sized = self.sized_cores in (None, pod.cores)
+        applied = pod.effective_cores in (0, pod.cores, self.instance.cores)
+        return pod.state is InstanceState.READY and sized and applied
+
+    def ready(self, channel: HttpChannel, restarts: int = 0) -> None:
+        """Its pod takes batches."""
+        self.restarts = restarts
+        self.instance = replace(self.instance, concurrency=self.request.spec.settings.expected_concurrency)
+        super().ready(channel)
+
+    def tell(self) -> None:
+        """Tell the listener of it as it is now, if it takes batches."""
+        if self.channel is not None and self.instance.state is InstanceState.READY:
+            self._listener.instance_ready(self.instance, self.channel)
+
+    def use(self, channel: HttpChannel, cores: int) -> Coroutine[Any, Any, None]:
+        """Let its process use so many threads: what is to be awaited for it."""
+        self._threads = cores
+        return channel.resize(cores)
+
+    def give(self, cores: int) -> None:
+        """Its pod is to have these cores, and has them once its node has come to it."""
+        self.request = replace(self.request, cores=cores)
+        coming = None if self.sized_cores in (None, self.instance.cores) else cores
+        if coming != self.instance.coming_cores:
+            self.instance = replace(self.instance, coming_cores=coming)
+
+    def follow(self, cores: int, used: int) -> None:
+        """Whoever leads has given its pod these cores, and wants it to have them; so many of them are used by now."""
+        if self.instance.state is InstanceState.STARTING:
+            self.instance = replace(self.instance, cores=used)
+        self.give(cores)
+
+    def keep(self, cores: int, refused: int, why: GnomonError, now_s: float) -> None:
+        """Its pod was refused other cores. It goes on with these, which it has, where it is still to have the refused ones."""
+        self._refused = RefusedSize(refused, why, now_s + REFUSED_S)
+        if self.sized_cores == refused:
+            self.follow(cores, cores)
+
+    def refusal(self, cores: int, now_s: float) -> GnomonError | None:
+        """Why its pod does not get so many cores for now; None where nobody has refused them."""
+        refused = self._refused
+        return refused.why if refused is not None and refused.cores == cores and now_s < refused.until_s else None
+
+    def stop(self) -> None:
+        """It is to end; nothing is in flight."""
+        self.stopping = True
+        super().stop()
+
+    def resized(self, cores: int) -> None:
+        """It has other cores from now on."""
+        self.instance = replace(self.instance, cores=cores)
+        self.give(self.request.cores)
+
+
+def may_be_found(pod: PodFacts, version: int, *, placed: bool) -> bool:
+    """Whether a pod can go on as the instance that it was given to, up to this version; `placed` asks for its node as well."""
+    return adoptable(pod, version) and not (placed and pod.node is None)
+
+
+def adoptable(pod: PodFacts, version: int) -> bool:
+    """Whether a pod that was given to an instance can go on as that: it was not on its way out, and is not of a later version."""
+    ended = pod.ending or pod.phase in ENDED_PHASES or pod.deletion_cost == VICTIM_COST
+    return not ended and pod.version <= version
+
+
+def cores_of_instance(pod: PodFacts) -> int:
+    """How many cores the instance of a pod has."""
+    return max(1, round(pod.cores))
+
+
+def cores_in_use(pod: PodFacts) -> int:
+    """How many of them its instance uses by now: a pod that serves does so with what it had, until its node has come to it."""
+    return max(1, round(pod.effective_cores or pod.cores)) if pod.serving else cores_of_instance(pod)
+
+
+def instance_of(pod: PodFacts, spec: FunctionSpec, now_s: float) -> tuple[Instance, InstanceRequest, Given]:
+    """The instance of a pod that was given to one, as if it had been asked for now, and the room that it has."""
+    assert pod.instance is not None
+    cores = cores_of_instance(pod)
+    request = InstanceRequest(spec, pod.version, cores, pod.node, {})
+    began = starting(pod.instance, request, pod.node or "", pod.memory_bytes, now_s)
+    instance = replace(began, cores=cores_in_use(pod))
+    return instance, request, given_to(spec, cores, pod.node or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Of all functions of a fleet.
+
+    `deployed` and `pods` are what informers hold of it. `adopting` says whether pods of an earlier process may be used again.
+    `left_alone` says whether its pods are somebody else's to count. `caught_up` returns when informers hold this generation of a
+    Deployment, or after a while. `leads` says whether this process decides; while another one does, its pods are only followed.
+    `heard` is when something was heard of each node. `warn` puts a reason and a text where operators look at a function. `ledger`
+    is what instances have of nodes.
+    """
+
+    deployed: Callable[[FunctionKey], DeployedFunction | None]
+    pods: Callable[[FunctionKey], Iterable[PodFacts]]
+    session: aiohttp.ClientSession
+    clock: Clock
+    adopting: Callable[[], bool]
+    left_alone: Callable[[FunctionKey], bool]
+    caught_up: Callable[[FunctionKey, int], Awaitable[None]]
+    start_timeout_s: float
+    leads: Callable[[], bool] = lambda: True
+    warn: Callable[[FunctionKey, str, str], None] = lambda *_: None
+    ledger: Ledger = field(default_factory=Ledger)
+    heard: defaultdict[str, Heard] = field(default_factory=lambda: defaultdict(Heard))
+
 
 LOOK_AGAIN_S = 5.0
 

@@ -6,25 +6,113 @@
 What is under way ends with its batch's time. A request that broke off may have run, and is given back as lost with its slot. One
 for which there was no connection has not: then the provider is away, and what it was part of waits. Where a function without a
 replica cannot be woken, its requests are answered why.
+
+One HTTP exchange with a function through the provider, and when it is tried again.
+
+    429 with X-OpenFaaS-Internal   the replica has as many as it takes: nothing ran; wait a little, another one may be free
+    503 with X-OpenFaaS-Internal   no replica: nothing ran; wake the function and try again
+    no connection                  nothing was sent: the provider is away
+    anything else                  the function's answer, or what its failing looks like
+
+That header says that an answer is the platform's and not the function's: OpenFaaS's own queue worker goes by it. A provider picks
+a replica by chance, so with as many requests under way as all replicas take together, some meet a busy one: with five replicas of
+one place each, and four requests under way, the fifth does four times in five. It costs pauses of milliseconds here.
+
+One instance here: a slot, the right to have one batch under way at the provider.
+
+    create ▶ the function has a replica, woken where it had none ▶ ready ▶ batch after batch ▶ destroyed, or the provider was lost
+
+An idle slot costs nobody anything: what is bounded is how many there are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from gnomon_core.errors import INTERNAL_HEADER, GnomonError
+from gnomon_core.fleet import Instance
+from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.interfaces import PlatformListener
 from gnomon_core.results import Refusal, error_member, same_for_all, stale_result
 from gnomon_core.wire import Frame, FrameReader, Kind, Member, WireError, encode
-from gnomon_platforms.provider.exchange import Ask, Route
-from gnomon_platforms.streams import joined
+from gnomon_platforms.common import RemoteLife, joined
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+FIRST_PAUSE_S = 0.01
+LONGEST_PAUSES_S: Mapping[int, float] = {HTTPStatus.TOO_MANY_REQUESTS: 0.05, HTTPStatus.SERVICE_UNAVAILABLE: 0.5}
+"""Of what was not run, by its status. While one slot tries, a replica idles: twenty tries a second are less of a waste."""
+_NO_DEFAULTS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+
+
+LARGE_BYTES = 2**20
+"""From which on a body is sent in parts: all at once would hold the event loop up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request as it is sent: the path and query below the function's name, undecoded."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str] | list[tuple[str, str]]
+    body: bytes | memoryview
+
+
+class Route:
+    """The way to one function: `address` is the provider's /function/NAME. `wake` returns when it has a replica."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, address: str, wake: Callable[[], Awaitable[None]], chance: random.Random
+    ) -> None:
+        self.address = address
+        self._session, self._wake, self._chance = session, wake, chance
+
+    @asynccontextmanager
+    async def answered(self, ask: Ask) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer of a function that has run, or the last refusal where the caller is out of patience first.
+
+        The caller bounds the time.
+        """
+        import yarl  # noqa: PLC0415 - comes with aiohttp, which only who has instances elsewhere needs
+
+        url = yarl.URL(self.address + ask.target, encoded=True)
+        pause_s = FIRST_PAUSE_S
+        while True:
+            async with self._session.request(
+                ask.method,
+                url,
+                data=_payload(ask.body),
+                headers=ask.headers,
+                allow_redirects=False,
+                skip_auto_headers=_NO_DEFAULTS,
+            ) as answer:
+                longest_s = LONGEST_PAUSES_S.get(answer.status)
+                if longest_s is None or INTERNAL_HEADER not in answer.headers:
+                    yield answer
+                    return
+                await answer.read()
+            if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                await self._wake()
+            await asyncio.sleep(pause_s * self._chance.uniform(0.5, 1.5))
+            pause_s = min(longest_s, 2 * pause_s)
+
+
+def _payload(body: bytes | memoryview) -> bytes | io.BytesIO | None:
+    if not body:
+        return None
+    return io.BytesIO(body) if len(body) >= LARGE_BYTES else bytes(body)
+
 
 BATCH_PATH = "/gnomon/batch"
 GRACE_S = 1.0
@@ -56,7 +144,7 @@ class Around:
 
 
 class ProviderChannel:
-    """See `gnomon_core.seams.BatchChannel`. With a `token`, batches are sent as such. `on_lost` gets why it has ended; once."""
+    """Implements `gnomon_core.interfaces.BatchChannel`. With a `token`, batches are sent as such. `on_lost` gets why, once."""
 
     keeps_host = False
     """Whether whoever is at the other end is asked by the name that the client asked for."""
@@ -250,3 +338,15 @@ def _broken(who: str, trouble: str) -> GnomonError:
     return GnomonError(
         502, f"{who}_broke_off", f"The request may have run: {trouble}.", "Send it again only if that does no harm."
     )
+
+
+class Slot(RemoteLife[ProviderChannel]):
+    """An instance of this function."""
+
+    def __init__(self, instance: Instance, spec: FunctionSpec, listener: PlatformListener, ended: Callable[[Slot], None]) -> None:
+        super().__init__(instance, listener, ended)
+        self.spec = spec
+
+    @property
+    def key(self) -> FunctionKey:
+        return self.spec.key

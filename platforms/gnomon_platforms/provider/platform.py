@@ -19,20 +19,16 @@ from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError, bad_request, not_found
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.interfaces import Capabilities, InstanceRequest, PlatformListener, Usage
 from gnomon_core.pairs import Pair
-from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
 from gnomon_core.signature import ModelSignature
-from gnomon_platforms.beginning import Ids, starting
+from gnomon_platforms.common import FOREIGN_KEEP_ALIVE_S, Ids, open_session, starting
 from gnomon_platforms.provider.api import ProviderApi, unreachable
 from gnomon_platforms.provider.catalog import Catalog
-from gnomon_platforms.provider.channel import Around, ProviderChannel
-from gnomon_platforms.provider.exchange import Route
+from gnomon_platforms.provider.channel import Around, ProviderChannel, Route, Slot
 from gnomon_platforms.provider.logs import ProviderLogs
 from gnomon_platforms.provider.options import ProviderOptions
-from gnomon_platforms.provider.slots import Slot
-from gnomon_platforms.sessions import FOREIGN_KEEP_ALIVE_S, open_session
 
 BATCH_SECRET = "gnomon-batch-token"  # noqa: S105 - its name, not its value
 WAKE_POLL_S, AWAY_POLL_S = 0.1, 0.1
@@ -41,7 +37,7 @@ _LOG = logging.getLogger("gnomon.provider")
 
 
 class ProviderPlatform:
-    """See `gnomon_core.seams.Platform`. `chance` draws the pauses between attempts."""
+    """See `gnomon_core.interfaces.Platform`. `chance` draws the pauses between attempts."""
 
     name = "provider"
     capabilities = Capabilities(place=True, size=False, victim=True, resize=False, pair=False)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
-from gnomon_core.seam_values import StoredFunction, StoredNamespace
+from gnomon_core.interfaces import StoredFunction, StoredNamespace
 from gnomon_platforms.provider.api import Document, ProviderApi
 from gnomon_platforms.provider.catalog import Catalog
 
@@ -24,7 +24,7 @@ FUNCTIONS, SECRETS, NAMESPACES = "/system/functions", "/system/secrets", "/syste
 
 
 class ProviderStore:
-    """See `gnomon_core.seams.FunctionStore`."""
+    """See `gnomon_core.interfaces.FunctionStore`."""
 
     def __init__(self, api: ProviderApi, catalog: Catalog) -> None:
         self._api, self._catalog = api, catalog

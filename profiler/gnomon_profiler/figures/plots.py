@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.extras import how_to_install
+from gnomon_core.packaging import how_to_install
 from gnomon_core.profiles import ModelProfile
 from gnomon_profiler.figures.files import APPENDIX, short_name
 from gnomon_profiler.figures.tables import (

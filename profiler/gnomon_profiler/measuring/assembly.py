@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gnomon_core.evidence import Evidence, Points
-from gnomon_core.libraries import jemalloc
-from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
-from gnomon_profiler.measuring.cells import WEIGHT_MODES, Cell, Plan, Subject, loading_sets
-from gnomon_profiler.measuring.fits import fixed_and_per_unit
-from gnomon_profiler.measuring.journal import Result, spread_of
+from gnomon_core.packaging import jemalloc
+from gnomon_core.profiles import Evidence, LatencyTable, Loading, ModelProfile, Network, Points
+from gnomon_profiler.measuring.cells import WEIGHT_MODES, Cell, Plan, Subject, fixed_and_per_unit, loading_sets
 from gnomon_profiler.measuring.kept import NOTHING_KEPT, Kept, source_of
-from gnomon_profiler.measuring.machine import Machine
+from gnomon_profiler.measuring.session import Machine, Result, spread_of
 
 _DIGITS = 6
 LOOPBACK = "TCP over loopback, without a wire"

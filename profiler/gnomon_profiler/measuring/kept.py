@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from gnomon_core.blocks import Layers
-from gnomon_core.evidence import Points
-from gnomon_core.profiles import ModelProfile
+from gnomon_core.profiles import ModelProfile, Points
 from gnomon_profiler.measuring.cells import TRANSFER_BYTES, Cell, loading_sets
-from gnomon_profiler.measuring.journal import Result
+from gnomon_profiler.measuring.session import Result
 
 _SAME = ("machine", "torch", "cpu_capability", "python", "gnomon", "allocator", "weights_sha256")
 """Of the provenance, what has to be the same. Of our version that is the release: commits are told, and tell nothing apart."""

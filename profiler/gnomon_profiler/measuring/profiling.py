@@ -11,15 +11,12 @@ from pathlib import Path
 
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.interfaces import ModelEntry
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.seam_values import ModelEntry
 from gnomon_profiler.measuring.assembly import Measured, ReadyTimes, Surroundings, assemble, provenance_of
 from gnomon_profiler.measuring.cells import TRIES, Plan, Subject
-from gnomon_profiler.measuring.journal import Journal
 from gnomon_profiler.measuring.kept import NOTHING_KEPT, Kept, difference, kept_of
-from gnomon_profiler.measuring.machine import Machine, software, this_machine
-from gnomon_profiler.measuring.process import MeasuringProcess
-from gnomon_profiler.measuring.session import Session
+from gnomon_profiler.measuring.session import Journal, Machine, MeasuringProcess, Session, software, this_machine
 from gnomon_profiler.measuring.store import ProfileStore
 
 MAX_BATCH = 8

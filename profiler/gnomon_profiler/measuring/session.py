@@ -3,19 +3,116 @@
 Each cell is in the journal before the next one begins. Cells of one number of cores are one order, so that the model is loaded
 once for them. When everything has been measured once, cells whose spread is above `NOISY` are tried again; the quickest try
 counts, and its spread is part of the profile.
+
+Finished cells on disk, a line each, so that a run that was killed goes on where it stopped.
+
+The first line says what the cells are of: the model's files, the machine, the software and the settings. A journal of anything
+else is not gone on with; it is begun anew. A line that was cut off by a kill is dropped. A cell may have several lines, since
+noisy ones are measured again: the quickest counts, because what disturbs a measurement only ever adds to it.
+
+What a profile was measured on: in words for people, and as a name for its file.
+
+The process that measures, as a conversation: an order goes out, measured cells come back one by one.
+
+It is another program (`python -m gnomon_runtime.measuring`) because it needs torch and this part does not, and because an
+instance is a fork of such a process. It gets a session of its own: Ctrl-C reaches the one who talks to it, not it.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
-from typing import Any, Protocol
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias
 
+from gnomon_core import packets
 from gnomon_core.errors import GnomonError
+from gnomon_core.packaging import FOR_LIBRARIES
+from gnomon_core.whole_files import make_folder, replace_file
 from gnomon_profiler.measuring.cells import NOISY, Cell, Plan, Subject, order_for
-from gnomon_profiler.measuring.journal import Journal, Result, spread_of
+
+FORMAT = "gnomon-profile-journal/1"
+Result: TypeAlias = dict[str, Any]
+
+
+class Journal:
+    """The cells that are finished. `identity` is what they are of."""
+
+    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
+        self._path = path
+        self._results: dict[str, list[Result]] = {}
+        head = {"format": FORMAT, **identity}
+        lines = _whole_lines(path)
+        if not lines or lines[0] != head:
+            lines = [head]
+        for line in lines[1:]:
+            self._results.setdefault(str(line["cell"]), []).append(dict(line["result"]))
+        make_folder(path.parent)
+        replace_file(path, "".join(_line(line) for line in lines), durable=True)
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def get(self, cell: Cell) -> Result | None:
+        """The best measurement of a cell; None when there is none."""
+        return min(self._results.get(cell.key, []), key=_seconds, default=None)
+
+    def tries(self, cell: Cell) -> int:
+        """How often it has been measured."""
+        return len(self._results.get(cell.key, []))
+
+    def add(self, cell: Cell, result: Result) -> None:
+        """Keep a measurement; it is on disk when this returns."""
+        self._results.setdefault(cell.key, []).append(result)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(_line({"cell": cell.key, "result": result}))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def remove(self) -> None:
+        """Forget everything: the profile is written."""
+        self._path.unlink(missing_ok=True)
+
+
+def spread_of(result: Mapping[str, Any]) -> float:
+    """The interquartile range of a latency cell relative to its median; 0 for cells of other kinds."""
+    return float(result["range_s"]) / float(result["whole_s"]) if result.get("whole_s") else 0.0
+
+
+def _seconds(result: Mapping[str, Any]) -> float:
+    return float(result.get("whole_s", 0.0))
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    lines: list[dict[str, Any]] = []
+    for text in data.splitlines(keepends=True):
+        if not text.endswith(b"\n"):
+            break
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            break
+    return lines
+
+
+def _line(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"), sort_keys=True) + "\n"
 
 
 class Measures(Protocol):
@@ -126,3 +223,141 @@ def _left(seconds: float) -> str:
     if seconds >= 90:  # noqa: PLR2004 - from here on minutes say enough
         return f"about {seconds / 60:.0f} min left"
     return f"about {seconds:.0f} s left"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The processor's name, its family and model numbers, how many CPUs we may use, and how much memory there is."""
+
+    processor: str
+    family: str
+    cpus: tuple[int, ...]
+    memory_gib: int
+    kernel: str
+
+    @property
+    def cores(self) -> int:
+        return len(self.cpus)
+
+    @property
+    def id(self) -> str:
+        """Its name in files: machines with the same one are taken for equally fast. Example: "amd-epyc-25-17-2-cores"."""
+        slug = re.sub(r"[^a-z0-9]+", "-", f"{self.processor} {self.family}".lower()).strip("-")
+        return f"{slug}-{self.cores}-cores"
+
+    def __str__(self) -> str:
+        return f"{self.processor} ({self.family}), {self.cores} cores, {self.memory_gib} GiB, Linux {self.kernel}"
+
+
+def this_machine(cpuinfo: str | None = None) -> Machine:
+    """The machine that we run on. `cpuinfo` is the text of /proc/cpuinfo."""
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8") if cpuinfo is None else cpuinfo
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in text.splitlines()) if value}
+    family = " ".join(facts[name] for name in ("cpu family", "model") if name in facts)
+    return Machine(
+        processor=facts.get("model name", platform.machine()).replace("(R)", "").replace("(TM)", ""),
+        family=family or platform.machine(),
+        cpus=tuple(sorted(os.sched_getaffinity(0))),
+        memory_gib=round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        kernel=platform.release(),
+    )
+
+
+def software(hello: Mapping[str, str]) -> dict[str, str]:
+    """Versions, and how this Python was built: the same source differs by a quarter in speed with it."""
+    optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    return {
+        "torch": hello["torch"],
+        "cpu_capability": hello["cpu_capability"],
+        "python": f"{platform.python_version()}, {'optimized build' if optimized else 'built without optimizations'}",
+        "gnomon": _own_version(),
+    }
+
+
+def _own_version() -> str:
+    """Our version, and the commit where we run from a checkout."""
+    try:
+        released = version("gnomon")
+    except PackageNotFoundError:
+        released = "unknown"
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        commit = subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return released
+    return f"{released}, commit {commit}"
+
+
+MODULE = "gnomon_runtime.measuring"
+_LAST_WORDS_BYTES = 600
+
+
+class MeasuringProcess:
+    """The process while it is needed, as a context manager. `hello` says what it runs on."""
+
+    def __init__(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._socket, theirs = packets.socket_pair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", MODULE, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stderr=self._errors,
+                start_new_session=True,
+                env={**os.environ, **FOR_LIBRARIES},
+            )
+        self.hello: Mapping[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self.hello = self._receive()["hello"]
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    def measure(self, order: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """What comes of an order, as it comes.
+
+        Raises:
+            GnomonError: 500 `measuring_failed` with what the process said.
+
+        """
+        packets.send(self._socket, dict(order))
+        while True:
+            message = self._receive()
+            if "failed" in message:
+                raise _failed(str(message["failed"]))
+            if "done" in message:
+                return
+            yield message["measured"]
+
+    def _receive(self) -> dict[str, Any]:
+        try:
+            message, _ = packets.receive(self._socket)
+        except packets.PeerGoneError:
+            self._process.wait()
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace").strip()[-_LAST_WORDS_BYTES:]
+            raise _failed(said or f"status {self._process.returncode}") from None
+        return message
+
+    def _end(self) -> None:
+        """Its children end with it."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+
+
+def _failed(said: str) -> GnomonError:
+    return GnomonError(
+        500,
+        "measuring_failed",
+        f"The measuring process said: {said}",
+        "What was measured before is kept; the same command goes on from there.",
+    )

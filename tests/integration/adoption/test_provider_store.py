@@ -10,7 +10,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
-from gnomon_core.seam_values import StoredFunction, StoredNamespace
+from gnomon_core.interfaces import StoredFunction, StoredNamespace
 from gnomon_platforms.provider.api import ProviderApi
 from gnomon_platforms.provider.catalog import Catalog
 from gnomon_platforms.provider.options import ProviderOptions

@@ -10,10 +10,9 @@ import pytest
 
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import BatchChannel, ModelRepository
-from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_core.interfaces import BatchChannel, InstanceRequest, ModelRepository
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
+from gnomon_platforms.aws_lambda.resources import LambdaOptions
 from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder

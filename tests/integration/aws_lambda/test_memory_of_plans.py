@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import VirtualClock
@@ -23,17 +23,17 @@ from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.wire import Frame, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.dispatch.profiled import ProfiledLatency
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import ProfiledLatency
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
-from gnomon_platforms.aws_lambda.prices import invoke_usd
 from gnomon_platforms.aws_lambda.profiles import path_of
 from gnomon_platforms.aws_lambda.profiling import Measured, Table
 from gnomon_platforms.aws_lambda.reports import Report
+from gnomon_platforms.aws_lambda.resources import invoke_usd
 from gnomon_platforms.aws_lambda.testing.account import IMAGE, Account
 from gnomon_platforms.testing import NothingBuilt
 from gnomon_profiler.extractor import Description, capture

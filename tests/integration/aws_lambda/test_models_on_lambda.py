@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import BatchChannel, Platform
+from gnomon_core.interfaces import BatchChannel, InstanceRequest, Platform
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send

@@ -10,9 +10,9 @@ import pytest
 from gnomon_core import results
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.wire import Frame
-from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_platforms.aws_lambda.resources import LambdaOptions
 from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.aws_lambda.testing.built import BuiltFolder
 from gnomon_platforms.aws_lambda.testing.service import Refusal

@@ -26,8 +26,8 @@ from benchmarks.shadow import (
 from benchmarks.shadow.models import StoredModel, first_blocks, first_share, largest_blocks, named, share_of
 from benchmarks.shadow.samples import at_quantile, counted, interval, quantile
 from gnomon_core.blocks import Block, Layers
+from gnomon_core.interfaces import ModelEntry
 from gnomon_core.pairs import Pair
-from gnomon_core.seam_values import ModelEntry
 from gnomon_core.signature import ModelSignature
 from gnomon_runtime.pair.headers import Kind, Message, NonsenseError, Row, decode, encode
 from tests.made_up_models import BlockPlan, made_up_profile

@@ -17,7 +17,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.seam_values import Built
+from gnomon_core.interfaces import Built
 from gnomon_gateway.build_api import build_routes, payload_secret
 from gnomon_platforms.local.builder import EnvironmentBuilder
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import grpc
 
-from gnomon_coordinator.node import csi
-from gnomon_coordinator.node.doors import SOCKET
+from gnomon_coordinator.node import volumes as csi
+from gnomon_coordinator.node.pod_sockets import SOCKET
 from gnomon_core import protobuf
 
 PATIENCE_S = 20.0

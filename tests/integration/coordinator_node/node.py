@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from gnomon_coordinator.node import csi
-from gnomon_coordinator.node.doors import SOCKET
+from gnomon_coordinator.node import volumes as csi
+from gnomon_coordinator.node.pod_sockets import SOCKET
 from gnomon_core.wire import Frame, Kind, Member, decode, encode
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository

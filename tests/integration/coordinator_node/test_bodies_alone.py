@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gnomon_core.log_lines import LogQuery
-from gnomon_gateway.lifecycle.alone import REASON, TEXT
-from gnomon_platforms.kubernetes.api import Api
+from gnomon_gateway.functions.validation import REASON, TEXT
+from gnomon_platforms.kubernetes.client import Api
 from tests.integration.coordinator_node.test_leaders_change import Held
 from tests.integration.coordinator_node.test_profiles_of_replicas import SPEC, Replica, measure, models
 from tests.integration.kubernetes_platform.scripted import Answer, Asked, refusal, serving

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_coordinator.node.doors import SOCKET
+from gnomon_coordinator.node.pod_sockets import SOCKET
 from gnomon_core import packets
 from tests.integration.coordinator_node.known import Known
 from tests.integration.coordinator_node.node import PATIENT, SPLIT, Body, Node

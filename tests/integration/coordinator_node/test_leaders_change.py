@@ -17,7 +17,7 @@ from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import read_deployment
 from gnomon_core.pairs import Pair
-from gnomon_platforms.kubernetes.api import Api
+from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION, SERVING_CONDITION, TOKEN_KEY
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions

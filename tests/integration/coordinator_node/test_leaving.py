@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_coordinator.node import csi
+from gnomon_coordinator.node import volumes as csi
 from tests.integration.coordinator_node.kubelet import Kubelet, Pod
 from tests.integration.coordinator_node.node import Started
 

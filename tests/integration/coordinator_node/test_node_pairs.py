@@ -12,7 +12,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
-from gnomon_platforms.claims import MODEL_OVERHEAD_BYTES
+from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.nodes.client import UNREACHABLE
 from tests.integration.coordinator_node.node import Node

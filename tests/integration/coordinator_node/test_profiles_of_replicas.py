@@ -13,22 +13,22 @@ from pathlib import Path
 import pytest
 
 from gnomon_autoscaler.registry import BUILT_IN
-from gnomon_cli.commands.knative_options import knative_options
+from gnomon_cli.commands.serve_options import knative_options
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import read_deployment
+from gnomon_core.interfaces import ModelEntry, StoredFunction
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
-from gnomon_core.seam_values import ModelEntry, StoredFunction
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.dispatch.profiled import ProfiledLatency
-from gnomon_gateway.lifecycle import measurements
-from gnomon_gateway.lifecycle.elsewhere import Elsewhere
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.functions import measurements
+from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import ProfiledLatency
 from gnomon_gateway.logs import LogBook
+from gnomon_gateway.replicas.state_sync import Elsewhere
 from gnomon_gateway.store.sqlite import SqliteStore
-from gnomon_platforms.kubernetes.api import Api
+from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform

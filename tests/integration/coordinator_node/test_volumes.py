@@ -14,7 +14,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gnomon_coordinator.node import csi, doors
+from gnomon_coordinator.node import pod_sockets as doors
+from gnomon_coordinator.node import volumes as csi
 from gnomon_coordinator.node.services import Services
 from gnomon_coordinator.node.volumes import Volumes
 from tests.integration.coordinator_node.kubelet import Kubelet, Pod

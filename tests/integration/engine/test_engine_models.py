@@ -12,8 +12,8 @@ import torch
 from matplotlib import cbook
 from torch import Tensor, nn
 
+from gnomon_core.interfaces import ModelEntry
 from gnomon_core.launch import Launch
-from gnomon_core.seam_values import ModelEntry
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_profiler.add import ensure_model
 from gnomon_profiler.catalog import load_model

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 
 from gnomon_autoscaler import counted
-from gnomon_autoscaler.counting import Wish
+from gnomon_autoscaler.replica_policy import Wish
 
 
 def sleeps():

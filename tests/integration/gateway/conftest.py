@@ -21,11 +21,10 @@ from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
+from gnomon_gateway.http.connection import Limits
+from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.scheduling.registry import scheduling_policy
-from gnomon_gateway.server.gateway_server import GatewayServer
-from gnomon_gateway.server.limits import Limits
-from gnomon_gateway.serving.directory import no_such_function
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 
 SCRIPT = Path(__file__).with_name("scripted_instance.py")

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gnomon_gateway.server import acceptor
-from gnomon_gateway.server.limits import Limits
+from gnomon_gateway.http import acceptor
+from gnomon_gateway.http.connection import Limits
 from tests.waiting import until
 
 HEAD_BYTES = Limits().head_bytes

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
+from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.invoke import Invocation
-from gnomon_gateway.queueing.batch import Batch
-from gnomon_gateway.queueing.request import Request
-from gnomon_gateway.server.exchange import Exchange
+from gnomon_gateway.queueing.request import Batch, Request
 from tests.garbage import collected_only_when_asked, garbage
 from tests.waiting import until
 

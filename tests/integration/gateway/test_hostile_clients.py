@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_gateway.server.limits import Limits
+from gnomon_gateway.http.connection import Limits
 
 BRISK = Limits(head_s=0.3, body_s=0.3, idle_s=0.6, sweep_s=0.05)
 LIMIT_BYTES = 1_000_000

@@ -13,7 +13,7 @@ import pytest
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Headers, Invocation
 from gnomon_gateway.inside_call import Invoker
-from gnomon_gateway.v2.beside import LARGE_BYTES
+from gnomon_gateway.v2.json_process import LARGE_BYTES
 from tests.waiting import until
 
 JSON = ("content-type", "application/json; charset=utf-8")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gnomon_core.settings import Settings
+from gnomon_gateway.functions.function_runtime import LOOK_AFTER_S
 from gnomon_gateway.scheduling.registry import scheduling_policy
-from gnomon_gateway.serving.delivery import LOOK_AFTER_S
 from tests.waiting import until
 
 

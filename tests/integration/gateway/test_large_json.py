@@ -15,8 +15,8 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature, TensorSpec
-from gnomon_gateway.v2.beside import LARGE_BYTES, READER, Reader
-from gnomon_gateway.v2.infer import Infer, document_bytes, read_request
+from gnomon_gateway.v2.json_process import LARGE_BYTES, READER, Reader
+from gnomon_gateway.v2.messages import Infer, document_bytes, read_request
 from tests.waiting import until
 
 VALUES = 50_000

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gnomon_gateway.server import pass_through
-from gnomon_gateway.server.pass_through import PassThrough, Place
+from gnomon_gateway.http import pass_through
+from gnomon_gateway.http.pass_through import PassThrough, Place
 from tests.waiting import until
 
 

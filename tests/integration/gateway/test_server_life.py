@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.server.gateway_server import GatewayServer
-from gnomon_gateway.server.limits import Limits
-from gnomon_gateway.server.shared import Phase
-from gnomon_gateway.serving import health
+from gnomon_gateway.functions import health
+from gnomon_gateway.http.connection import Limits, Phase
+from gnomon_gateway.http.server import GatewayServer
 from tests.waiting import until
 
 

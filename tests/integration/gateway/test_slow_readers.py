@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_gateway.server.limits import Limits
-from gnomon_gateway.server.sweep import UNSENT_S, judge
+from gnomon_gateway.http.connection import UNSENT_S, Limits, judge
 from tests.waiting import until
 
 LIMITS = Limits(idle_s=10.0, sweep_s=3600.0)
@@ -148,7 +147,7 @@ async def test_unsent_bytes_of_all_readers_together_are_bounded(gateway: Any, cr
 
 @bounded
 async def test_the_slowest_reader_is_closed_first(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnomon_gateway.server.unsent.GRACE_S", 1e-6)
+    monkeypatch.setattr("gnomon_gateway.http.connection.GRACE_S", 1e-6)
     await gateway.deploy()
     silent, reading, newest = Reader(gateway), Reader(gateway), Reader(gateway)
     await silent.ask(KEPT)

@@ -21,9 +21,12 @@ from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import conflict
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.interfaces import Usage
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import CreateBody
-from gnomon_core.seam_values import Usage
+from gnomon_gateway.api.application import control_application
+from gnomon_gateway.api.control import Control, unknown_function
+from gnomon_gateway.api.guard import Guard
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
@@ -32,19 +35,13 @@ from gnomon_gateway.asynchronous.queue import AsyncLimits, AsyncQueue
 from gnomon_gateway.asynchronous.retries import read_retry_rule
 from gnomon_gateway.asynchronous.targets import CallbackHosts
 from gnomon_gateway.auth import BasicAuth
-from gnomon_gateway.histogram import Histogram
+from gnomon_gateway.functions.metrics import FunctionMetrics, Histogram, PairMetrics
+from gnomon_gateway.http.origin import host_rule
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.metrics import AsyncCollector, FunctionReading, GatewayCollector, MetricsPage
+from gnomon_gateway.metrics import AsyncCollector, ControlCounters, FunctionReading, GatewayCollector, MetricsPage
 from gnomon_gateway.namespaces import Namespaces
-from gnomon_gateway.openfaas.application import control_application
-from gnomon_gateway.openfaas.control import Control, unknown_function
-from gnomon_gateway.openfaas.guard import Guard
-from gnomon_gateway.openfaas.measured import ControlCounters
-from gnomon_gateway.origin import host_rule
 from gnomon_gateway.secrets import Secrets
 from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
-from gnomon_gateway.serving.metrics import FunctionMetrics
-from gnomon_gateway.serving.pair_metrics import PairMetrics
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_gateway.version import Version
 from tests.waiting import until

@@ -12,11 +12,10 @@ from aiohttp import web
 
 from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionKey
+from gnomon_platforms.knative.autoscaler import metrics as gateways
+from gnomon_platforms.knative.autoscaler.metrics import FEWER_AFTER_S, SECONDS, Gateways, Learned, learned_to_text
+from gnomon_platforms.knative.autoscaler.objects import RevisionPod
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
-from gnomon_platforms.knative.scaling.objects import RevisionPod
-from gnomon_platforms.knative.scaling.signals import gateways
-from gnomon_platforms.knative.scaling.signals.gateways import FEWER_AFTER_S, Gateways
-from gnomon_platforms.knative.scaling.signals.learned import SECONDS, Learned, told
 from tests.waiting import until
 
 F, G = FunctionKey("f-00001", "users"), FunctionKey("g-00001", "users")
@@ -63,8 +62,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_curve_is_the_mean_of_those_that_know_it() -> None:
     pods = [pod(FIRST), pod(SECOND)]
-    first = told({F: Learned((0.1, 0.2, 0.3), 0.02), G: Learned((1.0,))})
-    second = told({F: Learned((0.2, 0.2), 0.06)})
+    first = learned_to_text({F: Learned((0.1, 0.2, 0.3), 0.02), G: Learned((1.0,))})
+    second = learned_to_text({F: Learned((0.2, 0.2), 0.06)})
     async with page(FIRST, first), page(SECOND, second), asking(pods) as made:
         await until(lambda: made.learned(F) == Learned((pytest.approx(0.15), 0.2), 0.06))
         assert made.learned(G) == Learned((1.0,))
@@ -80,7 +79,7 @@ async def test_a_curve_is_the_mean_of_those_that_know_it() -> None:
 async def test_one_that_does_not_answer_knows_what_it_said_last() -> None:
     pods = [pod(FIRST)]
     async with asking(pods) as made:
-        async with page(FIRST, told({F: Learned((0.1,))})):
+        async with page(FIRST, learned_to_text({F: Learned((0.1,))})):
             await until(lambda: made.learned(F) is not None)
         await asyncio.sleep(0.1)  # several questions that nobody answers
         assert made.learned(F) == Learned((0.1,))
@@ -89,7 +88,7 @@ async def test_one_that_does_not_answer_knows_what_it_said_last() -> None:
 async def test_a_page_of_something_else_teaches_nothing_and_hinders_nothing() -> None:
     pods = [pod(FIRST), pod(SECOND)]
     hostile = f'{SECONDS}{{kn_revision_name="f-00001"}} 1\n{SECONDS}{{batch_size="x"}} nan\n' + "\x00" * 99
-    async with page(FIRST, hostile), page(SECOND, told({F: Learned((0.1,))})), asking(pods) as made:
+    async with page(FIRST, hostile), page(SECOND, learned_to_text({F: Learned((0.1,))})), asking(pods) as made:
         await until(lambda: made.learned(F) == Learned((0.1,)))
 
 

@@ -14,11 +14,10 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
+from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.revisions import RevisionApp
-from gnomon_gateway.scheduling.immediate import Immediate
-from gnomon_gateway.server.gateway_server import GatewayServer
-from gnomon_gateway.serving.directory import no_such_function
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_gateway.scheduling.basic import Immediate
 
 KEY = FunctionKey("f-00001", "users")
 NAMES = {"Knative-Serving-Revision": KEY.name, "Knative-Serving-Namespace": KEY.namespace}

@@ -18,22 +18,19 @@ from aiohttp import web
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, read_deployment
-from gnomon_core.pairs import Pair
-from gnomon_core.seams import BatchChannel
+from gnomon_core.interfaces import BatchChannel
+from gnomon_core.pairs import Pair, pair_to_json
 from gnomon_core.settings import Settings
-from gnomon_core.told_pairs import told
 from gnomon_core.wire import Frame, Kind, Member, decode, encode
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.queueing.request import Request
-from gnomon_gateway.scheduling.immediate import Immediate
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
-from gnomon_platforms.knative.batching.channel import PodChannel
+from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_platforms.common import open_session
+from gnomon_platforms.knative.autoscaler.objects import RevisionPod
+from gnomon_platforms.knative.batching.channel import PodChannel, PodSlot
 from gnomon_platforms.knative.batching.revisions import RevisionFacts
-from gnomon_platforms.knative.batching.slots import PodSlot
-from gnomon_platforms.knative.scaling.objects import RevisionPod
-from gnomon_platforms.provider.channel import Around
-from gnomon_platforms.provider.exchange import Route
-from gnomon_platforms.sessions import open_session
+from gnomon_platforms.provider.channel import Around, Route
 from gnomon_platforms.testing import Recorder
 
 KEY = FunctionKey("f-00001", "users")
@@ -51,7 +48,7 @@ class PlayedBody:
 
     async def answer(self, request: web.Request) -> web.Response:
         batch = decode(await request.read())
-        said = [{"shadow": name, **told(pair)} for name, pair in self.shadows.items()]
+        said = [{"shadow": name, **pair_to_json(pair)} for name, pair in self.shadows.items()]
         head = json.dumps({"shadows": said} if said else {}).encode() if self.head is None else self.head
         members = [Member(200, 1, b"", member.body) for member in batch.members]
         body = encode(Frame(Kind.RESULT, batch.batch_id, batch.epoch, head=head, members=members))
@@ -100,7 +97,7 @@ class Stage:
 
     body: PlayedBody
     runtime: FunctionRuntime
-    told: Recorder
+    pair_to_json: Recorder
     slot: PodSlot
 
     async def ask(self) -> object:

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from kubernetes import client
 
-from gnomon_platforms.kubernetes.api import Api
+from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.kubernetes.connections import through
 
 CLOSE = b""

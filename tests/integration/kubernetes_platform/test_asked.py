@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.kubernetes.asked import resource_of
-from gnomon_platforms.kubernetes.errors import Refused, Unreachable
+from gnomon_platforms.kubernetes.client import Refused, Unreachable, resource_of
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, NODES, PODS
 from tests.integration.kubernetes_platform.scripted import Script, listed, refusal, serving
 

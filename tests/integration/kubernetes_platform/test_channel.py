@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from gnomon_core.wire import Frame
+from gnomon_platforms.common import open_session
 from gnomon_platforms.kubernetes.channel import CANARY_S, OWN_SHARE, Heard, HttpChannel
-from gnomon_platforms.sessions import open_session
 from gnomon_platforms.testing import answers, request_frame, send
 from tests.integration.kubernetes_platform.instance_server import InstanceServer
 

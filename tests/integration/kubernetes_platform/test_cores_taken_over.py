@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_platforms.kubernetes.api import Api
+from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION, SERVING_CONDITION, TOKEN_KEY
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_platforms.kubernetes import connections
-from gnomon_platforms.kubernetes.api import Api, Unreachable
+from gnomon_platforms.kubernetes.client import Api, Unreachable
 from gnomon_platforms.kubernetes.connections import HOST, PORT, of_pod
 
 PROXIES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -114,7 +114,7 @@ CONNECTED = """
 import sys
 from pathlib import Path
 import gnomon_cli.knative
-from gnomon_platforms.kubernetes import api
+from gnomon_platforms.kubernetes import client as api
 api.SERVICE_ACCOUNT = Path(sys.argv[1])
 api.connect().call("GET", "/version")
 print(*sorted({name.partition(".")[0] for name in sys.modules}))

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.kubernetes.api import Api
-from gnomon_platforms.kubernetes.cache import Change
-from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.client import Api
+from gnomon_platforms.kubernetes.informer import MAX_UNDER_WAY, Change, Informer, Source, Timing
 from gnomon_platforms.kubernetes.resources import PODS
-from gnomon_platforms.kubernetes.watching import MAX_UNDER_WAY, Source, Timing
 from tests.integration.kubernetes_platform.scripted import CLOSE, Answer, Script, bookmark, event, listed, pod, refusal, serving
 
 QUICK = Timing(watch_s=30, silence_s=5.0, first_pause_s=0.01, longest_pause_s=0.05)

@@ -16,19 +16,19 @@ import pytest
 from aiohttp import web
 
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.knative.scaling.objects import RevisionPod
-from gnomon_platforms.knative.scaling.signals import scraper as scraping
-from gnomon_platforms.knative.scaling.signals.scraper import (
+from gnomon_platforms.common import open_session
+from gnomon_platforms.knative.autoscaler import metrics as scraping
+from gnomon_platforms.knative.autoscaler.metrics import (
     AS_IT_WAS_S,
     ASLEEP_PERIOD_S,
     AWAKE_PERIOD_S,
     POD_PERIOD_S,
+    PodStat,
     Scraper,
     sample_size,
+    waiting_to_text,
 )
-from gnomon_platforms.knative.scaling.signals.stat import PodStat
-from gnomon_platforms.knative.scaling.signals.waiting import told
-from gnomon_platforms.sessions import open_session
+from gnomon_platforms.knative.autoscaler.objects import RevisionPod
 from tests.waiting import until
 
 ADDRESS, OTHER, THIRD, PORT = "127.93.0.1", "127.93.0.2", "127.93.0.3", 9090
@@ -51,7 +51,7 @@ class Paced:
 
     at_s: float = 0.0
     slept_s: list[float] = field(default_factory=list)
-    told: list[tuple[float, Mapping[FunctionKey, float]]] = field(default_factory=list)
+    waiting_to_text: list[tuple[float, Mapping[FunctionKey, float]]] = field(default_factory=list)
     heard: int = 0
 
     def now_s(self) -> float:
@@ -219,7 +219,7 @@ async def test_a_gateway_is_asked_as_activators_are_and_counts_what_pods_do_not(
     last = 7
 
     async def page(_: web.Request) -> web.Response:
-        return web.Response(text=told({KEY: 5}, {KEY: next(counted, last)}))
+        return web.Response(text=waiting_to_text({KEY: 5}, {KEY: next(counted, last)}))
 
     gateway = replace(ACTIVATOR, name="gateway-1", ip=OTHER)
     came_beside = partial(_noted, came)
@@ -314,7 +314,7 @@ class Seconds(Paced):
 @pytest.mark.usefixtures("patient")
 async def test_hung_pods_of_others_delay_no_revision(silent: Silent) -> None:
     """400 foreign Revisions with a pod each that never answers: one whose pod does is delivered again and again."""
-    told: list[PodStat] = []
+    waiting_to_text: list[PodStat] = []
     foreign = {
         FunctionKey(f"hung-{number}", "others"): [replace(POD, namespace="others", name=f"hung-{number}", ip=OTHER)]
         for number in range(400)
@@ -322,11 +322,11 @@ async def test_hung_pods_of_others_delay_no_revision(silent: Silent) -> None:
 
     def took(key: FunctionKey, stat: PodStat) -> None:
         assert key == KEY
-        told.append(stat)
+        waiting_to_text.append(stat)
 
     async with at(THIRD, answer), scraper(Seconds(), pods=[POD], foreign=foreign, took_stats=took):
-        await until(lambda: silent.asked == len(foreign) and len(told) >= 5)
-    assert set(told) == {PodStat(2.5)}
+        await until(lambda: silent.asked == len(foreign) and len(waiting_to_text) >= 5)
+    assert set(waiting_to_text) == {PodStat(2.5)}
 
 
 async def test_of_many_pods_a_sample_is_asked_and_stands_for_all() -> None:
@@ -353,38 +353,38 @@ def test_samples_are_as_large_as_knatives(pods: int, asked: int) -> None:
 
 async def test_pods_that_are_still_starting_count_for_nothing(silent: Silent) -> None:
     """While one pod works and three start, the load is that of one: a guess that all are as busy would make more and more."""
-    told: list[PodStat] = []
+    waiting_to_text: list[PodStat] = []
     starting = [replace(POD, name=f"f-00001-{number}", ip=OTHER, ready=False) for number in (2, 3, 4)]
     clock = Still()
-    async with at(THIRD, answer), scraper(clock, pods=[POD, *starting], took_stats=lambda _, stat: told.append(stat)):
-        await until(lambda: told)
+    async with at(THIRD, answer), scraper(clock, pods=[POD, *starting], took_stats=lambda _, stat: waiting_to_text.append(stat)):
+        await until(lambda: waiting_to_text)
     assert silent.asked == len(starting)
-    assert told[0] == PodStat(2.5)
+    assert waiting_to_text[0] == PodStat(2.5)
 
 
 async def test_a_ready_pod_that_does_not_answer_is_taken_to_be_as_the_others(silent: Silent) -> None:
-    told: list[PodStat] = []
+    waiting_to_text: list[PodStat] = []
     hung = replace(POD, name="f-00001-2", ip=OTHER)
-    async with at(THIRD, answer), scraper(Still(), pods=[POD, hung], took_stats=lambda _, stat: told.append(stat)):
-        await until(lambda: told)
+    async with at(THIRD, answer), scraper(Still(), pods=[POD, hung], took_stats=lambda _, stat: waiting_to_text.append(stat)):
+        await until(lambda: waiting_to_text)
     assert silent.asked == 1
-    assert told[0] == PodStat(5.0)
+    assert waiting_to_text[0] == PodStat(5.0)
 
 
 async def test_nobody_asks_for_a_revision_that_has_gone() -> None:
-    told: list[PodStat] = []
-    async with at(THIRD, answer), scraper(Seconds(), pods=[POD], took_stats=lambda _, stat: told.append(stat)) as made:
-        await until(lambda: told)
+    waiting_to_text: list[PodStat] = []
+    async with at(THIRD, answer), scraper(Seconds(), pods=[POD], took_stats=lambda _, stat: waiting_to_text.append(stat)) as made:
+        await until(lambda: waiting_to_text)
         made.leave(KEY)
-        seen = len(told)
+        seen = len(waiting_to_text)
         await asyncio.sleep(0.05)
-        assert len(told) == seen
+        assert len(waiting_to_text) == seen
 
 
 async def stats(page: Handler) -> PodStat:
     """What is understood of a pod that answers so."""
     took: list[PodStat] = []
-    async with at(THIRD, page), scraper(Still(), pods=[POD], took_stats=lambda _, told: took.append(told)):
+    async with at(THIRD, page), scraper(Still(), pods=[POD], took_stats=lambda _, waiting_to_text: took.append(waiting_to_text)):
         await until(lambda: took)
     return took[0]
 

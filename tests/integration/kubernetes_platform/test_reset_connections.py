@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from urllib3.connection import HTTPSConnection
 
-from gnomon_platforms.kubernetes.api import Api, Unreachable, connect
+from gnomon_platforms.kubernetes.client import Api, Unreachable, connect
 from tests.waiting import eventually
 
 AT_ONCE = struct.pack("ii", 1, 0)

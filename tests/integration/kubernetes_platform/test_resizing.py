@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_platforms.kubernetes.resizing import resizes_pods
+from gnomon_platforms.kubernetes.resources import resizes_pods
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from tests.integration.kubernetes_platform.scripted import Answer, Script, refusal, serving

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.kubernetes import rivals
-from gnomon_platforms.kubernetes.rivals import Rivals
+from gnomon_platforms.kubernetes import conflicting_autoscalers as rivals
+from gnomon_platforms.kubernetes.conflicting_autoscalers import Rivals
 from tests.integration.kubernetes_platform.scripted import Answer, Script, listed, refusal, serving
 
 FIGLET = FunctionKey("figlet", "fn")

@@ -13,9 +13,8 @@ from kubernetes import client
 
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.kubernetes.api import Api, Document, Fence
+from gnomon_platforms.kubernetes.client import Api, Document, Fence, Refused, Unreachable
 from gnomon_platforms.kubernetes.connections import through
-from gnomon_platforms.kubernetes.errors import Refused, Unreachable
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS
 from gnomon_platforms.kubernetes.writes import Create, Delete, Patch, Replace, Target, Write, Writer
 from tests.integration.kubernetes_platform.scripted import Answer, Script, pod, refusal, serving

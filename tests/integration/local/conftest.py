@@ -8,8 +8,7 @@ import pytest
 
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import BatchChannel
+from gnomon_core.interfaces import BatchChannel, InstanceRequest
 from gnomon_platforms.images import BuiltHandler
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NoModels, Recorder, answers, request_frame, send

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from gnomon_core.functions import read_deployment
-from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.interfaces import InstanceRequest
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, request_frame
 

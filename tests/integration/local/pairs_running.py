@@ -9,9 +9,8 @@ import torch
 
 from gnomon_core.fleet import Instance, InstanceKind
 from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.interfaces import BatchChannel, InstanceRequest, ModelRepository
 from gnomon_core.pairs import Pair
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import BatchChannel, ModelRepository
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send

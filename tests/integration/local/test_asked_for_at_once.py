@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import read_deployment
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_gateway.lifecycle.elsewhere import Elsewhere
-from gnomon_gateway.lifecycle.replacing import Replacing
+from gnomon_core.interfaces import InstanceRequest
+from gnomon_gateway.functions.instances import Replacing
+from gnomon_gateway.replicas.state_sync import Elsewhere
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from gnomon_core.functions import read_deployment
-from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.wire import Frame
 from gnomon_platforms.local import lives, supervision
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.local.zygotes import TORCH
+from gnomon_platforms.local.supervision import TORCH
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
 from tests.waiting import until
 

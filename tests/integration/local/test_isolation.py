@@ -15,8 +15,8 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import read_deployment
+from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.launch import Limits, Sandbox
-from gnomon_core.seam_values import InstanceRequest
 from gnomon_platforms.testing import answers, request_frame, send
 
 Running = Any

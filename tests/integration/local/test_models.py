@@ -10,7 +10,7 @@ import torch
 
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import read_deployment
-from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send

@@ -20,12 +20,12 @@ import torch
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.pairs import Pair
-from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_platforms.claims import MODEL_OVERHEAD_BYTES
-from gnomon_platforms.local.container_pool import CONTAINER_BYTES
+from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.local.platform import LocalPlatform
+from gnomon_platforms.local.recipes import CONTAINER_BYTES
 from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from gnomon_core import packets
-from gnomon_platforms.local.supervisor_client import packages
+from gnomon_platforms.local.supervision import packages
 
 ORDER = json.dumps({"packages": packages(), "preload": []})
 ROUNDS = 8

@@ -9,9 +9,8 @@ import pytest
 
 from gnomon_core.clock import WallClock
 from gnomon_core.launch import Sandbox
-from gnomon_platforms.local import zygotes
-from gnomon_platforms.local.supervision import Ears, Supervision
-from gnomon_platforms.local.zygotes import BARE, Environment
+from gnomon_platforms.local import supervision as zygotes
+from gnomon_platforms.local.supervision import BARE, Ears, Environment, Supervision
 from tests.waiting import eventually, until
 
 BUILT = Environment("f", BARE.python, (), Sandbox())

@@ -21,20 +21,18 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.ownership import OwnershipBoard
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
+from gnomon_gateway.api.guard import Guard, Guarded
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.auth import BasicAuth
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.openfaas.guard import Guard, Guarded
-from gnomon_gateway.origin import host_rule
-from gnomon_gateway.ownership.assigner import Assigner
-from gnomon_gateway.ownership.gateway import SharedGateway
-from gnomon_gateway.ownership.holdings import Place
-from gnomon_gateway.ownership.peers import Peers
-from gnomon_gateway.ownership.secret import PeerSecret
+from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
+from gnomon_gateway.http.origin import host_rule
+from gnomon_gateway.http.server import GatewayServer
+from gnomon_gateway.replicas.assigner import Assigner
+from gnomon_gateway.replicas.assignment import Place
+from gnomon_gateway.replicas.gateway import SharedGateway
+from gnomon_gateway.replicas.peers import Peers, PeerSecret
 from gnomon_gateway.scheduling.registry import scheduling_policy
-from gnomon_gateway.server.gateway_server import GatewayServer
-from gnomon_gateway.serving.directory import no_such_function
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 from tests.integration.gateway.conftest import Connection, Response, not_here
 from tests.ownership_boards import MemoryBoard

@@ -22,16 +22,15 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
+from gnomon_gateway.api.guard import Guard
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.openfaas.guard import Guard
-from gnomon_gateway.origin import host_rule
-from gnomon_gateway.ownership.gateway import SharedGateway
-from gnomon_gateway.ownership.secret import read_peer_secret
+from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
+from gnomon_gateway.http.origin import host_rule
+from gnomon_gateway.http.server import GatewayServer
+from gnomon_gateway.replicas.gateway import SharedGateway
+from gnomon_gateway.replicas.peers import read_peer_secret
 from gnomon_gateway.scheduling.registry import scheduling_policy
-from gnomon_gateway.server.gateway_server import GatewayServer
-from gnomon_gateway.serving.directory import no_such_function
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_platforms.kubernetes.channel import HttpChannel
 from tests.ownership_boards import FileBoard
 

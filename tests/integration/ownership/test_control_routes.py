@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import pytest
 
 from gnomon_core.clock import WallClock
+from gnomon_gateway.api.guard import FROM_PEER
 from gnomon_gateway.auth import BasicAuth
-from gnomon_gateway.openfaas.guard import FROM_PEER
-from gnomon_gateway.ownership.assigner import Assigner
+from gnomon_gateway.replicas.assigner import Assigner
 from tests.integration.gateway.conftest import Response
 from tests.integration.ownership.conftest import SECRET, Replica, until
 from tests.ownership_boards import MemoryBoard

@@ -12,8 +12,7 @@ import pytest
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.asynchronous.invocation import Invocation
 from gnomon_gateway.inside_call import Invoker
-from gnomon_gateway.metrics import MetricsPage
-from gnomon_gateway.ownership.metrics import OwnershipCollector
+from gnomon_gateway.metrics import MetricsPage, OwnershipCollector
 from tests.integration.gateway.conftest import MODEL
 from tests.integration.ownership.conftest import SECRET, until
 
@@ -282,7 +281,7 @@ async def test_the_metrics_tell_who_has_what_and_what_was_forwarded(two: Any) ->
 
 
 async def test_what_waits_for_others_is_bounded(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnomon_gateway.ownership.forwarder.MOST_REQUESTS", 1)
+    monkeypatch.setattr("gnomon_gateway.replicas.forwarding.MOST_REQUESTS", 1)
     other = two.other("f")
     first = asyncio.ensure_future(other.call("/function/f/held", b"first"))
     await two.executing(b"first")

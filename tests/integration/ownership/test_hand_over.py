@@ -11,8 +11,7 @@ import pytest
 
 from gnomon_core.ownership import MAX_EPOCH, OwnershipMap, Replica
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_gateway.ownership.holdings import Place
-from gnomon_gateway.ownership.rendezvous import owner
+from gnomon_gateway.replicas.assignment import Place, owner
 from tests.integration.ownership.conftest import until
 
 

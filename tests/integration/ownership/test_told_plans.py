@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from gnomon_autoscaler.beside import at_once
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN, Offer
 from gnomon_cli.replicas import Replicas
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.interfaces import Capabilities
 from gnomon_core.scaling import Decision, Observation, PolicyState, SetBufferPlan
-from gnomon_core.seam_values import Capabilities
+from gnomon_gateway.api.guard import Guard
 from gnomon_gateway.app import GatewayApp
-from gnomon_gateway.openfaas.guard import Guard
-from gnomon_gateway.origin import host_rule
-from gnomon_gateway.ownership.holdings import Place
+from gnomon_gateway.http.origin import host_rule
+from gnomon_gateway.replicas.assignment import Place
 from tests.integration.gateway.conftest import not_here
 from tests.integration.ownership.conftest import SECRET
 from tests.ownership_boards import MemoryBoard

@@ -61,7 +61,7 @@ PARTS = {
     "kubernetes": (["gnomon_platforms.kubernetes", "gnomon_platforms.openfaas", "gnomon_platforms.knative"], []),
     "node": (["gnomon_coordinator"], []),
     # Those left out need the planner's.
-    "replay": (["gnomon_simulator"], ["gnomon_simulator.markov"]),
+    "replay": (["gnomon_simulator"], ["gnomon_simulator.arrivals"]),
     "planner": (["gnomon_planner", "gnomon_autoscaler"], []),
     "body": (["gnomon_runtime"], []),
 }

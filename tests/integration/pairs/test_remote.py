@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnomon_core.pairs import Pair
-from gnomon_core.told_pairs import ELSEWHERE, shadows_of
+from gnomon_core.pairs import ELSEWHERE, Pair, shadows_of
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_runtime.pair.testing import Child, Model, Nursery, Task
 from gnomon_runtime.pair.testing.remote import Pod, ServedShadow, order_remote

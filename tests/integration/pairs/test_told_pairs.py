@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import Tensor
 
-from gnomon_core.pairs import Pair
-from gnomon_core.told_pairs import shadows_of
+from gnomon_core.pairs import Pair, shadows_of
 from gnomon_runtime.pair.testing import Child, Nursery, Task, change, join, load
 from tests.integration.pairs.conftest import HALVES
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
-from gnomon_core.seam_values import ModelEntry
+from gnomon_core.interfaces import ModelEntry
 from gnomon_profiler import add_from, add_model, ensure_model
 from gnomon_profiler.catalog import load_model
 from gnomon_profiler.extractor import Description, capture

@@ -16,13 +16,12 @@ import torch
 from torch import nn
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.libraries import jemalloc
+from gnomon_core.packaging import jemalloc
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile
 from gnomon_profiler.extractor import Description, capture
-from gnomon_profiler.measuring.machine import this_machine
-from gnomon_profiler.measuring.process import MeasuringProcess
 from gnomon_profiler.measuring.profiling import Wishes, profile_model
+from gnomon_profiler.measuring.session import MeasuringProcess, this_machine
 from gnomon_profiler.measuring.store import ProfileStore, read_profile
 from gnomon_profiler.repository import DirectoryRepository
 

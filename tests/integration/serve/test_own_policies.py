@@ -15,10 +15,10 @@ PACKAGE = """
 from dataclasses import dataclass
 
 from gnomon_autoscaler import counted
-from gnomon_autoscaler.counting import Wish
-from gnomon_core.offers import Offer, own_settings
+from gnomon_autoscaler.replica_policy import Wish
+from gnomon_core.policy_registry import Offer, own_settings
 from gnomon_core.scheduling import Dispatch, Reject
-from gnomon_core.setting_readers import integer
+from gnomon_core.settings import integer
 from gnomon_core.settings import Setting
 
 

@@ -16,9 +16,9 @@ from gnomon_core.errors import GnomonError
 from gnomon_simulator.arrivals import constant, poisson, recorded
 from gnomon_simulator.commands import ArrivalOptions, ReplayOptions
 from gnomon_simulator.commands import replay as replay_command
+from gnomon_simulator.events import stream
 from gnomon_simulator.replay import Plan, Target, replay, replay_apart
 from gnomon_simulator.samples import Outcome, Token, merged, read_samples
-from gnomon_simulator.streams import stream
 
 
 class Server:

@@ -22,8 +22,8 @@ from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster, until
 from deploy.test_cluster.models import end_coordinators
-from gnomon_coordinator.node import csi
-from gnomon_coordinator.node.doors import SOCKET
+from gnomon_coordinator.node import volumes as csi
+from gnomon_coordinator.node.pod_sockets import SOCKET
 from tests.integration.coordinator_node.node import TOKEN, Body, Node
 from tests.kubernetes.conftest import accounts
 from tests.kubernetes.coordinator_node.test_driver_on_the_cluster import (

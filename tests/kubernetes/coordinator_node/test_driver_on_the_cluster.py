@@ -23,8 +23,8 @@ from kubernetes import client
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster, until
-from gnomon_coordinator.node import csi
-from gnomon_coordinator.node.doors import SOCKET
+from gnomon_coordinator.node import volumes as csi
+from gnomon_coordinator.node.pod_sockets import SOCKET
 from tests.integration.coordinator_node.node import Body, Node
 
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "openfaas" / "coordinator"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from gnomon_core.seams import BatchChannel
+from gnomon_core.interfaces import BatchChannel
 from gnomon_platforms.testing import answers, request_frame, send
 
 PAUSE_S = 0.02

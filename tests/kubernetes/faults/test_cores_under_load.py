@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from gnomon_core.seams import BatchChannel
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_core.interfaces import BatchChannel
+from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder, answers, request_frame, send

@@ -12,8 +12,8 @@ from kubernetes import client
 from deploy.test_cluster.clusters import Cluster, until
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
-from gnomon_core.seams import BatchChannel
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_core.interfaces import BatchChannel
+from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from benchmarks.kubernetes.planes import Plane
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder

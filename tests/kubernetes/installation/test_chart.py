@@ -11,7 +11,7 @@ import pytest
 
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster
-from gnomon_platforms.kubernetes.permissions import Permission, Scope
+from gnomon_platforms.kubernetes.resources import Permission, Scope
 from gnomon_platforms.openfaas.permissions import PERMISSIONS, WIDE
 from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name, chart, notes
 

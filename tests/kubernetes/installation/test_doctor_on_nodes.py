@@ -16,8 +16,8 @@ from kubernetes import client
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster
-from gnomon_platforms.knative.scaling.objects import Condition
-from gnomon_platforms.knative.scaling.shadow_condition import Means, shadows
+from gnomon_platforms.knative.autoscaler.objects import Condition
+from gnomon_platforms.knative.autoscaler.status import Means, shadows
 from tests.kubernetes.installation.forms import DEPLOY
 from tests.kubernetes.installation.test_doctor_on_kubernetes import examine
 from tests.kubernetes.kinds import install_kinds

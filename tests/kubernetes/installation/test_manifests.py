@@ -17,7 +17,7 @@ from kubernetes import client
 from deploy.test_cluster.clusters import Cluster
 from deploy.test_cluster.settings import DNS_ADDRESS, KUBERNETES_ADDRESS, NODE_ADDRESS
 from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL
-from gnomon_platforms.kubernetes.permissions import Scope
+from gnomon_platforms.kubernetes.resources import Scope
 from gnomon_platforms.openfaas.permissions import asked
 from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name
 

@@ -18,8 +18,8 @@ from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl, documents
 from deploy.test_cluster.clusters import Cluster
 from gnomon_cli.knative import KnativeOptions, KnativeService
-from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions
-from gnomon_platforms.knative.scaling.shadows import ModelOptions
+from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
+from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_profiler.repository import DirectoryRepository
 from tests.kubernetes.access import EVERYWHERE, Account, Use, admitted, asked, restrict

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from deploy.test_cluster.clusters import Cluster
-from gnomon_cli.commands.knative_options import knative_options
+from gnomon_cli.commands.serve_options import knative_options
 from gnomon_cli.knative import KnativeService
 from gnomon_core.fleet import InstanceKind
 from tests.integration.coordinator_node.node import Node

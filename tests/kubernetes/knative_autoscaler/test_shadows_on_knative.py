@@ -19,9 +19,9 @@ import pytest
 from deploy.test_cluster.clusters import Cluster
 from gnomon_cli.knative import KnativeService
 from gnomon_cli.knative_gateway import KnativeGateway
-from gnomon_coordinator.node.doors import SOCKET
+from gnomon_coordinator.node.pod_sockets import SOCKET
 from gnomon_core.wire import decode
-from gnomon_platforms.knative.scaling.shadows import ModelOptions
+from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.nodes.on_nodes import NodeOptions
 from gnomon_profiler.repository import DirectoryRepository

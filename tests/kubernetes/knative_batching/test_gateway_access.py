@@ -17,7 +17,7 @@ from deploy.test_cluster.client import Kubectl, documents
 from deploy.test_cluster.clusters import Cluster
 from gnomon_platforms.knative.ingress.backends import gateway_place
 from gnomon_platforms.knative.resources import GATEWAY_LABELS
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.kubernetes.client import connect
 from tests.kubernetes.access import Account, admitted, asked, restrict
 from tests.kubernetes.kinds import install_kinds
 from tests.kubernetes.knative_autoscaler.conftest import KINDS

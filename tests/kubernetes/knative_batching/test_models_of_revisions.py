@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.test_cluster.clusters import Cluster
-from gnomon_gateway.lifecycle import measurements
+from gnomon_gateway.functions import measurements
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_profiler.repository import DirectoryRepository
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative

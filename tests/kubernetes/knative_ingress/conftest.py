@@ -26,7 +26,7 @@ from gnomon_platforms.knative.ingress.proxy import MASTER_SOCKET, Proxy, ProxyOp
 from gnomon_platforms.knative.ingress.runtime_api import Master, Workers
 from gnomon_platforms.knative.ingress.seeing import SeeingOptions
 from gnomon_platforms.knative.ingress.status import Addresses
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.kubernetes.client import connect
 from tests.kubernetes.kinds import install_kinds
 
 NETWORKING = ("networking.internal.knative.dev", "v1alpha1")

@@ -27,8 +27,8 @@ from deploy.test_cluster import models
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster, until
 from deploy.test_cluster.phases import CannotBeHad
+from gnomon_platforms.knative.autoscaler.configuration import CSI_FEATURE
 from gnomon_platforms.knative.ingress.backends import GatewayPlace
-from gnomon_platforms.knative.scaling.configuration import CSI_FEATURE
 from tests.kubernetes.coordinator_node.test_driver_on_the_cluster import inside
 from tests.kubernetes.installation.forms import overlaid
 from tests.kubernetes.knative_batching.conftest import SECRET

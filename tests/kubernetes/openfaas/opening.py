@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.openfaas.store import KubernetesStore
 
 

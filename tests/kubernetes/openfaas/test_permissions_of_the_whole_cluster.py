@@ -12,8 +12,8 @@ import yaml
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster
-from gnomon_core.seam_values import StoredNamespace
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_core.interfaces import StoredNamespace
+from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.permissions import WIDE
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform

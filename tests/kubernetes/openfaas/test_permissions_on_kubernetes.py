@@ -22,11 +22,11 @@ from deploy.test_cluster.clusters import Cluster, reached, until
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
+from gnomon_core.interfaces import StoredFunction
 from gnomon_core.log_lines import LogQuery
 from gnomon_core.ownership import OwnershipMap, Replica
-from gnomon_core.seam_values import StoredFunction
-from gnomon_platforms.kubernetes.api import Api, connect
-from gnomon_platforms.kubernetes.leader import Leader, Tenure
+from gnomon_platforms.kubernetes.client import Api, connect
+from gnomon_platforms.kubernetes.lease import Leader, Tenure
 from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer

@@ -12,8 +12,8 @@ import pytest
 from deploy.test_cluster.clusters import Cluster
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
-from gnomon_core.seam_values import StoredFunction
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_core.interfaces import StoredFunction
+from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder, answers, request_frame, send

@@ -298,7 +298,7 @@ def test_pods_that_an_hpa_counts_are_left_alone_and_the_reason_is_told(gateway: 
 
 
 def test_without_a_cluster_it_says_what_is_missing(tmp_path: Path) -> None:
-    from gnomon_platforms.kubernetes.api import connect  # noqa: PLC0415 - only this test
+    from gnomon_platforms.kubernetes.client import connect  # noqa: PLC0415 - only this test
 
     broken = tmp_path / "config"
     broken.write_text("nothing")

@@ -21,7 +21,7 @@ from deploy.test_cluster.clusters import Cluster
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.nodes.on_nodes import NodeOptions
 from gnomon_platforms.openfaas.options import OpenFaasOptions

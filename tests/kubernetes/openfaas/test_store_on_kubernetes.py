@@ -15,11 +15,10 @@ from deploy.test_cluster.clusters import Cluster, until
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_core.seam_values import StoredNamespace
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_core.interfaces import StoredNamespace
+from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.kubernetes.writes import Writer
-from gnomon_platforms.openfaas.store import KubernetesStore
-from gnomon_platforms.openfaas.stored_namespaces import require_namespace
+from gnomon_platforms.openfaas.store import KubernetesStore, require_namespace
 from tests.contracts.test_function_store import FunctionStoreContract, stored
 from tests.kubernetes.openfaas.opening import opened
 

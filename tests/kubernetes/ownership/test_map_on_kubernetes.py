@@ -16,12 +16,11 @@ from deploy.test_cluster.clusters import Cluster
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap, Replica
-from gnomon_gateway.ownership.assigner import Assigner
-from gnomon_gateway.ownership.peers import Peers
-from gnomon_gateway.ownership.secret import PeerSecret
-from gnomon_platforms.kubernetes.api import Api
+from gnomon_gateway.replicas.assigner import Assigner
+from gnomon_gateway.replicas.peers import Peers, PeerSecret
+from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.kubernetes.connections import through
-from gnomon_platforms.kubernetes.leader import Tenure
+from gnomon_platforms.kubernetes.lease import Tenure
 from gnomon_platforms.kubernetes.ownership import KEY, NAME, ConfigMapBoard
 from gnomon_platforms.kubernetes.writes import Writer
 from tests.integration.ownership.conftest import Replica as Gateway

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 from deploy.test_cluster.clusters import Cluster
-from gnomon_coordinator.node.doors import SOCKET
+from gnomon_coordinator.node.pod_sockets import SOCKET
 from gnomon_profiler.extractor import Description, capture
 from tests.integration.coordinator_node.node import Body, Node
 from tests.kubernetes.measured import SIDE, network, put_profiled

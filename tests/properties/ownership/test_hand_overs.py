@@ -16,9 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnomon_core.ownership import OwnershipMap, Replica
-from gnomon_gateway.ownership.holdings import Holdings, Place
-from gnomon_gateway.ownership.planning import Sighting, next_map
-from gnomon_gateway.ownership.rendezvous import owner
+from gnomon_gateway.replicas.assignment import Holdings, Place, Sighting, next_map, owner
 
 FUNCTIONS = ("resnet.fn", "bert.fn", "echo.fn")
 MOST_REPLICAS = 12

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
+from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel, Tick
 from gnomon_autoscaler.policies.asyfunc.options import Options
-from gnomon_autoscaler.room import Room
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
+from gnomon_autoscaler.replica_policy import Room
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.profiles import ModelProfile

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from gnomon_autoscaler.policies.asyfunc import Options, asyfunc
-from gnomon_autoscaler.policies.asyfunc.growth import (
+from gnomon_autoscaler.policies.asyfunc.lls import (
     ARRIVES_WITHIN_S,
     Growth,
+    LayerLevel,
     best_growth,
     cores_before,
     grown_after,
@@ -17,9 +18,8 @@ from gnomon_autoscaler.policies.asyfunc.growth import (
     refused,
     whole_efficiency,
 )
-from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel
-from gnomon_autoscaler.room import Room
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
+from gnomon_autoscaler.replica_policy import Room
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair

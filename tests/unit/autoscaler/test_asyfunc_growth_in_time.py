@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, asyfunc
-from gnomon_autoscaler.policies.asyfunc.growth import ARRIVES_WITHIN_S
+from gnomon_autoscaler.policies.asyfunc.lls import ARRIVES_WITHIN_S
 from gnomon_autoscaler.testing import FUNCTION, MemoryFunction, Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import Action, Resize

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gnomon_autoscaler.policies.asyfunc.block_sets import block_sets, candidates
-from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
+from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel, Tick
 from gnomon_autoscaler.policies.asyfunc.options import Options
-from gnomon_autoscaler.room import Room
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, block_sets, candidates
+from gnomon_autoscaler.replica_policy import Room
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile

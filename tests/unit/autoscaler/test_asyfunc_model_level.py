@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.model_level import (
+from gnomon_autoscaler.policies.asyfunc.mls import (
     best_batch,
     configurations,
     from_nothing,
@@ -14,7 +13,8 @@ from gnomon_autoscaler.policies.asyfunc.model_level import (
     so_many_more,
 )
 from gnomon_autoscaler.policies.asyfunc.options import Options, asyfunc_options
-from gnomon_autoscaler.room import Room
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
+from gnomon_autoscaler.replica_policy import Room
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.scaling import CreateBody
 from gnomon_core.settings import Settings

@@ -7,7 +7,7 @@ import pytest
 
 from gnomon_autoscaler.policies.asyfunc import ablated, asyfunc
 from gnomon_autoscaler.registry import scaling_policy
-from gnomon_autoscaler.states import state_from_json, state_to_json
+from gnomon_autoscaler.runner import state_from_json, state_to_json
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceKind

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gnomon_autoscaler.policies.asyfunc import Options, asyfunc
-from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.promotion import as_bodies, promotable
+from gnomon_autoscaler.policies.asyfunc.mls import as_bodies, promotable
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
 from gnomon_autoscaler.testing import MEMORY_BYTES, Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node

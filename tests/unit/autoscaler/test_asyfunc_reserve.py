@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
-from gnomon_autoscaler.policies.asyfunc.growth import best_growth
-from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.model_level import scale_out, so_many_more
-from gnomon_autoscaler.room import Room
+from gnomon_autoscaler.policies.asyfunc.lls import best_growth
+from gnomon_autoscaler.policies.asyfunc.mls import scale_out, so_many_more
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
+from gnomon_autoscaler.replica_policy import Room
 from gnomon_core.fleet import InstanceKind
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import Network

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from gnomon_autoscaler.policies.asyfunc import asyfunc
-from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel
+from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel
+from gnomon_autoscaler.policies.asyfunc.mls import as_bodies
 from gnomon_autoscaler.policies.asyfunc.options import Options
-from gnomon_autoscaler.policies.asyfunc.promotion import as_bodies
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import MAX_SHADOWS, Pair, best_splits

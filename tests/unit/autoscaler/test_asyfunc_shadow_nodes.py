@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel
+from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_core.fleet import Instance, InstanceKind, Node
 from gnomon_core.pairs import best_split, pair_seconds

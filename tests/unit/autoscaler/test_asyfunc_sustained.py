@@ -2,8 +2,7 @@
 
 import pytest
 
-from gnomon_autoscaler.policies.asyfunc.efficiency import Efficiency
-from gnomon_autoscaler.policies.asyfunc.sustained import Rates, sustained
+from gnomon_autoscaler.policies.asyfunc.pairing import Efficiency, Rates, sustained
 from gnomon_core.pairs import Pair, best_split
 from tests.made_up_models import BlockPlan, made_up_profile
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gnomon_autoscaler.beside import at_once
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN, Offer
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock, WallClock

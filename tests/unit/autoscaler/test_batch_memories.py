@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.policies.batch.memories import towards_memory
+from gnomon_autoscaler.policies.batch.sizes import towards_memory
 from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.fleet import Instance, InstanceState, Node
-from gnomon_core.memory_sizes import MEGABYTE
 from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, Resize
 from gnomon_core.settings import ScaleSettings, Settings
+from gnomon_core.units import MEGABYTE
 from tests.made_up_models import sold_by_memory
 
 WORK_S = (0.30, 0.50, 0.70, 0.90)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnomon_autoscaler.loop import DECIDE_LIMIT_S
+from gnomon_autoscaler.controller import DECIDE_LIMIT_S
 from gnomon_autoscaler.policies.batch.plans import Task, plan_for
 from gnomon_simulator.traces import read_trace
 

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnomon_autoscaler.loop import DECIDE_LIMIT_S
+from gnomon_autoscaler.controller import DECIDE_LIMIT_S
 from gnomon_autoscaler.policies.batch.plans import Task, plan_for
 from gnomon_autoscaler.policies.batch.sizes import all_cores, towards_size
 from gnomon_autoscaler.registry import require, scaling_policy
 from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.interfaces import Capabilities
 from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, Resize, SetBufferPlan
-from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
 from tests.made_up_models import BlockPlan, made_up_profile
 

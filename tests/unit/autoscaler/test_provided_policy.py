@@ -8,8 +8,8 @@ from gnomon_autoscaler.policies.provided import Provided
 from gnomon_autoscaler.registry import BUILT_IN, provided, require, scaling_policy
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.interfaces import Capabilities
 from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, PolicyState
-from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import Settings, read_settings
 
 ECHO, OTHER = "echo.openfaas-fn", "other.openfaas-fn"

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from gnomon_autoscaler.beside import at_once
-from gnomon_autoscaler.loop import Autoscaler
-from gnomon_autoscaler.rest import RESTS_S
+from gnomon_autoscaler.controller import RESTS_S, Autoscaler
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock
 from gnomon_core.scaling import FunctionLoad, LoadCounters

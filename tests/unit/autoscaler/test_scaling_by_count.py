@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gnomon_autoscaler.by_count import towards
+from gnomon_autoscaler.replica_policy import towards
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation
 from gnomon_core.settings import Settings

@@ -4,7 +4,7 @@ import pytest
 
 from gnomon_autoscaler.registry import BUILT_IN, require, require_profile, scaling_policy
 from gnomon_core.errors import GnomonError
-from gnomon_core.seam_values import Capabilities
+from gnomon_core.interfaces import Capabilities
 from gnomon_core.settings import Settings
 from tests.made_up_models import BlockPlan, made_up_profile
 

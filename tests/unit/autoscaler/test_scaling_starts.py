@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from gnomon_autoscaler.beside import at_once
-from gnomon_autoscaler.loop import Autoscaler
-from gnomon_autoscaler.starts import Starts
+from gnomon_autoscaler.controller import Autoscaler
+from gnomon_autoscaler.runner import Starts
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction, Timeline
 from gnomon_core.clock import VirtualClock
 from gnomon_core.fleet import Instance, InstanceState

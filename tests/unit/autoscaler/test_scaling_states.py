@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gnomon_autoscaler.states import state_from_json, state_to_json
+from gnomon_autoscaler.runner import state_from_json, state_to_json
 from gnomon_core.scaling import PolicyState, StateValue
 
 STATE = PolicyState(

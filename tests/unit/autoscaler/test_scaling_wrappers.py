@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from gnomon_autoscaler.counting import CountPolicy, Memory, Wish
+from gnomon_autoscaler.replica_policy import CountPolicy, Memory, Wish
 from gnomon_autoscaler.wrappers import Awake, Bounds, DownDelay, IdleToZero, Operator, RateLimit
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.scaling import History, Observation

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gnomon_autoscaler.beside import Outcome, at_once
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import FUNCTION, MemoryFunction
 from gnomon_core.scaling import FunctionLoad, LoadCounters

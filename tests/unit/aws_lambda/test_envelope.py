@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_envelope import ENVELOPE_BYTES, INLINE_BYTES, LIMIT_BYTES, Call, EnvelopeError, Reply
-from gnomon_platforms.aws_lambda import packages
-from gnomon_platforms.aws_lambda.packages import zip_package
+from gnomon_platforms.aws_lambda import recipes as packages
+from gnomon_platforms.aws_lambda.recipes import zip_package
 
 
 @given(st.binary(max_size=300), st.none() | st.text(max_size=20))

@@ -10,10 +10,9 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import read_deployment
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import ModelRepository
-from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_core.interfaces import InstanceRequest, ModelRepository
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
+from gnomon_platforms.aws_lambda.resources import LambdaOptions
 from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.testing import Recorder
 

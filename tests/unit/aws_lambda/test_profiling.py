@@ -8,9 +8,9 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_planner.costs import LAMBDA
-from gnomon_platforms.aws_lambda.prices import invoke_usd
 from gnomon_platforms.aws_lambda.profiling import Measured, Table, Wishes, check_budget, estimate, measured
 from gnomon_platforms.aws_lambda.reports import Report
+from gnomon_platforms.aws_lambda.resources import invoke_usd
 
 
 def report(ms: float, *, init_ms: float = 0.0) -> Report:

@@ -5,9 +5,8 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_platforms.aws_lambda.accounts import Spent
-from gnomon_platforms.aws_lambda.prices import invoke_usd
 from gnomon_platforms.aws_lambda.reports import Report
-from gnomon_platforms.aws_lambda.sizes import cores_of, memory_mb
+from gnomon_platforms.aws_lambda.resources import cores_of, invoke_usd, memory_mb
 
 
 def spec(**fields: object) -> FunctionSpec:

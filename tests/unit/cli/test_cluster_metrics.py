@@ -8,7 +8,7 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gnomon_cli.cluster_metrics import ClusterCollector
-from gnomon_platforms.kubernetes.asked import UNANSWERED, Asked
+from gnomon_platforms.kubernetes.client import UNANSWERED, Asked
 
 
 def page(cluster: Any) -> list[str]:

@@ -15,7 +15,7 @@ from gnomon_cli.doctor.machine import allocator, huge_pages
 from gnomon_cli.doctor.rivals import targeting
 from gnomon_cli.main import gnomon
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.kubernetes.errors import Refused, Unreachable
+from gnomon_platforms.kubernetes.client import Refused, Unreachable
 from gnomon_platforms.kubernetes.resources import AUTOSCALERS, SCALED_OBJECTS
 
 

@@ -9,14 +9,14 @@ import logging
 import pytest
 
 from gnomon_autoscaler.beside import at_once
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN, Offer, Policies
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
 from gnomon_cli.handed_on import MOST, HandedOn
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import VirtualClock
+from gnomon_core.interfaces import Capabilities
 from gnomon_core.scaling import Decision, Observation, PolicyState
-from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import ScaleSettings, Settings
 
 NAMES = [f"f{number}.ns" for number in range(45)]

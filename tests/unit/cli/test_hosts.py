@@ -9,8 +9,8 @@ import click
 import pytest
 
 from gnomon_cli.commands.serve import read_options, serve
+from gnomon_cli.commands.serve_options import ServeOptions
 from gnomon_cli.preflight import check_port
-from gnomon_cli.serve_options import ServeOptions
 from gnomon_core.addresses import http_url
 from gnomon_core.errors import GnomonError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_autoscaler.beside import at_once
-from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN, Offer
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
 from gnomon_cli.kept_scaling import KeptScaling
@@ -19,8 +19,8 @@ from gnomon_core.functions import read_deployment
 from gnomon_core.scaling import Decision, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
 from tests.unit.gateway.shadow_stage import NAME, Scripted

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_cli.commands.knative_options import knative_gateway_options, knative_options
+from gnomon_cli.commands.serve_options import knative_gateway_options, knative_options
 from gnomon_core.errors import GnomonError
 
 GIVEN = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gnomon_cli.commands.cluster_options import read_cluster_options
+from gnomon_cli.commands.serve_options import read_cluster_options
 from gnomon_core.errors import GnomonError
 from gnomon_core.profiles import Network
 

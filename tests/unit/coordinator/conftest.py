@@ -9,7 +9,7 @@ import pytest
 
 from gnomon_coordinator.coordination import Coordination
 from gnomon_coordinator.effects import Assign, Close, Connect, Effect, Fork, Kill, Papers, Send, Tell
-from gnomon_coordinator.messages import PairSaid, Said, Task
+from gnomon_coordinator.protocol import PairSaid, Said, Task
 from gnomon_coordinator.table import Kind, Status
 from gnomon_core.blocks import Block, Layers
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gnomon_coordinator.effects import Papers
-from gnomon_coordinator.messages import PairSaid, Task
+from gnomon_coordinator.protocol import PairSaid, Task
 from gnomon_coordinator.table import Kind, Status
 
 WITH_S1 = PairSaid("s1", (1, 2), (0, 1))

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from gnomon_coordinator.effects import Papers
-from gnomon_coordinator.fields import BadMessageError
-from gnomon_coordinator.messages import Change, Task
+from gnomon_coordinator.protocol import BadMessageError, Change, Task
 from gnomon_coordinator.table import Status
 
 MakeTask = Callable[..., Task]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from gnomon_coordinator.messages import Change, Task
+from gnomon_coordinator.protocol import Change, Task
 from gnomon_coordinator.table import Status
 
 MakeTask = Callable[..., Task]

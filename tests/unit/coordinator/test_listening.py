@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from gnomon_coordinator.node.listening import Listening
+from gnomon_coordinator.node.pod_sockets import Listening
 
 
 def listener() -> socket.socket:

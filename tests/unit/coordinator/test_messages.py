@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_coordinator.fields import BadMessageError
-from gnomon_coordinator.messages import PairSaid, read_change, read_said, read_task
+from gnomon_coordinator.protocol import BadMessageError, PairSaid, read_change, read_said, read_task
 
 REGISTERED = {
     "say": "registered",

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from gnomon_coordinator import promotions
+from gnomon_coordinator import shadow_lifecycle as promotions
 from gnomon_coordinator.effects import Papers, Send
-from gnomon_coordinator.fields import BadMessageError
-from gnomon_coordinator.messages import PairSaid, Task, read_said
+from gnomon_coordinator.protocol import BadMessageError, PairSaid, Task, read_said
 from gnomon_coordinator.table import Kind, Status
 
 MakeTask = Callable[..., Task]
@@ -113,7 +112,7 @@ def test_what_was_a_shadow_may_have_one(node: Node, task: MakeTask) -> None:
 
 def test_one_that_is_changing_is_promoted_when_it_has_changed(node: Node) -> None:
     node.paired()
-    from gnomon_coordinator.messages import Change  # noqa: PLC0415 - of this test alone
+    from gnomon_coordinator.protocol import Change  # noqa: PLC0415 - of this test alone
 
     node.coordination.change("s1", Change(1, (0,), (2, 3), (0, 1)), node.now_s)
     node._carry_out()

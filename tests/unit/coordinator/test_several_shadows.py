@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from gnomon_coordinator.messages import Change, PairSaid, Task
+from gnomon_coordinator.protocol import Change, PairSaid, Task
 from gnomon_coordinator.table import Kind, Status
 
 WITH_S1 = PairSaid("s1", (1, 2), (0, 1))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from gnomon_coordinator.messages import Task
+from gnomon_coordinator.protocol import Task
 from gnomon_coordinator.table import Kind, Status
 
 MakeTask = Callable[..., Task]

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from gnomon_coordinator.effects import Papers, Send
-from gnomon_coordinator.fields import Way
-from gnomon_coordinator.messages import PairSaid, Task
+from gnomon_coordinator.protocol import PairSaid, Task, Way
 from gnomon_coordinator.table import Kind, Status
 
 MakeTask = Callable[..., Task]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gnomon_coordinator.effects import Papers
-from gnomon_coordinator.messages import Task
+from gnomon_coordinator.protocol import Task
 from gnomon_coordinator.table import Kind, Status
 from gnomon_core.pairs import MAX_SHADOWS
 

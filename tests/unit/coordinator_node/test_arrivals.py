@@ -11,7 +11,8 @@ from typing import cast
 
 import pytest
 
-from gnomon_coordinator.node import arrivals, listening
+from gnomon_coordinator.node import arrivals
+from gnomon_coordinator.node import pod_sockets as listening
 from gnomon_coordinator.node.arrivals import Arrivals
 from gnomon_coordinator.node.shadows import Shadow, Shadows
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL

@@ -10,8 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
 from gnomon_coordinator.node.control import Control
-from gnomon_coordinator.node.epochs import Epochs
-from gnomon_coordinator.node.news import News
+from gnomon_coordinator.node.pod_sockets import Epochs, News
 from gnomon_coordinator.node.shadows import Shadows
 from tests.waiting import until
 

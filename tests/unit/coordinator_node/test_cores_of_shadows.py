@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from gnomon_coordinator.node.bodies import Bodies
-from gnomon_coordinator.node.cpus import Cpus
-from gnomon_coordinator.node.pool import Ears, Pool
+from gnomon_coordinator.node.pool import Cpus, Ears, Pool
 from gnomon_coordinator.node.shadows import Shadows
 from gnomon_coordinator.node.wishes import Wish
 from gnomon_core.errors import GnomonError

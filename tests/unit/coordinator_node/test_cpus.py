@@ -1,6 +1,6 @@
 """Which CPUs a Shadow gets."""
 
-from gnomon_coordinator.node.cpus import Cpus
+from gnomon_coordinator.node.pool import Cpus
 
 
 def test_the_example_of_the_module() -> None:

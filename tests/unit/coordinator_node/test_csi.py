@@ -1,6 +1,6 @@
 """What the kubelet and the node's plugin say to each other."""
 
-from gnomon_coordinator.node import csi
+from gnomon_coordinator.node import volumes as csi
 
 
 def test_a_publish_request_says_the_same_when_it_is_read_again() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_coordinator.node.epochs import Epochs, file_of
+from gnomon_coordinator.node.pod_sockets import Epochs, file_of
 from gnomon_core.errors import GnomonError
 
 

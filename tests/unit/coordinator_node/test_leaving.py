@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from gnomon_coordinator.node.leaving import SETTLED_S as INSTALLED_SETTLED_S
-from gnomon_coordinator.node.leaving import Leaving
+from gnomon_coordinator.node.pod_sockets import SETTLED_S as INSTALLED_SETTLED_S
+from gnomon_coordinator.node.pod_sockets import Leaving
 
 LONGEST_S, SETTLED_S = 50.0, 40.0
 BOTH, ONE, NONE = {"u-1", "u-2"}, {"u-1"}, set[str]()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gnomon_coordinator.node.news import News
+from gnomon_coordinator.node.pod_sockets import News
 
 
 async def waits(news: News, incarnation: str, version: int, patience_s: float = 60.0) -> bool:

@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from gnomon_core.buffer_plans import heard, told
-from gnomon_core.scaling import SetBufferPlan
+from gnomon_core.scaling import SetBufferPlan, plan_from_json, plan_to_json
 
 
 @pytest.mark.parametrize("plan", [SetBufferPlan(8, 0.05), SetBufferPlan(1, 0.0), SetBufferPlan(32, 1 / 3)])
 def test_what_is_told_is_heard(plan: SetBufferPlan) -> None:
-    assert heard(json.loads(json.dumps(told(plan)))) == plan
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
 
 def test_what_is_told_besides_does_not_matter() -> None:
-    assert heard({"policy": "batch", "max_batch": 4, "max_wait_s": 0}) == SetBufferPlan(4, 0.0)
+    assert plan_from_json({"policy": "batch", "max_batch": 4, "max_wait_s": 0}) == SetBufferPlan(4, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -43,4 +42,4 @@ def test_what_is_told_besides_does_not_matter() -> None:
 )
 def test_what_is_no_plan_is_refused(said: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError, OverflowError)):
-        heard(said)
+        plan_from_json(said)

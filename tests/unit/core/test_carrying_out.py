@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gnomon_core.carrying_out import CarryingOut, PartlyRefused
+from gnomon_core.actuation import CarryingOut, PartlyRefused
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import Action, CreateBody, CreateShadow, DestroyBody, Resize

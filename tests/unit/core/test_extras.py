@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from gnomon_core.extras import how_to_install
+from gnomon_core.packaging import how_to_install
 
 ROOT = Path(__file__).parents[3]
 PARTS = (

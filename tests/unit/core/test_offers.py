@@ -8,7 +8,7 @@ import pytest
 
 from gnomon_autoscaler.registry import BUILT_IN, SCALING, provided, scaling_policy
 from gnomon_core.errors import GnomonError
-from gnomon_core.offers import GROUPS, described, refuse_strays
+from gnomon_core.policy_registry import GROUPS, described, refuse_strays
 from gnomon_core.settings import Settings, read_settings
 from gnomon_gateway.scheduling.registry import SCHEDULING, scheduling_policy
 
@@ -16,8 +16,8 @@ MODULE = """
 from dataclasses import dataclass
 
 from gnomon_autoscaler import BUILT_IN, Offer
-from gnomon_core.offers import own_settings
-from gnomon_core.setting_readers import integer
+from gnomon_core.policy_registry import own_settings
+from gnomon_core.settings import integer
 from gnomon_core.settings import Setting
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from gnomon_core.pairs import MAX_SHADOWS, Pair
-from gnomon_core.told_pairs import ELSEWHERE, heard, shadows_of, told
+from gnomon_core.pairs import ELSEWHERE, MAX_SHADOWS, Pair, pair_from_json, pair_to_json, shadows_of
 from gnomon_core.wire import Frame, Kind
 
 HOME, AFAR = Pair(2, (1, 2), (0, 1, 1, 2)), Pair(1, (1, 2), (0, 0, 1, 1), ELSEWHERE)
-SAID = {"shadow": "s-1", **told(HOME)}
+SAID = {"shadow": "s-1", **pair_to_json(HOME)}
 
 
 def result(head: Any) -> Frame:
@@ -20,10 +19,10 @@ def result(head: Any) -> Frame:
 
 
 def test_shadows_are_read_in_the_order_of_their_rows() -> None:
-    said = [{"shadow": name, **told(pair)} for name, pair in (("s-2", AFAR), ("s-1", HOME))]
+    said = [{"shadow": name, **pair_to_json(pair)} for name, pair in (("s-2", AFAR), ("s-1", HOME))]
     found = shadows_of(result({"outputs": [], "shadows": said}))
     assert list(found.items()) == [("s-2", AFAR), ("s-1", HOME)]
-    assert heard(json.loads(json.dumps(told(AFAR)))) == AFAR
+    assert pair_from_json(json.loads(json.dumps(pair_to_json(AFAR)))) == AFAR
 
 
 @pytest.mark.parametrize(
@@ -37,7 +36,7 @@ def test_shadows_are_read_in_the_order_of_their_rows() -> None:
         {"shadows": 3},
         {"shadows": {"s-1": {}}},
         {"shadows": ["s-1"]},
-        {"shadows": [told(HOME)]},
+        {"shadows": [pair_to_json(HOME)]},
         {"shadows": [SAID | {"cores": 0}]},
         {"shadows": [SAID | {"cores": 1 << 40}]},
         {"shadows": [SAID | {"cores": float("inf")}]},

@@ -21,11 +21,9 @@ from gnomon_runtime.engine.weights import LoadedWeights
 from gnomon_runtime.pair.buffers import OwnBuffer
 from gnomon_runtime.pair.headers import Kind, Message, encode
 from gnomon_runtime.pair.link import Outcome
-from gnomon_runtime.pair.partner import Partner
-from gnomon_runtime.pair.patience import Predictions
-from gnomon_runtime.pair.remote_link import RemoteLink
+from gnomon_runtime.pair.partner import Partner, Predictions
+from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, Outgoing, RemoteLink
 from gnomon_runtime.pair.split_model import SplitModel
-from gnomon_runtime.pair.stream import SWITCHING, Incoming, Outgoing
 
 WEIGHTS = {"w": torch.arange(16.0).reshape(4, 4) / 8 - 1}
 CALLS: list[tuple[Any, ...]] = [

@@ -18,8 +18,7 @@ from gnomon_runtime.engine.segments import Flow, Segment
 from gnomon_runtime.engine.weights import LoadedWeights
 from gnomon_runtime.pair.headers import MAX_BYTES, Kind, Message
 from gnomon_runtime.pair.link import Link, Outcome
-from gnomon_runtime.pair.partner import Partner
-from gnomon_runtime.pair.patience import Predictions
+from gnomon_runtime.pair.partner import Partner, Predictions
 from gnomon_runtime.pair.split_model import SplitModel
 
 WEIGHTS = {"w": torch.arange(16.0).reshape(4, 4) / 8 - 1, "v": torch.arange(16.0).reshape(4, 4) / 16}

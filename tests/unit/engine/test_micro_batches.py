@@ -23,7 +23,7 @@ from gnomon_runtime.pair.buffers import OwnBuffer
 from gnomon_runtime.pair.headers import Kind as Say
 from gnomon_runtime.pair.headers import Message, encode
 from gnomon_runtime.pair.micro_batches import BlocksApplication
-from gnomon_runtime.pair.stream import SWITCHING, Incoming, Outgoing
+from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, Outgoing
 
 pytestmark = pytest.mark.torch
 
@@ -196,7 +196,7 @@ def test_nonsense_ends_the_connection_and_nothing_else(folder: Path, noise: byte
 
 
 def test_a_body_that_stalls_in_a_message_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnomon_runtime.pair.stream_link.STALL_S", 0.2)
+    monkeypatch.setattr("gnomon_runtime.pair.remote_link.STALL_S", 0.2)
     with serving(folder, (0,)) as served:
         client = served.connect()
         client.connection.sendall(encode(client.message(operations(folder, 0, 0), torch.zeros(2, 3, 16, 16))))

@@ -70,7 +70,7 @@ def test_values_and_layouts_arrive(both: tuple[SharedBuffer, SharedBuffer], name
 
 
 def test_every_type_arrives(both: tuple[SharedBuffer, SharedBuffer]) -> None:
-    from gnomon_runtime.engine.datatypes import TORCH_DTYPES  # noqa: PLC0415 - imports torch
+    from gnomon_runtime.engine.torch_support import TORCH_DTYPES  # noqa: PLC0415 - imports torch
 
     tensors = [torch.tensor([[0, 1, 2], [3, 4, 5]]).to(TORCH_DTYPES[name]) for name in DATATYPES]
     arrived = through(both, tensors)

@@ -14,10 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnomon_core import packets
-from gnomon_runtime.pair.approach import address
 from gnomon_runtime.pair.buffers import OwnBuffer
 from gnomon_runtime.pair.headers import HEADER, Kind, Message, NonsenseError, Row, encode, message_bytes, tensor_bytes
-from gnomon_runtime.pair.stream import Incoming, Outgoing, prepare
+from gnomon_runtime.pair.remote_link import Incoming, Outgoing, address, prepare
 
 pytestmark = pytest.mark.torch
 SIZE = 1 << 16

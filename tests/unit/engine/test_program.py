@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.program import BatchSize, Operation, Program, Value, Weight, dump_program
-from gnomon_core.program_reader import parse_program
+from gnomon_core.program import BatchSize, Operation, Program, Value, Weight, dump_program, parse_program
 from gnomon_core.signature import ModelSignature, TensorSpec
 
 SPEC = TensorSpec("x", "FP32", (3,))

@@ -81,7 +81,7 @@ def test_until_the_shadow_has_agreed_the_body_computes_alone(stage: Stage) -> No
 def test_a_shadow_that_refuses_is_gone_with_the_reason(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, answer: bytes, reason: str
 ) -> None:
-    monkeypatch.setattr("gnomon_runtime.pair.approach.CONNECT_S", 0.3)
+    monkeypatch.setattr("gnomon_runtime.pair.remote_link.CONNECT_S", 0.3)
     stage.shadow.answer = answer
     link = stage.link()
     assert select.select([link.fileno()], [], [], 5)[0]

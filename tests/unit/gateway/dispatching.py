@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from gnomon_core.seams import SchedulingPolicy
+from gnomon_core.interfaces import SchedulingPolicy
 from gnomon_core.settings import Settings
-from gnomon_gateway.dispatch.dispatcher import Dispatcher
-from gnomon_gateway.dispatch.effects import Answer, Effect, Send
+from gnomon_gateway.dispatch.dispatcher import Answer, Dispatcher, Effect, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.queueing.request import LaneKey, Request
-from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.scheduling.basic import Immediate
 
 EVENTS = LaneKey("events", "f")
 TENSORS = LaneKey("tensors", "f")

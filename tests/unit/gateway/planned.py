@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_core.offers import Offer
+from gnomon_core.policy_registry import Offer
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.lifecycle.control import ScalingControl
-from gnomon_gateway.lifecycle.elsewhere import Elsewhere
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.functions.context import ScalingControl, Surroundings
+from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.replicas.state_sync import Elsewhere
+from gnomon_gateway.scheduling.basic import Immediate
 from gnomon_gateway.scheduling.registry import BUILT_IN
 from gnomon_gateway.store.sqlite import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted

@@ -11,23 +11,21 @@ from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.interfaces import BatchChannel, Capabilities, InstanceRequest, PlatformListener, Usage
 from gnomon_core.pairs import Pair
-from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import (
     CreateBody,
     CreateShadow,
 )
-from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
-from gnomon_core.seams import BatchChannel
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.lifecycle.deployed import Deployed
-from gnomon_gateway.lifecycle.instances import Instances
-from gnomon_gateway.scheduling.immediate import Immediate
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.deployments import Deployed
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.instances import Instances
+from gnomon_gateway.scheduling.basic import Immediate
 
 NAME = "fn.openfaas-fn"
 PAIR = Pair(2, (1, 2), (0, 1, 1, 2))

@@ -9,8 +9,7 @@ from gnomon_core.scheduling import Dispatch, FleetView, Reject, ScheduleAction, 
 from gnomon_gateway.queueing.queue import Lane
 from gnomon_gateway.queueing.request import LaneKey, Request
 from gnomon_gateway.scheduling.adaptive import TIMER_SLACK_S, Adaptive, AdaptivePaper
-from gnomon_gateway.scheduling.fixed import Fixed
-from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.scheduling.basic import Fixed, Immediate
 
 SLO_S = 0.1
 SMALL = Slot("small", 1, 4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnomon_gateway.dispatch.curve import KEPT_BATCHES, Curve
+from gnomon_gateway.dispatch.latency import KEPT_BATCHES, Curve
 from tests.unit.gateway.test_dispatching_pairs import arrive, largest, make, sizes
 
 FORETOLD = {size: 0.02 * size for size in range(1, 9)}

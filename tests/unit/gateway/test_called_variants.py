@@ -11,13 +11,12 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.pairs import Pair
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
-from gnomon_gateway.dispatch.dispatcher import Dispatcher
-from gnomon_gateway.dispatch.effects import Send
+from gnomon_gateway.dispatch.dispatcher import Dispatcher, Send
+from gnomon_gateway.dispatch.fleet import QUIET_S
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.dispatch.sizing import QUIET_S
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.queueing.request import LaneKey, Request
-from gnomon_gateway.scheduling.immediate import Immediate
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_gateway.scheduling.basic import Immediate
 from tests.unit.gateway.test_profiled_latency import PROFILE
 
 TENSORS, EVENTS, STREAM = LaneKey("tensors", "m"), LaneKey("events", "m/events"), LaneKey("stream", "m/events", solo=True)

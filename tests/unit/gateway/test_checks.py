@@ -13,15 +13,14 @@ from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
-from gnomon_core.offers import Offer
-from gnomon_core.seam_values import Capabilities
-from gnomon_core.seams import SchedulingPolicy
+from gnomon_core.interfaces import Capabilities, SchedulingPolicy
+from gnomon_core.policy_registry import Offer
 from gnomon_core.settings import Settings, read_settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.lifecycle.checks import Checks, Means
-from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.validation import Checks, Means
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.scheduling.fixed import Fixed
+from gnomon_gateway.scheduling.basic import Fixed
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_gateway.store.sqlite import SqliteStore
 

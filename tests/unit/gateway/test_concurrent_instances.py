@@ -1,10 +1,9 @@
 """Instances that execute several batches at once, as the dispatcher uses them."""
 
 from gnomon_core.settings import Settings
-from gnomon_gateway.dispatch.dispatcher import Dispatcher
-from gnomon_gateway.dispatch.effects import Drained, Effect, Send
+from gnomon_gateway.dispatch.dispatcher import Dispatcher, Drained, Effect, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.scheduling.basic import Immediate
 from tests.unit.gateway.dispatching import errors, request, sent
 
 

@@ -14,8 +14,7 @@ from gnomon_core.blocks import Block, Layers
 from gnomon_core.clock import VirtualClock
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.dispatch.profiled import ProfiledLatency
-from gnomon_gateway.lifecycle.corrections import SAVE_EVERY_S, Corrections
+from gnomon_gateway.functions.profiles import SAVE_EVERY_S, Corrections, ProfiledLatency
 
 BLOCK = Block("all", 0, 1, ("x",), ("y",), ("w",), 1000, 8, splittable=True)
 WHOLE = LatencyTable({cores: {batch: 0.01 * batch / cores for batch in (1, 2, 4, 8)} for cores in (1, 2)})

@@ -6,18 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from gnomon_core.interfaces import LatencyModel
 from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import Dispatch, FleetView, QueueView, ScheduleAction
-from gnomon_core.seams import LatencyModel
 from gnomon_core.settings import Settings
-from gnomon_gateway.dispatch.deadlines import Deadlines
-from gnomon_gateway.dispatch.dispatcher import Dispatcher
-from gnomon_gateway.dispatch.effects import Answer, Cancel, Drained, Send
+from gnomon_gateway.dispatch.dispatcher import Answer, Cancel, Deadlines, Dispatcher, Drained, Send, function_removed
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.dispatch.refusals import function_removed
 from gnomon_gateway.queueing.request import ANSWERED, LaneKey, Request
-from gnomon_gateway.scheduling.fixed import Fixed
-from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.scheduling.basic import Fixed, Immediate
 from tests.unit.gateway.dispatching import EVENTS, TENSORS, errors, make, request, sent
 
 

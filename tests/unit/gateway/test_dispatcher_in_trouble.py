@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from gnomon_core.interfaces import LatencyModel
 from gnomon_core.scheduling import Dispatch, FleetView, QueueView, ScheduleAction
-from gnomon_core.seams import LatencyModel
-from gnomon_gateway.dispatch.effects import Cancel
+from gnomon_gateway.dispatch.dispatcher import Cancel
 from gnomon_gateway.queueing.request import ANSWERED, Request
-from gnomon_gateway.scheduling.fixed import Fixed
+from gnomon_gateway.scheduling.basic import Fixed
 from tests.unit.gateway.dispatching import TENSORS, errors, make, request, sent
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from gnomon_core.pairs import Pair
 from gnomon_core.settings import Settings
-from gnomon_gateway.dispatch.dispatcher import Dispatcher
-from gnomon_gateway.dispatch.effects import Answer, Effect, Send
+from gnomon_gateway.dispatch.dispatcher import Answer, Dispatcher, Effect, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.queueing.request import LaneKey, Request
 from gnomon_gateway.scheduling.adaptive import AdaptivePaper
-from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.scheduling.basic import Immediate
 
 LANE = LaneKey("tensors", "m")
 PAIR = Pair(1, (1, 2), (0, 1, 1, 2, 2, 3, 3, 4))

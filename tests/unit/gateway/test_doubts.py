@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from gnomon_core.interfaces import LatencyModel
 from gnomon_core.pairs import Pair
-from gnomon_core.seams import LatencyModel
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.queueing.request import LaneKey, Request
-from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.scheduling.basic import Immediate
 from tests.unit.gateway.dispatching import errors, request, sent
 
 TENSORS = LaneKey("tensors", "f/tensors")

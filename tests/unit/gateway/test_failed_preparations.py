@@ -15,8 +15,8 @@ from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.log_lines import LogQuery
 from gnomon_core.scaling import CreateBody
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
 from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent

@@ -13,8 +13,8 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted

@@ -11,9 +11,9 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.pairs import Pair, together
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.lifecycle.followed_pairs import FollowedPairs, told
-from gnomon_gateway.scheduling.immediate import Immediate
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.replicas.state_sync import FollowedPairs, pairs_to_json
+from gnomon_gateway.scheduling.basic import Immediate
 from tests.unit.ownership.test_queue_changes_hands import OneInstance
 
 ONE, TWO = Pair(2, (1, 2), (0, 1)), Pair(1, (1, 2), (0, 0), "node-b")
@@ -29,7 +29,7 @@ async def test_bodies_have_the_shadows_that_were_told_last() -> None:
         return runtime.dispatcher.workers.by_id[body].pair
 
     for table in ({"i": [ONE, TWO], "unknown": [ONE]}, {"i": [ONE], "j": [TWO]}, {"j": [TWO]}, {}):
-        followed.follow(json.loads(json.dumps(told(table))))
+        followed.follow(json.loads(json.dumps(pairs_to_json(table))))
         for body in ("i", "j"):
             assert pair_of(body) == together(tuple(table.get(body, ())))
     runtime.close()

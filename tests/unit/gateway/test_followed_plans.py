@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.scaling import SetBufferPlan
-from gnomon_gateway.lifecycle.followed_plans import follow, told
+from gnomon_gateway.replicas.state_sync import follow, plans_to_json
 from tests.unit.gateway.planned import OTHER_PLAN, PLAN, Planned, deployment
 from tests.unit.gateway.shadow_stage import NAME
 
@@ -28,7 +28,7 @@ async def replica(tmp_path: Path) -> AsyncIterator[Planned]:
 
 def hear(replica: Planned, plans: Mapping[str, SetBufferPlan]) -> None:
     """The leader tells this table."""
-    follow(replica.instances, json.loads(json.dumps(told(plans))))
+    follow(replica.instances, json.loads(json.dumps(plans_to_json(plans))))
 
 
 async def test_functions_have_the_plans_that_were_told_last(replica: Planned) -> None:
@@ -68,7 +68,7 @@ async def test_who_leads_next_tells_what_it_has_followed(replica: Planned) -> No
     replica.leads = True
     await replica.manager.lead()
     assert replica.bounds() == (4, 0.05)
-    assert told(replica.instances.plans()) == told({NAME: PLAN})
+    assert plans_to_json(replica.instances.plans()) == plans_to_json({NAME: PLAN})
 
 
 @pytest.mark.parametrize(

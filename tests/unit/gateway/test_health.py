@@ -10,9 +10,9 @@ from gnomon_core.settings import Settings
 from gnomon_core.wire import Frame
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.scheduling.immediate import Immediate
-from gnomon_gateway.serving import health
-from gnomon_gateway.serving.health import Health
+from gnomon_gateway.functions import health
+from gnomon_gateway.functions.health import Health
+from gnomon_gateway.scheduling.basic import Immediate
 
 
 class Played:

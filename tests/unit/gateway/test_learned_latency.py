@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnomon_core.pairs import Pair
-from gnomon_gateway.dispatch.curve import never_falling
-from gnomon_gateway.dispatch.latency import GivenLatency, LearnedLatency
+from gnomon_gateway.dispatch.latency import GivenLatency, LearnedLatency, never_falling
 
 
 class Profile:

@@ -14,12 +14,11 @@ from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.lifecycle.deployed import Deployed
-from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
-from gnomon_gateway.lifecycle.reporting import Reporter
+from gnomon_gateway.functions.deployments import Deployed
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.queueing.request import Request
-from gnomon_gateway.scheduling.immediate import Immediate
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_gateway.replicas.state_sync import Elsewhere, Lost, Reporter
+from gnomon_gateway.scheduling.basic import Immediate
 from tests.unit.ownership.test_queue_changes_hands import Client, OneInstance, turn
 
 NAME = "f.openfaas-fn"

@@ -16,13 +16,12 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
 from gnomon_core.scaling import CreateBody, SetBufferPlan
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.dispatch.profiled import ProfiledLatency
-from gnomon_gateway.lifecycle import measurements
-from gnomon_gateway.lifecycle.corrections import Corrections
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.functions import measurements
+from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import Corrections, ProfiledLatency
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_gateway.store.sqlite import SqliteStore
 from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
 from tests.waiting import until

@@ -3,13 +3,11 @@
 import pytest
 
 from gnomon_core.settings import Settings
-from gnomon_gateway.dispatch.dispatcher import Dispatcher
-from gnomon_gateway.dispatch.effects import Answer, Effect, Send
+from gnomon_gateway.dispatch.dispatcher import Answer, Dispatcher, Effect, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.dispatch.quarantine import KEPT_S, MOST, Quarantine
-from gnomon_gateway.queueing.batch import Batch
-from gnomon_gateway.queueing.request import LaneKey, Request
-from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.queueing.request import Batch, LaneKey, Request
+from gnomon_gateway.scheduling.basic import Immediate
 
 EVENTS = LaneKey("events", "f")
 

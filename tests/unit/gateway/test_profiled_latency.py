@@ -11,7 +11,7 @@ from gnomon_core.blocks import Block, Layers
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
 from gnomon_gateway.dispatch.latency import MANY_PAIRS, LearnedLatency
-from gnomon_gateway.dispatch.profiled import Corrected, ProfiledLatency
+from gnomon_gateway.functions.profiles import Corrected, ProfiledLatency
 
 PER_SAMPLE_S = (0.001, 0.004, 0.004, 0.001)
 

@@ -18,10 +18,9 @@ from gnomon_core.wire import Frame, decode, encode
 from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation
 from gnomon_gateway.asynchronous.retries import DEFAULT_RULE
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
 from gnomon_gateway.inside_call import Invoker
-from gnomon_gateway.scheduling.immediate import Immediate
-from gnomon_gateway.serving.directory import no_such_function
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_gateway.scheduling.basic import Immediate
 
 MODEL = ModelSignature("m", "1", (TensorSpec("x", "FP32", (2,)),), (TensorSpec("y", "FP32", (2,)),))
 TENSORS = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}).encode()

@@ -7,9 +7,9 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
+from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import ChangeShadow, CreateBody, CreateShadow, DestroyBody, PromoteShadow, Resize
-from gnomon_core.seam_values import InstanceRequest
 from tests.unit.gateway.shadow_stage import NAME, OTHER, PAIR, Scripted, Stage
 
 

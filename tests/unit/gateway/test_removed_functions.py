@@ -12,16 +12,16 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import CreateBody, CreateShadow
-from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.dispatch.dispatcher import function_removed
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.dispatch.refusals import function_removed
-from gnomon_gateway.lifecycle.deployed import Deployed
+from gnomon_gateway.functions.deployments import Deployed
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.queueing.request import Request
-from gnomon_gateway.scheduling.immediate import Immediate
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_gateway.scheduling.basic import Immediate
 from tests.unit.gateway.shadow_stage import NAME, PAIR, Lasting, Scripted, Silent, Stage
 
 

@@ -5,8 +5,7 @@ import re
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.call_id import new_call_id
-from gnomon_gateway.headers import UnfitHeadersError, named_by_connection, response_lines
+from gnomon_gateway.http.headers import UnfitHeadersError, named_by_connection, new_call_id, response_lines
 from gnomon_gateway.invoke import read_deadline_s
 from gnomon_gateway.routes import ROUTES, Access, access
 

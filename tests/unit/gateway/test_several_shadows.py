@@ -9,12 +9,11 @@ import pytest
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import Pair, together
 from gnomon_core.wire import Frame, Kind
+from gnomon_gateway.dispatch.fleet import Workers
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.dispatch.profiled import ProfiledLatency
-from gnomon_gateway.dispatch.workers import Workers
-from gnomon_gateway.queueing.batch import Batch
-from gnomon_gateway.queueing.request import LaneKey, Request
-from gnomon_gateway.serving.pair_metrics import PairMetrics
+from gnomon_gateway.functions.metrics import PairMetrics
+from gnomon_gateway.functions.profiles import ProfiledLatency
+from gnomon_gateway.queueing.request import Batch, LaneKey, Request
 from tests.made_up_models import BlockPlan, made_up_profile
 
 ONE, TWO = Pair(1, (0, 1), (0, 1, 1, 1)), Pair(2, (0, 1), (0, 0, 1, 2))

@@ -18,8 +18,8 @@ from gnomon_core.scaling import (
     SetBufferPlan,
 )
 from gnomon_core.signature import ModelSignature
-from gnomon_gateway.lifecycle.reporting import document
-from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.replicas.state_sync import document
+from gnomon_gateway.scheduling.basic import Immediate
 from tests.unit.gateway.shadow_stage import NAME, OTHER, PAIR, Silent, Stage
 
 

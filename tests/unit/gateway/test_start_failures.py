@@ -13,14 +13,14 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, read_deployment
+from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.log_lines import LogQuery
 from gnomon_core.scaling import CreateBody
-from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.lifecycle.start_failures import StartFailures, summary
-from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.start_failures import StartFailures, summary
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.store.sqlite import SqliteStore

@@ -11,14 +11,14 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.interfaces import StoredFunction
 from gnomon_core.log_lines import LogQuery
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.seam_values import StoredFunction
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.lifecycle.elsewhere import Elsewhere
-from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.logs import LogBook
+from gnomon_gateway.replicas.state_sync import Elsewhere
 from gnomon_gateway.store.sqlite import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted
 from tests.unit.gateway.test_models_measured_anew import MODEL, OTHER, profile

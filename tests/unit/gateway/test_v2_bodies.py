@@ -12,8 +12,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature, TensorSpec
-from gnomon_gateway.v2.answers import error_body
-from gnomon_gateway.v2.infer import Infer, read_request, write_answer
+from gnomon_gateway.v2.messages import Infer, error_body, read_request, write_answer
 
 SIGNATURE = ModelSignature(
     "m",

@@ -10,8 +10,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_core.log_lines import LogLine, LogQuery
-from gnomon_gateway.log_sources import Logs
-from gnomon_gateway.logs import LogBook
+from gnomon_gateway.logs import LogBook, Logs
 
 KEY = FunctionKey("fn")
 ALL = LogQuery(KEY)

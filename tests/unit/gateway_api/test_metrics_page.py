@@ -15,14 +15,18 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_core.settings import read_settings
 from gnomon_core.wire import Frame, Kind
-from gnomon_gateway.histogram import Histogram
-from gnomon_gateway.loop_lag import PERIOD_S, LoopLag
-from gnomon_gateway.metrics import FunctionReading, GatewayCollector, MetricsPage
-from gnomon_gateway.openfaas.measured import BOUNDS_S, ControlCounters
-from gnomon_gateway.queueing.batch import Batch
-from gnomon_gateway.queueing.request import LaneKey, Request
+from gnomon_gateway.functions.metrics import MOST_CODES, FunctionMetrics, Histogram
+from gnomon_gateway.metrics import (
+    API_BOUNDS_S,
+    PERIOD_S,
+    ControlCounters,
+    FunctionReading,
+    GatewayCollector,
+    LoopLag,
+    MetricsPage,
+)
+from gnomon_gateway.queueing.request import Batch, LaneKey, Request
 from gnomon_gateway.routes import ANY, ROUTES
-from gnomon_gateway.serving.metrics import MOST_CODES, FunctionMetrics
 from tests.waiting import until
 
 
@@ -117,7 +121,7 @@ def test_the_page_does_not_grow_by_what_strangers_ask() -> None:
             for status in (401, 403, 404 if method not in route.methods else 401):
                 control.observe(method, path, status, 0.01)
     grown = len(samples(control=control)) - before
-    per_code = 2 * (len(BOUNDS_S) + 4)
+    per_code = 2 * (len(API_BOUNDS_S) + 4)
     assert grown == 3 * per_code, "one series for each status, whatever the methods and paths"
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gnomon_core.functions import FunctionKey
-from gnomon_core.seam_values import Usage
-from gnomon_gateway.openfaas.usage import UsageMeter
+from gnomon_core.interfaces import Usage
+from gnomon_gateway.api.functions import UsageMeter
 
 FN = FunctionKey("fn")
 

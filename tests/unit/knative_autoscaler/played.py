@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from gnomon_core.dates import rfc3339
-from gnomon_platforms.knative.scaling.configuration import ClusterSettings
-from gnomon_platforms.knative.scaling.objects import PaFacts, RevisionPod, ScaleTarget, SksFacts, pa_facts, sks_facts
-from gnomon_platforms.knative.scaling.planning import PROXY, Demand, Plan, Route, Seen, plan
-from gnomon_platforms.knative.scaling.rules import Rules, rules
-from gnomon_platforms.knative.scaling.steps import serverless_service
+from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
+from gnomon_platforms.knative.autoscaler.objects import PaFacts, RevisionPod, ScaleTarget, SksFacts, pa_facts, sks_facts
+from gnomon_platforms.knative.autoscaler.planning import PROXY, Demand, Plan, Route, Seen, plan
+from gnomon_platforms.knative.autoscaler.rules import Rules, rules
+from gnomon_platforms.knative.autoscaler.steps import serverless_service
 
 EPOCH_S = 1_800_000_000.0
 

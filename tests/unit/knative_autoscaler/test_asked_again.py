@@ -10,11 +10,10 @@ import pytest
 
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.knative.scaling import instances
-from gnomon_platforms.knative.scaling.configuration import ClusterSettings
-from gnomon_platforms.knative.scaling.objects import RevisionPod, ScaleTarget
-from gnomon_platforms.knative.scaling.revision import ScaledRevision
-from gnomon_platforms.knative.scaling.surroundings import Surroundings
+from gnomon_platforms.knative.autoscaler import revision as instances
+from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
+from gnomon_platforms.knative.autoscaler.objects import RevisionPod, ScaleTarget
+from gnomon_platforms.knative.autoscaler.revision import ScaledRevision, Surroundings
 from tests.unit.knative_autoscaler.played import EPOCH_S, Played, pod
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.by_count import cost_of_ending
+from gnomon_autoscaler.replica_policy import cost_of_ending
 from gnomon_core.fleet import InstanceState
 from gnomon_core.settings import Settings
-from gnomon_platforms.knative.scaling.bodies import Bodies
-from gnomon_platforms.knative.scaling.objects import live_revision, revision_pod
+from gnomon_platforms.knative.autoscaler.objects import live_revision, revision_pod
+from gnomon_platforms.knative.autoscaler.revision import Bodies
 from tests.unit.knative_autoscaler.played import pod
 
 SETTINGS = Settings()

@@ -7,14 +7,13 @@ from typing import cast
 
 import pytest
 
-from gnomon_core.carrying_out import PartlyRefused
+from gnomon_core.actuation import PartlyRefused
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import Action, CreateBody, CreateShadow, SetBufferPlan
-from gnomon_platforms.knative.scaling.instances import RevisionInstances
-from gnomon_platforms.knative.scaling.shadows import ShadowAction
-from gnomon_platforms.knative.scaling.surroundings import Surroundings
+from gnomon_platforms.knative.autoscaler.revision import RevisionInstances, Surroundings
+from gnomon_platforms.knative.autoscaler.shadows import ShadowAction
 from tests.unit.knative_autoscaler.played import Played
 
 FIRST, SECOND, THIRD = (CreateShadow(f"f-{number}", Pair(1, (0,), (0, 1))) for number in range(3))

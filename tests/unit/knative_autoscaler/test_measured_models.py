@@ -14,11 +14,9 @@ from gnomon_core.clock import WallClock
 from gnomon_core.errors import bad_request
 from gnomon_core.profiles import REREAD_S, ModelProfile
 from gnomon_core.settings import Settings
-from gnomon_platforms.knative.scaling.configuration import ClusterSettings
-from gnomon_platforms.knative.scaling.measured import PATIENCE_S
-from gnomon_platforms.knative.scaling.objects import ScaleTarget
-from gnomon_platforms.knative.scaling.revision import ScaledRevision
-from gnomon_platforms.knative.scaling.surroundings import Surroundings
+from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
+from gnomon_platforms.knative.autoscaler.objects import ScaleTarget
+from gnomon_platforms.knative.autoscaler.revision import PATIENCE_S, ScaledRevision, Surroundings
 from tests.unit.autoscaler.asyfunc_stage import PROFILE
 from tests.unit.knative_autoscaler.played import EPOCH_S, Played, pod
 from tests.waiting import until

@@ -9,12 +9,11 @@ from gnomon_core.clock import VirtualClock
 from gnomon_core.functions import FunctionKey
 from gnomon_core.scaling import LoadCounters, SetBufferPlan
 from gnomon_core.settings import Settings
+from gnomon_platforms.knative.autoscaler.metrics import Learned
+from gnomon_platforms.knative.autoscaler.objects import PaFacts, pa_facts
+from gnomon_platforms.knative.autoscaler.revision import RevisionInstances, Surroundings
+from gnomon_platforms.knative.autoscaler.status import Outcome, status
 from gnomon_platforms.knative.buffer_status import ANNOTATION, BufferStatus, buffer_of
-from gnomon_platforms.knative.scaling.conditions import Outcome, status
-from gnomon_platforms.knative.scaling.instances import RevisionInstances
-from gnomon_platforms.knative.scaling.objects import PaFacts, pa_facts
-from gnomon_platforms.knative.scaling.signals.learned import Learned
-from gnomon_platforms.knative.scaling.surroundings import Surroundings
 from tests.unit.knative_autoscaler.played import EPOCH_S, Played, pod_autoscaler
 
 PLAN = SetBufferPlan(4, 0.05)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gnomon_platforms.knative.scaling.objects import pa_facts
-from gnomon_platforms.knative.scaling.planning import PROXY, SERVE, plan
+from gnomon_platforms.knative.autoscaler.objects import pa_facts
+from gnomon_platforms.knative.autoscaler.planning import PROXY, SERVE, plan
 from tests.unit.knative_autoscaler.played import Played
 
 ANNOTATION = "autoscaling.knative.dev/"

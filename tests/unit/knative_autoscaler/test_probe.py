@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from gnomon_platforms.knative.scaling import probe
+from gnomon_platforms.knative.autoscaler import status as probe
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

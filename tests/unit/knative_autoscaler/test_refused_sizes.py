@@ -8,15 +8,14 @@ from typing import cast
 
 import pytest
 
-from gnomon_core.carrying_out import PartlyRefused
+from gnomon_core.actuation import PartlyRefused
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.scaling import LoadCounters, Resize
-from gnomon_platforms.knative.scaling.instances import RevisionInstances
-from gnomon_platforms.knative.scaling.objects import RevisionPod
-from gnomon_platforms.knative.scaling.surroundings import Surroundings
-from gnomon_platforms.kubernetes.resizing import REFUSED_S
+from gnomon_platforms.knative.autoscaler.objects import RevisionPod
+from gnomon_platforms.knative.autoscaler.revision import RevisionInstances, Surroundings
+from gnomon_platforms.kubernetes.resources import REFUSED_S
 from tests.unit.knative_autoscaler.played import Played
 
 POD = RevisionPod(

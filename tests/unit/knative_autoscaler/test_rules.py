@@ -7,10 +7,10 @@ import pytest
 from gnomon_autoscaler.registry import scaling_policy
 from gnomon_core.errors import bad_request
 from gnomon_core.settings import Settings
+from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings, cluster_settings
+from gnomon_platforms.knative.autoscaler.objects import Template, live_revision, pa_facts
+from gnomon_platforms.knative.autoscaler.rules import UNBOUNDED, Rules, rules
 from gnomon_platforms.knative.batching.revisions import RevisionReader
-from gnomon_platforms.knative.scaling.configuration import ClusterSettings, cluster_settings
-from gnomon_platforms.knative.scaling.objects import Template, live_revision, pa_facts
-from gnomon_platforms.knative.scaling.rules import UNBOUNDED, Rules, rules
 from tests.unit.knative_autoscaler.played import pod_autoscaler
 from tests.unit.knative_batching.test_revisions import BATCHES, revision
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from gnomon_platforms.knative.scaling.configuration import cluster_settings
-from gnomon_platforms.knative.scaling.objects import Condition, conditions
-from gnomon_platforms.knative.scaling.planning import plan
-from gnomon_platforms.knative.scaling.shadow_condition import Means, shadows
+from gnomon_platforms.knative.autoscaler.configuration import cluster_settings
+from gnomon_platforms.knative.autoscaler.objects import Condition, conditions
+from gnomon_platforms.knative.autoscaler.planning import plan
+from gnomon_platforms.knative.autoscaler.status import Means, shadows
 from tests.unit.knative_autoscaler.played import Played
 
 ALL = Means(allowed=True, mounted=True, told=True, pooled=True)

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.knative.scaling.signals.load import RevisionLoad
-from gnomon_platforms.knative.scaling.signals.stat import PodStat, read_stat
-from gnomon_platforms.knative.scaling.signals.waiting import beside, told, waiting
+from gnomon_platforms.knative.autoscaler.metrics import PodStat, RevisionLoad, beside, read_stat, waiting, waiting_to_text
 
 # A line as queue-proxy of Knative 1.23 sent it: a pod's name, 2.5 requests on average of which 1.0 proxied, 40 and 20 a second.
 PAGE = """# HELP kn_revision_request_queued Number of requests currently queued in the activator waiting for capacity
@@ -128,7 +126,7 @@ def test_a_pause_of_whoever_asks_is_no_load() -> None:
 
 def test_what_a_gateway_tells_is_read_as_what_activators_tell() -> None:
     one, other = FunctionKey("f-00001", "users"), FunctionKey("g-00001", "users")
-    page = told({one: 7}, {one: 70, other: 3})
+    page = waiting_to_text({one: 7}, {one: 70, other: 3})
     assert waiting(page) == {one: 7.0}
     assert beside(page) == {one: 70.0, other: 3.0}
     assert beside(PAGE) == {}

@@ -12,8 +12,8 @@ from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.profiles import REREAD_S, ModelProfile
 from gnomon_core.settings import Settings, read_settings
-from gnomon_platforms.knative.scaling.measured import READERS, Measured
-from gnomon_profiler import bucket
+from gnomon_platforms.knative.autoscaler.revision import READERS, Measured
+from gnomon_profiler import objects as bucket
 from gnomon_profiler.s3 import S3Repository
 from tests.unit.autoscaler.asyfunc_stage import PROFILE
 from tests.waiting import until

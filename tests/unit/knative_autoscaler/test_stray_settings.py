@@ -10,12 +10,12 @@ from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_cli.knative import ClassScaling, capabilities
 from gnomon_cli.knative_gateway import ScaledByClass
 from gnomon_core.settings import Settings
-from gnomon_gateway.lifecycle.checks import scheduler_of
+from gnomon_gateway.functions.validation import scheduler_of
 from gnomon_gateway.scheduling.registry import SCHEDULING
+from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
+from gnomon_platforms.knative.autoscaler.objects import pa_facts
+from gnomon_platforms.knative.autoscaler.rules import Rules, rules
 from gnomon_platforms.knative.batching.revisions import RevisionReader
-from gnomon_platforms.knative.scaling.configuration import ClusterSettings
-from gnomon_platforms.knative.scaling.objects import pa_facts
-from gnomon_platforms.knative.scaling.rules import Rules, rules
 from tests.unit.knative_autoscaler.played import pod_autoscaler
 from tests.unit.knative_batching.test_revisions import BATCHES, revision
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnomon_platforms.knative.scaling.planning import PROXY
+from gnomon_platforms.knative.autoscaler.planning import PROXY
 from tests.unit.knative_autoscaler.played import Played
 
 K = "autoscaling.knative.dev/"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-from gnomon_platforms.knative.scaling.configuration import ClusterSettings
-from gnomon_platforms.knative.scaling.instances import RevisionInstances
-from gnomon_platforms.knative.scaling.objects import LiveRevision
-from gnomon_platforms.knative.scaling.surroundings import Surroundings
+from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
+from gnomon_platforms.knative.autoscaler.objects import LiveRevision
+from gnomon_platforms.knative.autoscaler.revision import RevisionInstances, Surroundings
 from tests.unit.knative_autoscaler.played import Played
 
 

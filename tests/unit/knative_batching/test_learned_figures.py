@@ -14,10 +14,18 @@ from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.scheduling.immediate import Immediate
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
-from gnomon_platforms.knative.scaling.signals.learned import MOST_BATCH, SECONDS, SPREAD, Learned, learned, told
-from gnomon_platforms.knative.scaling.signals.waiting import FIGURE, waiting
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_platforms.knative.autoscaler.metrics import (
+    FIGURE,
+    MOST_BATCH,
+    SECONDS,
+    SPREAD,
+    Learned,
+    learned,
+    learned_to_text,
+    waiting,
+)
 from tests.integration.knative_batching.test_revision_requests import Telling
 
 F, G, OTHER = FunctionKey("f-00001", "users"), FunctionKey("g-00001", "users"), FunctionKey("f-00001", "others")
@@ -89,7 +97,7 @@ KEYS = st.sampled_from([F, G, OTHER])
 
 @given(st.dictionaries(KEYS, st.tuples(CURVES, st.floats(min_value=0.0, max_value=1e3))))
 def test_what_is_told_is_read(said: dict[FunctionKey, tuple[list[float], float]]) -> None:
-    page = told({key: Learned(tuple(curve), spread) for key, (curve, spread) in said.items()})
+    page = learned_to_text({key: Learned(tuple(curve), spread) for key, (curve, spread) in said.items()})
     found = learned(f"# TYPE other gauge\nother 1\n{page}{FIGURE}{{}} 1\n")
     assert found.keys() == said.keys()
     for key, (curve, spread) in said.items():

@@ -11,8 +11,7 @@ import pytest
 from gnomon_core.functions import read_deployment
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import Settings
-from gnomon_platforms.knative.batching.plans import in_force
-from gnomon_platforms.knative.batching.revisions import RevisionFacts, RevisionReader
+from gnomon_platforms.knative.batching.revisions import RevisionFacts, RevisionReader, in_force
 from gnomon_platforms.knative.buffer_status import ANNOTATION, MOST_BYTES, BufferStatus, buffer_of, told_with
 from tests.unit.knative_batching.test_revisions import BATCHES, VARIABLE, anything, revision
 

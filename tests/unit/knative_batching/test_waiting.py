@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gnomon_platforms.knative.batching import slots
-from gnomon_platforms.knative.batching.slots import PodName, Waiting
+from gnomon_platforms.knative.batching import channel as slots
+from gnomon_platforms.knative.batching.channel import PodName, Waiting
 from tests.unit.knative_autoscaler.played import pod
 
 POD = pod(cores=2.0)

@@ -9,7 +9,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.knative.ingress.page import Told, page
-from gnomon_platforms.kubernetes.asked import Asked
+from gnomon_platforms.kubernetes.client import Asked
 
 NOTHING = cast("Any", None)
 TOLD = Told(Asked(), lambda: True, NOTHING, NOTHING, "")

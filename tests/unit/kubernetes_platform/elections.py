@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gnomon_core.clock import VirtualClock
-from gnomon_platforms.kubernetes.errors import Refused, Unreachable
-from gnomon_platforms.kubernetes.leader import Leader, Tenure
+from gnomon_platforms.kubernetes.client import Refused, Unreachable
+from gnomon_platforms.kubernetes.lease import Leader, Tenure
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
 

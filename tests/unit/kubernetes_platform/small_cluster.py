@@ -10,8 +10,21 @@ from dataclasses import replace
 from gnomon_core.functions import read_deployment
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
-from gnomon_platforms.kubernetes.objects.removal import CLAIMED_COST, VICTIM_COST, counted, rank
-from gnomon_platforms.openfaas.planning import Claim, Deploy, Release, Remove, Retire, Scale, Serve, Step, Withdraw
+from gnomon_platforms.openfaas.planning import (
+    CLAIMED_COST,
+    VICTIM_COST,
+    Claim,
+    Deploy,
+    Release,
+    Remove,
+    Retire,
+    Scale,
+    Serve,
+    Step,
+    Withdraw,
+    counted,
+    rank,
+)
 
 SPEC = read_deployment({"service": "figlet", "image": "figlet:1"})
 SPARE = replace(pod_facts({"metadata": {"name": "p", "uid": "u"}}), function="figlet", version=1, gated=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.functions import read_deployment
-from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.informer import Change
 from gnomon_platforms.kubernetes.ledger import Ledger
 from gnomon_platforms.kubernetes.nodes import (
     Given,

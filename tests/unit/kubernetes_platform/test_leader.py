@@ -12,8 +12,16 @@ import pytest
 
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.kubernetes.leader import Leader, Tenure, identity_of_process
-from gnomon_platforms.kubernetes.terms import LeaseRecord, LeaseTiming, Observer, lease_record, seconds_to_count_from
+from gnomon_platforms.kubernetes.lease import (
+    Leader,
+    LeaseRecord,
+    LeaseTiming,
+    Observer,
+    Tenure,
+    identity_of_process,
+    lease_record,
+    seconds_to_count_from,
+)
 from gnomon_platforms.kubernetes.writes import Writer
 from tests.unit.kubernetes_platform.elections import LEASE, Candidate, Leases, Machine
 

@@ -6,10 +6,10 @@ import aiohttp
 import pytest
 
 from gnomon_core.functions import read_deployment
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_platforms.beginning import starting
+from gnomon_core.interfaces import InstanceRequest
+from gnomon_platforms.common import starting
 from gnomon_platforms.kubernetes.channel import HttpChannel
-from gnomon_platforms.openfaas.lives import Life
+from gnomon_platforms.openfaas.workloads import Life
 from gnomon_platforms.testing import Recorder
 
 DEPLOYMENT = {"service": "figlet", "image": "figlet:1"}

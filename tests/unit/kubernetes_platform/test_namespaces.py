@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.seam_values import StoredNamespace
+from gnomon_core.interfaces import StoredNamespace
 from gnomon_platforms.kubernetes.writes import Create, Patch
-from gnomon_platforms.openfaas.stored_namespaces import StoredNamespaces, marked, stored_namespace, unmarked
+from gnomon_platforms.openfaas.store import StoredNamespaces, marked, stored_namespace, unmarked
 
 OWNERS = {
     "labels": {"kubernetes.io/metadata.name": "staging", "team": "vision", "istio-injection": "enabled"},

@@ -11,8 +11,8 @@ import pytest
 
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES
-from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST
 from gnomon_platforms.openfaas.planning import (
+    VICTIM_COST,
     Claim,
     Deploy,
     Guard,

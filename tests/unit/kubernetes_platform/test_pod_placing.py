@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.knative.scaling.objects import live_revision
-from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.knative.autoscaler.objects import live_revision
+from gnomon_platforms.kubernetes.informer import Change
 from gnomon_platforms.kubernetes.ledger import Ledger
 from gnomon_platforms.kubernetes.nodes import Given, node_facts, takes
 from gnomon_platforms.kubernetes.objects.placing import placing_of, read_constraints

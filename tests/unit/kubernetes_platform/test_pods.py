@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gnomon_core.fleet import InstanceState
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
-from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST, rank, removable
+from gnomon_platforms.openfaas.planning import VICTIM_COST, rank, removable
 
 
 def document(**status: Any) -> dict[str, Any]:

@@ -15,16 +15,15 @@ from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import read_deployment
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_platforms.beginning import starting
-from gnomon_platforms.kubernetes.cache import Change
+from gnomon_core.interfaces import InstanceRequest
+from gnomon_platforms.common import starting
+from gnomon_platforms.kubernetes.informer import Change
 from gnomon_platforms.kubernetes.nodes import NodeFacts, given_to
-from gnomon_platforms.kubernetes.resizing import REFUSED_S
+from gnomon_platforms.kubernetes.resources import REFUSED_S
 from gnomon_platforms.openfaas import workloads
 from gnomon_platforms.openfaas.planning import Resize, Step
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
-from gnomon_platforms.openfaas.surroundings import Surroundings
-from gnomon_platforms.openfaas.workloads import Workload
+from gnomon_platforms.openfaas.workloads import Surroundings, Workload
 from gnomon_platforms.testing import Recorder
 from tests.pod_process import Process, pod_process
 from tests.unit.kubernetes_platform.small_cluster import deployed, running

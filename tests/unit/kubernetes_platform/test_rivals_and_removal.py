@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 from gnomon_core.functions import FunctionKey, read_deployment
-from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.conflicting_autoscalers import Rival, Rivals, rival
+from gnomon_platforms.kubernetes.informer import Change
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, deployed_function
 from gnomon_platforms.kubernetes.objects.manifests import changed_metadata, deployment, with_creation
 from gnomon_platforms.kubernetes.objects.names import REMOVED_ANNOTATION
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
-from gnomon_platforms.kubernetes.rivals import Rival, Rivals, rival
 from gnomon_platforms.openfaas.planning import Waiting, Wanted, Withdraw, plan
 
 SPEC = read_deployment({"service": "figlet", "image": "figlet:1", "labels": {"team": "vision"}, "annotations": {"topic": "a"}})

@@ -12,7 +12,7 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.launch import Launch, Order, Sandbox
 from gnomon_core.wire import Frame, Kind, encode
 from gnomon_platforms.local.lives import Life, Surroundings
-from gnomon_platforms.local.shadow_lives import ShadowLife
+from gnomon_platforms.local.pairs import ShadowLife
 from gnomon_platforms.testing import Recorder
 
 INSTANCE = Instance("f-1", "f.openfaas-fn", 1, "here", 1, 0, InstanceState.STARTING, 0.0)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_platforms.claims import claimed_cores
+from gnomon_platforms.common import claimed_cores
 from gnomon_platforms.local.nodes import LocalNode
 
 GIB = 2**30

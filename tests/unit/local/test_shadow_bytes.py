@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
+from gnomon_autoscaler.policies.asyfunc.lls import shadow_memory_bytes
 from gnomon_autoscaler.policies.asyfunc.options import Options
-from gnomon_autoscaler.policies.asyfunc.shadow_nodes import shadow_memory_bytes
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
 from gnomon_core.settings import Settings
-from gnomon_platforms.claims import MODEL_OVERHEAD_BYTES, shadow_bytes
+from gnomon_platforms.common import MODEL_OVERHEAD_BYTES, shadow_bytes
 from gnomon_simulator.profiles import modelled
 from tests.made_up_models import BlockPlan, made_up_profile
 

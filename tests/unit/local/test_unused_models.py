@@ -10,7 +10,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_platforms.aws_lambda import recipes as lambda_recipes
-from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_platforms.aws_lambda.resources import LambdaOptions
 from gnomon_platforms.images import ImageTable
 from gnomon_platforms.local import recipes as local_recipes
 from gnomon_platforms.testing import NoModels, NothingBuilt

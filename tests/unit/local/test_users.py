@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.local import users
-from gnomon_platforms.local.users import Users
+from gnomon_platforms.local import recipes as users
+from gnomon_platforms.local.recipes import Users
 
 
 def test_each_function_has_its_own_user_also_after_a_restart(tmp_path: Path) -> None:

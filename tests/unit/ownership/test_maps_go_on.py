@@ -10,8 +10,8 @@ import pytest
 
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.ownership.assigner import LOOK_S, Assigner
-from gnomon_gateway.ownership.peers import Peers
+from gnomon_gateway.replicas.assigner import LOOK_S, Assigner
+from gnomon_gateway.replicas.peers import Peers
 from tests.ownership_boards import MemoryBoard
 
 

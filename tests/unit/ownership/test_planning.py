@@ -6,7 +6,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap, Replica
-from gnomon_gateway.ownership.planning import Attendance, Sighting, next_map
+from gnomon_gateway.replicas.assignment import Attendance, Sighting, next_map
 
 
 def sighting(name: str, *, leaving: bool = False) -> Sighting:

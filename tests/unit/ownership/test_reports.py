@@ -11,10 +11,10 @@ import pytest
 
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.ownership.assigner import Assigner
-from gnomon_gateway.ownership.peers import Peers
-from gnomon_gateway.ownership.replica import ReplicaLife
-from gnomon_gateway.ownership.reports import Reports
+from gnomon_gateway.replicas.assigner import Assigner
+from gnomon_gateway.replicas.peers import Peers
+from gnomon_gateway.replicas.replica import ReplicaLife
+from gnomon_gateway.replicas.reports import Reports
 from tests.ownership_boards import MemoryBoard
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gnomon_core.blocks import Block, Layers
 from gnomon_profiler.measuring.cells import Plan, Subject
-from gnomon_profiler.measuring.machine import Machine
+from gnomon_profiler.measuring.session import Machine
 
 MB = 1_000_000
 LAYERS = Layers(

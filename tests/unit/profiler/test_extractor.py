@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.program import BatchSize
-from gnomon_core.program_reader import parse_program
+from gnomon_core.program import BatchSize, parse_program
 from gnomon_profiler.extractor import Description, capture
 from gnomon_runtime.engine import LoadedProgram, load_program
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
-from gnomon_core.program import Program
-from gnomon_core.program_reader import parse_program
+from gnomon_core.program import Program, parse_program
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.layers_file import check_layers
 from gnomon_profiler.running import Runner

@@ -11,15 +11,11 @@ from typing import Any
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.evidence import Evidence
-from gnomon_core.profiles import ModelProfile
+from gnomon_core.profiles import Evidence, ModelProfile
 from gnomon_profiler.measuring.assembly import Measured, ReadyTimes, Surroundings, assemble
-from gnomon_profiler.measuring.cells import Cell, Plan, loading_sets
-from gnomon_profiler.measuring.fits import fixed_and_per_unit
-from gnomon_profiler.measuring.journal import Journal, spread_of
-from gnomon_profiler.measuring.machine import this_machine
+from gnomon_profiler.measuring.cells import Cell, Plan, fixed_and_per_unit, loading_sets
 from gnomon_profiler.measuring.profiling import Wishes, parse_numbers, plan_for
-from gnomon_profiler.measuring.session import Remaining, Session
+from gnomon_profiler.measuring.session import Journal, Remaining, Session, spread_of, this_machine
 from gnomon_profiler.measuring.store import ProfileStore, read_profile
 from tests.unit.profiler.played_machine import LAYERS, MACHINE, MB, PLAN, Bench, subject
 

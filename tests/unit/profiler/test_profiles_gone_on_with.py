@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_core.evidence import Evidence
-from gnomon_core.profiles import ModelProfile
+from gnomon_core.profiles import Evidence, ModelProfile
 from gnomon_profiler.measuring.assembly import Measured, Surroundings, assemble
 from gnomon_profiler.measuring.cells import Plan
-from gnomon_profiler.measuring.journal import Journal
 from gnomon_profiler.measuring.kept import NOTHING_KEPT, Kept, difference, kept_of
-from gnomon_profiler.measuring.session import Session
+from gnomon_profiler.measuring.session import Journal, Session
 from tests.unit.profiler.played_machine import LAYERS, MACHINE, MB, PLAN, Bench, subject
 
 NOW = {"machine": str(MACHINE), "torch": "2.15", "python": "3.11", "gnomon": "0.9, commit abc", "weights_sha256": "def"}

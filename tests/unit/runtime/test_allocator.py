@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_core.libraries import for_libraries, jemalloc
+from gnomon_core.packaging import for_libraries, jemalloc
 
 PROGRAM = """
 import ctypes, pathlib
-from gnomon_runtime.engine.allocator import keep_freed_memory
+from gnomon_runtime.engine.torch_support import keep_freed_memory
 
 def resident_mib():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20

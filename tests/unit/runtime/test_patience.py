@@ -5,7 +5,7 @@ A miss is the Shadow's once it had the time that it is predicted to take, and no
 
 import pytest
 
-from gnomon_runtime.pair.patience import MAX_CORRECTION, Patience, Predictions, patience, slack
+from gnomon_runtime.pair.partner import MAX_CORRECTION, Patience, Predictions, patience, slack
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_simulator.arrivals import constant, from_trace, poisson, recorded, selected
-from gnomon_simulator.streams import stream
+from gnomon_simulator.events import stream
 from gnomon_simulator.traces import Trace
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_simulator.arrivals import recorded
-from gnomon_simulator.demand import read_demand, stretch
+from gnomon_simulator.arrivals import read_demand, recorded, stretch
 from gnomon_simulator.traces import Trace, read_trace
 
 

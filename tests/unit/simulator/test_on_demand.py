@@ -8,9 +8,8 @@ from gnomon_core.scaling import CreateBody, Decision, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
 from gnomon_simulator.function_plan import FunctionPlan
-from gnomon_simulator.on_demand import INSTANCE, OnDemand, on_demand
 from gnomon_simulator.profiles import Profile
-from gnomon_simulator.results import OK, FunctionResult
+from gnomon_simulator.results import INSTANCE, OK, FunctionResult, OnDemand, on_demand
 from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
 

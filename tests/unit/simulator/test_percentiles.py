@@ -2,7 +2,7 @@
 
 import pytest
 
-from gnomon_simulator.percentiles import percentile, spread_ms
+from gnomon_simulator.results import percentile, spread_ms
 
 
 @pytest.mark.parametrize(("percent", "value"), [(0, 1.0), (1, 1.0), (50, 50.0), (95, 95.0), (99.9, 100.0), (100, 100.0)])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gnomon_core.errors import GnomonError
+from gnomon_simulator.events import stream
 from gnomon_simulator.profiles import Noise, constant, read_profile
-from gnomon_simulator.streams import stream
 
 DOCUMENT: dict[str, Any] = {
     "variant": "v",

@@ -11,7 +11,7 @@ from gnomon_autoscaler import BUILT_IN, Offer
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import Action, CreateBody, CreateShadow, DestroyBody, PromoteShadow
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_platforms.local.container_pool import CONTAINER_BYTES
+from gnomon_platforms.local.recipes import CONTAINER_BYTES
 from gnomon_simulator.arrivals import constant
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import modelled

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnomon_autoscaler.counting import Memory, count_in, moment, whole
+from gnomon_autoscaler.replica_policy import Memory, count_in, moment, whole
 from gnomon_core.scaling import Observation, StateValue
 
 WINDOW_S = 1.0

@@ -11,24 +11,128 @@ A plan holds for as long as the time it was made from, at most an hour (or `gnom
 more or less than it counted on or larger ones are known, when the settings change, and when the arrivals wait in another number
 of queues. The first plan needs 100 arrivals. Without a plan there is no wait for a batch and the number is `lv`'s; the reason
 says why. docs/decisions/0022-batch-policies.md has a worked example.
+
+What a policy that plans remembers of its plan, and whether it still counts on the right service times.
+
+What a policy that plans from the arrivals remembers of them: counts per second of the last hour, in its own memory.
+
+`gnomon/plan-window` names another time than an hour. The history that every policy sees reaches back 300 s; these counts go on
+from where the last decision left them. While nobody asked, as during a restart, nothing is counted: what came before is followed
+by what came after.
 """
 
 from __future__ import annotations
 
 import zlib
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import cast
 
-from gnomon_autoscaler.counting import Memory, Wish, count_in, inner, moment
-from gnomon_autoscaler.policies.batch.counts import BIN_S, Counts, counted
-from gnomon_autoscaler.policies.batch.in_force import InForce
 from gnomon_autoscaler.policies.batch.overload import Overload, overloaded
 from gnomon_autoscaler.policies.batch.plans import RULE, ChangeRule, Evidence, Reference, Task, plan_for, watch
 from gnomon_autoscaler.policies.batch.sizes import all_cores, may_have, own_size, sized, towards_size
 from gnomon_autoscaler.policies.rates import LAST_VALUE_PERIOD_S, Rate
+from gnomon_autoscaler.replica_policy import Memory, Wish, count_in, inner, moment
 from gnomon_autoscaler.wrappers import standard
 from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import Action, Decision, DestroyShadow, Observation, PolicyState, SetBufferPlan, StateValue
 from gnomon_core.settings import Settings
+
+MOVED = 0.1
+MOST_KNOWN = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What was planned, when, for which service times and how long it holds; with `batch` 0, why there is no plan.
+
+    `size` is the instances': cores, or MB where that is what they have. The arrivals are shared among `queues`. `longest` is the
+    largest batch whose service time was known. `rate_rps` and `dispersion` are those of all bins, `active_rps` and
+    `short_dispersion` those of bins that were not idle in short windows, by which jumps are seen.
+    """
+
+    planned_at_s: float
+    holds_s: float
+    service_s: tuple[float, ...]
+    batch: int
+    timeout_s: float
+    instances: int
+    rate_rps: float
+    dispersion: float
+    said: str
+    size: int
+    queues: int
+    longest: int
+    active_rps: float
+    short_dispersion: float
+
+    @staticmethod
+    def of(memory: Memory) -> InForce | None:
+        """As it was remembered. A plan of an earlier version is for one queue, and was made for all sizes that were known."""
+        remembered = memory.get("plan")
+        if not isinstance(remembered, Mapping):
+            return None
+        whole = {"active_rps": remembered.get("rate_rps"), "short_dispersion": remembered.get("dispersion")}
+        kept = {"queues": 1, "longest": MOST_KNOWN, **whole, **remembered}
+        if any(each.name not in kept for each in fields(InForce)):
+            return None
+        return InForce(**{each.name: kept[each.name] for each in fields(InForce)})  # type: ignore[arg-type]
+
+    def moved(self, service_s: Sequence[float]) -> bool:
+        """Whether batches take other times than it counted on, or larger ones are known by now."""
+        if len(service_s) > self.longest:
+            return True
+        pairs = zip(self.service_s[: self.batch], service_s, strict=False)
+        return any(abs(now_s - then_s) > MOVED * then_s for then_s, now_s in pairs)
+
+
+BIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Arrivals per second up to `until_s`; the last `new` of them were not there at the decision before."""
+
+    bins: tuple[float, ...]
+    until_s: float
+    new: int
+
+    @property
+    def seconds(self) -> float:
+        """How long they cover."""
+        return len(self.bins) * BIN_S
+
+    @property
+    def arrivals(self) -> float:
+        """How many there were."""
+        return sum(self.bins)
+
+    @property
+    def latest(self) -> tuple[float, ...]:
+        """The new ones."""
+        return self.bins[len(self.bins) - self.new :]
+
+    def since(self, since_s: float) -> Counts:
+        """Without what came before."""
+        kept = max(0, min(len(self.bins), round((self.until_s - since_s) / BIN_S)))
+        return Counts(self.bins[len(self.bins) - kept :], self.until_s, 0)
+
+
+def counted(memory: Memory, seen: Observation, *, away: bool) -> Counts:
+    """The counts that are remembered and those of the history that have come since, in whole seconds."""
+    history, before = seen.history, memory.get("counts")
+    each = max(1, round(BIN_S / history.bin_s))
+    until_s = moment(memory, "counted_at_s")
+    there = len(history.arrivals)
+    if until_s is not None:
+        there = 0 if away else max(0, min(there, round((history.end_s - until_s) / history.bin_s)))
+    rest = there % each
+    first, last = len(history.arrivals) - there, len(history.arrivals) - rest
+    new = tuple(round(sum(history.arrivals[begin : begin + each]), 3) for begin in range(first, last, each))
+    old = cast("tuple[float, ...]", before) if isinstance(before, tuple) else ()
+    bins = (old + new)[-round(seen.settings.plan_window_s / BIN_S) :]
+    return Counts(bins, history.end_s - rest * history.bin_s, len(new))
+
 
 VERSION = 2
 DEFAULT_SCHEDULERS = {"batch": "fixed", "batch+": "adaptive-fill"}

@@ -4,8 +4,7 @@
 `allowlist` for what may run, `sizes` for how large it may get, `executor` for how it runs, `inplace` for what it saves.
 """
 
-from gnomon_runtime.engine.executor import Executor
-from gnomon_runtime.engine.limits import Limits
-from gnomon_runtime.engine.loading import LoadedProgram, load_program
+from gnomon_runtime.engine.executor import Executor, LoadedProgram, load_program
+from gnomon_runtime.engine.torch_support import Limits
 
 __all__ = ["Executor", "Limits", "LoadedProgram", "load_program"]

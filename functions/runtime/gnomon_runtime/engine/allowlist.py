@@ -26,7 +26,7 @@ from gnomon_core.program import (
     schema_sha256,
     values_in,
 )
-from gnomon_runtime.engine.torch_names import aten, schema_of
+from gnomon_runtime.engine.torch_support import aten, schema_of
 
 _DTYPES = {
     name: getattr(torch, name)

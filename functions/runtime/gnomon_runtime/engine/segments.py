@@ -19,8 +19,8 @@ from torch import Tensor
 from gnomon_core.program import Program
 from gnomon_runtime.engine.allowlist import check_program
 from gnomon_runtime.engine.binding import bind
-from gnomon_runtime.engine.limits import Limits
-from gnomon_runtime.engine.planned import PlannedOperations
+from gnomon_runtime.engine.executor import PlannedOperations
+from gnomon_runtime.engine.torch_support import Limits
 
 MAX_PLANS = 64
 """Forms of input that a segment remembers at once: a peer that invents ever new ones only makes each run a first one."""

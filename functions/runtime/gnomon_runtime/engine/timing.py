@@ -15,11 +15,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gnomon_core.program import Program
-from gnomon_core.program_reader import parse_program
+from gnomon_core.program import Program, parse_program
 from gnomon_core.signature import TensorSpec
-from gnomon_runtime.engine.datatypes import TORCH_DTYPES
 from gnomon_runtime.engine.executor import Executor
+from gnomon_runtime.engine.torch_support import TORCH_DTYPES
 from gnomon_runtime.engine.weights import LoadedWeights, load_weights
 
 _PAGE_BYTES = 4096

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gnomon_core.program import Weight, invalid_program
-from gnomon_runtime.engine.datatypes import TORCH_DTYPES
+from gnomon_runtime.engine.torch_support import TORCH_DTYPES
 
 WeightMode = Literal["shared", "private"]
 ALIGNMENT_BYTES = 64

@@ -15,12 +15,14 @@ import torch
 from gnomon_core import packets
 from gnomon_core.errors import GnomonError
 from gnomon_runtime import linux
-from gnomon_runtime.measuring.latency import measure_latency
-from gnomon_runtime.measuring.loading import measure_loading
-from gnomon_runtime.measuring.memory import measure_memory
-from gnomon_runtime.measuring.network import measure_network
-from gnomon_runtime.measuring.starts import measure_starts
-from gnomon_runtime.measuring.transfer import measure_transfer
+from gnomon_runtime.measuring.measurements import (
+    measure_latency,
+    measure_loading,
+    measure_memory,
+    measure_network,
+    measure_starts,
+    measure_transfer,
+)
 
 Say = Callable[[dict[str, Any]], None]
 MEASURES: Mapping[str, Callable[[Mapping[str, Any], Say], None]] = {

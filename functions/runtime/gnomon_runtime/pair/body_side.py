@@ -20,15 +20,13 @@ from torch import Tensor
 
 from gnomon_core import packets
 from gnomon_core.blocks import Layers
-from gnomon_core.pairs import MAX_SHADOWS, Pair
-from gnomon_core.told_pairs import ELSEWHERE
+from gnomon_core.pairs import ELSEWHERE, MAX_SHADOWS, Pair
 from gnomon_runtime.application import Channel
 from gnomon_runtime.engine import LoadedProgram
 from gnomon_runtime.pair.headers import NonsenseError
 from gnomon_runtime.pair.link import DataPath
 from gnomon_runtime.pair.orders import REFUSALS, Coordination, Duties
-from gnomon_runtime.pair.partner import Partner
-from gnomon_runtime.pair.patience import Predictions
+from gnomon_runtime.pair.partner import Partner, Predictions
 from gnomon_runtime.pair.remote_link import way_to
 from gnomon_runtime.pair.shadow_model import read_layers
 from gnomon_runtime.pair.split_model import RunTiming, SplitModel

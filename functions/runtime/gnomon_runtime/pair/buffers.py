@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gnomon_core import shared_memory
 from gnomon_core.shared_memory import aligned
-from gnomon_runtime.engine.datatypes import TORCH_DTYPES
+from gnomon_runtime.engine.torch_support import TORCH_DTYPES
 from gnomon_runtime.pair.headers import MAX_AXES, MAX_TENSORS, Row
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}

@@ -1,8 +1,8 @@
 """A Shadow that is reached over its instance's HTTP port: the blocks that it holds, for a Body that is on another node.
 
 It is an application like any other: the image's port, probes, token and drain are those of a Body's image. The Body upgrades a
-connection (`gnomon_runtime.pair.stream`), and gets the same answers to the same messages as from a Shadow on its own node. What
-comes is checked before it is computed, because the token may be known to more than one Body.
+connection (`gnomon_runtime.pair.remote_link`), and gets the same answers to the same messages as from a Shadow on its own node.
+What comes is checked before it is computed, because the token may be known to more than one Body.
 
 A Shadow works for one Body. When another connection comes, the one before it is closed: it is the same Body's, which has
 lost it and cannot say so, or that of a Body that has been replaced.
@@ -25,11 +25,11 @@ from gnomon_core.launch import Launch
 from gnomon_core.results import error_result
 from gnomon_core.shared_memory import hand_over_bytes
 from gnomon_core.wire import Frame
-from gnomon_runtime.engine.allocator import keep_freed_memory
+from gnomon_runtime.engine.torch_support import keep_freed_memory
 from gnomon_runtime.pair.headers import Kind as Say
 from gnomon_runtime.pair.headers import Message, NonsenseError
+from gnomon_runtime.pair.remote_link import StreamLink
 from gnomon_runtime.pair.shadow_model import HeldBlocks, computed
-from gnomon_runtime.pair.stream_link import StreamLink
 
 Turn: TypeAlias = Callable[[Callable[[], Message]], Message]
 """Runs something when it is its turn, in the one thread that computes."""

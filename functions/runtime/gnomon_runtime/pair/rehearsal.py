@@ -24,8 +24,8 @@ from gnomon_core import packets
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.program import Operation, Program, Value, Weight, dump_program, schema_sha256
 from gnomon_core.signature import ModelSignature, TensorSpec
-from gnomon_runtime.engine.allocator import keep_freed_memory
 from gnomon_runtime.engine.allowlist import operator_of
+from gnomon_runtime.engine.torch_support import keep_freed_memory
 from gnomon_runtime.pair.shadow_model import HeldBlocks
 
 CHANNELS, SIZE, DEPTH = 16, 16, 12

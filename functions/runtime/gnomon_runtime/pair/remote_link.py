@@ -15,6 +15,34 @@ connection is made once, beside the batches; one that breaks ends the pair, and 
 How long a Shadow takes is counted here, from the hand-over until its answer has come: it says only how long it computed. Example:
 15 ms are foretold, and 10 of work and a wire of 20 each way take 50. The first answer is late after 30; what it took is learned,
 and the next is given 51.
+
+A pair's messages over TCP, for a Shadow on another node than its Body: on the HTTP port of the Shadow's instance, upgraded.
+
+    Body ──GET /gnomon/pair, Authorization: Bearer …, Connection: Upgrade, Upgrade: gnomon-pair/1──▶ Shadow
+    Body ◀──101 Switching Protocols── Shadow                                from here on messages, in both directions
+    Body ──message (gnomon_runtime.pair.headers), then the tensors of its rows──▶ Shadow
+    Body ◀──message, tensors── Shadow
+
+The messages are those of a pair on one node. There the rows say where a tensor lies in a buffer that both sides have mapped;
+here each side has a buffer of its own, and after the message come its first bytes, up to the end of the last tensor. So nothing
+but the beginning of a message has to be parsed, `decode` believes none of the numbers, and a tensor is received where it is
+computed on.
+
+A stream is neither repaired nor searched for the next message: nonsense ends the connection, and with it the pair.
+
+A Shadow's end of the way to a Body on another node: the same as `Link`, over a TCP stream.
+
+A Shadow has nothing to do but its Body's hand-overs. So nobody sends or receives beside it: what has begun to arrive is received
+to its end, and an answer is sent to its end, unless the Body stalls.
+
+    Body     ─ hand-over 6 ─ hand-over 7 ─▶      6 was given up: 7 has been received over its tensors
+    Shadow                         ◀─ answer 7 ─
+
+How a Body comes to a Shadow on another node: a URL and a token become a connection that carries a pair's messages.
+
+    {"do": "pair", …, "url": "http://10.0.3.7:8080", "token": "…"}  ─▶  connect, ask for the upgrade, read 101  ─▶  a stream
+
+Everything here has a time limit; it is done beside the Body's batches.
 """
 
 from __future__ import annotations
@@ -29,15 +57,195 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from torch import Tensor
 
 from gnomon_core import packets
-from gnomon_runtime.pair.approach import address, approach
-from gnomon_runtime.pair.buffers import OwnBuffer
-from gnomon_runtime.pair.headers import Message, NonsenseError
+from gnomon_core.addresses import host_and_port
+from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
+from gnomon_runtime.pair.buffers import OwnBuffer, SharedBuffer
+from gnomon_runtime.pair.headers import HEADER, MAX_BYTES, Message, NonsenseError, decode, encode, message_bytes, tensor_bytes
 from gnomon_runtime.pair.link import MAX_PENDING, DataPath, Link, Outcome
-from gnomon_runtime.pair.stream import Incoming, Outgoing
+
+SWITCHING = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {PAIR_PROTOCOL}\r\n\r\n".encode()
+STALL_S = 10.0
+"""For so long a peer may neither take nor give a byte in the middle of a message. A node that has lost its power says no more."""
+_IDLE_S, _EVERY_S, _TIMES = 5, 2, 3
+"""When nothing is sent for so long, TCP asks whether the other side is still there, so often."""
+
+
+class Incoming:
+    """Messages as they arrive, their tensors in a buffer that is kept."""
+
+    def __init__(self, buffer: SharedBuffer) -> None:
+        self.buffer = buffer
+        self._head = memoryview(bytearray(MAX_BYTES))
+        self._message: Message | None = None
+        self._place = self._head[: HEADER.size]
+        self._filled = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether a message has come in part."""
+        return self._message is not None or self._filled > 0
+
+    def take(self, connection: socket.socket) -> Message | None:
+        """The next message, when all of it has arrived; None when the socket, which must not block, has no more.
+
+        Raises:
+            PeerGoneError: there will be no more.
+            NonsenseError: what came is no message.
+
+        """
+        while (message := self._whole()) is None:
+            try:
+                count = connection.recv_into(self._place[self._filled :])
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                raise packets.PeerGoneError(f"the connection has broken: {error.strerror}") from error
+            if not count:
+                raise packets.PeerGoneError
+            self._filled += count
+        return message
+
+    def _whole(self) -> Message | None:
+        """The message, if it is complete. Finds out what to receive next where it is not."""
+        while self._filled == len(self._place):
+            if self._message is not None:
+                message = self._message
+                self._message, self._place, self._filled = None, self._head[: HEADER.size], 0
+                return message
+            length = message_bytes(self._head[: HEADER.size])
+            if len(self._place) < length:
+                self._place = self._head[:length]
+                continue
+            self._message = decode(bytes(self._place), self.buffer.size_bytes)
+            self._place, self._filled = self.buffer.view(tensor_bytes(self._message)), 0
+        return None
+
+
+class Outgoing:
+    """One message on its way, and the tensors that follow it: nothing is copied together."""
+
+    def __init__(self, message: Message, buffer: SharedBuffer) -> None:
+        self._parts: list[memoryview] = [memoryview(encode(message)), buffer.view(tensor_bytes(message))]
+
+    def push(self, connection: socket.socket) -> bool:
+        """Send what the socket, which must not block, takes now. Whether that was all.
+
+        Raises:
+            PeerGoneError: nobody reads any more.
+
+        """
+        while self._parts:
+            try:
+                sent = connection.sendmsg(self._parts)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise packets.PeerGoneError(f"the connection has broken: {error.strerror}") from error
+            self._parts = _after(self._parts, sent)
+        return True
+
+
+def prepare(connection: socket.socket) -> None:
+    """Make a TCP connection fit for hand-overs: no waiting for more to send, and a peer that has silently gone is noticed."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _EVERY_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _TIMES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1e3 * STALL_S))
+    connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
+
+
+def _after(parts: Sequence[memoryview], sent: int) -> list[memoryview]:
+    """What is left of these when `sent` bytes of them have gone."""
+    left: list[memoryview] = []
+    for part in parts:
+        gone = min(sent, len(part))
+        sent -= gone
+        if gone < len(part):
+            left.append(part[gone:])
+    return left
+
+
+CONNECT_S = 3.0
+MAX_ANSWER_BYTES = 8192
+_PORT = 80
+_END = b"\r\n\r\n"
+
+
+def approach(url: str, token: str) -> socket.socket:
+    """A connection to the Shadow behind this URL, upgraded and not blocking.
+
+    Raises:
+        ValueError: the URL or the token is none.
+        PeerGoneError: nobody is there, or whoever is there refuses.
+
+    """
+    host, port = address(url)
+    if not token.isascii() or not token.isprintable():
+        raise ValueError("a token that no header can hold")
+    until_s = time.monotonic() + CONNECT_S
+    try:
+        connection = socket.create_connection((host, port), CONNECT_S)
+    except OSError as error:
+        raise packets.PeerGoneError(f"{host_and_port(host, port)} cannot be reached: {error}") from error
+    try:
+        connection.sendall(_request(urlsplit(url).netloc, token))
+        _switched(connection, until_s)
+        prepare(connection)
+    except OSError as error:
+        connection.close()
+        if isinstance(error, packets.PeerGoneError):
+            raise
+        raise packets.PeerGoneError(f"{host_and_port(host, port)} does not answer: {error}") from error
+    return connection
+
+
+def address(url: str) -> tuple[str, int]:
+    """Host and port of http://HOST[:PORT].
+
+    Raises:
+        ValueError: it is no such URL.
+
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.username:
+        raise ValueError("the Shadow's url is not http://HOST:PORT")
+    return parts.hostname, parts.port or _PORT
+
+
+def _request(host: str, token: str) -> bytes:
+    lines = (
+        f"GET {PAIR_PATH} HTTP/1.1",
+        f"Host: {host}",
+        f"Authorization: Bearer {token}",
+        "Connection: Upgrade",
+        f"Upgrade: {PAIR_PROTOCOL}",
+    )
+    return "\r\n".join((*lines, "", "")).encode("ascii")
+
+
+def _switched(connection: socket.socket, until_s: float) -> None:
+    """Read the answer, up to its last line and no further."""
+    answer = b""
+    while not answer.endswith(_END):
+        left_s = until_s - time.monotonic()
+        if left_s <= 0 or len(answer) > MAX_ANSWER_BYTES:
+            raise packets.PeerGoneError("the Shadow does not answer the upgrade")
+        connection.settimeout(left_s)
+        # Byte by byte: what comes after the last line is a message, and there is none before one is asked for.
+        byte = connection.recv(1)
+        if not byte:
+            raise packets.PeerGoneError("the Shadow has hung up on the upgrade")
+        answer += byte
+    status = answer.split(b"\r\n", 1)[0].split(b" ", 2)
+    if len(status) < 2 or status[1] != b"101":  # noqa: PLR2004 - version and status
+        raise packets.PeerGoneError(f"the Shadow refuses: {answer.split(_END[:2], 1)[0].decode('latin-1')[:100]}")
 
 
 def way_to(message: Mapping[str, Any], descriptors: list[int]) -> DataPath:
@@ -195,3 +403,60 @@ class RemoteLink(DataPath):
     def _close_descriptors(self) -> None:
         for descriptor in (self._news, self._wake):
             os.close(descriptor)
+
+
+class StreamLink(DataPath):
+    """The data path to the Body at the other end of a connection. `sizes` are those of the buffers, there and back."""
+
+    def __init__(self, connection: socket.socket, sizes: tuple[int, int]) -> None:
+        super().__init__(OwnBuffer(sizes[0]), OwnBuffer(sizes[1]))
+        self._connection = connection
+        self._incoming = Incoming(self.to)
+        self._poll = select.poll()
+
+    def agree(self) -> None:
+        """Answer the upgrade that the Body has asked for.
+
+        Raises:
+            OSError: the Body has gone, or does not read.
+
+        """
+        self._connection.settimeout(STALL_S)
+        self._connection.sendall(SWITCHING)
+        prepare(self._connection)
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def foretell(self) -> None:
+        """Nothing: on the way to another node 0.2 ms are little."""
+
+    def comes(self, wait_s: float) -> bool:
+        """Whether something has come, or the Body has gone, within so long."""
+        return self._await(select.POLLIN, wait_s)
+
+    def send(self, message: Message) -> bool:
+        outgoing = Outgoing(message, self.back)
+        while not outgoing.push(self._connection):
+            if not self._await(select.POLLOUT, STALL_S):
+                raise packets.PeerGoneError("the Body does not read")
+        return True
+
+    def close(self) -> None:
+        self._connection.close()
+        self.to.close()
+        self.back.close()
+
+    def _readable(self, wait_s: float) -> bool:
+        return self.comes(wait_s)
+
+    def _receive(self) -> Message | None:
+        while (message := self._incoming.take(self._connection)) is None and self._incoming.begun:
+            # It comes where the tensors of the one before it are, which must not be computed any more.
+            if not self._await(select.POLLIN, STALL_S):
+                raise packets.PeerGoneError("the Body stalls in the middle of a message")
+        return message
+
+    def _await(self, event: int, wait_s: float) -> bool:
+        self._poll.register(self._connection, event)
+        return bool(self._poll.poll(1e3 * max(0.0, wait_s)))

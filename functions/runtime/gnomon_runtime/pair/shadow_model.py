@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from gnomon_core.blocks import Layers
-from gnomon_core.program_reader import parse_program
+from gnomon_core.program import parse_program
 from gnomon_runtime.engine import Executor, LoadedProgram
 from gnomon_runtime.engine.block_weights import BlockWeights
 from gnomon_runtime.engine.segments import Flow, Segment

@@ -28,14 +28,14 @@ import torch
 
 from gnomon_core import packets
 from gnomon_core.launch import Order as Birth
-from gnomon_runtime.engine.allocator import keep_freed_memory
+from gnomon_runtime.engine.torch_support import keep_freed_memory
 from gnomon_runtime.instance import pin
 from gnomon_runtime.pair.headers import Kind, NonsenseError
 from gnomon_runtime.pair.link import DataPath, Link
 from gnomon_runtime.pair.orders import REFUSALS, Coordination, Duties
 from gnomon_runtime.pair.promotion import Promotion
+from gnomon_runtime.pair.remote_link import StreamLink
 from gnomon_runtime.pair.shadow_model import HeldBlocks, computed
-from gnomon_runtime.pair.stream_link import StreamLink
 
 LOAD_FAILED = 1
 GREETINGS_BYTES = 128

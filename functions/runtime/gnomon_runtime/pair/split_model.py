@@ -31,8 +31,7 @@ from gnomon_runtime.engine.weights import ALIGNMENT_BYTES
 from gnomon_runtime.pair.buffers import joined
 from gnomon_runtime.pair.headers import Message
 from gnomon_runtime.pair.link import Outcome
-from gnomon_runtime.pair.partner import Partner, Share
-from gnomon_runtime.pair.patience import patience, slack
+from gnomon_runtime.pair.partner import Partner, Share, patience, slack
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import boto3
 
-from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_platforms.aws_lambda.resources import LambdaOptions
 from gnomon_platforms.aws_lambda.testing.service import LambdaService
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/gnomon:1"

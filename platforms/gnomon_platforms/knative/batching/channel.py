@@ -7,22 +7,34 @@ queue-proxy counts a batch as one request; it is what keeps a pod until its requ
 takes nothing more: what is under way is answered first, and what was to be sent waits for another.
 
 A Body says with each answer which Shadows its next batch will be computed with: nobody else tells the gateway.
+
+A slot: the right to have one batch under way in a pod of a Revision. It has the cores that its pod has.
+
+    opened ▶ its process is told its cores ▶ takes batches ▶ the pod has others: told again ▶ retired ▶ gone
+
+A pod whose node is about to give it other cores is not sent its first batch before it has them, or a while has passed. With its
+answers a Body says whom it works with: from the next batch on the slot counts with its Shadows.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from gnomon_core.pairs import Pair
-from gnomon_core.told_pairs import shadows_of
+from gnomon_core.addresses import http_url
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.interfaces import PlatformListener
+from gnomon_core.pairs import Pair, shadows_of
 from gnomon_core.wire import Frame
-from gnomon_platforms.provider.channel import Around, Done, ProviderChannel, Stream
-from gnomon_platforms.provider.exchange import Route
+from gnomon_platforms.common import RemoteLife
+from gnomon_platforms.knative.autoscaler.objects import RevisionPod
+from gnomon_platforms.knative.batching.revisions import RevisionFacts
+from gnomon_platforms.provider.channel import Around, Done, ProviderChannel, Route, Stream
 
 
 class PodChannel(ProviderChannel):
-    """See `gnomon_core.seams.BatchChannel`. `on_shadows` gets those that its Body names, before its answer is handed on."""
+    """See `gnomon_core.interfaces.BatchChannel`. `on_shadows` gets those that its Body names, before its answer is handed on."""
 
     keeps_host = True
     believes_marks = False
@@ -68,3 +80,93 @@ class PodChannel(ProviderChannel):
         if not self._closed:
             self._closed = True
             self._on_lost(reason)
+
+
+QUEUE_PORT = 8012
+"""Where queue-proxy takes requests by HTTP/1.1."""
+WAITING_S = 10.0
+"""For so long a ready pod is sent nothing while its node is about to give it other cores."""
+PodName = tuple[str, str]
+
+
+class PodSlot(RemoteLife[PodChannel]):
+    """An instance: a slot in this pod."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        facts: RevisionFacts,
+        pod: RevisionPod,
+        listener: PlatformListener,
+        ended: Callable[[PodSlot], None],
+    ) -> None:
+        super().__init__(instance, listener, ended)
+        self.facts, self.pod = facts, pod
+        self._cores = instance.cores
+
+    def retire(self, reason: str) -> None:
+        """Take nothing more, and end when what is under way has been answered."""
+        if self.channel is None:
+            self.end(reason)
+        else:
+            self.channel.retire(reason)
+
+    def other_cores(self, pod: RevisionPod) -> bool:
+        """Whether its pod has other cores than it was seen with last."""
+        before, self._cores = self._cores, cores_of(pod, self.facts)
+        return before != self._cores
+
+    def resized(self) -> None:
+        """The pod's process knows of its cores: batches are sized by them from now on."""
+        self.instance = replace(self.instance, cores=self._cores)
+        if self.channel is not None and self.instance.state is InstanceState.READY:
+            self._listener.instance_ready(self.instance, self.channel)
+
+    def works_with(self, shadows: Mapping[str, Pair]) -> None:
+        """Its pod's Body will compute the next batch with these."""
+        if not self.gone and list(shadows.items()) != list(self.instance.shadows.items()):
+            self.instance = self.instance.working_with(shadows)
+            self._listener.pair_changed(self.instance)
+
+
+def address_of(pod: RevisionPod) -> str:
+    """A pod's queue-proxy."""
+    return http_url(pod.ip, QUEUE_PORT)
+
+
+class Waiting:
+    """Pods that wait for their cores, each for a while: its node may never come to it. `again` is called when that is over."""
+
+    def __init__(self, again: Callable[[PodName], None]) -> None:
+        self._again = again
+        self._long_enough: dict[str, bool] = {}
+        """By pod."""
+
+    def waits(self, pod: RevisionPod) -> bool:
+        """Whether a pod that has no slots is to have none yet."""
+        if not pod.resizing or pod.ending:
+            self._long_enough.pop(pod.uid, None)
+            return False
+        if pod.uid not in self._long_enough:
+            self._long_enough[pod.uid] = False
+            asyncio.get_running_loop().call_later(WAITING_S, self._end, pod)
+        return not self._long_enough[pod.uid]
+
+    def forget(self, pod: RevisionPod) -> None:
+        """It has gone."""
+        self._long_enough.pop(pod.uid, None)
+
+    def _end(self, pod: RevisionPod) -> None:
+        if pod.uid in self._long_enough:
+            self._long_enough[pod.uid] = True
+            self._again((pod.namespace, pod.name))
+
+
+def due(facts: RevisionFacts | None, pod: RevisionPod) -> int:
+    """How many slots a pod is to have: none unless it is ready, and of a Revision that is served here."""
+    return facts.places if facts is not None and pod.ready and not pod.ending and pod.ip else 0
+
+
+def cores_of(pod: RevisionPod, facts: RevisionFacts) -> int:
+    """The whole cores that a pod has now; those that its Revision says where the pod says none, or less than one."""
+    return int(pod.effective_cores or pod.cores) or facts.spec.settings.cores

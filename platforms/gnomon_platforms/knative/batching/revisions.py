@@ -11,6 +11,16 @@ stock class would sleep on while they wait. It must say so itself: the cluster's
 
 Example: `gnomon/max-batch: "8"` with the secret: one batch of up to 8 requests at a time for each pod. Without the secret, with
 `containerConcurrency: 2`: two requests at a time for each pod, each by itself, as it came.
+
+The plans of Revisions' buffers, as the autoscaler class has written them into PodAutoscalers, by an informer.
+
+    a PodAutoscaler's status ▶ what it says of the buffer ▶ within what the Revision itself says ▶ how its batches are made
+
+A PodAutoscaler has the name of its Revision. Each is news of its own, so a plan may be known before its Revision is, or be there
+still when that has another policy already: `in_force` is asked again whenever either has changed.
+
+Example: `batch` has written batches of 16 within 0.4 s, and `gnomon/max-batch` is 8 by now: batches of 8 within 0.4 s. With
+`gnomon/autoscaler: kpa` by now: no plan.
 """
 
 from __future__ import annotations
@@ -23,10 +33,14 @@ from typing import Any
 from gnomon_core.dates import seconds_of
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import PREFIX, Settings
-from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION
-from gnomon_platforms.knative.scaling.objects import template_of
-from gnomon_platforms.knative.scaling.rules import DEFAULT_POLICY
+from gnomon_platforms.knative.autoscaler.objects import template_of
+from gnomon_platforms.knative.autoscaler.rules import DEFAULT_POLICY
+from gnomon_platforms.knative.buffer_status import BufferStatus, buffer_of
+from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION, POD_AUTOSCALERS
+from gnomon_platforms.kubernetes.client import Api
+from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 from gnomon_platforms.kubernetes.objects.names import TOKEN_KEY
 from gnomon_platforms.provider.options import DEFAULT_IN_FLIGHT
 
@@ -164,3 +178,56 @@ def _key_of_file(items: Sequence[Mapping[str, Any]]) -> str:
     """Which key is in the file that is named for it; that of the same name where nothing is said of files."""
     files = {str(one.get("path")).rpartition("/")[2]: str(one.get("key")) for one in items}
     return files.get(BATCH_SECRET) or next(iter(files.values()), BATCH_SECRET)
+
+
+def in_force(said: BufferStatus | None, facts: RevisionFacts | None) -> SetBufferPlan | None:
+    """The plan that a Revision's batches are made by; None for what its own settings say.
+
+    It is that of the policy which the Revision names, where its class is ours and it asks for batches. Bounds beyond its own are
+    cut: one sample where its pods take no batches, and no wait beyond its deadline.
+    """
+    if said is None or facts is None or not facts.buffered or said.policy != facts.spec.settings.autoscaler:
+        return None
+    own = facts.spec.settings
+    return SetBufferPlan(min(said.plan.max_batch, own.max_batch), min(said.plan.max_wait_s, own.deadline_s))
+
+
+class BufferPlans:
+    """What PodAutoscalers say of buffers. `namespace` None looks at all."""
+
+    def __init__(self, api: Api, namespace: str | None) -> None:
+        self._informer: Informer[BufferStatus | None] = Informer(api, Source(POD_AUTOSCALERS, namespace), _kept)
+
+    async def start(self, changed: Callable[[FunctionKey], None]) -> None:
+        """See what all of them say, and call `changed`, on the event loop, whenever one says another thing.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`.
+
+        """
+        await self._informer.start()
+
+        def told(change: Change[BufferStatus | None]) -> None:
+            # Most of what is written there is about pods.
+            if change.old != change.new:
+                namespace, name = change.name
+                changed(FunctionKey(name, namespace))
+
+        self._informer.listen(told)
+
+    async def stop(self) -> None:
+        """Look no longer."""
+        await self._informer.stop()
+
+    @property
+    def silent_s(self) -> float:
+        """How long nothing was heard of the API server."""
+        return self._informer.silent_s
+
+    def of(self, key: FunctionKey) -> BufferStatus | None:
+        """What is said of a Revision's buffer now."""
+        return self._informer.get(key.namespace, key.name)
+
+
+def _kept(document: dict[str, Any]) -> BufferStatus | None:
+    return buffer_of(document.get("status") or {})

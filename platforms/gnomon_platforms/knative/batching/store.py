@@ -11,21 +11,19 @@ from contextlib import suppress
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_core.seam_values import StoredFunction, StoredNamespace
+from gnomon_core.interfaces import StoredFunction, StoredNamespace
 from gnomon_core.settings import Settings
 from gnomon_platforms.knative.batching.revisions import RevisionFacts, RevisionReader
 from gnomon_platforms.knative.resources import REVISIONS
-from gnomon_platforms.kubernetes.api import Api
-from gnomon_platforms.kubernetes.cache import Change
-from gnomon_platforms.kubernetes.informer import Informer
-from gnomon_platforms.kubernetes.watching import Source
+from gnomon_platforms.kubernetes.client import Api
+from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 
 VERSION = 1
 """A Revision never changes but in its annotations, which need no other pods."""
 
 
 class RevisionStore:
-    """See `gnomon_core.seams.FunctionStore`. `namespace` None looks at all; `check` is `RevisionReader`'s."""
+    """See `gnomon_core.interfaces.FunctionStore`. `namespace` None looks at all; `check` is `RevisionReader`'s."""
 
     def __init__(self, api: Api, namespace: str | None, check: Callable[[Settings], object]) -> None:
         self._informer: Informer[RevisionFacts] = Informer(api, Source(REVISIONS, namespace), RevisionReader(check))

@@ -14,7 +14,7 @@ import logging
 
 from gnomon_core.clock import Clock
 from gnomon_platforms.knative.batching.revisions import BATCH_SECRET
-from gnomon_platforms.kubernetes.api import Api, Refused, Unreachable
+from gnomon_platforms.kubernetes.client import Api, Refused, Unreachable
 from gnomon_platforms.kubernetes.resources import SECRETS
 
 KEPT_S = 30.0

@@ -20,7 +20,7 @@ from gnomon_platforms.knative.ingress.seeing import SeeingOptions
 from gnomon_platforms.knative.ingress.serving import ServingOptions, serve
 from gnomon_platforms.knative.ingress.status import Addresses
 from gnomon_platforms.knative.resources import CLASS, SYSTEM_NAMESPACE
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.kubernetes.client import connect
 
 
 def parser() -> argparse.ArgumentParser:

@@ -32,7 +32,7 @@ from gnomon_platforms.knative.ingress.routing import Routing, routing
 from gnomon_platforms.knative.ingress.seeing import Seeing, SeeingOptions
 from gnomon_platforms.knative.ingress.status import FALSE, UNKNOWN, Addresses, Verdict, status
 from gnomon_platforms.knative.resources import INGRESSES
-from gnomon_platforms.kubernetes.api import Api, Document, Fence
+from gnomon_platforms.kubernetes.client import Api, Document, Fence
 from gnomon_platforms.kubernetes.writes import Patch, Target, Write, Writer
 
 MOMENT_S = 0.05

@@ -17,10 +17,10 @@ import aiohttp
 from aiohttp import web
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.extras import how_to_install
+from gnomon_core.packaging import how_to_install
 from gnomon_platforms.knative.ingress.controller import Controller
 from gnomon_platforms.knative.ingress.proxy import Proxy
-from gnomon_platforms.kubernetes.asked import Asked
+from gnomon_platforms.kubernetes.client import Asked
 from gnomon_platforms.kubernetes.figures import cluster_figures
 
 if TYPE_CHECKING:

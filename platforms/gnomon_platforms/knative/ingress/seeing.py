@@ -21,10 +21,9 @@ from gnomon_platforms.knative.ingress.certificates import Certificates, Takes, s
 from gnomon_platforms.knative.ingress.model import Key, SeenIngress, seen_ingress
 from gnomon_platforms.knative.ingress.names import CERTIFICATE_LABEL, SERVICE_LABEL
 from gnomon_platforms.knative.resources import CLASS, INGRESSES, REVISIONS
-from gnomon_platforms.kubernetes.api import Api
-from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.client import Api
+from gnomon_platforms.kubernetes.informer import Informer, Source
 from gnomon_platforms.kubernetes.resources import ENDPOINT_SLICES, SECRETS, SERVICES
-from gnomon_platforms.kubernetes.watching import Source
 
 
 @dataclass(frozen=True, slots=True)

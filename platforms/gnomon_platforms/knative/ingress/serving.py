@@ -16,8 +16,8 @@ from gnomon_platforms.knative.ingress.controller import Controller, ControllerOp
 from gnomon_platforms.knative.ingress.page import Told, page
 from gnomon_platforms.knative.ingress.proxy import Proxy, ProxyOptions
 from gnomon_platforms.knative.resources import SYSTEM_NAMESPACE
-from gnomon_platforms.kubernetes.api import Api
-from gnomon_platforms.kubernetes.leader import Leader, Tenure, identity_of_process
+from gnomon_platforms.kubernetes.client import Api
+from gnomon_platforms.kubernetes.lease import Leader, Tenure, identity_of_process
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
 

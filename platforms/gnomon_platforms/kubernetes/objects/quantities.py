@@ -10,7 +10,7 @@ from typing import Any
 from gnomon_core.errors import bad_request
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.units import parse_cores, parse_memory_bytes
-from gnomon_platforms.claims import SMALL_CLAIM_CORES, claimed_cores
+from gnomon_platforms.common import SMALL_CLAIM_CORES, claimed_cores
 
 _OWN_FORM = re.compile(r"\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?")
 _QUANTITY = re.compile(r"\+?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,2})?")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.seam_values import Built
+from gnomon_core.interfaces import Built
 from gnomon_platforms.local.builder.commands import Log, Runner, settings_for_builds
 from gnomon_platforms.local.builder.contents import Content, Contents, Received
 from gnomon_platforms.local.builder.environments import Environments, whole

@@ -21,7 +21,7 @@ import gnomon_runtime
 from gnomon_core import packets
 from gnomon_core.coordination import EMPTY_KIND
 from gnomon_core.launch import Launch, Order, Sandbox
-from gnomon_core.libraries import FOR_LIBRARIES
+from gnomon_core.packaging import FOR_LIBRARIES
 from gnomon_core.signature import TensorSpec
 from gnomon_core.wire import Frame, FrameReader, Kind, Member, encode
 from gnomon_runtime.pair.testing.models import BODY, FUNCTION, MAX_BATCH, OK, Model

@@ -1,0 +1,517 @@
+"""The live loop: one runner per function, ticks, pokes, and carrying out what was decided. It knows no formula.
+
+Every bin of the windows each function is looked at: a sample is taken, and if it is time its policy is asked beside the event
+loop. While a policy thinks or its decision is being carried out, the function is only sampled; a poke in between is remembered.
+One function's slow or failing policy holds up no other function. One that nothing happens to is left in peace (`rest`).
+
+Functions that nothing happens to need not be looked at twice a second.
+
+Where hundreds of functions are deployed, most of them have had no request for minutes. A function rests when no request waits or
+executes and none came in all that is remembered, when its instances are ready, and when its policy has just answered "as it is".
+
+    its policy has answered ▶ a short rest, until its next turn: nobody would ask it before
+                          └─▶ asked as of the end of a long rest, it answers the same ▶ a long rest of up to five minutes
+
+The policy can be asked that because it is a pure function of what is seen, and what is seen then differs from what is seen now by
+the time alone. One that is about to let an idle function go to zero says so, and is asked at its own rhythm. Long rests of
+several functions have different lengths, so that those that began together do not end together.
+
+Of one that has requests only the counters are taken between two turns of its policy, where nothing else of it has changed
+(`Counting`): its bins are as exact, for a tenth of the work.
+
+A function at rest is known by a stamp that its fleet gives it, a value that changes with whatever concerns it. It is looked at
+again as soon as the stamp is another one, when it is poked, and when its rest is over.
+
+What was decided, why and when, for people to read.
+
+A policy that decides every second and keeps saying the same would bury the rest; such a run of equal decisions is one record,
+with the reason for which it began. A record is one line of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Protocol, TypeAlias, cast, runtime_checkable
+
+from gnomon_autoscaler.beside import Beside, Caller, Outcome, Overrun
+from gnomon_autoscaler.registry import BUILT_IN, Policies
+from gnomon_autoscaler.runner import Question, Runner, told
+from gnomon_autoscaler.windows import BIN_S
+from gnomon_core.clock import Clock, utc_now_s
+from gnomon_core.decisions import DecisionRecord
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import InstanceState
+from gnomon_core.json_types import JsonObject
+from gnomon_core.scaling import (
+    Action,
+    Decision,
+    FunctionLoad,
+    LoadCounters,
+    Observation,
+    PolicyState,
+    ScaledFleet,
+    action_to_json,
+)
+
+RESTS_S = (300.0, 30.0)
+"""The long rests, those that are tried first before the others."""
+TOLERANCE_S = 1e-6
+GOLDEN = 0.6180339887
+"""Its multiples without their whole parts lie evenly between 0 and 1, however many there are."""
+
+
+@runtime_checkable
+class Stamping(Protocol):
+    """A `ScaledFleet` that can tell cheaply whether anything is new."""
+
+    def stamp(self, function: str) -> object:
+        """A value that equals the last one only while nothing has happened to the function's settings, instances and requests.
+
+        It is quick to make and to compare.
+        """
+        ...
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A `ScaledFleet` that can tell a function's counters without its instances, and whether those are as they were."""
+
+    def standing(self, function: str) -> object:
+        """A value that equals the last one only while nothing has happened to the function's settings and instances."""
+        ...
+
+    def counters(self, function: str) -> LoadCounters | None:
+        """What its `load` has of them; None when it has been removed."""
+        ...
+
+
+@dataclass(slots=True)
+class Rest:
+    """One function that rests: until when, how it was seen last, and what it is known by. `asked` is for the long rest."""
+
+    stamp: object
+    load: FunctionLoad
+    since_s: float
+    until_s: float
+    asked: Question | None
+
+
+class Resting:
+    """Which functions rest. Without a fleet that stamps, none does."""
+
+    def __init__(self, fleet: object) -> None:
+        self._fleet = fleet if isinstance(fleet, Stamping) else None
+        self._rests: dict[str, Rest] = {}
+        self._short: list[str] = []
+        self._numbers = itertools.count()
+
+    def rests(self, function: str, now_s: float) -> bool:
+        """Whether there is nothing to look at."""
+        rest = self._rests.get(function)
+        if rest is None or self._fleet is None:
+            return False
+        return now_s < rest.until_s - TOLERANCE_S and rest.stamp == self._fleet.stamp(function)
+
+    def has(self, function: str) -> bool:
+        """Whether it rests, or did until something happened to it."""
+        return function in self._rests
+
+    def wake(self, function: str) -> FunctionLoad | None:
+        """It is looked at now; its load in all of its rest, None if it did not rest."""
+        rest = self._rests.pop(function, None)
+        return None if rest is None else rest.load
+
+    def look(self, function: str) -> object:
+        """What it is known by now. Asked before it is looked at, so that what happens between the two is seen as new."""
+        return None if self._fleet is None else self._fleet.stamp(function)
+
+    def lay(self, function: str, stamp: object, load: FunctionLoad, asked: Question, until_s: float) -> None:
+        """It rests until then, as it was when it was seen with this stamp; longer if its policy says so."""
+        if self._fleet is not None and self._fleet.stamp(function) == stamp:
+            self._rests[function] = Rest(stamp, load, asked.seen.now_s, until_s, asked)
+            self._short.append(function)
+
+    def short(self) -> list[tuple[str, Rest]]:
+        """Those that have begun a short rest since this was asked last, and still have it."""
+        names, self._short = self._short, []
+        return [(name, rest) for name in names if (rest := self._rests.get(name)) is not None and rest.asked is not None]
+
+    def lengthen(self, function: str, rest: Rest, longer_s: float) -> None:
+        """Its policy would answer the same after so long: it rests until a turn of its policy in the second half of that."""
+        if self._rests.get(function) is rest and rest.asked is not None:
+            share = 0.5 + 0.5 * (next(self._numbers) * GOLDEN % 1.0)
+            period_s = rest.asked.policy.period_s
+            turns = math.floor((rest.since_s + longer_s * share - rest.until_s) / period_s)
+            rest.until_s += max(0, turns) * period_s
+            rest.asked = None
+
+    def forget(self, function: str) -> None:
+        """It is gone."""
+        self._rests.pop(function, None)
+
+
+def calm(seen: Observation, decision: Decision) -> bool:
+    """Whether nothing happens to a function, and its policy leaves it as it is."""
+    history = seen.history
+    return (
+        not decision.actions
+        and not (seen.queued or seen.executing)
+        and seen.requested is None
+        and (decision.desired is None or decision.desired == len(seen.live))
+        and all(instance.state is InstanceState.READY for instance in seen.instances)
+        and not (any(history.arrivals) or any(history.successes) or any(history.concurrency) or any(history.busy_cores))
+    )
+
+
+def longest_rest_s(asked: Question, state: PolicyState, desired: int | None) -> float:
+    """For how long the policy would say the same if nothing happened; 0 where it is not even half a minute. Pure, as it is."""
+    for rest_s in RESTS_S:
+        then, _ = Question(asked.policy, replace(asked.seen, now_s=asked.seen.now_s + rest_s), state).answer()
+        if not then.actions and then.desired == desired:
+            return rest_s
+    return 0.0
+
+
+KEEP = 1000
+
+log = logging.getLogger("gnomon.autoscaler")
+
+
+class DecisionLog:
+    """The last decisions of one function."""
+
+    def __init__(self, function: str, keep: int = KEEP) -> None:
+        self.total = 0
+        """Every decision there was, repeated and forgotten ones included."""
+        self._function = function
+        self._records: deque[DecisionRecord] = deque(maxlen=keep)
+
+    def add(self, at: float, policy: str, decision: Decision, error: str = "") -> DecisionRecord:
+        """Record a decision, or count it where nothing happened since the last."""
+        self.total += 1
+        last = self._records[-1] if self._records else None
+        if last is not None and _same(last, policy, decision, error):
+            last = self._records[-1] = _repeated(last, at)
+            return last
+        record = DecisionRecord(at, policy, decision.desired, decision.actions, decision.reason, error, at)
+        self._records.append(record)
+        level = logging.WARNING if error else logging.INFO
+        acts = "; ".join(_text(action) for action in record.actions) or "nothing to do"
+        log.log(level, "%s: %s: %s: %s%s", self._function, policy, record.reason, acts, f": {error}" if error else "")
+        return record
+
+    def latest(self, limit: int) -> list[DecisionRecord]:
+        """The newest first."""
+        return list(islice(reversed(self._records), max(0, limit)))
+
+
+def _same(last: DecisionRecord, policy: str, decision: Decision, error: str) -> bool:
+    nothing_new = not decision.actions or bool(error and decision.actions == last.actions)
+    return nothing_new and (last.policy, last.desired, last.error) == (policy, decision.desired, error)
+
+
+def _repeated(last: DecisionRecord, at: float) -> DecisionRecord:
+    # As `replace` would, in half its time: where hundreds of functions are asked each second, nearly all decisions are repeated.
+    return DecisionRecord(
+        last.at, last.policy, last.desired, last.actions, last.reason, last.error, last_at=at, repeats=last.repeats + 1
+    )
+
+
+def _text(action: Action) -> str:
+    shown = [name for name in action_to_json(action) if name != "action"]
+    return f"{type(action).__name__}({', '.join(f'{name}={getattr(action, name)}' for name in shown)})"
+
+
+DECIDE_LIMIT_S = 1.0
+"""CPU time of a policy's thread for one decision."""
+PART = 50
+"""Functions that are looked at before others have the event loop: some milliseconds."""
+STATE_VERSION = 1
+
+Answer: TypeAlias = tuple[Decision, PolicyState]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is done about a function, who keeps its windows, and how it was seen: its stamp then, and its load."""
+
+    function: str
+    runner: Runner
+    work: Question | Decision
+    stamp: object
+    load: FunctionLoad
+
+
+class Autoscaler:
+    """Observes a fleet, asks its policies and carries out their decisions. Everything is called on the event loop."""
+
+    def __init__(
+        self,
+        fleet: ScaledFleet,
+        clock: Clock,
+        *,
+        policies: Policies = BUILT_IN,
+        limit_s: float = DECIDE_LIMIT_S,
+        caller: Caller | None = None,
+        stamp_s: Callable[[], float] = utc_now_s,
+    ) -> None:
+        self._fleet = fleet
+        self._clock = clock
+        self._policies = policies
+        self._limit_s = limit_s
+        self._caller = caller or Beside()
+        self._stamp_s = stamp_s
+        self._origin_s = clock.now_s()
+        self._runners: dict[str, Runner] = {}
+        self._logs: dict[str, DecisionLog] = {}
+        self._steps: dict[str, asyncio.Task[None] | None] = {}
+        """What is under way; None while a policy thinks."""
+        self._poked: set[str] = set()
+        self._again: set[str] = set()
+        self._saved: dict[str, tuple[JsonObject, float]] = {}
+        self._resting = Resting(fleet)
+        self._counting = fleet if isinstance(fleet, Counting) else None
+        self._ended = False
+        self._turned_s = self._origin_s
+
+    async def run(self) -> None:
+        """Look at every function each bin, until cancelled."""
+        self._ended = False
+        try:
+            while True:
+                await self._turn()
+                # The rhythm is kept, so that bins end when they are looked at.
+                await self._clock.sleep(BIN_S - (self._clock.now_s() - self._origin_s) % BIN_S)
+        finally:
+            self._ended = True
+            steps = [step for step in self._steps.values() if step is not None]
+            for step in steps:
+                step.cancel()
+            await asyncio.gather(*steps, return_exceptions=True)
+
+    def poke(self, function: str) -> None:
+        """Look at the function now: a request waits and nothing lives, or its settings changed."""
+        if function not in self._poked:
+            self._poked.add(function)
+            asyncio.get_running_loop().call_soon(self._poke, function)
+
+    def request(self, function: str, instances: int) -> None:
+        """An operator asks for so many instances."""
+        self._runner(function).request(instances)
+        self.poke(function)
+
+    def redeployed(self, function: str) -> None:
+        """The function was deployed again: failed starts of the past are forgiven."""
+        self._runner(function).forgive()
+        self.poke(function)
+
+    def served(self, function: str) -> None:
+        """An instance that had answered has ended: whatever ended it, the function does start."""
+        self._runner(function).forgive()
+
+    def start_backoff_s(self, function: str) -> float:
+        """Seconds until the function's next instance may start, after failed starts; 0 where it may now."""
+        runner = self._runners.get(function)
+        return runner.start_backoff_s(self._clock.now_s()) if runner else 0.0
+
+    def removed(self, function: str) -> None:
+        """The function is gone: one by the same name begins with nothing."""
+        self._runners.pop(function, None)
+        self._logs.pop(function, None)
+        self._saved.pop(function, None)
+        self._resting.forget(function)
+
+    def decisions(self, function: str, limit: int = 100) -> list[DecisionRecord]:
+        """The function's last decisions, the newest first."""
+        known = self._logs.get(function)
+        return known.latest(limit) if known else []
+
+    def decided(self, function: str) -> int:
+        """How many decisions there have been."""
+        known = self._logs.get(function)
+        return known.total if known else 0
+
+    def desired(self, function: str) -> int | None:
+        """How many instances the last decision wants; None before it or where the policy does not think in numbers."""
+        runner = self._runners.get(function)
+        return runner.desired if runner else None
+
+    def known(self) -> list[str]:
+        """The functions of which something has been learned."""
+        return sorted(self._runners)
+
+    def export_state(self, functions: Collection[str] | None = None) -> JsonObject:
+        """Windows and policy states as JSON, from which another autoscaler goes on; of these functions, or of all.
+
+        One whose state is no JSON is left out.
+        """
+        wanted = self._runners.keys() if functions is None else self._runners.keys() & functions
+        states = {name: state for name in wanted if (state := self._runners[name].to_json()) is not None}
+        return {"version": STATE_VERSION, "saved_at": self._stamp_s(), "clock_s": self._clock.now_s(), "functions": states}
+
+    def import_state(self, document: JsonObject) -> None:
+        """Go on from an exported state, as far as it reaches. One that cannot be read is reported and left out."""
+        if document.get("version") != STATE_VERSION:
+            log.warning(
+                "the saved autoscaler state has version %s, not %s: starting afresh", document.get("version"), STATE_VERSION
+            )
+            return
+        away_s = max(0.0, self._stamp_s() - cast("float", document["saved_at"]))
+        shift_s = self._clock.now_s() - away_s - cast("float", document["clock_s"])
+        functions = cast("Mapping[str, JsonObject]", document["functions"])
+        self._saved |= {function: (saved, shift_s) for function, saved in functions.items()}
+
+    async def _turn(self) -> None:
+        functions = self._fleet.functions()
+        for function in self._runners.keys() - set(functions):
+            self.removed(function)
+        before_s, self._turned_s = self._turned_s, self._clock.now_s()
+        self._ask_who_rests()
+        for number, function in enumerate(functions, start=1):
+            if not self._resting.rests(function, self._turned_s) and not self._count(function):
+                self._look(function, before_s)
+            if number % PART == 0:
+                await asyncio.sleep(0)
+
+    def _poke(self, function: str) -> None:
+        self._poked.discard(function)
+        if function in self._steps:
+            self._again.add(function)
+        self._look(function, self._turned_s)
+
+    def _count(self, function: str) -> bool:
+        """Take a function's counters alone, between two turns of its policy; False where it must be looked at."""
+        runner = self._runners.get(function)
+        now_s = self._clock.now_s()
+        if self._counting is None or runner is None or not runner.between_turns(now_s) or self._resting.has(function):
+            return False
+        standing, counters = self._counting.standing(function), self._counting.counters(function)
+        return counters is not None and runner.count(now_s, counters, standing)
+
+    def _look(self, function: str, before_s: float) -> None:
+        """Look at a function. `before_s` is when it was known last to be as it was in its rest, if it did rest."""
+        try:
+            self._look_at(function, before_s)
+        except Exception:
+            # Whatever is wrong with one function must not stop the others.
+            log.exception("%s: cannot be observed", function)
+
+    def _look_at(self, function: str, before_s: float) -> None:
+        stamp = self._resting.look(function)
+        standing = None if self._counting is None else self._counting.standing(function)
+        load = self._fleet.load(function)
+        if load is None:
+            return
+        runner, now_s = self._runner(function), self._clock.now_s()
+        rested = self._resting.wake(function)
+        if rested is not None:
+            # What has come since then came after this, not spread over the whole rest.
+            runner.sample(before_s, rested)
+            runner.rested(before_s)
+        runner.sample(now_s, load, standing)
+        if function in self._steps:
+            return
+        work: Question | Decision | None = runner.question(now_s, load) or runner.replacement(now_s, load)
+        if work is None:
+            return
+        self._steps[function] = None
+        step = Step(function, runner, work, stamp, load)
+        if isinstance(work, Question):
+            self._caller(work.answer, self._limit_s, partial(self._answered, step))
+        else:
+            self._take(step, work, "")
+
+    def _answered(self, step: Step, outcome: Outcome[Answer]) -> None:
+        """A policy has decided, or could not: the last decision stays in force then."""
+        if self._ended:
+            return
+        runner, asked = step.runner, cast("Question", step.work)
+        if self._runners.get(step.function) is not runner:
+            # What was thought about is gone. One by the same name may be there by now, for which this says nothing.
+            self._taken(step, Decision((), ""), "")
+            return
+        try:
+            decision, state = outcome()
+        except Exception as failed:  # noqa: BLE001 - whatever a policy raises
+            error = str(failed) if isinstance(failed, Overrun) else told(failed)
+            self._take(step, runner.fail(error, asked), error)
+        else:
+            decision = runner.accept(asked, decision, state)
+            self._take(step, decision, runner.held_back)
+
+    def _take(self, step: Step, decision: Decision, error: str) -> None:
+        """Carry a decision out. `error` says why a policy took none, or why not all of it is carried out, if so."""
+        if not decision.actions:
+            self._taken(step, decision, error)
+            return
+        work = self._carry_out(step, decision, error)
+        self._steps[step.function] = asyncio.get_running_loop().create_task(work)
+
+    async def _carry_out(self, step: Step, decision: Decision, error: str) -> None:
+        try:
+            await self._fleet.apply(step.function, decision.actions)
+        except GnomonError as refused:
+            error = f"{refused.code}: {refused}"
+            step.runner.refused(self._clock.now_s(), refused)
+        except Exception as failed:
+            error = told(failed)
+            log.exception("%s: the decision could not be carried out", step.function)
+            step.runner.refused(self._clock.now_s(), failed)
+        else:
+            step.runner.carried_out(decision)
+        finally:
+            self._taken(step, decision, error)
+
+    def _taken(self, step: Step, decision: Decision, error: str) -> None:
+        """A step is over. Its function is looked at again where it was poked meanwhile, and rests where nothing happens to it."""
+        function, runner = step.function, step.runner
+        self._steps.pop(function, None)
+        if self._ended:
+            return
+        again = function in self._again
+        self._again.discard(function)
+        if self._runners.get(function) is runner:
+            self._log(function).add(self._stamp_s(), runner.policy_name, decision, error)
+            if isinstance(step.work, Question) and not error and not again and calm(step.work.seen, decision):
+                self._resting.lay(function, step.stamp, step.load, step.work, runner.next_s)
+        if again:
+            self._look(function, self._turned_s)
+
+    def _ask_who_rests(self) -> None:
+        """Ask the policies of those that have begun to rest whether they may for longer."""
+        for function, rest in self._resting.short():
+            runner = self._runners.get(function)
+            if runner is not None and rest.asked is not None:
+                question = partial(longest_rest_s, rest.asked, runner.state, runner.desired)
+                self._caller(question, self._limit_s, partial(self._may_rest, function, rest))
+
+    def _may_rest(self, function: str, rest: Rest, outcome: Outcome[float]) -> None:
+        try:
+            longer_s = outcome()
+        except Exception:  # noqa: BLE001 - a policy that raises is asked again at its own rhythm, and reported then
+            return
+        if longer_s:
+            self._resting.lengthen(function, rest, longer_s)
+
+    def _runner(self, function: str) -> Runner:
+        runner = self._runners.get(function)
+        if runner is None:
+            runner = self._runners[function] = Runner(function, self._policies, self._origin_s, heir=True)
+            saved = self._saved.pop(function, None)
+            if saved is not None:
+                try:
+                    runner.restore(*saved)
+                except (KeyError, TypeError, ValueError):
+                    log.warning("%s: the saved autoscaler state cannot be read: starting afresh", function)
+        return runner
+
+    def _log(self, function: str) -> DecisionLog:
+        return self._logs.setdefault(function, DecisionLog(function))

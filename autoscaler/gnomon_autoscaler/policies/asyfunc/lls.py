@@ -1,0 +1,587 @@
+"""Layer-level scaling, Algorithm 2: Shadows for a burst. At every tick, for the rate R_burst (`demand`).
+
+    while R_burst > γ·R_max    the next Body that serves alone, the largest first, gets the Shadow of best η on its node
+    R_burst ≤ γ·R_max without it, for N ticks    the Shadow of least η is released
+
+Where `burst_cores` allows it, the Body may grow instead (`growth`), and is made as large as it was by the same rule.
+R_max counts the Bodies that serve now, with the Shadows that they have or are about to have: a Body that still loads carries
+nothing of this burst. docs/decisions/0012-lls.md has each place where the printed algorithm had to be settled, with its worked
+example.
+
+R_burst: the rate that Bodies and Shadows must sustain now, so that everything that is there ends within the objective.
+
+    R_burst = max(arrivals / window, L / t_SLO)
+
+Arrivals alone are the paper's reading. They forget what already waits: after a burst beyond capacity they fall, Shadows are
+released while a queue stands, the queue ages, and the next arrivals make the Shadows anew. The second term remembers it. L are
+the requests in the system in this window, waiting or in a batch, on average. Each of them has to end within t_SLO of its arrival,
+so all of them within t_SLO from now, which takes L / t_SLO. By Little's law (L = R·W) a system that answers in time has W ≤
+t_SLO, hence L / t_SLO ≤ R: there the term says nothing, and batches that fill on purpose are no backlog. It exceeds the arrivals
+exactly where answers take longer than the objective.
+
+Example: SLO 0.5 s, 10 rps arrive, 12 requests are there: 12 / 0.5 = 24 rps must be sustained. With 4 there it is 10, as they say.
+
+More than one Shadow per Body, which the paper does not have: `gnomon/max-shadows`, 1 by default.
+
+    R_burst > γ·R_max, and no Body can get its first Shadow    the Body with the fewest, the largest first, gets another
+    a Shadow has begun to serve, or has ended                  those that serve share each batch anew
+
+All Shadows of a Body hold the same blocks, those that were best for its first. Another one is made only where it raises the
+Body's R_max, and where its batch fills and ends in time: on the Body's own node, or else on another, with the way priced in
+(`shadow_nodes`). While it loads, the others keep their shares: a Body is never slower for a Shadow that is about to come.
+docs/decisions/0014-several-shadows.md has a worked example.
+
+A Body that grows: free cores of its node go to itself for a burst, in place of a Shadow, and are given back afterwards.
+
+    shadow    cores for a burst make a Shadow (AsyFunc)
+    resize    … make the Body larger: no loading and no hand-over, but only as much quicker as the model is parallel
+    either    … whichever has the higher η
+
+The two are compared as wholes, by line 7 of Algorithm 1: Body and Shadow hold c_B + c_S cores and m + m_Φ, the larger Body has
+c cores and m. Line 15 judges a Shadow by itself; cores without memory would have an infinite η there.
+
+Which Bodies have grown, and from how many cores, is remembered, and when more were asked for: a pod has them once its kubelet has
+come to it, and until then they count as Shadows do that load. What a Body was asked to grow by and is not on its way was refused:
+it gets a Shadow then, where it may have one. Model-level scaling sees Bodies as they were, as it sees pairs
+without their Shadows: else a long burst never gets a Body.
+docs/decisions/0015-promotion-and-resizing.md has examples.
+
+Where a Body's Shadow may be: on its own node as much as possible (section 3.4), else on another with the way priced in.
+
+    own node     any pairing that raises the Body's R_max, fits and is in time: the one of best η
+    elsewhere    only where there is none on its own; hand-overs then cost what the profile says of the network
+
+A Body hears of its Shadow from its own node, wherever that is: where none can be made at home, none is asked for elsewhere.
+On either it may have the node's reserve and what is free beside it. On its Body's node a Shadow maps weights that the Body holds
+already where weights are shared. Elsewhere it brings its blocks.
+docs/decisions/0016-shadow-on-another-node.md has worked examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+from gnomon_autoscaler.policies.asyfunc.mls import Configuration, best_batch, filling_s
+from gnomon_autoscaler.policies.asyfunc.options import Options
+from gnomon_autoscaler.policies.asyfunc.pairing import GAIN, Knowledge, Pairing
+from gnomon_autoscaler.replica_policy import ROUNDING, Memory, Room, goes_on, moment
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
+from gnomon_core.pairs import Pair, together
+from gnomon_core.scaling import ChangeShadow, CreateShadow, DestroyShadow, Observation, Resize, StateValue
+from gnomon_core.units import many
+
+
+def burst_rps(seen: Observation, options: Options, ticks_ago: int = 0) -> float:
+    """R_burst at one of the last ticks."""
+    arriving_rps, there = _window(seen, options, ticks_ago)
+    return max(arriving_rps, there / seen.settings.slo_s)
+
+
+def told(seen: Observation, options: Options) -> str:
+    """R_burst now, and what it comes from."""
+    (arriving_rps, there), slo_s = _window(seen, options, 0), seen.settings.slo_s
+    if there / slo_s > arriving_rps:
+        return f"burst of {there / slo_s:.2f} rps, for {there:.3g} requests to end in {slo_s * 1e3:g} ms"
+    return f"burst of {arriving_rps:.2f} rps in {options.burst_window_s * 1e3:g} ms"
+
+
+def _window(seen: Observation, options: Options, ticks_ago: int) -> tuple[float, float]:
+    """The rate of arrivals and L; 0 where what waits does not count."""
+    history, window_s, until_s = seen.history, options.burst_window_s, ticks_ago * options.tick_s
+    arriving_rps = history.rate_rps(history.arrivals, window_s, until_s=until_s)
+    there = history.mean(history.concurrency, window_s, until_s=until_s) if options.backlog else 0.0
+    return arriving_rps, there
+
+
+def best_pairing(known: Knowledge, options: Options, body: Instance, rate_rps: float, room: Room) -> Pairing | None:
+    """Lines 6 to 23 for one Body: the pairing of best η that fits a node and whose batch fills and ends in time."""
+    burst = Burst(known, options, rate_rps, room)
+    return at_home_or_elsewhere(burst, body, lambda node: _best_on(node, body, burst))
+
+
+class Judged(Protocol):
+    """What could be had on a node. η tells which is better."""
+
+    @property
+    def efficiency(self) -> float: ...
+
+
+Found = TypeVar("Found", bound=Judged)
+
+
+def at_home_or_elsewhere(burst: Burst, body: Instance, best_on: Callable[[str], Found | None]) -> Found | None:
+    """The best on a Body's own node; where there is none, that of best η on the other nodes where it may have a Shadow."""
+    here = best_on(body.node)
+    nobody_tells = not burst.room.makes_shadows(body.node)
+    if here is not None or burst.known.pairings_elsewhere is None or not burst.options.other_nodes or nobody_tells:
+        return here
+    found = [there for node in burst.room.others(body.node) if (there := best_on(node)) is not None]
+    # Of nodes that are equally good the roomiest, which was asked first.
+    return max(found, key=lambda one: one.efficiency, default=None)
+
+
+def shadow_memory_bytes(known: Knowledge, options: Options, parameter_bytes: int, *, elsewhere: bool) -> int:
+    """What a Shadow with such blocks takes of its node: of shared weights nothing where its Body is, which holds them already."""
+    mapped = options.weight_mode == "shared" and not elsewhere
+    return known.profile.memory_bytes(0 if mapped else parameter_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """What a Shadow is looked for, and what there is for it."""
+
+    known: Knowledge
+    options: Options
+    rate_rps: float
+    room: Room
+
+
+def _best_on(node: str, body: Instance, burst: Burst) -> Pairing | None:
+    known, options, elsewhere = burst.known, burst.options, node != body.node
+    pairings = known.pairings_elsewhere if elsewhere else known.pairings
+    if pairings is None:
+        return None
+    fitting = [cores for cores in known.rates.cores if cores <= burst.room.shadow_cores(node)]
+    best: Pairing | None = None
+    for cores in fitting if options.fewer_shadow_cores else fitting[-1:]:
+        for pairing in pairings.ranked(body.cores, cores):
+            if best is not None and pairing.efficiency <= best.efficiency:
+                break
+            timely = filling_s(pairing.batch, burst.rate_rps) + pairing.latency_s <= known.rates.slo_s
+            memory_bytes = shadow_memory_bytes(known, options, pairing.parameter_bytes, elsewhere=elsewhere)
+            if timely and memory_bytes <= burst.room.memory_bytes(node):
+                best = pairing
+                break
+    return replace(best, pair=replace(best.pair, node=node)) if best is not None and elsewhere else best
+
+
+WORTH = 0.05
+"""By so much another sharing must make a batch quicker: a profile that is corrected as it serves moves a little all the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Another:
+    """A further Shadow of a Body: what it does, how many there are then, and what they all sustain."""
+
+    pair: Pair
+    count: int
+    efficiency: float
+    rate_rps: float
+    gain_rps: float
+    memory_bytes: int
+
+
+def shadows_of(shadows: Iterable[Instance]) -> dict[str, list[Instance]]:
+    """Shadows whose work is known, by Body."""
+    found: dict[str, list[Instance]] = {}
+    for shadow in shadows:
+        if shadow.partner is not None and shadow.pair is not None:
+            found.setdefault(shadow.partner, []).append(shadow)
+    return found
+
+
+def sharing(known: Knowledge, options: Options, body: Instance, shadows: Sequence[Instance]) -> Pair | None:
+    """What a Body does with these Shadows once they share its batches. Where it may have one only, that does as it was told."""
+    pair = together([shadow.pair for shadow in shadows if shadow.pair is not None])
+    return known.rates.dealt(body.cores, pair) if pair is not None and options.max_shadows > 1 else pair
+
+
+def another(burst: Burst, body: Instance, pair: Pair) -> Another | None:
+    """The Shadow of best η that a Body could have beside those that it has, on its own node or else on another one.
+
+    None where none would help.
+    """
+    return at_home_or_elsewhere(burst, body, lambda node: _another_on(node, burst, body, pair))
+
+
+def _another_on(node: str, burst: Burst, body: Instance, pair: Pair) -> Another | None:
+    known, options, elsewhere = burst.known, burst.options, node != body.node
+    parameter_bytes = known.profile.layers.parameter_bytes(pair.blocks)
+    memory_bytes = shadow_memory_bytes(known, options, parameter_bytes, elsewhere=elsewhere)
+    if memory_bytes > burst.room.memory_bytes(node):
+        return None
+    fitting = [cores for cores in known.rates.cores if cores <= burst.room.shadow_cores(node)]
+    before_rps = known.rates.rate_rps(body.cores, pair)
+    found: list[Another] = []
+    for cores in fitting if options.fewer_shadow_cores else fitting[-1:]:
+        new = Pair(cores, pair.blocks, (), node if elsewhere else None)
+        together_ = known.rates.dealt(body.cores, replace(pair, others=(*pair.others, new)))
+        number, rate_with_rps = len(pair.each), known.rates.rate_rps(body.cores, together_)
+        timely = [
+            efficiency
+            for batch, seconds, efficiency in known.pairings.judged(body.cores, together_, number)
+            if filling_s(batch, burst.rate_rps) + seconds <= known.rates.slo_s
+        ]
+        if timely and rate_with_rps > before_rps * (1 + GAIN):
+            gain_rps = rate_with_rps - before_rps
+            found.append(Another(together_.each[number], number + 1, max(timely), rate_with_rps, gain_rps, memory_bytes))
+    return max(found, key=lambda one: one.efficiency, default=None)
+
+
+def changes(known: Knowledge, bodies: Iterable[Instance], shadows: Iterable[Instance]) -> tuple[ChangeShadow, ...]:
+    """Other shares for those that serve, where a batch is quicker so: one has come, or gone."""
+    serving = shadows_of(shadow for shadow in shadows if shadow.state is InstanceState.READY)
+    changed: list[ChangeShadow] = []
+    for body in bodies:
+        mine = serving.get(body.id, [])
+        now = together([shadow.pair for shadow in mine if shadow.pair is not None])
+        if now is None:
+            continue
+        best = known.rates.dealt(body.cores, now)
+        now_s, best_s = known.rates.pair(body.cores, now), known.rates.pair(body.cores, best)
+        if now_s is None or best_s is None:
+            continue
+        if any(taken > least * (1 + WORTH) for taken, least in zip(now_s.latency_s, best_s.latency_s, strict=True)):
+            told = zip(mine, now.each, best.each, strict=True)
+            changed += [ChangeShadow(shadow.id, after) for shadow, before, after in told if after != before]
+    return tuple(changed)
+
+
+ARRIVES_WITHIN_S = 30.0
+"""A kubelet gives a pod other cores within seconds, if its node has them. What has not come by then is taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How many cores a Body had before it grew, and when more were asked for; None once it is to have no more than those."""
+
+    before: int
+    asked_at_s: float | None
+
+
+Grown = Mapping[str, int]
+"""How many cores each Body had before it grew, by its id."""
+
+
+def best_growth(known: Knowledge, options: Options, body: Instance, rate_rps: float, room: Room) -> Configuration | None:
+    """What the Body could be on its node now: best η, in time at this rate, and sustaining more than it does; None if nothing.
+
+    Like a Shadow it takes min(free, C_max) cores, or as many of them as are best where `fewer_shadow_cores` says so; but none of
+    those that its node holds for Shadows.
+    """
+    most = body.cores + room.cores(body.node)
+    larger = [cores for cores in known.rates.cores if body.cores < cores <= most]
+    found = [best_batch(known, cores, rate_rps) for cores in (larger if options.fewer_shadow_cores else larger[-1:])]
+    enough_rps = known.rates.rate_rps(body.cores) * (1 + GAIN)
+    helpful = [each for each in found if each is not None and each.rate_rps > enough_rps]
+    return max(helpful, key=lambda each: (each.efficiency, -each.cores), default=None)
+
+
+def pair_efficiency(known: Knowledge, body: Instance, chosen: Pairing) -> float:
+    """η of a Body together with the Shadow that it would have, in the batch that the Shadow was chosen for."""
+    cores = body.cores + chosen.pair.shadow_cores
+    return known.efficiency.of_rate(chosen.batch / chosen.latency_s, cores, known.parameter_bytes, chosen.parameter_bytes)
+
+
+def whole_efficiency(known: Knowledge, body: Instance, pair: Pair | None) -> float:
+    """η of a Body, with its Shadow if it has one, at the rate that it sustains."""
+    rate_rps = known.rates.rate_rps(body.cores, pair)
+    if pair is None:
+        return known.efficiency.of_rate(rate_rps, body.cores, known.parameter_bytes)
+    held = [known.profile.layers.parameter_bytes(one.blocks) for one in pair.each]
+    return known.efficiency.of_rate(rate_rps, body.cores + sum(pair.cores), known.parameter_bytes, *held)
+
+
+def growths_in(memory: Memory, seen: Observation) -> dict[str, Growth]:
+    """The Bodies that live and have grown or are about to, as the last decision remembered them.
+
+    One that is to have no more than it had, and has no more, is as it was.
+    """
+    entries = memory.get("grown")
+    read = {name: _growth(entry) for name, entry in entries.items()} if isinstance(entries, Mapping) else {}
+    there = [(body, growth) for body in seen.live if (growth := read.get(body.id)) is not None]
+    return {body.id: growth for body, growth in there if growth.asked_at_s is not None or body.cores > growth.before}
+
+
+def _growth(entry: StateValue) -> Growth | None:
+    if not isinstance(entry, Mapping):
+        return None
+    before = entry.get("before")
+    return Growth(before, moment(entry, "asked_at_s")) if isinstance(before, int) else None
+
+
+def cores_before(growths: Mapping[str, Growth]) -> Grown:
+    """What each had before it grew."""
+    return {name: growth.before for name, growth in growths.items()}
+
+
+def as_they_will_be(bodies: Iterable[Instance]) -> tuple[Instance, ...]:
+    """The same with the cores that are on their way, which are counted on as Shadows that load are.
+
+    A kubelet takes about a second, and a burst is looked at twice in that time: the second look would ask other Bodies as well.
+    """
+    return tuple(
+        body if body.coming_cores is None else replace(body, cores=body.given_cores, coming_cores=None) for body in bodies
+    )
+
+
+def refused(growths: Mapping[str, Growth], seen: Observation) -> set[str]:
+    """The Bodies that were to have more cores, and neither have them nor are about to."""
+    given = {body.id: body.given_cores for body in seen.live}
+    return {name for name, growth in growths.items() if growth.asked_at_s is not None and given[name] <= growth.before}
+
+
+def returning(growths: Mapping[str, Growth], seen: Observation) -> set[str]:
+    """The Bodies whose cores are on their way back."""
+    coming = {body.id: body.coming_cores for body in seen.live}
+    return {name for name, growth in growths.items() if (cores := coming[name]) is not None and cores <= growth.before}
+
+
+def overdue(growths: Mapping[str, Growth], seen: Observation) -> tuple[Resize, ...]:
+    """What ends the wait for cores that have not come: they might come when nobody needs them."""
+    cores = {body.id: body.cores for body in seen.live}
+    return tuple(
+        Resize(name, growth.before)
+        for name, growth in sorted(growths.items())
+        if growth.asked_at_s is not None
+        and cores[name] <= growth.before
+        and not goes_on(growth.asked_at_s, ARRIVES_WITHIN_S, seen.now_s)
+    )
+
+
+def grown_after(
+    growths: Mapping[str, Growth], resized: Iterable[Resize], seen: Observation, ending: set[str]
+) -> dict[str, StateValue]:
+    """What to remember once these actions have been carried out, or are on their way."""
+    cores = {body.id: body.cores for body in seen.live}
+    after, anew = dict(growths), refused(growths, seen)
+    for action in resized:
+        growth = after.get(action.id, Growth(cores[action.id], None))
+        # What was refused is not on its way since then: what is asked for now may be.
+        first_s = seen.now_s if growth.asked_at_s is None or action.id in anew else growth.asked_at_s
+        after[action.id] = replace(growth, asked_at_s=first_s if action.cores > growth.before else None)
+    return {
+        name: {"before": growth.before, "asked_at_s": growth.asked_at_s}
+        for name, growth in sorted(after.items())
+        if name not in ending
+    }
+
+
+def as_they_were(seen: Observation, grown: Grown) -> Observation:
+    """The same with every Body as large as it was before it grew."""
+    if not grown:
+        return seen
+    instances = tuple(replace(one, cores=grown.get(one.id, one.cores)) for one in seen.instances)
+    return replace(seen, instances=instances)
+
+
+def given_back(grown: Grown) -> tuple[Resize, ...]:
+    """Every Body as large as it was."""
+    return tuple(Resize(name, before) for name, before in sorted(grown.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerLevel:
+    """What layer-level scaling does now, and why; no reason where there is nothing to say."""
+
+    created: tuple[CreateShadow, ...] = ()
+    released: tuple[DestroyShadow, ...] = ()
+    resized: tuple[Resize, ...] = ()
+    changed: tuple[ChangeShadow, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One look for a burst. `bodies` are those that serve and go on to; `grown` has what some of them had before they grew.
+
+    `refused` are those that were to grow lately and could not.
+    """
+
+    known: Knowledge
+    options: Options
+    seen: Observation
+    bodies: tuple[Instance, ...]
+    grown: Mapping[str, int] = field(default_factory=dict)
+    refused: Collection[str] = ()
+
+    def scale(self, room: Room) -> LayerLevel:
+        """Shadows for a burst, or the release of those that are superfluous. `room` is what is free, and less afterwards."""
+        if not self.bodies:
+            return LayerLevel()
+        helped = shadows_of(self.seen.shadows)
+        rate_max_rps = math.fsum(self._rate_rps(body, helped.get(body.id, ())) for body in self.bodies)
+        rate_rps = burst_rps(self.seen, self.options)
+        if self._over(rate_rps, rate_max_rps):
+            level = self._scale_up(rate_rps, rate_max_rps, room)
+        else:
+            level = self._release(rate_max_rps)
+        return level if self.options.max_shadows == 1 else self._share_anew(level)
+
+    def _share_anew(self, level: LayerLevel) -> LayerLevel:
+        """Other shares for the Shadows that serve and stay."""
+        ending = {action.id for action in level.released}
+        changed = changes(self.known, self.bodies, [one for one in self.seen.shadows if one.id not in ending])
+        said = [level.reason] * bool(level.reason) + [f"{many(len(changed), 'Shadow')} with other shares"] * bool(changed)
+        return replace(level, changed=changed, reason="; ".join(said))
+
+    def _rate_rps(self, body: Instance, shadows: Sequence[Instance]) -> float:
+        return self.known.rates.rate_rps(body.cores, sharing(self.known, self.options, body, shadows))
+
+    def _over(self, rate_rps: float, rate_max_rps: float) -> bool:
+        """R_burst > γ·R_max."""
+        return rate_rps > self.options.gamma * rate_max_rps * (1 + ROUNDING)
+
+    def _scale_up(self, rate_rps: float, before_rps: float, room: Room) -> LayerLevel:
+        alone = self._alone()
+        created: list[CreateShadow] = []
+        resized: list[Resize] = []
+        said: list[str] = []
+        rate_max_rps = before_rps
+        for body in alone:
+            if not self._over(rate_rps, rate_max_rps):
+                break
+            chosen = self._best_help(body, rate_rps, room)
+            if chosen is None:
+                continue
+            if isinstance(chosen, Pairing):
+                self._take(body, chosen, room)
+                created.append(CreateShadow(body.id, chosen.pair))
+                said.append(_told(self.known, body, chosen))
+            else:
+                room.take(body.node, chosen.cores - body.cores)
+                resized.append(Resize(body.id, chosen.cores))
+                said.append(f"{body.id} grows from {many(body.cores, 'core')} to {chosen}")
+            rate_max_rps += chosen.rate_rps - self.known.rates.rate_rps(body.cores)
+        if not said:
+            rate_max_rps = self._give_more(rate_rps, rate_max_rps, room, (created, said))
+        need = f"{told(self.seen, self.options)}, R_max {before_rps:.2f}: above γ = {self.options.gamma:g}"
+        if not said:
+            help_ = "a Shadow" if self.options.burst_cores == "shadow" else "anything"
+            why = f"no room for {help_} that would help" if alone else "every Body has its Shadow"
+            return LayerLevel(reason=f"{need}, but {why}")
+        reason = f"{need}; {'; '.join(said)}; R_max {rate_max_rps:.2f} then"
+        return LayerLevel(tuple(created), resized=tuple(resized), reason=reason)
+
+    def _best_help(self, body: Instance, rate_rps: float, room: Room) -> Pairing | Configuration | None:
+        """A Shadow or more cores, as `burst_cores` says. One that has grown may grow more, and gets no Shadow.
+
+        One that was refused cores gets the Shadow, if there is one that helps: the burst does not wait for a second refusal.
+        """
+        by = self.options.burst_cores
+        shadow = None if by == "resize" or body.id in self.grown else self.best_pairing(body, rate_rps, room)
+        larger = None if by == "shadow" else best_growth(self.known, self.options, body, rate_rps, room)
+        if shadow is None or larger is None or body.id in self.refused:
+            return shadow or larger
+        return larger if larger.efficiency >= pair_efficiency(self.known, body, shadow) else shadow
+
+    def _give_more(self, rate_rps: float, rate_max_rps: float, room: Room, given: tuple[list[CreateShadow], list[str]]) -> float:
+        """Where no Body can get its first Shadow: further ones, at most one each, for those with the fewest first. R_max then."""
+        helped, most = shadows_of(self.seen.shadows), self.options.max_shadows
+        able = [body for body in self.bodies if body.id not in self.grown and body.id in helped and self._has(body) < most]
+        created, said = given
+        for body in sorted(able, key=lambda body: (len(helped[body.id]), -body.cores, body.id)):
+            if not self._over(rate_rps, rate_max_rps):
+                break
+            pair = sharing(self.known, self.options, body, helped[body.id])
+            more = None if pair is None else another(Burst(self.known, self.options, rate_rps, room), body, pair)
+            if more is not None:
+                room.take_for_shadow(more.pair.node or body.node, more.pair.shadow_cores, more.memory_bytes)
+                rate_max_rps += more.gain_rps
+                created.append(CreateShadow(body.id, more.pair))
+                what = f"Shadow {more.count} of {many(more.pair.shadow_cores, 'core')}{_place(more.pair)}"
+                said.append(f"{body.id} gets {what}: {more.rate_rps:.2f} rps, η {more.efficiency:.3g}")
+        return rate_max_rps
+
+    def _has(self, body: Instance) -> int:
+        """How many Shadows it has: also those that drain, and one that is to become a Body, which it may keep."""
+        theirs = {one.id for one in self.seen.instances if one.kind is InstanceKind.SHADOW and one.partner == body.id}
+        return len(theirs | body.shadows.keys())
+
+    def _alone(self) -> list[Instance]:
+        """Line 1: the Bodies that have no Shadow, not even one that starts or drains; the largest first."""
+        paired = {shadow.partner for shadow in self.seen.instances if shadow.kind is InstanceKind.SHADOW}
+        alone = [body for body in self.bodies if body.id not in paired and body.partner is None]
+        return sorted(alone, key=lambda body: (-body.cores, body.id))
+
+    def best_pairing(self, body: Instance, rate_rps: float, room: Room) -> Pairing | None:
+        """Lines 6 to 23 for one Body."""
+        return best_pairing(self.known, self.options, body, rate_rps, room)
+
+    def _take(self, body: Instance, chosen: Pairing, room: Room) -> None:
+        """Give a Shadow its room."""
+        node = chosen.pair.node
+        memory_bytes = shadow_memory_bytes(self.known, self.options, chosen.parameter_bytes, elsewhere=node is not None)
+        room.take_for_shadow(body.node if node is None else node, chosen.pair.shadow_cores, memory_bytes)
+
+    def _release(self, rate_max_rps: float) -> LayerLevel:
+        peak_rps = max(burst_rps(self.seen, self.options, ticks_ago) for ticks_ago in range(self.options.release_ticks))
+        released: list[DestroyShadow | Resize] = []
+        for taken in self._weakest_first():
+            without_rps = rate_max_rps - taken.gain_rps
+            if self._over(peak_rps, without_rps):
+                break
+            rate_max_rps = without_rps
+            released.append(taken.release)
+        if not released:
+            return LayerLevel()
+        calm_s = self.options.release_ticks * self.options.tick_s
+        shadows = tuple(action for action in released if isinstance(action, DestroyShadow))
+        resized = tuple(action for action in released if isinstance(action, Resize))
+        without = [many(len(shadows), "Shadow")] * bool(shadows) + [many(len(resized), "larger Body")] * bool(resized)
+        what = f"R_max {rate_max_rps:.2f} without {' and '.join(without)}"
+        reason = f"at most {peak_rps:.2f} rps for {calm_s:g} s, {what}: within γ = {self.options.gamma:g}"
+        return LayerLevel(released=shadows, resized=resized, reason=reason)
+
+    def _weakest_first(self) -> list[_Taken]:
+        """What Bodies have been given for a burst, by η; of larger Bodies and pairs by that of the whole."""
+        rates, serving = self.known.rates, {body.id: body for body in self.bodies}
+        found: list[_Taken] = []
+        for name, shadows in shadows_of(self.seen.shadows).items():
+            if name in serving:
+                found += self._help_of(serving[name], shadows)
+        for name, before in self.grown.items():
+            body = serving.get(name)
+            if body is not None:
+                gain_rps = rates.rate_rps(body.cores) - rates.rate_rps(before)
+                found.append(_Taken(whole_efficiency(self.known, body, None), name, gain_rps, Resize(name, before)))
+        return sorted(found, key=lambda taken: (taken.efficiency, taken.id))
+
+    def _help_of(self, body: Instance, shadows: Sequence[Instance]) -> list[_Taken]:
+        """A Body's Shadows by η; each counts with what the Body loses with it once the weaker ones have gone."""
+        pair = sharing(self.known, self.options, body, shadows)
+        assert pair is not None, "shadows_of has those whose work is known"
+        judged = [(self._efficiency(body, pair, number), shadow.id, shadow) for number, shadow in enumerate(shadows)]
+        left, found = list(shadows), list[_Taken]()
+        for efficiency, name, shadow in sorted(judged, key=lambda entry: entry[:2]):
+            before_rps = self._rate_rps(body, left)
+            left.remove(shadow)
+            found.append(_Taken(efficiency, name, before_rps - self._rate_rps(body, left), DestroyShadow(name)))
+        return found
+
+    def _efficiency(self, body: Instance, pair: Pair, number: int) -> float:
+        if self.options.burst_cores == "shadow":
+            return self.known.pairings.efficiency(body.cores, pair, number)
+        return whole_efficiency(self.known, body, pair)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a burst has been given: how much it helps, and what ends it."""
+
+    efficiency: float
+    id: str
+    gain_rps: float
+    release: DestroyShadow | Resize
+
+
+def _told(known: Knowledge, body: Instance, chosen: Pairing) -> str:
+    there = chosen.pair.split[chosen.batch - 1]
+    alone = known.rates.body(body.cores)
+    alone_s = alone.latency_s[chosen.batch - 1] if alone is not None else 0.0
+    share = chosen.parameter_bytes / known.parameter_bytes if known.parameter_bytes else 0.0
+    what = f"a Shadow of {many(chosen.pair.shadow_cores, 'core')}{_place(chosen.pair)}"
+    return (
+        f"{body.id} ({many(body.cores, 'core')}) gets {what} with "
+        f"{many(len(chosen.pair.blocks), 'block')}, {share:.0%} of the weights: b = {chosen.batch} as "
+        f"{chosen.batch - there} + {there} in {chosen.latency_s * 1e3:.0f} ms instead of {alone_s * 1e3:.0f}, "
+        f"η {chosen.efficiency:.3g}"
+    )
+
+
+def _place(pair: Pair) -> str:
+    """Where its Shadow is, where that is not on its Body's node."""
+    return "" if pair.node is None else f" on {pair.node}"

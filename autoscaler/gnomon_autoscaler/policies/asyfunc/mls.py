@@ -1,0 +1,195 @@
+"""Model-level scaling, Algorithm 1: how many Bodies, and how large. Once a period, for the mean rate R of the last one.
+
+    R > α·R_max       more Bodies of c_best cores, each on the node with most free cores, until R ≤ α·R_max
+    R < β·R_max       the Bodies of least η end, one after the other, while R < β·R_max and R ≤ α·R_max holds without them
+    in between        nothing
+
+c_best maximises η over cores and batches that meet the objective, (b − 1)/R + t_l(c, b) ≤ t_SLO. docs/decisions/0011-mls.md has
+each place where the printed algorithm had to be settled, with its worked example.
+
+Bodies out of Shadows: where model-level scaling wants one more Body, a Shadow may load the rest of the model and become it.
+
+A long burst then needs no second cold start, and no further cores: those of the Shadow are the Body's. A Shadow qualifies that
+works for a ready Body, whose cores sustain no less than a Body of c_best does, and on whose node the rest of the model fits. Of
+several the one that would sustain most comes first.
+
+A promotion is a creation in every other respect: of the number of Bodies that bounds, operators and Algorithm 1 have decided on.
+docs/decisions/0015-promotion-and-resizing.md has worked examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gnomon_autoscaler.policies.asyfunc.options import Options
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
+from gnomon_autoscaler.replica_policy import ROUNDING, Room, cost_of_ending, whole
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
+from gnomon_core.scaling import CreateBody, Observation
+from gnomon_core.units import many
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A number of cores with its best batch; `rate_rps` is R_max of such a Body."""
+
+    cores: int
+    batch: int
+    latency_s: float
+    efficiency: float
+    rate_rps: float
+
+    def __str__(self) -> str:
+        return f"{many(self.cores, 'core')} (b = {self.batch} in {self.latency_s * 1e3:.0f} ms, η {self.efficiency:.3g})"
+
+
+def configurations(known: Knowledge, rate_rps: float) -> tuple[Configuration, ...]:
+    """Lines 3 to 15 for every number of cores, the best η first: the next best is for when no node has room for the best.
+
+    Where the objective is out of reach, the quickest for a batch of one is all there is.
+    """
+    rates = known.rates
+    found = [best for cores in rates.cores if (best := best_batch(known, cores, rate_rps)) is not None]
+    if not found:
+        quickest = min(rates.cores, key=lambda cores: (_alone_s(known, cores), cores))
+        alone_s = _alone_s(known, quickest)
+        efficiency = known.efficiency.at(1, alone_s, quickest, known.parameter_bytes)
+        return (Configuration(quickest, 1, alone_s, efficiency, rates.rate_rps(quickest)),)
+    return tuple(sorted(found, key=lambda best: (-best.efficiency, best.cores)))
+
+
+def best_batch(known: Knowledge, cores: int, rate_rps: float) -> Configuration | None:
+    """The batch of highest η that fills and ends within the objective on these cores; None where none does.
+
+    At rate 0 only a batch of one fills.
+    """
+    body = known.rates.body(cores)
+    if body is None:
+        return None
+    best: Configuration | None = None
+    for batch, seconds in enumerate(body.latency_s, start=1):
+        if seconds <= 0.0 or filling_s(batch, rate_rps) + seconds > known.rates.slo_s:
+            continue
+        efficiency = known.efficiency.at(batch, seconds, cores, known.parameter_bytes)
+        if best is None or efficiency > best.efficiency:
+            best = Configuration(cores, batch, seconds, efficiency, body.rate_rps)
+    return best
+
+
+def filling_s(batch: int, rate_rps: float) -> float:
+    """How long the first request of a batch waits for the last, (b − 1)/R."""
+    if batch == 1:
+        return 0.0
+    return (batch - 1) / rate_rps if rate_rps > 0 else math.inf
+
+
+def from_nothing(known: Knowledge, rate_rps: float, alpha: float) -> int:
+    """How many Bodies of c_best the rate would have if there were none yet; at least one."""
+    each_rps = configurations(known, rate_rps)[0].rate_rps
+    return max(1, whole(rate_rps / (alpha * each_rps))) if each_rps > 0 else 1
+
+
+def scale_out(
+    known: Knowledge, options: Options, room: Room, *, rate_rps: float, rate_max_rps: float, memory_bytes: int
+) -> list[CreateBody]:
+    """Lines 16 to 18. Ends when R ≤ α·R_max, or when no node has room for any configuration."""
+    choices = configurations(known, rate_rps)
+    made: list[CreateBody] = []
+    while rate_rps > options.alpha * rate_max_rps * (1 + ROUNDING):
+        placed = _placed(choices, room, memory_bytes)
+        if placed is None:
+            break
+        configuration, node = placed
+        rate_max_rps += configuration.rate_rps
+        made.append(CreateBody(configuration.cores, node))
+    return made
+
+
+def so_many_more(known: Knowledge, room: Room, *, rate_rps: float, count: int, memory_bytes: int) -> list[CreateBody]:
+    """`count` Bodies, whatever the rate: as for a minimum, an operator, or in place of some that ended.
+
+    One that no node has room for is left to the platform, which may refuse it.
+    """
+    choices = configurations(known, rate_rps)
+    made: list[CreateBody] = []
+    for _ in range(count):
+        placed = _placed(choices, room, memory_bytes)
+        made.append(CreateBody(choices[0].cores) if placed is None else CreateBody(placed[0].cores, placed[1]))
+    return made
+
+
+def least_efficient_first(known: Knowledge, bodies: Sequence[Instance], rate_rps: float) -> list[Instance]:
+    """Line 20. Of equal η those first whose end costs least."""
+    best = {cores: best_batch(known, cores, rate_rps) for cores in {body.cores for body in bodies}}
+    return sorted(bodies, key=lambda body: (_efficiency(best[body.cores]), *cost_of_ending(body)))
+
+
+def scale_in(
+    known: Knowledge, options: Options, bodies: Sequence[Instance], rates_rps: Mapping[str, float], rate_rps: float
+) -> list[Instance]:
+    """Lines 19 to 28: the Bodies that end. `rates_rps` are those that the Bodies sustain, by id.
+
+    A Body ends only if R ≤ α·R_max without it, and one that serves only if those that serve are enough. The last one stays.
+    """
+    kept = list(bodies)
+    ended: list[Instance] = []
+    for victim in least_efficient_first(known, bodies, rate_rps):
+        if rate_rps >= options.beta * math.fsum(rates_rps[body.id] for body in kept) or len(kept) == 1:
+            break
+        rest = [body for body in kept if body is not victim]
+        serves = victim.state is InstanceState.READY
+        counted = [body for body in rest if body.state is InstanceState.READY or not serves]
+        if rate_rps <= options.alpha * math.fsum(rates_rps[body.id] for body in counted) * (1 + ROUNDING):
+            kept = rest
+            ended.append(victim)
+    return ended
+
+
+def _placed(choices: Sequence[Configuration], room: Room, memory_bytes: int) -> tuple[Configuration, str] | None:
+    """The best that has room, and where; what is held for Shadows only where nothing else has room for any."""
+    for reserve in (False, True):
+        for configuration in choices:
+            node = room.roomiest(configuration.cores, memory_bytes, reserve=reserve)
+            if node is not None:
+                room.take(node, configuration.cores, memory_bytes)
+                return configuration, node
+    return None
+
+
+def _alone_s(known: Knowledge, cores: int) -> float:
+    body = known.rates.body(cores)
+    return body.latency_s[0] if body is not None else math.inf
+
+
+def _efficiency(best: Configuration | None) -> float:
+    return best.efficiency if best is not None else 0.0
+
+
+def promotable(known: Knowledge, options: Options, seen: Observation, rate_rps: float, memory_bytes: int) -> list[Instance]:
+    """The Shadows that can become Bodies now, the best first; no two count on the same memory. None without the option."""
+    if not options.promotion:
+        return []
+    least_rps = configurations(known, rate_rps)[0].rate_rps
+    serving = {body.id for body in seen.ready}
+    able = [shadow for shadow in seen.shadows if shadow.state is InstanceState.READY and shadow.partner in serving]
+    room = Room(seen.nodes)
+    found: list[Instance] = []
+    for shadow in sorted(able, key=lambda each: (-known.rates.rate_rps(each.cores), each.id)):
+        more_bytes = max(0, memory_bytes - shadow.memory_bytes)
+        if known.rates.rate_rps(shadow.cores) >= least_rps and room.memory_bytes(shadow.node) >= more_bytes:
+            room.take(shadow.node, 0, more_bytes)
+            found.append(shadow)
+    return found
+
+
+def as_bodies(seen: Observation, promoted: Collection[str]) -> Observation:
+    """The same with these Shadows as the Bodies that they become."""
+    if not promoted:
+        return seen
+    return replace(seen, instances=tuple(_as_body(one) if one.id in promoted else one for one in seen.instances))
+
+
+def _as_body(shadow: Instance) -> Instance:
+    return replace(shadow, kind=InstanceKind.BODY, state=InstanceState.STARTING, partner=None, pair=None)

@@ -1,0 +1,461 @@
+"""What each block set would make of a Body and a Shadow: lines 7 to 23 of Algorithm 2, worked out once per pair of core counts.
+
+For every block set Φ and batch b the split b_S is the one that makes the batch quickest (Eq. 6, `gnomon_core.pairs`): the time of
+a run depends on nothing but the run, the batch and the split, so that the runs' times are kept and added up. Nothing of this
+depends on the load. What does, whether a batch fills in time, is asked of the finished list, best η first.
+
+A set stays in the list only where it raises the Body's R_max: a Shadow that does not is not made, however good its η.
+
+Which layer blocks a Shadow may hold: the candidates of Algorithm 2, in the order in which they are added (lines 7 to 9).
+
+    L: candidates by MACs / parameter size, the most first     Φ: the first; the first two; the first three …
+
+Only splittable blocks are candidates. A block without parameters has an infinite ratio, and alone it would cost a hand-over for
+little work: it joins its neighbour, the one before it where that is a candidate, else the one after it.
+
+A set that grows by ratio is scattered over the model and has a hand-over for each run of neighbours. A `contiguous` one begins
+with the best candidate and takes the better of its two neighbours each time: one hand-over, at the price of a worse ratio.
+
+Resource efficiency η: throughput per core plus throughput per unit of memory (line 7 of Algorithm 1, line 15 of Algorithm 2).
+
+    η = n / (c·t) + n / (ρ·m·t)
+
+n are the samples that an instance of c cores and memory m works off in t. ρ = MACs / parameter size makes ρ·m a number of MACs; κ
+says how many cores a GMAC is worth, so that the two terms have the same unit:
+
+    ρ·m = κ · GMACs of the model · m / size of its parameters
+
+κ follows from the profile (`calibrated`): the cores that execute a GMAC within the objective. Then c and ρ·m both count cores
+that are busy for one objective, and no unit decides the result.
+
+Example: a model of 4 GMACs and 100 MB, κ = 1: an instance that holds 150 MB is worth 6 cores. With 2 cores and 8 samples in 0.5
+s, η = 8 / (2 · 0.5) + 8 / (6 · 0.5) = 10.67.
+
+The sum is the paper's heuristic for its objective, to serve the rate with the least Σ(c + ρ·m); `objective` ranks by that itself,
+n / ((c + ρ·m)·t). They can disagree: docs/decisions/0011-mls.md.
+
+R_max: the rate that Bodies sustain within the objective, with their Shadows or without (Eq. 1).
+
+    R_max = Σ over Bodies of max over b ≤ B_max of b / t_l(b),  with t_l(b) ≤ t_SLO
+
+The printed condition is on the queueing time, t_q ≤ t_SLO, which every b fulfils as t_q approaches zero; Eq. 3 has it on t_l, and
+so has this. Where no batch of a Body meets the objective, the Body sustains nothing: it is the first to go. Where that is so on
+any number of cores, no configuration would ever be enough; then the objective is out of reach, and a Body counts with what it
+serves one by one, late as that is.
+
+Everything that follows from a model's profile and the function's settings alone, worked out once.
+
+A policy is asked several times a second and has milliseconds; a profile of 60 blocks has thousands of times in it. What is kept
+here is a pure function of the profile: dropping it changes nothing but the time of the next decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from gnomon_autoscaler.policies.asyfunc.options import Options
+from gnomon_core.blocks import Layers, Run
+from gnomon_core.pairs import Pair, best_splits, pair_seconds, shadow_seconds, together
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.scaling import Observation
+from gnomon_core.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSet:
+    """A set that a Shadow may hold."""
+
+    blocks: tuple[int, ...]
+    runs: tuple[Run, ...]
+    parameter_bytes: int
+
+
+def block_sets(layers: Layers, *, contiguous: bool = False) -> tuple[BlockSet, ...]:
+    """Φ as it grows, from one candidate to all; empty where no block can be split."""
+    groups = candidates(layers)
+    order = _by_neighbour(layers, groups) if contiguous else _by_ratio(layers, groups)
+    sets: list[BlockSet] = []
+    chosen: list[int] = []
+    known: dict[tuple[int, int], Run] = {}
+    for group in order:
+        chosen += group
+        blocks = tuple(sorted(chosen))
+        sets.append(BlockSet(blocks, _runs(layers, blocks, known), layers.parameter_bytes(blocks)))
+    return tuple(sets)
+
+
+def _runs(layers: Layers, blocks: Sequence[int], known: dict[tuple[int, int], Run]) -> tuple[Run, ...]:
+    """`layers.runs(blocks)`; a run that an earlier set had is not worked out again."""
+    ends = [number for number, after in pairwise((*blocks, -1)) if after != number + 1]
+    begins = [number for before, number in pairwise((-2, *blocks)) if number != before + 1]
+    found: list[Run] = []
+    for first, last in zip(begins, ends, strict=True):
+        if (first, last) not in known:
+            known[first, last] = layers.runs(range(first, last + 1))[0]
+        found.append(known[first, last])
+    return tuple(found)
+
+
+def candidates(layers: Layers) -> list[tuple[int, ...]]:
+    """The candidates in the model's order, each a block and the neighbours without parameters that joined it.
+
+    Example: parameters 0, 5, 0, 0, 7 with all splittable: (0, 1, 2, 3) and (4,).
+    """
+    groups: list[list[int]] = []
+    for number, block in enumerate(layers.blocks):
+        if not block.splittable:
+            continue
+        joins = bool(groups) and groups[-1][-1] == number - 1 and (not block.parameter_bytes or not _weighs(layers, groups[-1]))
+        if joins:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return [tuple(group) for group in groups if _weighs(layers, group)]
+
+
+def _weighs(layers: Layers, group: Sequence[int]) -> bool:
+    return layers.parameter_bytes(group) > 0
+
+
+def _ratio(layers: Layers, group: Sequence[int]) -> float:
+    return layers.macs(group) / layers.parameter_bytes(group)
+
+
+def _by_ratio(layers: Layers, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    return sorted(groups, key=lambda group: (-_ratio(layers, group), group[0]))
+
+
+def _by_neighbour(layers: Layers, groups: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    if not groups:
+        return
+    joined = {left[-1] for left, right in pairwise(groups) if right[0] == left[-1] + 1}
+    best = groups.index(_by_ratio(layers, groups)[0])
+    first = last = best
+    yield groups[best]
+    while True:
+        before = first - 1 if first > 0 and groups[first - 1][-1] in joined else None
+        after = last + 1 if groups[last][-1] in joined else None
+        either = [number for number in (before, after) if number is not None]
+        if not either:
+            return
+        chosen = max(either, key=lambda number: (_ratio(layers, groups[number]), -number))
+        first, last = min(first, chosen), max(last, chosen)
+        yield groups[chosen]
+
+
+GIGA = 1e9
+
+
+def calibrated(profile: ModelProfile, slo_s: float) -> float:
+    """κ in cores per GMAC: core-seconds that the profile's machine takes for a GMAC, by the objective; 0 without MACs.
+
+    Example: 0.025 core-seconds per GMAC and an SLO of 0.5 s make 0.05 cores per GMAC: ρ·m of a 4 GMAC model is 0.2 cores.
+    """
+    return profile.core_seconds_per_gmac() / slo_s
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """η for one model. `cores_per_byte` is κ·ρ: how many cores a byte of memory is worth."""
+
+    profile: ModelProfile
+    cores_per_byte: float
+    overhead_counts: bool = True
+    objective: bool = False
+
+    @staticmethod
+    def of(profile: ModelProfile, kappa: float, *, overhead_counts: bool = True, objective: bool = False) -> Efficiency:
+        """η with ρ of the model's layers and κ cores per GMAC. Memory costs nothing where a model has no parameters."""
+        parameter_bytes = profile.layers.parameter_bytes()
+        cores_per_byte = kappa * profile.layers.macs() / GIGA / parameter_bytes if parameter_bytes else 0.0
+        return Efficiency(profile, cores_per_byte, overhead_counts, objective)
+
+    def memory_cores(self, parameter_bytes: int) -> float:
+        """ρ·m of an instance with so many bytes of weights, in cores."""
+        held_bytes = self.profile.memory_bytes(parameter_bytes) if self.overhead_counts else parameter_bytes
+        return self.cores_per_byte * held_bytes
+
+    def at(self, samples: int, seconds: float, cores: int, parameter_bytes: int) -> float:
+        """η of an instance with so many cores and weights that works off `samples` in `seconds`."""
+        return self.of_rate(samples / seconds, cores, parameter_bytes)
+
+    def of_rate(self, rate_rps: float, cores: int, *parameter_bytes: int) -> float:
+        """η of so much throughput by instances with so many cores together, each with so many bytes of weights."""
+        memory_cores = sum(self.memory_cores(each) for each in parameter_bytes)
+        if self.objective:
+            return rate_rps / (cores + memory_cores)
+        return rate_rps / cores + (rate_rps / memory_cores if memory_cores else 0.0)
+
+
+KEPT_PAIRS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Sustained:
+    """Latencies of batches of 1, 2, … B_max, and the highest rate with the batch that gives it. 0 and 0 where none is timely."""
+
+    latency_s: tuple[float, ...]
+    rate_rps: float
+    batch: int
+
+
+def sustained(latency_s: Sequence[float], slo_s: float) -> Sustained:
+    """Eq. 1 for one Body. Every batch is looked at: on a CPU, throughput need not rise with the batch.
+
+    Example: 0.2, 0.25, 0.45, 0.5 s for 1 … 4 samples within 0.45 s: 5, 8, 6.67 and (not timely) 8: 8 rps with batches of 2.
+    """
+    timely = [(size / seconds, size) for size, seconds in enumerate(latency_s, start=1) if 0.0 < seconds <= slo_s]
+    rate_rps, batch = max(timely, key=lambda entry: entry[0], default=(0.0, 0))
+    return Sustained(tuple(latency_s), rate_rps, batch)
+
+
+class Rates:
+    """What Bodies and pairs of one model sustain. Each is computed once: a profile is a value."""
+
+    def __init__(self, profile: ModelProfile, slo_s: float, max_batch: int, max_cores: int) -> None:
+        self.profile = profile
+        self.slo_s = slo_s
+        self.max_batch = max_batch
+        self._pairs: dict[tuple[int, Pair], Sustained] = {}
+        self._bodies: dict[int, Sustained | None] = {}
+        self._splits: dict[tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], ...]] = {}
+        self.out_of_reach = False
+        """Whether no number of cores meets the objective."""
+        self.cores = tuple(cores for cores in range(1, max_cores + 1) if self._measured(cores) is not None)
+        """What a Body or Shadow may have: up to C_max, as far as the profile goes."""
+        self.out_of_reach = not any(found.batch for found in map(self.body, self.cores) if found is not None)
+        self._bodies.clear()
+
+    def body(self, cores: int) -> Sustained | None:
+        """A Body alone; None where the profile does not know its cores."""
+        if cores not in self._bodies:
+            self._bodies[cores] = self._measured(cores)
+        return self._bodies[cores]
+
+    def pair(self, body_cores: int, pair: Pair) -> Sustained | None:
+        """A Body with its Shadows; None where the profile does not know their cores, or the network's price."""
+        known = self._pairs.get((body_cores, pair))
+        if known is not None:
+            return known
+        runs = self.profile.layers.runs(pair.blocks)
+        latency_s = []
+        for batch in range(1, self.max_batch + 1):
+            seconds = pair_seconds(self.profile, body_cores, pair, batch, runs)
+            if seconds is None:
+                return None
+            latency_s.append(seconds)
+        if len(self._pairs) >= KEPT_PAIRS:
+            self._pairs.clear()
+        found = self._pairs[body_cores, pair] = self._sustained(latency_s)
+        return found
+
+    def dealt(self, body_cores: int, pair: Pair) -> Pair:
+        """The same Shadows, with the shares that make each batch quickest."""
+        key = (body_cores, pair.cores, pair.blocks, pair.elsewhere)
+        splits = self._splits.get(key)
+        if splits is None:
+            if len(self._splits) >= KEPT_PAIRS:
+                self._splits.clear()
+            cores = (body_cores, *pair.cores)
+            splits = best_splits(self.profile, cores, pair.blocks, self.max_batch, elsewhere=pair.elsewhere)
+            self._splits[key] = splits
+        first, *others = (replace(one, split=split) for one, split in zip(pair.each, splits, strict=True))
+        return replace(first, others=tuple(others))
+
+    def rate_rps(self, body_cores: int, pair: Pair | None = None) -> float:
+        """R_max of one Body; 0 where nothing is known of it."""
+        found = self.body(body_cores) if pair is None else self.pair(body_cores, pair)
+        return found.rate_rps if found is not None else 0.0
+
+    def _measured(self, cores: int) -> Sustained | None:
+        latency_s = [self.profile.whole.at(cores, batch) for batch in range(1, self.max_batch + 1)]
+        known = [seconds for seconds in latency_s if seconds is not None]
+        return self._sustained(known) if len(known) == len(latency_s) else None
+
+    def _sustained(self, latency_s: Sequence[float]) -> Sustained:
+        found = sustained(latency_s, self.slo_s)
+        if not found.batch and self.out_of_reach and latency_s[0] > 0:
+            return Sustained(found.latency_s, 1 / latency_s[0], 1)
+        return found
+
+
+GAIN = 1e-9
+"""Relative: what two sums of the same times may differ by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """A Shadow for a Body, judged at one batch size: Φ and b of line 16, and what the two sustain with it."""
+
+    efficiency: float
+    batch: int
+    latency_s: float
+    pair: Pair
+    parameter_bytes: int
+    rate_rps: float
+
+
+class Pairings:
+    """The pairings of one model, by the cores of Body and Shadow."""
+
+    def __init__(self, rates: Rates, efficiency: Efficiency, options: Options) -> None:
+        self._rates = rates
+        self._profile = rates.profile
+        self._efficiency = efficiency
+        self._options = options
+        self._sets: tuple[BlockSet, ...] | None = None
+        self._cells = [(batch, there) for batch in range(2, rates.max_batch + 1) for there in range(1, batch)]
+        self._bodies_s: dict[tuple[Run, int], tuple[float, ...]] = {}
+        self._shadows_s: dict[tuple[Run, int], tuple[float, ...]] = {}
+        self._ranked: dict[tuple[int, int], tuple[Pairing, ...]] = {}
+
+    def ranked(self, body_cores: int, shadow_cores: int) -> tuple[Pairing, ...]:
+        """Every (Φ, b) that raises the Body's R_max, best η first; of equals fewer blocks and the larger batch first."""
+        key = (body_cores, shadow_cores)
+        if key not in self._ranked:
+            found = self._work_out(body_cores, shadow_cores)
+            found.sort(key=lambda pairing: (-pairing.efficiency, len(pairing.pair.blocks), -pairing.batch))
+            self._ranked[key] = tuple(found)
+        return self._ranked[key]
+
+    def load_s(self, parameter_bytes: int) -> float:
+        """From the decision to a Shadow with so many bytes of weights."""
+        loading = self._profile.loading
+        if self._options.weight_mode in loading:
+            return self._profile.shadow_load_s(self._options.weight_mode, parameter_bytes)
+        return self._profile.shadow_start_s
+
+    def efficiency(self, body_cores: int, pair: Pair, number: int = 0) -> float:
+        """The best η that a Shadow reaches in a timely batch, that of this number among its Body's; 0 where it reaches none."""
+        return max([efficiency for _, _, efficiency in self.judged(body_cores, pair, number)], default=0.0)
+
+    def judged(self, body_cores: int, pair: Pair, number: int = 0) -> list[tuple[int, float, float]]:
+        """Every timely batch in which this Shadow has a share: the batch, what it takes, and the Shadow's η in it."""
+        found = self._rates.pair(body_cores, pair)
+        if found is None:
+            return []
+        each = pair.each
+        one, left = each[number], together((*each[:number], *each[number + 1 :]))
+        parameter_bytes = self._profile.layers.parameter_bytes(one.blocks)
+        gain_rps = found.rate_rps - self._rates.rate_rps(body_cores, left)
+        return [
+            (batch, seconds, self._judge(there, seconds, gain_rps, one.shadow_cores, parameter_bytes))
+            for batch, seconds in enumerate(found.latency_s, start=1)
+            if 0.0 < seconds <= self._rates.slo_s and (there := pair.shares(batch)[number]) > 0
+        ]
+
+    def _work_out(self, body_cores: int, shadow_cores: int) -> list[Pairing]:
+        alone = self._rates.body(body_cores)
+        if alone is None or not self._known(body_cores) or not self._known(shadow_cores):
+            return []
+        if self._sets is None:
+            self._sets = block_sets(self._profile.layers, contiguous=self._options.contiguous)
+        gains: dict[Run, tuple[float, ...]] = {}
+        found: list[Pairing] = []
+        for chosen in self._sets:
+            for run in chosen.runs:
+                if run not in gains:
+                    gains[run] = self._gain_s(run, body_cores, shadow_cores)
+            changes_s = [sum(cell) for cell in zip(*(gains[run] for run in chosen.runs), strict=True)]
+            split, latency_s = self._quickest(alone.latency_s, changes_s)
+            together = sustained(latency_s, self._rates.slo_s)
+            if together.rate_rps > alone.rate_rps * (1 + GAIN):
+                pair = Pair(shadow_cores, chosen.blocks, split)
+                found += self._judged(pair, together, chosen, together.rate_rps - alone.rate_rps)
+        return found
+
+    def _judged(self, pair: Pair, together: Sustained, chosen: BlockSet, gain_rps: float) -> list[Pairing]:
+        load_s = self.load_s(chosen.parameter_bytes) if self._options.load_counts else 0.0
+        slo_s = self._rates.slo_s
+        return [
+            Pairing(
+                self._judge(pair.split[batch - 1], seconds, gain_rps, pair.shadow_cores, chosen.parameter_bytes),
+                batch,
+                seconds,
+                pair,
+                chosen.parameter_bytes,
+                together.rate_rps,
+            )
+            for batch, seconds in enumerate(together.latency_s, start=1)
+            if pair.split[batch - 1] and seconds > 0.0 and load_s + seconds <= slo_s
+        ]
+
+    def _judge(self, there: int, seconds: float, gain_rps: float, cores: int, parameter_bytes: int) -> float:
+        """η of a Shadow that takes `there` samples of a batch of so many seconds and raises R_max by `gain_rps`."""
+        rate_rps = gain_rps if self._options.gain else there / seconds
+        return self._efficiency.of_rate(rate_rps, cores, parameter_bytes)
+
+    def _quickest(self, alone_s: tuple[float, ...], changes_s: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """The split of each batch and what it takes then; 0 where no split gains anything."""
+        best = [(0.0, 0)] * len(alone_s)
+        for (batch, there), change_s in zip(self._cells, changes_s, strict=True):
+            if change_s < best[batch - 1][0]:
+                best[batch - 1] = (change_s, there)
+        split = tuple(there for _, there in best)
+        return split, tuple(seconds + change_s for seconds, (change_s, _) in zip(alone_s, best, strict=True))
+
+    def _gain_s(self, run: Run, body_cores: int, shadow_cores: int) -> tuple[float, ...]:
+        """By how much each split of each batch changes the batch's latency: the run's term of Eq. 6."""
+        alone_s, shadow_s = self._body_s(run, body_cores), self._shadow_s(run, shadow_cores)
+        return tuple([max(alone_s[batch - there], shadow_s[there]) - alone_s[batch] for batch, there in self._cells])
+
+    def _body_s(self, run: Run, cores: int) -> tuple[float, ...]:
+        """What the Body takes for 0, 1, … B_max samples of a run."""
+        key = (run, cores)
+        if key not in self._bodies_s:
+            seconds = [self._profile.run_seconds(run, cores, samples) for samples in range(self._rates.max_batch + 1)]
+            self._bodies_s[key] = tuple([0.0 if each is None else each for each in seconds])
+        return self._bodies_s[key]
+
+    def _shadow_s(self, run: Run, cores: int) -> tuple[float, ...]:
+        """What the Shadow takes for them, the hand-over included."""
+        key = (run, cores)
+        if key not in self._shadows_s:
+            seconds = [shadow_seconds(self._profile, run, cores, samples) for samples in range(self._rates.max_batch + 1)]
+            self._shadows_s[key] = tuple([0.0 if each is None else each for each in seconds])
+        return self._shadows_s[key]
+
+    def _known(self, cores: int) -> bool:
+        return all(table.at(cores, 1) is not None for table in self._profile.blocks)
+
+
+class Knowledge:
+    """One profile under one objective: rates, η and pairings."""
+
+    def __init__(self, profile: ModelProfile, settings: Settings, options: Options) -> None:
+        self.profile = profile
+        self.rates = Rates(profile, settings.slo_s, settings.max_batch, settings.max_cores)
+        self.kappa = calibrated(profile, settings.slo_s) if options.kappa is None else options.kappa
+        self.efficiency = Efficiency.of(profile, self.kappa, overhead_counts=options.overhead_counts, objective=options.objective)
+        self.pairings = Pairings(self.rates, self.efficiency, options)
+        distant = profile.over_network()
+        self.pairings_elsewhere = None if distant is None else self._pairings(distant, settings, options)
+        """Those with the Shadow on another node; None where hand-overs over the network have no price."""
+        self.parameter_bytes = profile.layers.parameter_bytes()
+
+    def _pairings(self, profile: ModelProfile, settings: Settings, options: Options) -> Pairings:
+        rates = Rates(profile, settings.slo_s, settings.max_batch, settings.max_cores)
+        return Pairings(rates, self.efficiency, options)
+
+
+class Known:
+    """What is known of the function that is observed; made anew when its profile or settings change."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._last: Knowledge | None = None
+        self._settings: Settings | None = None
+
+    def of(self, seen: Observation) -> Knowledge | None:
+        """None without a profile, or with one that knows no number of cores that the function may have."""
+        profile = seen.profile
+        if profile is None:
+            return None
+        last = self._last
+        same = last is not None and (profile is last.profile or profile == last.profile) and seen.settings == self._settings
+        if last is None or not same:
+            last = Knowledge(profile, seen.settings, self._options)
+            self._last, self._settings = last, seen.settings
+        return last if last.rates.cores else None

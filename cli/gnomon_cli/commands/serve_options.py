@@ -1,0 +1,511 @@
+"""What `gnomon serve` is told about a Kubernetes cluster.
+
+What `gnomon serve --platform knative` is told, and which of its two processes it is to be.
+
+What `gnomon serve` is told of itself and its machine: who reaches it, what it keeps, what it may use, what it serves.
+
+What `gnomon serve` is told about an installation of OpenFaaS that is there already.
+
+What every command that uses AWS Lambda is told about the account. Keys and the region are boto3's to find.
+
+What `gnomon serve` is told: plain values, so that the command line is read without importing a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gnomon_cli.command import option_group
+from gnomon_cli.options import Bytes, Host, policy_option
+from gnomon_cli.state import FETCHED
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.functions import DEFAULT_NAMESPACE
+from gnomon_core.profiles import Network
+from gnomon_platforms.aws_lambda.resources import DEFAULT_CONCURRENCY, MAX_CONCURRENCY, LambdaOptions
+from gnomon_platforms.provider.options import DEFAULT_IN_FLIGHT, ProviderOptions
+
+if TYPE_CHECKING:
+    from gnomon_cli.knative import KnativeOptions
+    from gnomon_cli.knative_gateway import KnativeGatewayOptions
+    from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
+    from gnomon_platforms.nodes.models import ServedModels
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """A Kubernetes cluster that functions run on.
+
+    `kubeconfig` None takes KUBECONFIG, the cluster that we run in, or ~/.kube/config. With `cluster_wide`, functions may be in
+    every namespace that is marked `openfaas: "1"`, else in openfaas-fn alone. `advertise` is where other gateways reach this
+    one, empty for the address that it listens on. With `coordinator_token`, the file of the secret that nodes' coordinators know
+    us by, functions that name a model may have Shadows; `models_claim` is the volume that their pods find models in. With
+    `peer_secret`, the file of the secret that gateways have in common, they share the functions if it is there, and reach each
+    other at `inside_port`. `network` is what lies between nodes: with it a Body whose own node is full may have its Shadow on
+    another. `image_pull_policy`, `pull_secrets` and `runtime_class` are Kubernetes', for all functions' pods.
+    """
+
+    kubeconfig: Path | None = None
+    cluster_wide: bool = False
+    advertise: str = ""
+    coordinator_token: Path | None = None
+    models_claim: str | None = None
+    peer_secret: Path | None = None
+    inside_port: int = 8082
+    network: Network | None = None
+    image_pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+    runtime_class: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The options of `gnomon serve`.
+
+    `state` holds what must outlive a restart. `models` is the model repository, a folder or s3://BUCKET/PREFIX. `cores` bounds
+    the node, None for all of the machine's. `pool` is how many empty containers are kept from which Shadows are made,
+    `reserved_cores` what is held back for Shadows. `images` is a further table of images and their runtimes. `secrets` is the
+    folder of `basic-auth-user` and `basic-auth-password`, None for one in the state folder. `policies` are the third-party
+    policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may be sent to. `max_body_bytes` bounds
+    the body of a request to a function.
+
+    With `aws`, functions run on AWS Lambda and not here, with `cluster` on Kubernetes, with `provider` wherever that one runs
+    them; what concerns the node has no meaning then. `behind` says that OpenFaaS's own gateway stands in front.
+    """
+
+    host: str
+    port: int
+    state: Path
+    models: str
+    cores: int | None
+    pool: int
+    reserved_cores: float
+    images: Path | None
+    basic_auth: bool
+    secrets: Path | None
+    namespaces: tuple[str, ...]
+    policies: tuple[str, ...]
+    callback_hosts: tuple[str, ...]
+    allowed_hosts: tuple[str, ...]
+    max_body_bytes: int
+    verbose: bool
+    aws: LambdaOptions | None = None
+    cluster: ClusterOptions | None = None
+    provider: ProviderOptions | None = None
+    behind: bool = False
+
+    @property
+    def model_folder(self) -> Path:
+        """The repository's folder; that of what was fetched from it, profiles as well, where it is elsewhere."""
+        return self.state / FETCHED if "://" in self.models else Path(self.models)
+
+
+NETWORK_OPTIONS = ("network_gbps", "network_rtt_ms")
+CLUSTER_OPTIONS = (*(one.name for one in fields(ClusterOptions) if one.name != "network"), *NETWORK_OPTIONS)
+
+
+cluster_options = option_group(
+    click.option(
+        "--kubeconfig",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        default=None,
+        help="The cluster of openfaas or knative; default KUBECONFIG, the one that we run in, or ~/.kube/config.",
+    ),
+    click.option(
+        "--cluster-wide",
+        is_flag=True,
+        help='On a cluster, look after every namespace that is marked openfaas: "1"; so does --namespace.',
+    ),
+    click.option(
+        "--advertise",
+        type=Host(),
+        default="",
+        envvar="POD_IP",
+        show_envvar=True,
+        metavar="HOST",
+        help="Where other gateways of a cluster reach this one.",
+    ),
+    click.option(
+        "--coordinator-token",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        default=None,
+        help="On a cluster, the file with the token of its nodes' coordinators: functions with a model may have Shadows.",
+    ),
+    click.option(
+        "--models-claim",
+        default=None,
+        metavar="NAME",
+        help="On a cluster, the PersistentVolumeClaim that functions' pods find models in.",
+    ),
+    click.option(
+        "--network-gbps",
+        type=float,
+        default=None,
+        help="On a cluster, the bandwidth between nodes: a Body whose node is full may then have its Shadow on another.",
+    ),
+    click.option(
+        "--network-rtt-ms",
+        type=float,
+        default=0.0,
+        help="On a cluster, there and back between nodes, with --network-gbps; default 0.",
+    ),
+    click.option(
+        "--peer-secret",
+        type=click.Path(dir_okay=False, path_type=Path),
+        default=None,
+        help="On a cluster, the file with the secret by which its gateways share the functions; without it one serves.",
+    ),
+    click.option(
+        "--inside-port",
+        type=click.IntRange(1, 65535),
+        default=8082,
+        show_default=True,
+        help="On a cluster, where gateways that share the functions reach each other.",
+    ),
+    click.option(
+        "--image-pull-policy",
+        type=click.Choice(["Always", "IfNotPresent", "Never"]),
+        default="IfNotPresent",
+        show_default=True,
+        help="On a cluster, when nodes pull functions' images. faas-netes' is Always.",
+    ),
+    click.option(
+        "--pull-secret",
+        "pull_secrets",
+        multiple=True,
+        metavar="NAME",
+        help="On a cluster, a Secret by which nodes pull all functions' images, in their namespaces; may be given again.",
+    ),
+    click.option(
+        "--runtime-class",
+        default=None,
+        metavar="NAME",
+        help="On a cluster, the RuntimeClass of functions' pods.",
+    ),
+)
+"""Which cluster, where this gateway is reached, and how its nodes' coordinators are spoken to."""
+
+
+def read_cluster_options(
+    namespaces: Collection[str], *, cluster_wide: bool, network_gbps: float | None, network_rtt_ms: float, **told: Any
+) -> ClusterOptions:
+    """The options as a value: those that are `told` have their fields' names. A namespace beside the default one is to be seen.
+
+    Raises:
+        GnomonError: 400 `bad_network`.
+
+    """
+    wide = cluster_wide or bool(set(namespaces) - {DEFAULT_NAMESPACE})
+    return ClusterOptions(cluster_wide=wide, network=declared_network(network_gbps, network_rtt_ms), **told)
+
+
+def declared_network(gbps: float | None, rtt_ms: float) -> Network | None:
+    """What an operator says to lie between nodes; None where nobody has.
+
+    Raises:
+        GnomonError: 400 `bad_network`.
+
+    """
+    return None if gbps is None else Network.of(gbps, rtt_ms)
+
+
+KNATIVE_OPTIONS = ("gateway", "page_port")
+COMMON = ("kubeconfig", "policies", "host", "port")
+
+knative_options_group = option_group(
+    click.option(
+        "--gateway",
+        is_flag=True,
+        help="On knative, buffer requests to Revisions that batch, which the ingress leads here, instead of scaling.",
+    ),
+    click.option(
+        "--page-port",
+        type=click.IntRange(0, 65535),
+        default=9090,
+        show_default=True,
+        help="With --gateway, where the autoscaler asks what waits here.",
+    ),
+)
+"""Autoscaler or gateway."""
+
+
+def knative_options(options: dict[str, Any]) -> KnativeOptions:
+    """What of the options concerns an autoscaler class, which serves no requests.
+
+    Raises:
+        GnomonError: 400 for several namespaces: it looks after all, or after one; for coordinators without models; `bad_network`.
+
+    """
+    from gnomon_cli.knative import KnativeOptions, within  # noqa: PLC0415 - only who scales Knative imports it
+    from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions  # noqa: PLC0415 - as above
+
+    scaled = AutoscalerOptions(models=_models(options))
+    made = KnativeOptions(**{name: options[name] for name in COMMON}, scaled=scaled)
+    namespace = _namespace(options)
+    return made if namespace is None else within(made, namespace)
+
+
+def knative_gateway_options(options: dict[str, Any]) -> KnativeGatewayOptions:
+    """What of the options concerns the gateway of Revisions that batch.
+
+    Raises:
+        GnomonError: 400 for several namespaces; `bad_network`.
+
+    """
+    from gnomon_cli.knative_gateway import KnativeGatewayOptions  # noqa: PLC0415 - as above
+
+    told = {name: options[name] for name in COMMON}
+    models = _served(options)
+    return KnativeGatewayOptions(**told, namespace=_namespace(options), page_port=options["page_port"], models=models)
+
+
+def _served(options: dict[str, Any]) -> ServedModels | None:
+    """The models that Revisions may name, what was measured of them and what lies between nodes; None where nobody said so."""
+    from gnomon_cli.model_folder import model_folder, model_repository  # noqa: PLC0415 - as above
+    from gnomon_cli.on_kubernetes import served_models  # noqa: PLC0415 - as above
+
+    network = declared_network(options["network_gbps"], options["network_rtt_ms"])
+    where = options["models"], options["state"]
+    return served_models(model_repository(*where), model_folder(*where), network) if options["models"] else None
+
+
+def _models(options: dict[str, Any]) -> ModelOptions | None:
+    """These, and how nodes' coordinators are spoken to of Shadows."""
+    from gnomon_cli.on_kubernetes import node_options  # noqa: PLC0415 - as above
+    from gnomon_platforms.knative.autoscaler.shadows import ModelOptions  # noqa: PLC0415 - as above
+
+    served, token = _served(options), options["coordinator_token"]
+    if served is None and token is not None:
+        raise bad_request("no_models", "Shadows hold blocks of models, and no models were named.", "Say --models, too.")
+    return None if served is None else ModelOptions(served, node_options(token, served))
+
+
+def _namespace(options: dict[str, Any]) -> str | None:
+    match options["namespaces"]:
+        case ():
+            return None
+        case (namespace,):
+            return str(namespace)
+    raise bad_request("one_namespace", "On Knative, all namespaces are looked after, or one.", "Name one, or start one for each.")
+
+
+MAX_POOL = 64
+"""Each holds the memory of a process with torch, some 20 MB of its own."""
+
+listening_options = option_group(
+    click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Default 8080; 0 takes a free one."),
+    click.option(
+        "--host", type=Host(), default="127.0.0.1", help="Address to listen on; others than loopback need --basic-auth."
+    ),
+    click.option(
+        "--basic-auth/--no-basic-auth",
+        default=False,
+        envvar="basic_auth",
+        show_envvar=True,
+        help="Ask for a login on control routes.",
+    ),
+    click.option(
+        "--secrets",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=None,
+        envvar="secret_mount_path",
+        show_envvar=True,
+        help="Folder of basic-auth-user and basic-auth-password; default: in the state folder, made if missing.",
+    ),
+    click.option(
+        "--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="Host name that a proxy in front is called by."
+    ),
+    click.option(
+        "--max-body",
+        "max_body_bytes",
+        type=Bytes(1 << 20, 512 << 20),
+        default="64Mi",
+        metavar="BYTES",
+        help="Largest body of a request to a function, from 1Mi to 512Mi; default 64Mi.",
+    ),
+    click.option("--callback-host", "callback_hosts", multiple=True, metavar="HOST", help="Host that X-Callback-Url may name."),
+)
+"""Who reaches the gateway, and whom it may answer."""
+
+keeping_options = option_group(
+    click.option("--state", default="", metavar="FOLDER", help="What must outlive a restart; default .gnomon here."),
+    click.option(
+        "--models",
+        default="",
+        metavar="FOLDER",
+        help="Model repository or s3:// address; default in the state folder.",
+    ),
+)
+"""What it keeps, and where."""
+
+machine_options = option_group(
+    click.option("--cores", type=click.IntRange(min=1), default=None, help="Cores that instances may use; default all."),
+    click.option(
+        "--pool",
+        type=click.IntRange(0, MAX_POOL),
+        default=1,
+        help="Empty containers kept warm, from which Shadows are made, more after bursts; default 1.",
+    ),
+    click.option(
+        "--reserved-cores",
+        type=click.FloatRange(min=0),
+        default=0.0,
+        help="Cores held back for Shadows; a Body gets them only where nothing else is free; default 0.",
+    ),
+    click.option(
+        "--images",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        default=None,
+        help="Further images and the runtimes that serve them here.",
+    ),
+)
+"""What functions have of this machine, where they run here."""
+
+serving_options = option_group(
+    click.option(
+        "--platform",
+        type=click.Choice(("local", "lambda", "openfaas", "provider", "knative")),
+        default="local",
+        help="Where functions run: processes of this machine, AWS Lambda, a cluster's pods, or where a foreign provider "
+        "of OpenFaaS runs them; or knative, to scale services of the class gnomon there. Default local.",
+    ),
+    click.option(
+        "--namespace",
+        "namespaces",
+        multiple=True,
+        metavar="NAME",
+        help="A namespace beside openfaas-fn; on knative, the only one that is looked after, with a Lease of its own.",
+    ),
+    policy_option,
+    click.option("-v", "--verbose", is_flag=True, help="Log every decision and every change."),
+)
+"""Which functions it serves, where they run, and what is said of it."""
+
+
+MAX_IN_FLIGHT = 10_000
+
+
+adoption_options = option_group(
+    click.option(
+        "--behind-gateway",
+        "behind",
+        is_flag=True,
+        help="OpenFaaS's own gateway stands in front, with this one as its functions_provider_url.",
+    ),
+    click.option(
+        "--provider-url",
+        default="",
+        envvar="functions_provider_url",
+        show_envvar=True,
+        metavar="URL",
+        help="With --platform provider: the provider (faas-netes, faasd, …) that keeps functions and replicas.",
+    ),
+    click.option(
+        "--provider-credentials",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        default=None,
+        metavar="FOLDER",
+        help="Folder of the provider's basic-auth-user and basic-auth-password; default: no credentials.",
+    ),
+    click.option(
+        "--provider-inflight",
+        type=click.IntRange(1, MAX_IN_FLIGHT),
+        default=DEFAULT_IN_FLIGHT,
+        help="Requests under way at once for each replica, where its function does not say gnomon/max-inflight or "
+        f"max_inflight; default {DEFAULT_IN_FLIGHT}.",
+    ),
+    click.option(
+        "--provider-batch-token",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        default=None,
+        metavar="FILE",
+        help="File with the value of the secret gnomon-batch-token: Bodies there get whole batches.",
+    ),
+)
+"""Whether a stock gateway stands in front of this one, and which provider behind it keeps the functions."""
+
+
+def read_provider_options(
+    *,
+    provider_url: str,
+    provider_credentials: Path | None,
+    provider_inflight: int,
+    provider_batch_token: Path | None,
+) -> ProviderOptions:
+    """The options as a value.
+
+    Raises:
+        GnomonError: 400 for an address or a file that is missing.
+
+    """
+    url = provider_url.rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        raise bad_request(
+            "provider_missing",
+            f"--provider-url is {provider_url[:100]!r}, which is no address of a provider.",
+            "Name it as http://HOST:PORT.",
+        )
+    user = password = ""
+    if provider_credentials is not None:
+        user, password = (_text(provider_credentials / name) for name in ("basic-auth-user", "basic-auth-password"))
+    token = "" if provider_batch_token is None else _text(provider_batch_token)
+    return ProviderOptions(url, user, password, in_flight=provider_inflight, batch_token=token)
+
+
+def _text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise GnomonError(400, "credentials_missing", f"{path} cannot be read: {error}.", "Write it there.") from None
+    if not text:
+        raise bad_request("credentials_missing", f"{path} is empty.", "Write it there.")
+    return text
+
+
+lambda_options = option_group(
+    click.option(
+        "--lambda-role",
+        default="",
+        envvar="GNOMON_LAMBDA_ROLE",
+        show_envvar=True,
+        metavar="ARN",
+        help="Role that functions run as on Lambda.",
+    ),
+    click.option(
+        "--lambda-bucket",
+        default="",
+        envvar="GNOMON_LAMBDA_BUCKET",
+        show_envvar=True,
+        metavar="NAME",
+        help="Bucket for models and for batches above 6 MB.",
+    ),
+    click.option(
+        "--lambda-image",
+        default="",
+        envvar="GNOMON_LAMBDA_IMAGE",
+        show_envvar=True,
+        metavar="URI",
+        help="Container image with torch that models run in.",
+    ),
+    click.option(
+        "--lambda-concurrency",
+        type=click.IntRange(1, MAX_CONCURRENCY),
+        default=DEFAULT_CONCURRENCY,
+        help=f"Batches under way at once; default {DEFAULT_CONCURRENCY}.",
+    ),
+)
+"""Role, bucket, image, and how much at once."""
+
+
+def read_lambda_options(*, lambda_role: str, lambda_bucket: str, lambda_image: str, lambda_concurrency: int) -> LambdaOptions:
+    """The options as a value.
+
+    Raises:
+        GnomonError: 400 with the option that is missing or wrong.
+
+    """
+    return LambdaOptions(lambda_role, lambda_bucket or None, lambda_image or None, concurrency=lambda_concurrency)

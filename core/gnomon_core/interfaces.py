@@ -1,0 +1,458 @@
+"""The one page of everything in Gnomon that can be replaced.
+
+Each Protocol states its promises in prose; `tests/contracts` holds one suite per seam that every implementation inherits.
+Policies are values in and values out: they read no clock, draw no random numbers and do no I/O, so the live loops and the
+simulator feed the very same objects.
+
+What a platform tells whoever it makes instances for. It is the other half of the seam `Platform`, and nobody's to replace.
+
+create ▶ instance_ready, or instance_gone ◀ destroy, a crash, a node that was lost
+create_shadow ▶ pair_changed … instance_gone
+
+The plain values that the seams carry: what a platform can do and is asked for, what a store keeps, what is built.
+
+They are apart from the Protocols (gnomon_core.interfaces) that hand them over, so that code which only holds one of these values
+need not know who replaces whom.
+
+Platforms whose instances outlive who asked for them, such as a cluster's.
+
+    a gateway stops ▶ answers what it has ▶ lets its instances go, which run on
+    a gateway starts ▶ `adopt` for each function ▶ they are told of as ready, like those that were just created
+                                                 ▶ `shadow_found` ▶ `pair_changed`: their Shadows work on for them
+
+Every other platform ends its instances when it stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, Node
+from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.scaling import Decision, Observation, PolicyState
+from gnomon_core.scheduling import FleetView, QueueView, ScheduleAction
+from gnomon_core.signature import ModelSignature
+from gnomon_core.wire import Frame
+
+
+class PlatformListener(Protocol):
+    """What a platform tells its owner. Calls come on the event loop and return at once."""
+
+    def instance_ready(self, instance: Instance, channel: BatchChannel) -> None: ...
+
+    def instance_gone(self, instance_id: str, reason: str) -> None:
+        """The instance, Body or Shadow, has ended, asked for or not. Called exactly once for each that was created."""
+        ...
+
+    def pair_changed(self, body: Instance) -> None:
+        """From its next batch on the Body works with `body.shadows` as they say, or alone without any."""
+        ...
+
+    def shadow_found(self, shadow: Instance) -> None:
+        """A Shadow that an earlier process has left goes on for its Body, as if it had been created now.
+
+        Nothing was told of it before. It may have to be destroyed like any other.
+        """
+        ...
+
+    def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a platform can do, so that a policy which needs more is refused when it is chosen and not when it acts."""
+
+    place: bool
+    size: bool
+    victim: bool
+    resize: bool
+    pair: bool
+    promote: bool = False
+    quick_model_starts: bool = False
+    """Whether a model's instance starts in milliseconds, so that idle models may scale to zero without being asked to."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceRequest:
+    """An instance to be made: the function, which version of it, how large, where, and the secrets it may see.
+
+    `memory_mb` is a memory size other than the function's own, for platforms where cores follow from it; others leave it out.
+    """
+
+    spec: FunctionSpec
+    version: int
+    cores: int
+    node: str | None
+    secrets: Mapping[str, bytes]
+    memory_mb: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU seconds spent since each instance began (summed, also over those that have ended) and memory held now.
+
+    `cost` is in dollars, for platforms that send a bill for what was used.
+    """
+
+    cpu_s: float
+    memory_bytes: int
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFunction:
+    """A function in the store; `version` grows with each change that needs new instances."""
+
+    spec: FunctionSpec
+    version: int
+    created_at: float
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredNamespace:
+    """A namespace that was made by a user. The default one is always there and never stored."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model in the repository: its signature and where its verified files are."""
+
+    name: str
+    version: str
+    signature: ModelSignature
+    program: Path
+    weights: Path
+    sha256: Mapping[str, str]
+    layers: Path | None = None
+    """The program's layer blocks; None for a model that was captured without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An image name and the content it names from now on."""
+
+    image: str
+    content_id: str
+
+
+class ScalingPolicy(Protocol):
+    """How many instances a function has, and how large they are.
+
+    The same observation and state give the same decision. `decide` runs beside the event loop under a time limit; one that raises
+    or overruns leaves the last decision in force. It never asks for fewer than `scale.min` or more than `scale.max` instances,
+    unless the operator asked (`Observation.requested`).
+    """
+
+    name: str
+    period_s: float
+    """Seconds between two decisions. Between them it is asked only when a request waits and no instance lives."""
+    default_scheduler: str
+    """The scheduling policy of functions that name none."""
+
+    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+        """What to do now, and what to remember."""
+        ...
+
+
+class SchedulingPolicy(Protocol):
+    """When a batch leaves the queue, and to which idle instance.
+
+    Called at each arrival, whenever an instance becomes idle, and at the time a `WaitUntil` named. It dispatches only requests of
+    the lane it was shown, each at most once, only to idle instances, at most `max_batch` samples to each, and no instance twice.
+    It runs on the request path: a few microseconds, whatever the queue holds.
+    """
+
+    name: str
+
+    def next(self, queue: QueueView, fleet: FleetView, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
+        """Actions in order. A policy with nothing to do returns nothing."""
+        ...
+
+
+class LatencyModel(Protocol):
+    """How long a batch takes."""
+
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        """The predicted latency of a batch of `batch` samples on `body_cores` cores, with these Shadows where there are some.
+
+        An instance that was given a memory size is asked for by that (`Instance.size`). None while nothing is known.
+        """
+        ...
+
+
+class BatchChannel(Protocol):
+    """The way to one instance. As many batches are in flight at a time as it executes (`Instance.concurrency`), mostly one.
+
+    `run` calls `done` exactly once, with a RESULT frame that has one member per member of the batch in the same order, or with
+    None when the instance was lost before it answered. A STREAM_START makes it a stream: `stream` gets that frame, each
+    STREAM_DATA and the STREAM_END, and `done` is then called with an empty RESULT, or None if it broke off.
+    Without `stream` it comes joined: a RESULT with all of it, or with the failure that it ended with.
+    """
+
+    @property
+    def unread(self) -> bool:
+        """Once the channel is lost: whether the instance had certainly not received the last batch, so that none of it ran."""
+        ...
+
+    def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None: ...
+
+    def cancel(self, batch_id: int) -> None:
+        """Nobody waits for this batch any more. The instance may stop early; `done` is still called."""
+        ...
+
+    async def probe(self, timeout_s: float) -> bool:
+        """Whether the instance answers a canary in time. One that has as many batches as it executes may not."""
+        ...
+
+
+class Platform(Protocol):
+    """Where instances live.
+
+    Commands are idempotent; what they cause is told through the listener. A platform never decides by itself to add an instance.
+    """
+
+    name: str
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do now."""
+        ...
+
+    async def start(self, listener: PlatformListener) -> None: ...
+
+    async def stop(self) -> None:
+        """End every instance and return when all are gone."""
+        ...
+
+    def check(self, spec: FunctionSpec) -> None:
+        """Raise a 400 `GnomonError` if this function can never run here: an unknown image, a model that is not there."""
+        ...
+
+    def revision(self, spec: FunctionSpec) -> str:
+        """What the function's image and model mean now. When it changes, running instances are out of date."""
+        ...
+
+    async def prepare(self, spec: FunctionSpec) -> None:
+        """Make the first start quick: a warm zygote, verified weights. Safe to call again."""
+        ...
+
+    def signature(self, spec: FunctionSpec) -> ModelSignature | None:
+        """What the function's model takes and gives; None for a function that takes HTTP requests as they are."""
+        ...
+
+    def nodes(self) -> tuple[Node, ...]: ...
+
+    def instances(self, function: str) -> tuple[Instance, ...]:
+        """The function's instances that are not gone, oldest first, without what only the dispatcher knows (`busy`)."""
+        ...
+
+    async def create(self, request: InstanceRequest) -> Instance:
+        """Begin an instance and return it STARTING. It is one of `instances` from the first time on that this waits.
+
+        Raises:
+            GnomonError: 503 `no_capacity` where no node has room.
+
+        """
+        ...
+
+    async def destroy(self, instance_id: str) -> None:
+        """Stop an instance that has nothing in flight. Unknown ids are ignored."""
+        ...
+
+    async def resize(self, instance_id: str, cores: int) -> None:
+        """Give an instance other cores. Unknown ids are ignored.
+
+        `instances` says from when on it has them; where that is later than this returns, `instance_ready` tells of it once more.
+
+        Raises:
+            GnomonError: 503 `no_capacity`; it keeps what it has.
+
+        """
+        ...
+
+    async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
+        """Begin a Shadow for a ready Body and return it STARTING; `pair_changed` follows when both know of each other.
+
+        Raises:
+            GnomonError: 503 `no_capacity` where its node, the Body's unless the pair names another, has no room; 404
+                `no_such_node` where no Shadow of this Body can be on a node of that name; 409 `no_such_body` where the Body has
+                gone or has `gnomon_core.pairs.MAX_SHADOWS`.
+
+        """
+        ...
+
+    async def promote_shadow(self, shadow_id: str) -> Instance:
+        """Let a Shadow load the rest of the model and become a Body; it is returned as that, STARTING, and told of as one.
+
+        It goes on working for its Body until it holds all; `pair_changed` and `instance_ready` follow.
+
+        Raises:
+            GnomonError: 503 `no_capacity` where the node has no room for a whole model, 409 `no_such_shadow` where it has gone,
+                works for nobody yet, or becomes a Body already; nothing has changed then.
+
+        """
+        ...
+
+    async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
+        """Give a Shadow other blocks or another split. Unknown ids are ignored."""
+        ...
+
+    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
+        """The measured profile of the function's model; None without one.
+
+        It prices the network only where a Shadow can be on another node than its Body.
+        """
+        ...
+
+    def usage(self, function: str) -> Usage:
+        """What the function's instances use now."""
+        ...
+
+
+class FunctionStore(Protocol):
+    """What must outlive a restart: functions, secrets and namespaces. A call that has returned is on disk.
+
+    Calls block; the gateway makes them beside its event loop.
+    """
+
+    def put_function(self, stored: StoredFunction) -> None: ...
+
+    def delete_function(self, key: FunctionKey) -> bool:
+        """Whether it was there."""
+        ...
+
+    def functions(self) -> Sequence[StoredFunction]: ...
+
+    def put_secret(self, key: FunctionKey, value: bytes) -> None: ...
+
+    def secret(self, key: FunctionKey) -> bytes | None: ...
+
+    def delete_secret(self, key: FunctionKey) -> bool: ...
+
+    def secrets(self, namespace: str) -> Sequence[str]:
+        """The names of a namespace's secrets, sorted."""
+        ...
+
+    def put_namespace(self, stored: StoredNamespace) -> None: ...
+
+    def delete_namespace(self, name: str) -> bool:
+        """Whether it was there. What is in it stays: its owner empties it first."""
+        ...
+
+    def namespaces(self) -> Sequence[StoredNamespace]:
+        """Sorted by name."""
+        ...
+
+    def watch(self, changed: Callable[[FunctionKey], None]) -> Callable[[], None]:
+        """Call `changed` after each change of a function, until the returned function is called."""
+        ...
+
+
+class ModelRepository(Protocol):
+    """Models by name and version. What is listed is whole and verified; a half-written or corrupt entry is never served."""
+
+    def get(self, reference: str) -> ModelEntry:
+        """The entry of `name` (its newest version) or `name@version`.
+
+        Raises:
+            GnomonError: 404 `model_not_found`, naming those that are there; 500 `model_corrupt`.
+
+        """
+        ...
+
+    def get_blocks(self, reference: str, blocks: Iterable[int]) -> ModelEntry:
+        """The same for a Shadow: the weight file has the tensors of these layer blocks, and may have no others.
+
+        An entry without layer blocks comes whole.
+
+        Raises:
+            GnomonError: as `get`.
+
+        """
+        ...
+
+    def put(self, name: str, version: str, files: Mapping[str, bytes]) -> ModelEntry:
+        """Add a version, atomically.
+
+        The same name, version and content again is no error, and a file that was not there, such as the layer blocks of a model
+        that was captured without them, is added. Another content is a 409.
+        """
+        ...
+
+    def list(self) -> Iterable[ModelEntry]: ...
+
+    def verify(self, reference: str) -> bool:
+        """Whether every file still has the SHA-256 that the entry states."""
+        ...
+
+
+class Builder(Protocol):
+    """Turns a handler folder and its requirements into something the platform can start.
+
+    The same content gives the same id and is built once.
+    """
+
+    async def build(self, archive: Path, log: Callable[[str], None]) -> Built:
+        """Build what OpenFaaS's remote-builder protocol sends: a tar with `com.openfaas.docker.config` and `context/`.
+
+        Raises:
+            GnomonError: 422 `build_failed` with what went wrong; its whole log went to `log`.
+
+        """
+        ...
+
+
+@runtime_checkable
+class Lasting(Protocol):
+    """What a `gnomon_core.interfaces.Platform` offers beside that, if `stop` leaves its instances running."""
+
+    def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
+        """Look after the instances that an earlier process has left for this function, of this version or an earlier one.
+
+        They come back STARTING, each under the id and the version that it had; what follows is told as after `create`. Their
+        Shadows are told of later (`PlatformListener.shadow_found`), as soon as their nodes have said that they are there; those
+        whose Body is not adopted end.
+        """
+        ...
+
+    def hindrance(self, function: str) -> GnomonError | None:
+        """Why the function's instances are not ours to create, resize or destroy now; None where they are."""
+        ...
+
+
+@runtime_checkable
+class Warns(Protocol):
+    """What a platform offers beside all that whose users look at functions with tools of its own."""
+
+    def warn(self, function: str, reason: str, text: str) -> None:
+        """Say this of a function there; `reason` is one word. It is said once, however often that is asked for."""
+        ...
+
+
+@runtime_checkable
+class Restartable(Protocol):
+    """What a platform offers beside all that whose users restart functions with tools of its own."""
+
+    def watch_restarts(self, told: Callable[[FunctionKey, int], None]) -> None:
+        """Call `told` where somebody asks that all instances of this version of a function be replaced; it may be told again."""
+        ...
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """What a platform offers beside all that which sees why an instance takes long to start."""
+
+    def trouble(self, function: str) -> str:
+        """Why instances that are starting do not get on, in one line; empty where nothing is known."""
+        ...

@@ -1,0 +1,196 @@
+"""The policies that a function may name: those that come with Gnomon, and those of packages that somebody has installed.
+
+A kind of policies has a table of offers. A package adds to it by an entry point in the kind's group, whose object is an `Offer`.
+It is loaded only if the operator names it (`--policy NAME`), so that installing a package changes nothing by itself.
+
+An offer may have settings of its own: annotations `gnomon/NAME.…`, where NAME is what functions name the policy by. They are read
+by the offer's own table, with the readers and the refusals of all other settings:
+
+    SETTINGS = (Setting("goal", "goal", integer(1, 100), "a whole number from 1 to 100", "requests for each instance"),)
+    OFFER = Offer(lambda settings: Backlog(**own_settings(settings, SETTINGS)), "…", SETTINGS)
+
+    gnomon/autoscaler: backlog   gnomon/backlog.goal: "20"   ─▶   Backlog(goal=20)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.settings import PREFIX, Setting, Settings, read_value
+
+Policy_co = TypeVar("Policy_co", covariant=True)
+GROUPS = ("gnomon.scaling_policies", "gnomon.scheduling_policies")
+"""Of entry points, one for each kind."""
+
+_LOG = logging.getLogger("gnomon.policies")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer(Generic[Policy_co]):
+    """A policy that functions may name: its maker, a sentence for those who choose, and the settings that it alone has.
+
+    The key of such a setting is what follows `gnomon/NAME.` in its annotation.
+    """
+
+    make: Callable[[Settings], Policy_co]
+    about: str
+    settings: tuple[Setting, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[Policy_co]):
+    """A kind of policies: what one is called, the annotation that names it, its group of entry points, what is built in."""
+
+    word: str
+    annotation: str
+    group: str
+    built_in: Mapping[str, Offer[Policy_co]] = field(repr=False)
+
+    def policy(self, name: str, settings: Settings, offers: Mapping[str, Offer[Policy_co]]) -> Policy_co:
+        """The policy of that name for a function with these settings.
+
+        Raises:
+            GnomonError: 400 `unknown_policy`, listing the known ones; `unknown_setting`, `invalid_setting` for a setting of its
+                own; `policy_failed` where its maker raises; or what the policy has against the settings.
+
+        """
+        offer = offers.get(name)
+        if offer is None:
+            raise self._unknown(name, offers)
+        try:
+            return offer.make(_with_own(name, settings, offer.settings))
+        except GnomonError:
+            raise
+        except Exception as error:
+            _LOG.exception("the %s %s cannot be made", self.word, name)
+            said = f"the {self.word} {name} cannot be made for these settings: {type(error).__name__}: {error}."
+            raise bad_request("policy_failed", said, "The gateway's log has the whole of it.") from error
+
+    def with_named(self, names: Iterable[str]) -> Mapping[str, Offer[Policy_co]]:
+        """The built-in policies and, of this kind, the installed ones that the operator names.
+
+        A name that is offered as another kind is left to that.
+
+        Raises:
+            GnomonError: 400 `unknown_policy` for a name that no installed package offers or that is built in;
+                `invalid_policy` for what cannot be loaded, or is no offer.
+
+        """
+        offers = dict(self.built_in)
+        for name in names:
+            if name in self.built_in:
+                raise bad_request(
+                    "unknown_policy", f"the {self.word} {name!r} is built in.", "It needs no naming; choose another name."
+                )
+            if name in _offered(self.group):
+                offers[name] = self._loaded(name)
+            elif not any(name in _offered(group) for group in GROUPS):
+                there = ", ".join(sorted({one for group in GROUPS for one in _offered(group)})) or "none"
+                raise bad_request(
+                    "unknown_policy",
+                    f"no installed package offers a policy {name!r}.",
+                    f"Offered in the entry point groups {' and '.join(GROUPS)}: {there}. "
+                    "Install the package into Gnomon's environment (docs/howto/add-a-policy.md).",
+                )
+        return offers
+
+    def _loaded(self, name: str) -> Offer[Policy_co]:
+        [point, *_] = entry_points(group=self.group, name=name)
+        try:
+            offer = point.load()
+        except Exception as error:
+            said = f"the entry point {name} = {point.value} cannot be loaded: {type(error).__name__}: {error}."
+            raise bad_request("invalid_policy", said, "See what `python -c 'import …'` says of it.") from error
+        if not isinstance(offer, Offer):
+            raise bad_request(
+                "invalid_policy",
+                f"the entry point {name} = {point.value} is {type(offer).__name__}, not an Offer.",
+                "Point it at a gnomon_core.policy_registry.Offer (docs/howto/add-a-policy.md).",
+            )
+        return offer
+
+    def _unknown(self, name: str, offers: Mapping[str, Offer[Policy_co]]) -> GnomonError:
+        said = f"annotation {self.annotation} is {name[:100]!r}, which is no {self.word}."
+        return bad_request("unknown_policy", said, _known(name, offers, self.group))
+
+
+def own_settings(settings: Settings, table: Sequence[Setting]) -> dict[str, Any]:
+    """What a function says of the settings that only its policy has, by their fields; what it does not say is not there.
+
+    For makers of policies, whose settings have those of their own policy only.
+
+    Raises:
+        GnomonError: 400 `invalid_setting`, with what is allowed.
+
+    """
+    said = {_setting_of(key): (key, text) for key, text in settings.own}
+    return {one.field: read_value(one, *said[one.key], kind="annotation") for one in table if one.key in said}
+
+
+def refuse_strays(settings: Settings, *known: Iterable[str]) -> None:
+    """Refuse settings of policies that are not known: their author meant another name.
+
+    Raises:
+        GnomonError: 400 `unknown_setting`.
+
+    """
+    names = {name for some in known for name in some}
+    for key, _ in settings.own:
+        if _policy_of(key) not in names:
+            raise bad_request(
+                "unknown_setting",
+                f"annotation {key[:100]!r} is a setting of a policy {_policy_of(key)[:100]!r}, which is not known.",
+                _known(_policy_of(key), names, *GROUPS),
+            )
+
+
+def described(offers: Mapping[str, Offer[Any]]) -> dict[str, str]:
+    """Each offer's sentence, with the settings that it alone has."""
+    return {name: " ".join((offer.about, *_described(name, offer.settings))) for name, offer in sorted(offers.items())}
+
+
+def _with_own(name: str, settings: Settings, table: Sequence[Setting]) -> Settings:
+    """The settings with those of this policy's own only, all of which can be read."""
+    if not settings.own:
+        return settings
+    settings = replace(settings, own=tuple(one for one in settings.own if _policy_of(one[0]) == name))
+    known = [one.key for one in table]
+    for key, _ in settings.own:
+        if _setting_of(key) not in known:
+            there = f"Known ones: {', '.join(f'{PREFIX}{name}.{one}' for one in known)}." if known else "It has none of its own."
+            raise bad_request("unknown_setting", f"annotation {key[:100]!r} is no setting of {name[:100]}.", there)
+    own_settings(settings, table)
+    return settings
+
+
+def _known(name: str, known: Iterable[str], *groups: str) -> str:
+    """Which policies there are; and how one comes to be among them that is installed in one of these groups, and is not."""
+    listed = f"Known ones: {', '.join(sorted(known))}."
+    if not any(name in _offered(group) for group in groups):
+        return listed
+    return f"It is installed here: whoever starts Gnomon names it with `--policy {name[:100]}`. {listed}"
+
+
+def _offered(group: str) -> set[str]:
+    return {point.name for point in entry_points(group=group)}
+
+
+def _policy_of(key: str) -> str:
+    return key.removeprefix(PREFIX).rpartition(".")[0]
+
+
+def _setting_of(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _described(name: str, table: Sequence[Setting]) -> Iterable[str]:
+    return (f"{PREFIX}{name}.{one.key}: {one.meaning}, {one.allowed}{_usual(one)}." for one in table)
+
+
+def _usual(setting: Setting) -> str:
+    return f"; {setting.default} without it" if setting.default else ""

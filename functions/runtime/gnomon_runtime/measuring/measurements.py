@@ -1,0 +1,380 @@
+"""How long batches take: the whole model and each of its blocks, on some cores.
+
+Order: `program`, `weights` and `layers` (paths), `cores`, `cpus` to run on, `batches`, `repeats` (the least number of each), and
+`budget_s` (as long as it is not spent, a batch is repeated up to `most_repeats` times).
+
+Answer, for each batch: `batch`, `whole_s`, `range_s` (interquartile), `repeats`, and of each block `blocks_s` and
+`block_ranges_s`. Blocks are measured inside whole runs; their medians are scaled so that they sum to the whole's median, which
+the medians of parts do not do by themselves (by some tenths of a percent).
+
+How long weights take to load: those of each block, and those of growing parts of the model.
+
+Order: `program`, `weights` and `layers` (paths), `mode` ("shared" or "private"), `sets` of block numbers, `repeats`.
+Answer, once: `seconds` and `ranges_s` of each set.
+
+Each loading is that of a fresh fork, since a process that has mapped a page before has it in its page table. It is what a Shadow
+does: `shared` maps the file and makes the pages of its blocks resident, from a page cache that is warm, as on a node that has
+served the model; `private` reads them from there into memory of its own. What it costs to get the file to the node at all is the
+storage's bandwidth and not this machine's.
+
+What an instance holds besides its weights: memory that is its own, which a further instance takes again.
+
+Order: `program`, `weights` (paths), `batch` (the largest). Answer, once: `idle_bytes` after loading and a batch of one,
+`busy_bytes` after the largest batch (the allocator keeps what it once needed), and `proportional_bytes`, in which pages that are
+shared with the process that was forked from count by their share. The weight file's mapping is in none of them.
+
+What it costs to hand tensors to a Shadow on another node, by their size, as far as one machine can say: TCP over loopback.
+
+Order: `sizes_bytes`, `repeats`, `cpus` (the first sends, the last receives). Answer, once: `sizes_bytes`, and `seconds` and
+`ranges_s` of each, one way: the rows are copied into the sender's buffer, message and rows go over a stream as a pair's do, the
+other side wakes and has them in its own buffer. There is no wire in it: a lower bound for any network, and what an operator's own
+figures of a network are added to.
+
+What lies between a decision and an instance besides loading its weights, where no platform was there to be asked.
+
+Order: `program`, `weights` (paths), `cpus`, `repeats`. Answer, once: `shadow_s`, from an order to a process that was forked
+before until the program is checked and bound, and `body_s`, until it has also answered a first batch of one. The loading of
+weights is taken out of both: it is what `loading` measures.
+
+A sample in two numbers: its median and its interquartile range.
+
+What it costs to hand tensors over, by their size: through shared memory that both sides keep.
+
+Order: `sizes_bytes`, `repeats`, `cpus` (the first sends, the last receives). Answer, once: `sizes_bytes`, and `seconds` and
+`ranges_s` of each, one way: the rows are copied into a buffer as a pair has it, a header goes over a socket, the other side wakes
+and copies the rows out. The buffer is made and touched once, as a pair's is.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import mmap
+import os
+import re
+import select
+import socket
+import statistics
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from gnomon_core import packets, shared_memory
+from gnomon_core.blocks import Layers
+from gnomon_core.program import Weight, parse_program
+from gnomon_core.shared_memory import aligned
+from gnomon_runtime.birth import use_cores
+from gnomon_runtime.engine.block_weights import BlockWeights
+from gnomon_runtime.engine.timing import TimedProgram, load_timed, touch
+from gnomon_runtime.engine.torch_support import keep_freed_memory
+from gnomon_runtime.engine.weights import WeightMode
+from gnomon_runtime.instance import pin
+from gnomon_runtime.pair.buffers import OwnBuffer
+from gnomon_runtime.pair.headers import Kind, Message
+from gnomon_runtime.pair.remote_link import Incoming, Outgoing, prepare
+
+
+def median_and_range(values: Sequence[float]) -> tuple[float, float]:
+    """The median, and the distance between the quartiles; 0 for fewer than two values.
+
+    Example: 1, 2, 3, 4, 5 gives (3, 2).
+    """
+    if len(values) == 1:
+        return values[0], 0.0
+    quarter, middle, three_quarters = statistics.quantiles(values, n=4, method="inclusive")
+    return middle, three_quarters - quarter
+
+
+WARM_UP_RUNS = 2
+"""The first is checked and slow; the second is the first by the plan, and leaves the allocator with the memory that it needs."""
+
+
+def measure_latency(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+    """Measure each batch and say it as soon as it is done."""
+    keep_freed_memory()
+    pin(tuple(order["cpus"]))
+    use_cores(int(order["cores"]))
+    model = load_timed(Path(order["program"]), Path(order["weights"]))
+    touch(model.weights.tensors)
+    ends = [block.end for block in read_layers(Path(order["layers"])).blocks]
+    gc.collect()
+    gc.freeze()
+    for batch in order["batches"]:
+        runs = _repeat(model, int(batch), ends, order)
+        say({"batch": batch} | summary(runs))
+
+
+def read_layers(path: Path) -> Layers:
+    """The blocks in a file.
+
+    Raises:
+        ValueError: it holds none.
+
+    """
+    return Layers.from_json(json.loads(path.read_bytes()))
+
+
+def summary(runs: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """What is said of a batch: `runs` holds the seconds of each block in each run."""
+    whole_s, range_s = median_and_range([sum(run) for run in runs])
+    blocks = [median_and_range(block) for block in zip(*runs, strict=True)]
+    scale = whole_s / (sum(block_s for block_s, _ in blocks) or 1.0)
+    return {
+        "whole_s": whole_s,
+        "range_s": range_s,
+        "repeats": len(runs),
+        "blocks_s": [block_s * scale for block_s, _ in blocks],
+        "block_ranges_s": [block_range_s for _, block_range_s in blocks],
+    }
+
+
+def _repeat(model: TimedProgram, batch: int, ends: Sequence[int], order: Mapping[str, Any]) -> list[tuple[float, ...]]:
+    inputs = model.inputs(batch)
+    for _ in range(WARM_UP_RUNS):
+        model.executor.run(inputs)
+    runs: list[tuple[float, ...]] = []
+    end_s = time.perf_counter() + float(order["budget_s"])
+    while len(runs) < int(order["repeats"]) or (time.perf_counter() < end_s and len(runs) < int(order["most_repeats"])):
+        runs.append(model.executor.timed_run(inputs, ends))
+    return runs
+
+
+_SECONDS = struct.Struct("d")
+
+
+def measure_loading(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+    """Measure each set, going round so that a disturbance hits one repeat of many sets and not all repeats of one."""
+    path, mode = Path(order["weights"]), order["mode"]
+    expected = parse_program(Path(order["program"]).read_bytes()).weights
+    layers = read_layers(Path(order["layers"]))
+    sets = [layers.weights(numbers) for numbers in order["sets"]]
+    _load_s(path, expected, mode, expected)
+    repeats = [[_in_a_fork(path, expected, mode, names) for names in sets] for _ in range(int(order["repeats"]))]
+    found = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
+    say({"seconds": [seconds for seconds, _ in found], "ranges_s": [range_s for _, range_s in found]})
+
+
+def _load_s(path: Path, expected: Mapping[str, Weight], mode: WeightMode, names: Iterable[str]) -> float:
+    began_s = time.perf_counter()
+    BlockWeights(path, expected, mode).hold(names)
+    return time.perf_counter() - began_s
+
+
+def _in_a_fork(path: Path, expected: Mapping[str, Weight], mode: WeightMode, names: Iterable[str]) -> float:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, _SECONDS.pack(_load_s(path, expected, mode, names)))
+        os._exit(0)
+    os.close(write)
+    answer = os.read(read, _SECONDS.size)
+    os.close(read)
+    os.waitpid(child, 0)
+    if len(answer) != _SECONDS.size:
+        raise RuntimeError("a loading process ended early")
+    seconds: float = _SECONDS.unpack(answer)[0]
+    return seconds
+
+
+_MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)")
+_PRIVATE = ("Private_Clean", "Private_Dirty")
+
+
+def measure_memory(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+    """Load in mode `shared` on one core, run, and read this process's mappings."""
+    keep_freed_memory()
+    use_cores(1)
+    model = load_timed(Path(order["program"]), Path(order["weights"]))
+    touch(model.weights.tensors)
+    model.executor.run(model.inputs(1))
+    idle_bytes, _ = held_bytes(Path(order["weights"]))
+    for _ in range(2):
+        model.executor.run(model.inputs(int(order["batch"])))
+    busy_bytes, proportional_bytes = held_bytes(Path(order["weights"]))
+    say({"idle_bytes": idle_bytes, "busy_bytes": busy_bytes, "proportional_bytes": proportional_bytes})
+
+
+def held_bytes(weights: Path, smaps: str | None = None) -> tuple[int, int]:
+    """Private and proportional bytes of this process, the weight file's mapping left out."""
+    text = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace") if smaps is None else smaps
+    private_kib = proportional_kib = 0
+    counted = True
+    for line in text.splitlines():
+        mapping = _MAPPING.fullmatch(line)
+        if mapping:
+            counted = mapping.group(1) != str(weights.resolve())
+            continue
+        name, _, value = line.partition(":")
+        if counted and name in _PRIVATE:
+            private_kib += int(value.split()[0])
+        elif counted and name == "Pss":
+            proportional_kib += int(value.split()[0])
+    return 1024 * private_kib, 1024 * proportional_kib
+
+
+_STAMP = struct.Struct("d")
+_PAUSE_S = 0.002
+"""Between hand-overs, so that the receiver sleeps when one comes, as a Shadow does."""
+
+
+def measure_network(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+    """Hand tensors of each size to a fork, going round."""
+    sizes = [int(size) for size in order["sizes_bytes"]]
+    cpus = list(order["cpus"])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        mine = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    stamps, stamp = os.pipe()
+    child = os.fork()
+    if child == 0:
+        mine.close()
+        _receive(theirs, stamp, aligned(max(sizes)), cpus[-1:])
+    theirs.close()
+    os.close(stamp)
+    pin(tuple(cpus[:1]))
+    torch.set_num_threads(1)
+    prepare(mine)
+    buffer = OwnBuffer(aligned(max(sizes)))
+    buffer.prepare(max(sizes))
+    rows = torch.randint(0, 255, (1, max(sizes)), dtype=torch.uint8)
+    _hand_over(mine, buffer, rows, stamps)
+    repeats = [[_hand_over(mine, buffer, rows[:, :size], stamps) for size in sizes] for _ in range(int(order["repeats"]))]
+    mine.close()
+    os.close(stamps)
+    os.waitpid(child, 0)
+    found = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
+    say({"sizes_bytes": sizes, "seconds": [seconds for seconds, _ in found], "ranges_s": [range_s for _, range_s in found]})
+
+
+def _hand_over(connection: socket.socket, buffer: OwnBuffer, rows: Tensor, stamps: int) -> float:
+    time.sleep(_PAUSE_S)
+    began_s = time.perf_counter()
+    written = buffer.write([rows])
+    assert written is not None, "the buffer was made for the largest"
+    outgoing = Outgoing(Message(Kind.COMPUTE, 1, 0, 1, 1, written), buffer)
+    poll = select.poll()
+    while not outgoing.push(connection):
+        poll.register(connection, select.POLLOUT)
+        poll.poll()
+    ended_s: float = _STAMP.unpack(os.read(stamps, _STAMP.size))[0]
+    return ended_s - began_s
+
+
+def _receive(connection: socket.socket, stamp: int, size_bytes: int, cpus: Sequence[int]) -> NoReturn:
+    pin(tuple(cpus))
+    torch.set_num_threads(1)
+    prepare(connection)
+    buffer = OwnBuffer(size_bytes)
+    buffer.prepare(size_bytes)
+    incoming, poll = Incoming(buffer), select.poll()
+    poll.register(connection, select.POLLIN)
+    try:
+        while True:
+            if incoming.take(connection) is not None:
+                os.write(stamp, _STAMP.pack(time.perf_counter()))
+            else:
+                poll.poll()
+    finally:
+        os._exit(0)
+
+
+_SETTLE_S = 0.03
+"""A fork is finished, its page tables copied, before its order comes: the pool refills between bursts."""
+_STAMPS = struct.Struct("2d")
+
+
+def measure_starts(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+    """Start so many instances and say the medians."""
+    starts = [_start(order) for _ in range(int(order["repeats"]))]
+    shadow_s, body_s = (median_and_range(seconds)[0] for seconds in zip(*starts, strict=True))
+    say({"shadow_s": shadow_s, "body_s": body_s})
+
+
+def _start(order: Mapping[str, Any]) -> tuple[float, float]:
+    gate_read, gate_write = os.pipe()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(gate_read, 1)
+        os.write(write, _STAMPS.pack(*_become_an_instance(order)))
+        os._exit(0)
+    time.sleep(_SETTLE_S)
+    began_s = time.perf_counter()
+    os.write(gate_write, b"x")
+    os.close(write)
+    answer = os.read(read, _STAMPS.size)
+    os.waitpid(child, 0)
+    for descriptor in (gate_read, gate_write, read):
+        os.close(descriptor)
+    if len(answer) != _STAMPS.size:
+        raise RuntimeError("a starting process ended early")
+    shadow_at_s, body_at_s = _STAMPS.unpack(answer)
+    return shadow_at_s - began_s, body_at_s - began_s
+
+
+def _become_an_instance(order: Mapping[str, Any]) -> tuple[float, float]:
+    """When it was bound and when it had answered, less the time it took to load. One clock serves all processes."""
+    keep_freed_memory()
+    pin(tuple(order["cpus"]))
+    use_cores(1)
+    model = load_timed(Path(order["program"]), Path(order["weights"]))
+    bound_at_s = time.perf_counter() - model.weights.load_s
+    began_s = time.perf_counter()
+    touch(model.weights.tensors)
+    touch_s = time.perf_counter() - began_s
+    model.executor.run(model.inputs(1))
+    return bound_at_s, time.perf_counter() - model.weights.load_s - touch_s
+
+
+_HEADER = struct.Struct("q")
+"""Between hand-overs, so that the receiver sleeps when the header comes, as a Shadow does."""
+
+
+def measure_transfer(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+    """Hand tensors of each size to a fork, going round."""
+    sizes = [int(size) for size in order["sizes_bytes"]]
+    cpus = list(order["cpus"])
+    descriptor = shared_memory.make("gnomon-transfer", max(sizes))
+    mine, theirs = packets.socket_pair()
+    child = os.fork()
+    if child == 0:
+        mine.close()
+        _receive_local(theirs, descriptor, cpus[-1:])
+    theirs.close()
+    pin(tuple(cpus[:1]))
+    torch.set_num_threads(1)
+    shared = torch.frombuffer(mmap.mmap(descriptor, max(sizes)), dtype=torch.uint8)
+    rows = torch.randint(0, 255, (max(sizes),), dtype=torch.uint8)
+    _hand_over_local(mine, shared, rows)
+    repeats = [[_hand_over_local(mine, shared, rows[:size]) for size in sizes] for _ in range(int(order["repeats"]))]
+    mine.close()
+    os.waitpid(child, 0)
+    found = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
+    say({"sizes_bytes": sizes, "seconds": [seconds for seconds, _ in found], "ranges_s": [range_s for _, range_s in found]})
+
+
+def _hand_over_local(connection: socket.socket, shared: Tensor, rows: Tensor) -> float:
+    time.sleep(_PAUSE_S)
+    began_s = time.perf_counter()
+    shared[: rows.numel()].copy_(rows)
+    connection.send(_HEADER.pack(rows.numel()))
+    ended_s: float = _STAMP.unpack(connection.recv(_STAMP.size))[0]
+    return ended_s - began_s
+
+
+def _receive_local(connection: socket.socket, descriptor: int, cpus: Sequence[int]) -> NoReturn:
+    pin(tuple(cpus))
+    torch.set_num_threads(1)
+    size = os.fstat(descriptor).st_size
+    shared = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
+    rows = torch.empty(size, dtype=torch.uint8)
+    while header := connection.recv(_HEADER.size):
+        count: int = _HEADER.unpack(header)[0]
+        rows[:count].copy_(shared[:count])
+        connection.send(_STAMP.pack(time.perf_counter()))
+    os._exit(0)

@@ -1,0 +1,87 @@
+"""The control application: every resource's handlers behind the guard, as one ASGI application.
+
+A path's methods are one endpoint, so that a wrong method gets a 405 that names the right ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gnomon_core.errors import GnomonError, not_found
+from gnomon_gateway.api.control import Control, Handler, Handlers
+from gnomon_gateway.api.decisions import DecisionRoutes
+from gnomon_gateway.api.functions import DetailRoutes, Functions, SystemRoutes
+from gnomon_gateway.api.guard import Guard, Guarded, error_response, unexpected
+from gnomon_gateway.api.logs import LogRoutes
+from gnomon_gateway.api.namespaces import NamespaceRoutes
+from gnomon_gateway.api.secrets import SecretRoutes
+from gnomon_gateway.metrics import ControlCounters, Measured
+
+
+def control_application(
+    control: Control,
+    guard: Guard,
+    counters: ControlCounters,
+    more: Iterable[Handlers | BaseRoute] = (),
+) -> ASGIApp:
+    """Everything that is not on the hot path.
+
+    `more` is what other parts offer: asynchronous invocation, the builder.
+    """
+    resources = (Functions, SystemRoutes, NamespaceRoutes, SecretRoutes, LogRoutes, DecisionRoutes, DetailRoutes)
+    handlers: dict[str, Mapping[str, Handler]] = {}
+    routes: list[BaseRoute] = []
+    for offered in (*(resource(control).handlers() for resource in resources), *more):
+        if isinstance(offered, BaseRoute):
+            routes.append(offered)
+        else:
+            handlers |= offered
+    routes += [Route(path, _Endpoint(by_method)) for path, by_method in handlers.items()]
+    application = Starlette(routes=routes, exception_handlers={HTTPException: _from_starlette})
+    application.router.redirect_slashes = False
+    return Measured(Guarded(application, guard), counters, control.now_s)
+
+
+class _Endpoint:
+    """One path: the handler of the method, or the error that the handler raised."""
+
+    def __init__(self, by_method: Mapping[str, Handler]) -> None:
+        self._by_method = by_method
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handler = self._by_method.get(scope["method"])
+        if handler is None:
+            response = _wrong_method(", ".join(sorted(self._by_method)))
+        else:
+            response = await _answer(handler, Request(scope, receive))
+        await response(scope, receive, send)
+
+
+async def _answer(handler: Handler, request: Request) -> Response:
+    try:
+        return await handler(request)
+    except GnomonError as error:
+        return error_response(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the client gets our JSON and the log the traceback
+        return error_response(unexpected(error))
+
+
+def _wrong_method(allowed: str) -> Response:
+    response = error_response(GnomonError(405, "method_not_allowed", "This path has no such method.", f"Use {allowed}."))
+    response.headers["Allow"] = allowed
+    return response
+
+
+async def _from_starlette(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return _wrong_method((error.headers or {}).get("Allow", ""))
+    path = request.url.path
+    return error_response(not_found("route_not_found", f"There is nothing at {path[:200]!r}.", "GET / lists what there is."))

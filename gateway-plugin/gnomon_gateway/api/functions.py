@@ -1,0 +1,378 @@
+"""`/system/info`, `/healthz` and `/metrics`: who we are, whether we serve, and what we counted.
+
+CPU usage as OpenFaaS states it: thousandths of a core since the last time someone asked.
+
+`/gnomon/functions/{name}`: a function's Bodies and Shadows, and what they do together.
+
+`/system/functions`, `/system/function/{name}` and `/system/scale-function/{name}`: deploy, list, describe, scale and remove.
+
+An answer holds the fields that were sent, as they were sent, and no others: the certifier compares them one by one.
+
+A stock gateway of OpenFaaS in front of us, which scales as well: by its alerts, by hand, and from zero.
+
+Its Community rule steps up while a function has more than five requests a second, goes back to the minimum after that, and never
+asks for more than five. The function's own policy sees the queue itself and knows no such bound: taken for an operator's wishes,
+alerts would end instances under load. Of two who set one number, the function has named one:
+
+    nobody serves, or gnomon/autoscaler is `fixed` ▶ carried out: that is how a gateway wakes a function
+    any other policy ▶ left aside; one line in the function's log, and one in ours
+
+An alert and a hand look the same from here. The answer is 202 either way, because an AlertManager repeats what was refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from gnomon_core.dates import rfc3339
+from gnomon_core.decisions import DecisionRecord
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.fleet import Instance, InstanceKind
+from gnomon_core.functions import PROBLEM, FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.interfaces import Usage
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.settings import refuse_misspelt
+from gnomon_gateway.api.control import Control, Handlers, unknown_function
+from gnomon_gateway.api.documents import flag_in_query, key_in_path, namespace_in_query, read_object, text_field
+from gnomon_gateway.asynchronous.retries import read_retry_rule
+from gnomon_gateway.service import FunctionDetail, FunctionStatus
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+WELCOME = """\
+Gnomon {release} serves functions here.
+
+  POST /function/NAME               call a function
+  POST /async-function/NAME         call it later; the answer goes to X-Callback-Url
+  GET  /v2/models/NAME              what a model takes and answers (open inference protocol)
+  POST /v2/models/NAME/infer        tensors in, tensors out
+  GET  /system/functions            what is deployed (OpenFaaS's API: faas-cli and gnomon are its clients)
+  GET  /gnomon/functions/NAME       a function with its instances, and why it was scaled: …/decisions
+  GET  /healthz, /metrics           for probes and Prometheus
+
+List the functions with `gnomon list` or `faas-cli list`; deploy with `gnomon deploy -f stack.yml`.
+"""
+
+
+class SystemRoutes:
+    """The handlers of the gateway itself."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    def handlers(self) -> Handlers:
+        return {
+            "/": {"GET": self.welcome, "HEAD": self.welcome},
+            "/system/info": {"GET": self.info},
+            "/healthz": {"GET": self.health, "HEAD": self.health},
+            "/metrics": {"GET": self.metrics, "HEAD": self.metrics},
+        }
+
+    async def welcome(self, _: Request) -> Response:
+        """What a browser or a newcomer's curl meets first: where things are."""
+        return PlainTextResponse(WELCOME.format(release=self._control.version.release))
+
+    async def info(self, _: Request) -> Response:
+        """The shape of OpenFaaS's gateway, which wraps what its provider says; or a provider's, where one wraps ours."""
+        version = {
+            "release": self._control.version.release,
+            "sha": self._control.version.sha,
+            "commit_message": f"gnomon {self._control.version.release}",
+        }
+        provider = {"name": "gnomon", "provider": "gnomon", "version": version, "orchestration": self._control.orchestration}
+        if self._control.behind:
+            return JSONResponse(provider)
+        return JSONResponse({"provider": provider, "version": version, "arch": platform.machine()})
+
+    async def health(self, _: Request) -> Response:
+        if not self._control.healthy():
+            raise GnomonError(503, "not_healthy", "The gateway is starting or stopping.", "Try again.", retry_after_s=1)
+        return PlainTextResponse("OK")
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(await self._control.metrics(), headers={"Content-Type": METRICS_TYPE})
+
+
+class UsageMeter:
+    """Turns cumulative CPU seconds into a rate; the first question has no interval yet and is answered 0."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._last: dict[FunctionKey, tuple[float, float]] = {}
+
+    def document(self, key: FunctionKey, usage: Usage) -> Mapping[str, float]:
+        """OpenFaaS's FunctionUsage."""
+        now_s = self._now_s()
+        last_s, last_cpu_s = self._last.get(key, (now_s, usage.cpu_s))
+        self._last[key] = (now_s, usage.cpu_s)
+        interval_s = now_s - last_s
+        # 0.25 CPU seconds in an interval of 1 s are 250 thousandths of a core.
+        cpu = 1000 * max(0.0, usage.cpu_s - last_cpu_s) / interval_s if interval_s > 0 else 0.0
+        return {"cpu": round(cpu, 3), "totalMemoryBytes": usage.memory_bytes}
+
+    def forget(self, key: FunctionKey) -> None:
+        self._last.pop(key, None)
+
+
+class DetailRoutes:
+    """The handler of what is behind a function's replicas."""
+
+    def __init__(self, control: Control) -> None:
+        self._functions = control.functions
+
+    def handlers(self) -> Handlers:
+        return {"/gnomon/functions/{name}": {"GET": self.detail}}
+
+    async def detail(self, request: Request) -> Response:
+        key = key_in_path(request)
+        found = self._functions.detail(key)
+        if found is None:
+            raise unknown_function(key)
+        last = self._functions.decisions(key, 1)
+        return JSONResponse(_document(found, last[0] if last else None))
+
+
+def _document(found: FunctionDetail, last: DecisionRecord | None) -> dict[str, Any]:
+    """`scaling` is the policy that the function asks for, `scaling_in_force` the one that made the `last` decision, and why."""
+    spec, pairs = found.status.spec, found.pairs
+    profile = found.profile
+    return {
+        "name": spec.key.name,
+        "namespace": spec.key.namespace,
+        "model": spec.settings.model,
+        "scaling": spec.settings.autoscaler,
+        "scaling_in_force": {"policy": last.policy, "reason": last.reason, "error": last.error} if last is not None else None,
+        "scheduling": found.scheduler,
+        "slo_ms": round(1000 * spec.settings.slo_s, 3),
+        "replicas": found.status.replicas,
+        "available_replicas": found.status.available_replicas,
+        "notice": found.notice,
+        "version": found.version,
+        "problem": _problem(found),
+        "bodies": [_body(one, found) for one in found.instances if one.kind is InstanceKind.BODY],
+        "shadows": [_shadow(one, profile) for one in found.instances if one.kind is InstanceKind.SHADOW],
+        "pairs": {
+            "batches": pairs.batches,
+            "offloaded_samples": pairs.offloaded,
+            "misses": pairs.misses,
+            "hand_overs": {outcome: count for outcome, count in pairs.hand_overs.items() if count},
+            "waited_s": round(pairs.waited_s, 6),
+            "predicted_s": round(pairs.predicted_s, 6),
+            "measured_s": round(pairs.measured_s, 6),
+        },
+        "profile": dict(profile.provenance) if profile is not None else None,
+    }
+
+
+def _problem(found: FunctionDetail) -> dict[str, Any] | None:
+    """Why instances are missing; `final` says that the function is not expected to start by itself."""
+    problem = found.status.problem
+    if problem is None:
+        return None
+    return {"code": problem.code, "message": problem.message, "hint": problem.hint, "final": found.cannot_start}
+
+
+def _instance(one: Instance) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "state": one.state.value,
+        "version": one.version,
+        "node": one.node,
+        "cores": one.cores,
+        "memory_bytes": one.memory_bytes,
+    }
+
+
+def _body(one: Instance, found: FunctionDetail) -> dict[str, Any]:
+    """`shadows` are all that it works with, `shadow` the first of them."""
+    return _instance(one) | {
+        "busy": one.busy,
+        "in_flight": one.in_flight,
+        "max_batch": found.largest.get(one.id),
+        "shadow": one.partner,
+        "shadows": list(one.shadows),
+    }
+
+
+def _shadow(one: Instance, profile: ModelProfile | None) -> dict[str, Any]:
+    """`split[b - 1]` of a batch of b are the Shadow's; `parameter_share` is how much of the model it holds."""
+    blocks = one.pair.blocks if one.pair is not None else ()
+    document = _instance(one) | {
+        "body": one.partner,
+        "blocks": list(blocks),
+        "split": list(one.pair.split) if one.pair is not None else [],
+    }
+    if profile is not None and blocks and blocks[-1] < len(profile.layers.blocks):
+        layers = profile.layers
+        held, whole = layers.parameter_bytes(blocks), layers.parameter_bytes()
+        document |= {
+            "block_names": [layers.blocks[number].name for number in blocks],
+            "parameter_bytes": held,
+            "parameter_share": round(held / whole, 4) if whole else 0.0,
+        }
+    return document
+
+
+LEFT_TO_OTHERS = "fixed"
+_LOG = logging.getLogger("gnomon.openfaas")
+
+
+class OuterScaling:
+    """What is done with the numbers that a gateway in front asks for. `log` keeps a line for the function's users."""
+
+    def __init__(self, log: Callable[[FunctionKey, str, str], None]) -> None:
+        self._log = log
+        self._told: dict[FunctionKey, str] = {}
+        """The policy that each function had when it was told."""
+
+    def heeds(self, status: FunctionStatus, replicas: int) -> bool:
+        """Whether this number is to be carried out; told once for each policy of a function if it is not."""
+        key, policy = status.spec.key, status.spec.settings.autoscaler
+        if policy == LEFT_TO_OTHERS:
+            return True
+        if not status.available_replicas:
+            # Twenty requests that come to nobody are twenty wishes for one instance: the first begins it.
+            return replicas > status.replicas
+        if replicas != status.replicas and self._told.get(key) != policy:
+            self._told[key] = policy
+            told = (
+                f"the gateway in front asks for {replicas} instances: left aside, {policy} decides; "
+                f"with gnomon/autoscaler: {LEFT_TO_OTHERS} it would be heeded"
+            )
+            self._log(key, "", f"gnomon: {told}")
+            _LOG.warning("%s: %s", key, told)
+        return False
+
+    def forget(self, key: FunctionKey) -> None:
+        """The function is gone."""
+        self._told.pop(key, None)
+
+
+MAX_REPLICAS = 10_000
+_ECHOED = (
+    "envProcess", "envVars", "constraints", "secrets", "labels", "annotations", "limits", "requests", "readOnlyRootFilesystem",
+)  # fmt: skip
+
+
+async def _read_spec(request: Request) -> FunctionSpec:
+    spec = read_deployment(await read_object(request))
+    refuse_misspelt(spec.labels, spec.annotations)
+    read_retry_rule(spec.annotations)
+    return spec
+
+
+class Functions:
+    """The handlers of functions."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._meter = UsageMeter(control.now_s)
+        self._outer = OuterScaling(control.logs.append) if control.behind and not control.provided else None
+
+    def handlers(self) -> Handlers:
+        return {
+            "/system/functions": {"GET": self.list, "POST": self.deploy, "PUT": self.update, "DELETE": self.remove},
+            "/system/function/{name}": {"GET": self.describe},
+            "/system/scale-function/{name}": {"POST": self.scale},
+        }
+
+    async def list(self, request: Request) -> Response:
+        namespace = self._control.namespaces.get(namespace_in_query(request)).name
+        return JSONResponse([self._document(status) for status in self._control.functions.list(namespace)])
+
+    async def deploy(self, request: Request) -> Response:
+        spec = await _read_spec(request)
+        with self._control.namespaces.using(spec.key.namespace):
+            await self._control.functions.deploy(spec)
+        return self._accepted(spec)
+
+    async def update(self, request: Request) -> Response:
+        spec = await _read_spec(request)
+        with self._control.namespaces.using(spec.key.namespace):
+            await self._control.functions.update(spec)
+        return self._accepted(spec)
+
+    async def remove(self, request: Request) -> Response:
+        document = await read_object(request)
+        name = text_field(document, "functionName")
+        if not name:
+            raise bad_request("invalid_field", "functionName is empty.", 'Send {"functionName": "name", "namespace": "…"}.')
+        namespace = text_field(document, "namespace") or namespace_in_query(request)
+        key = FunctionKey(name, namespace)
+        await self._control.functions.remove(key)
+        self._meter.forget(key)
+        if self._outer is not None:
+            self._outer.forget(key)
+        return Response(status_code=202)
+
+    async def describe(self, request: Request) -> Response:
+        usage = flag_in_query(request, "usage")
+        key = key_in_path(request)
+        status = self._control.functions.status(key, usage=usage)
+        if status is None:
+            raise unknown_function(key)
+        document = self._document(status)
+        if status.problem is not None:
+            # faas-cli shows annotations.
+            document["annotations"] = {**document.get("annotations", {}), PROBLEM: status.problem.message}
+        return JSONResponse(document)
+
+    async def scale(self, request: Request) -> Response:
+        document = await read_object(request)
+        text_field(document, "serviceName")
+        replicas = document.get("replicas")
+        if not isinstance(replicas, int) or isinstance(replicas, bool) or not 0 <= replicas <= MAX_REPLICAS:
+            raise bad_request(
+                "invalid_field",
+                f"replicas is {str(replicas)[:50]!r}.",
+                f'Send {{"replicas": n}} with a whole number from 0 to {MAX_REPLICAS}.',
+            )
+        key = key_in_path(request, text_field(document, "namespace"))
+        status = self._control.functions.status(key)
+        # Behind a stock gateway and in front of a provider the number is theirs: an AlertManager repeats what is refused.
+        if status is not None and not self._control.behind and not self._control.provided:
+            _refuse_above_maximum(status, replicas)
+        if self._outer is None or status is None or self._outer.heeds(status, replicas):
+            await self._control.functions.scale(key, replicas)
+        return Response(status_code=202)
+
+    def _accepted(self, spec: FunctionSpec) -> Response:
+        """202: it is stored. `Location` names where it is told how its instances start.
+
+        In front of a provider that is not known: replicas are the provider's, and instances here are rights to call them.
+        """
+        where = {} if self._control.provided else {"Location": f"/gnomon/functions/{spec.key}"}
+        return Response(status_code=202, headers=where)
+
+    def _document(self, status: FunctionStatus) -> dict[str, Any]:
+        """A FunctionStatus as OpenFaaS writes it."""
+        spec = status.spec
+        document: dict[str, Any] = {"name": spec.key.name, "image": spec.image, "namespace": spec.key.namespace}
+        document |= {field: spec.raw[field] for field in _ECHOED if field in spec.raw}
+        document["labels"] = {**spec.labels, "faas_function": spec.key.name}
+        document |= {
+            "invocationCount": status.invocation_count,
+            "replicas": status.replicas,
+            "availableReplicas": status.available_replicas,
+            "createdAt": rfc3339(status.created_at),
+        }
+        if status.usage is not None:
+            document["usage"] = self._meter.document(spec.key, status.usage)
+        return document
+
+
+def _refuse_above_maximum(status: FunctionStatus, replicas: int) -> None:
+    most = status.spec.settings.scale.max
+    if replicas > most:
+        raise bad_request(
+            "above_maximum",
+            f"replicas is {replicas}; {status.spec.key.name} may have at most {most}.",
+            "Raise its label com.openfaas.scale.max and deploy it again, or ask for fewer.",
+        )

@@ -1,0 +1,342 @@
+"""The instances of one function as the dispatcher knows them: who is idle, who executes what, who is being drained.
+
+Only Bodies take batches. One that has a Shadow is one instance all the same, quicker and with a largest batch of its own.
+
+How many samples an instance takes at once.
+
+AsyFunc (section 5.1) knows each instance by its largest supported batch: the largest b whose latency meets the objective,
+
+    b_max = max { b | t_l(b) ≤ t_SLO },    1 ≤ b ≤ gnomon/max-batch
+
+A Body with a Shadow is quicker, so that its largest batch may be larger than when it is alone: that is how a Shadow carries a
+burst. Example: SLO 100 ms, alone t(4) = 90 and t(5) = 110 ms, with its Shadow t(8) = 95 ms: 4 alone, 8 together.
+
+Tensors and events of a model, its variants, take different times: of those that are called the slowest decides; before the first
+request, of all. What batches take corrects only what is called: a variant that nobody calls, or that was tried once, would hold
+the others to the profile, or to one cold batch, for ever. One is called for five minutes after its last batch.
+
+Where nothing is foretold, and where not even one sample meets the objective (small batches would only make that worse), an
+instance takes as many as it is said to. As served latencies correct what was foretold, instances are sized again.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from gnomon_core.pairs import Pair
+from gnomon_core.scheduling import FleetView, Slot
+from gnomon_gateway.dispatch.latency import LiveLatency
+from gnomon_gateway.queueing.admission import Capacity
+from gnomon_gateway.queueing.prediction import Place
+from gnomon_gateway.queueing.request import Batch
+
+Largest: TypeAlias = Callable[[int, int, Pair | None], int]
+"""The largest batch that is good for an instance: of its size, of what it could take at most, and of what its Shadow does."""
+
+
+class Worker:
+    """One instance that can take batches, `concurrency` at a time. It is idle while it has room for another.
+
+    A batch has at most `most` samples, and `slot.max_batch` where that is good.
+    `usual` is how many it gets while more wait than that: a policy may find smaller batches worth more (see `immediate`). Until
+    it has shown that, it is the largest batch.
+
+    The order is AsyFunc's: by the largest batch it supports, ascending, and of equals the one that executes fewest, and then the
+    one with fewer cores, its Shadows' included.
+    """
+
+    __slots__ = (
+        "batches", "concurrency", "cores", "draining", "id", "memory_mb", "most", "number", "order", "pair", "slot", "solo_slot",
+        "usual",
+    )  # fmt: skip
+
+    order: tuple[int, int, int, int]
+    slot: Slot
+    solo_slot: Slot
+    usual: int
+
+    def __init__(self, instance_id: str, number: int) -> None:
+        self.id = instance_id
+        self.number = number
+        self.cores = 0
+        self.memory_mb: int | None = None
+        self.most = 0
+        self.pair: Pair | None = None
+        self.concurrency = 1
+        self.batches: dict[int, Batch] = {}
+        """What it executes, by id, in the order of sending."""
+        self.draining = False
+
+    @property
+    def room(self) -> int:
+        """How many further batches it takes now."""
+        return 0 if self.draining else max(0, self.concurrency - len(self.batches))
+
+    def size(self, max_batch: int) -> None:
+        """Take so many samples at once from now on. Not while it is among the idle, whose order depends on it."""
+        pair = self.pair
+        self.usual = max_batch
+        self.slot = Slot(self.id, self.cores, max_batch, pair, self.memory_mb)
+        self.solo_slot = Slot(self.id, self.cores, 1, pair, self.memory_mb)
+        self.rank()
+
+    def rank(self) -> None:
+        """Find its place among the idle anew: it has another size, or executes more or less. Not while it is among them."""
+        pair = self.pair
+        cores = self.cores + (sum(pair.cores) if pair is not None else 0)
+        self.order = (self.slot.max_batch, len(self.batches), cores, self.number)
+
+    def __lt__(self, other: Worker) -> bool:
+        return self.order < other.order
+
+
+class Workers:
+    """The fleet, with the views that policies see. A view is made when it is asked for and kept until something changes."""
+
+    __slots__ = ("_added", "_capacity", "_idle", "_largest", "_solo_view", "_view", "busy", "busy_cores", "by_id", "starting")
+
+    def __init__(self, largest: Largest) -> None:
+        self._largest = largest
+        self.by_id: dict[str, Worker] = {}
+        self.busy = 0
+        self.busy_cores = 0
+        self.starting = 0
+        self._idle: list[Worker] = []
+        self._added = 0
+        self._view: FleetView | None = None
+        self._solo_view: FleetView | None = None
+        self._capacity: Capacity | None = None
+
+    def capacity(self) -> Capacity:
+        """What can be counted on for the requests that wait: everything but the draining instances."""
+        if self._capacity is None:
+            workers = [worker for worker in self.by_id.values() if not worker.draining]
+            smallest = min(workers, key=_power, default=None)
+            self._capacity = Capacity(
+                instances=len(workers),
+                samples=sum([worker.usual * worker.concurrency for worker in workers]),
+                batch=smallest.usual if smallest else 1,
+                size=smallest.slot.size if smallest else 1,
+                pair=smallest.pair if smallest else None,
+            )
+        return self._capacity
+
+    def places(self, now_s: float) -> Sequence[Place]:
+        """What the requests that wait can be executed by, and when: each place of each instance but the draining ones.
+
+        The idle ones are the last, and of those the largest instance's.
+        """
+        places = [
+            Place(worker.slot.size, worker.pair, worker.usual, max(0.0, batch.expected_end_s - now_s), idle=False)
+            for worker in self.by_id.values()
+            if not worker.draining
+            for batch in worker.batches.values()
+        ]
+        for worker in self._idle:
+            places += [Place(worker.slot.size, worker.pair, worker.usual, 0.0, idle=True)] * worker.room
+        return places
+
+    @property
+    def any_idle(self) -> bool:
+        return bool(self._idle)
+
+    def view(self, *, solo: bool) -> FleetView:
+        """What a policy sees; `solo` for lanes whose batches hold one request."""
+        view = self._solo_view if solo else self._view
+        if view is None:
+            idle = tuple([worker.solo_slot if solo else worker.slot for worker in self._idle])
+            room = sum([worker.room for worker in self._idle])
+            view = FleetView(idle, self.busy, self.starting, self._free_s(), room)
+            if solo:
+                self._solo_view = view
+            else:
+                self._view = view
+        return view
+
+    def add(
+        self, instance_id: str, cores: int, max_batch: int, memory_mb: int | None = None, concurrency: int | None = None
+    ) -> None:
+        """An instance that can take a batch now. One that is known already gets the new size, and keeps what is not said."""
+        worker = self.by_id.get(instance_id)
+        if worker is None:
+            self._added += 1
+            worker = self.by_id[instance_id] = Worker(instance_id, self._added)
+        else:
+            self._leave_idle(worker)
+        if worker.batches:
+            self.busy_cores += cores - worker.cores
+        worker.cores, worker.most, worker.memory_mb = cores, max_batch, memory_mb
+        worker.concurrency = worker.concurrency if concurrency is None else concurrency
+        self._size(worker)
+
+    def pair(self, worker: Worker, pair: Pair | None) -> None:
+        """It works with this Shadow from now on, or alone."""
+        self._leave_idle(worker)
+        worker.pair = pair
+        self._size(worker)
+
+    def another_policy(self) -> None:
+        """Nothing is known of the batches that are made from now on."""
+        for worker in self.by_id.values():
+            worker.usual = worker.slot.max_batch
+        self._capacity = None
+
+    def size_again(self) -> None:
+        """What is known about latency has changed: so may what is good for each."""
+        for worker in self.by_id.values():
+            if self._largest(worker.slot.size, worker.most, worker.pair) != worker.slot.max_batch:
+                self._leave_idle(worker)
+                self._size(worker)
+
+    def take(self, worker: Worker, batch: Batch) -> None:
+        """The idle worker begins a batch."""
+        self._leave_idle(worker)
+        if not worker.batches:
+            self.busy += 1
+            self.busy_cores += worker.cores
+        worker.batches[batch.id] = batch
+        if worker.concurrency > 1:
+            worker.rank()
+            self._idle_again(worker)
+
+    def took(self, worker: Worker, batch: Batch, left: int) -> None:
+        """The policy made this batch and left so many samples behind.
+
+        Where they would have filled a full batch, so large are the batches that the policy makes; where fewer waited, it says
+        nothing but that they are not smaller than this one.
+        """
+        if batch.size > worker.usual or (batch.size < worker.usual and left and batch.size + left >= worker.slot.max_batch):
+            worker.usual = min(batch.size, worker.slot.max_batch)
+            self._capacity = None
+
+    def release(self, worker: Worker, batch: Batch) -> None:
+        """One of the worker's batches has ended."""
+        if worker.concurrency > 1:
+            self._leave_idle(worker)
+        del worker.batches[batch.id]
+        if not worker.batches:
+            self.busy -= 1
+            self.busy_cores -= worker.cores
+        if worker.concurrency > 1:
+            worker.rank()
+        self._idle_again(worker)
+
+    def drain(self, worker: Worker) -> None:
+        """Give it nothing more."""
+        worker.draining = True
+        self._leave_idle(worker)
+        self._resized()
+
+    def remove(self, worker: Worker) -> None:
+        """It is gone, with whatever it executed."""
+        if worker.batches:
+            self.busy -= 1
+            self.busy_cores -= worker.cores
+        self._leave_idle(worker)
+        del self.by_id[worker.id]
+        self._resized()
+
+    def set_starting(self, count: int) -> None:
+        if count != self.starting:
+            self.starting = count
+            self._changed()
+
+    def _free_s(self) -> float:
+        """When the first of the batches that execute is expected to end."""
+        ends = [
+            batch.expected_end_s for worker in self.by_id.values() if not worker.draining for batch in worker.batches.values()
+        ]
+        return min(ends, default=float("inf"))
+
+    def _size(self, worker: Worker) -> None:
+        """Its cores, its bound or its Shadow are others now."""
+        size = worker.cores if worker.memory_mb is None else worker.memory_mb
+        worker.size(self._largest(size, worker.most, worker.pair))
+        self._idle_again(worker)
+        self._resized()
+
+    def _idle_again(self, worker: Worker) -> None:
+        if worker.room:
+            if self._idle:
+                insort(self._idle, worker)
+            else:
+                self._idle.append(worker)
+        self._changed()
+
+    def _leave_idle(self, worker: Worker) -> None:
+        if worker in self._idle:
+            self._idle.remove(worker)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._view = self._solo_view = None
+
+    def _resized(self) -> None:
+        self._capacity = None
+        self._changed()
+
+
+def _power(worker: Worker) -> tuple[int, int]:
+    """By which the smallest instance is found: its cores, and those of its Shadows."""
+    return worker.cores, sum(worker.pair.cores) if worker.pair is not None else 0
+
+
+QUIET_S = 300.0
+
+
+class Sizing:
+    """Sizes the instances of one function by the latency of these variants; with none, it leaves them as they are."""
+
+    __slots__ = ("_called", "_latency", "_revision", "_slo_s", "_variants")
+
+    def __init__(self, latency: LiveLatency, slo_s: float, variants: tuple[str, ...]) -> None:
+        self._latency = latency
+        self._slo_s = slo_s
+        self._variants = variants
+        self._revision = latency.revision
+        self._called: dict[str, float] = {}
+        """When that was seen last."""
+
+    def bound(self, slo_s: float, variants: tuple[str, ...] | None = None) -> None:
+        """Another objective; other variants, where they are given."""
+        self._slo_s = slo_s
+        if variants is not None:
+            self._variants = variants
+
+    def called(self, variant: str, now_s: float) -> None:
+        """Requests of this variant come, or are answered."""
+        self._called[variant] = now_s
+
+    def quiet(self, now_s: float) -> list[str]:
+        """Those that were called once, and have not been for so long."""
+        return [variant for variant, last_s in self._called.items() if now_s - last_s >= QUIET_S]
+
+    def forget(self, variant: str) -> None:
+        """It is not called any more."""
+        del self._called[variant]
+
+    def counted(self, variants: Sequence[str]) -> Sequence[str]:
+        """Those of these variants that are called; all of them before any is."""
+        return [variant for variant in variants if variant in self._called] or variants
+
+    def largest(self, cores: int, most: int, pair: Pair | None) -> int:
+        """The largest batch up to `most` that meets the objective."""
+        sizes = [self._meets(variant, cores, most, pair) for variant in self.counted(self._variants)]
+        return min(sizes, default=most)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether what is known about latency has changed since this was last asked."""
+        if not self._variants or self._latency.revision == self._revision:
+            return False
+        self._revision = self._latency.revision
+        return True
+
+    def _meets(self, variant: str, cores: int, most: int, pair: Pair | None) -> int:
+        for batch in range(most, 0, -1):
+            seconds = self._latency.seconds(variant, cores, batch, pair)
+            if seconds is None or seconds <= self._slo_s:
+                return batch
+        return most

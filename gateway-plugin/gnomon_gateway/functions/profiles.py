@@ -1,0 +1,200 @@
+"""What served latencies have taught about profiles, kept over restarts.
+
+    LearnedLatency ──every few seconds, in a thread──▶ corrections.json ──at the start──▶ LearnedLatency
+
+A machine that is slower than its profile says is so after a restart as well: without this, every restart would begin to trust the
+profile anew, admit what cannot be in time, and learn for some batches. A correction belongs to one machine and to one profile:
+another machine's file, and what was learned against a profile that has been measured again, are left alone.
+
+The file is replaced as a whole, so that a crash leaves the last one or the next; a file that cannot be read is one that is not
+there. Example of an entry: {"resnet50@1": {"profile": "9f2c…", "cores": {"1": [1.22, 1.19]}}}.
+
+What models' profiles foretell: a `LatencyModel`, and the profile itself as served latencies correct it.
+
+    profile ──▶ ProfiledLatency ──▶ LearnedLatency ──▶ admission, scheduling, sizes of batches
+       │                                  │ measured / foretold, by cores
+       └──────────────▶ Corrected ◀───────┘ ──▶ what the scaling policy sees
+
+A machine that is busy with something else, or another one than the profile was measured on, is slower as a whole: the measured
+rows are scaled by what batches of lone Bodies took there, the others by the mean of that. Example: foretold 100 ms on 1 core and
+60 ms on 2, measured 120 ms on 1: the policy reads 120 and 72 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from gnomon_core.blocks import Run
+from gnomon_core.clock import Clock
+from gnomon_core.json_types import JsonObject
+from gnomon_core.pairs import Pair, pair_seconds
+from gnomon_core.profiles import LatencyTable, ModelProfile
+from gnomon_core.whole_files import replace_file
+from gnomon_gateway.dispatch.latency import LearnedLatency
+
+FORMAT = "gnomon-corrections/1"
+SAVE_EVERY_S = 5.0
+MOST = 1000
+"""Variants that are remembered, those that have not been served for the longest time being forgotten first."""
+
+_LOG = logging.getLogger("gnomon.gateway")
+
+
+class Corrections:
+    """The corrections of one machine in one file. `load` and `save` block; everything else is called on the event loop."""
+
+    def __init__(self, file: Path, machine_id: str, latency: LearnedLatency, clock: Clock) -> None:
+        self._file = file
+        self._machine_id = machine_id
+        self._latency = latency
+        self._clock = clock
+        self._saved: dict[str, Any] = {}
+        self._profiles: dict[str, str] = {}
+        self._written: JsonObject = {}
+        self._writing = Lock()
+
+    def load(self) -> None:
+        """Read what the last process wrote."""
+        try:
+            document = json.loads(self._file.read_bytes())
+            if (document["format"], document["machine"]) == (FORMAT, self._machine_id):
+                self._saved = dict(document["variants"])
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError):
+            _LOG.warning("%s cannot be read: latencies are learned afresh", self._file)
+
+    def begin(self, variant: str, profile: ModelProfile) -> None:
+        """From now on the variant is foretold by this profile: go on from what the last process knew of it."""
+        digest = _digest(profile)
+        known = self._profiles.get(variant)
+        self._profiles[variant] = digest
+        if known == digest:
+            return
+        saved = self._saved.pop(variant, None)
+        try:
+            if saved is None or saved["profile"] != digest:
+                return
+            for cores, (factor, ratio) in saved["cores"].items():
+                if 0 < factor < math.inf and 0 < ratio < math.inf:
+                    self._latency.resume(variant, int(cores), factor, ratio)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            _LOG.warning("%s: the saved correction cannot be read: it is learned afresh", variant)
+
+    async def run(self) -> None:
+        """Save what has changed, every few seconds, until cancelled."""
+        while True:
+            await self._clock.sleep(SAVE_EVERY_S)
+            await asyncio.to_thread(self._write, self.to_json())
+
+    def save(self) -> None:
+        """Write what is known now, if it is not what was written last."""
+        self._write(self.to_json())
+
+    def to_json(self) -> JsonObject:
+        """What is known of every variant: learned by this process, else as it was read."""
+        variants = dict(self._saved)
+        for variant, digest in self._profiles.items():
+            learned = self._latency.learned(variant)
+            if learned:
+                cores = {str(cores): [round(value, 4) for value in both] for cores, both in sorted(learned.items())}
+                variants[variant] = {"profile": digest, "cores": cores}
+        newest = dict(list(variants.items())[-MOST:])
+        return {"format": FORMAT, "machine": self._machine_id, "variants": newest}
+
+    def _write(self, document: JsonObject) -> None:
+        # Who stops does not wait for the thread that saves every few seconds.
+        with self._writing:
+            if document == self._written:
+                return
+            try:
+                replace_file(self._file, json.dumps(document), durable=False)
+            except OSError as error:
+                _LOG.warning("what was learned of latencies cannot be saved: %s", error)
+            else:
+                self._written = document
+
+
+def _digest(profile: ModelProfile) -> str:
+    """Of what the whole model was measured to take: ratios are against these very times."""
+    tables = [profile.whole.to_json(), *([profile.memories.to_json()] if profile.memories.seconds else [])]
+    measured = json.dumps([profile.layers.program_sha256, *tables], sort_keys=True)
+    return hashlib.sha256(measured.encode()).hexdigest()[:16]
+
+
+_MATTERS = 0.05
+"""Less than this a correction does not move the profile, so that decisions do not follow its noise."""
+
+
+class ProfiledLatency:
+    """Latency by the profiles that are put here, of lone Bodies and of pairs (AsyFunc, Eq. 6)."""
+
+    def __init__(self) -> None:
+        self._profiles: dict[str, ModelProfile] = {}
+        self._last: tuple[ModelProfile, tuple[int, ...], tuple[Run, ...]] | None = None
+
+    def put(self, variant: str, profile: ModelProfile) -> bool:
+        """Foretell this variant by that profile from now on; whether that is another one than before."""
+        renewed = self._profiles.get(variant) != profile
+        if renewed:
+            self._profiles[variant] = profile
+        return renewed
+
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        profile = self._profiles.get(variant)
+        if profile is None:
+            return None
+        if pair is None:
+            return profile.at(body_cores, batch)
+        if max(pair.blocks, default=0) >= len(profile.layers.blocks):
+            return None  # a Body says by itself what its Shadows hold
+        return pair_seconds(profile, body_cores, pair, batch, self._runs(profile, pair.blocks))
+
+    def _runs(self, profile: ModelProfile, blocks: tuple[int, ...]) -> tuple[Run, ...]:
+        """The runs of these blocks. A pair is asked about for one batch size after the other: the last ones are kept."""
+        if self._last is None or self._last[0] is not profile or self._last[1] != blocks:
+            self._last = (profile, blocks, profile.layers.runs(blocks))
+        return self._last[2]
+
+
+class Corrected:
+    """A profile, scaled as the measurements say. The same object is given until they say something else."""
+
+    def __init__(self, profile: ModelProfile) -> None:
+        self._profile = self._scaled = profile
+        self._by: dict[int, float] = {}
+
+    def by(self, corrections: Mapping[int, float]) -> ModelProfile:
+        """The profile where batches took `corrections[cores]` times what it foretold."""
+        moved = corrections.keys() != self._by.keys() or any(
+            abs(ratio - self._by[cores]) > _MATTERS * self._by[cores] for cores, ratio in corrections.items()
+        )
+        if moved:
+            self._by = dict(corrections)
+            self._scaled = _scaled(self._profile, self._by)
+        return self._scaled
+
+
+def _scaled(profile: ModelProfile, by: Mapping[int, float]) -> ModelProfile:
+    if not by:
+        return profile
+    mean = sum(by.values()) / len(by)
+
+    def scaled(table: LatencyTable) -> LatencyTable:
+        rows = {
+            cores: {batch: seconds * by.get(cores, mean) for batch, seconds in row.items()}
+            for cores, row in table.seconds.items()
+        }
+        return replace(table, seconds=rows)
+
+    blocks = tuple(scaled(table) for table in profile.blocks)
+    return replace(profile, whole=scaled(profile.whole), blocks=blocks, memories=scaled(profile.memories))

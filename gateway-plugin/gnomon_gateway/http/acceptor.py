@@ -1,0 +1,233 @@
+"""Accepts connections: all that there are in a turn of the event loop, and opens as many as the loop can serve.
+
+uvloop accepts one connection per turn, so that a queue of dead connections, or a burst of new ones, made everybody wait for as
+many turns. Here a connection whose client has closed it costs one system call each to accept, to look at and to close: its
+request is not parsed, let alone executed.
+
+    kernel's queue ─▶ accepted, not read ─▶ open: parsed and served
+                        │ client has gone: closed        too old: 503
+
+Where more connect than the loop can serve, all of them would be served too late in the order of their arrival. So as soon
+as the oldest has waited for long, the newest is opened first; most other clients leave, and the rest are refused in time.
+
+What waited in the kernel before it was accepted counts: the kernel says how long ago the last bytes came (`tcpi_last_data_recv`).
+
+What a client has done, asked of the kernel: the event loop tells of it in its turn, which may be too late.
+
+On a busy machine what happened in the last milliseconds waits in the loop behind the result that makes an instance idle. Who left
+meanwhile would still be in its next batch; and whose request came meanwhile would find its connection closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import select
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from gnomon_core.errors import GnomonError
+from gnomon_gateway.http.exchange import STATUS_LINES, error_lines
+
+_HUNG_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+"""Linux has the first; elsewhere only a connection that is closed both ways is told."""
+_ASKED = getattr(select, "POLLRDHUP", 0) | select.POLLIN
+_poll = select.poll()
+
+
+def has_hung_up(descriptor: int) -> bool:
+    """Whether the other end of this socket sends nothing any more. About a microsecond; nothing is read."""
+    return sent_and_hung_up(descriptor)[1]
+
+
+def has_sent(descriptor: int) -> bool:
+    """Whether something has come on this socket that was not read, if only its end."""
+    return sent_and_hung_up(descriptor)[0]
+
+
+def sent_and_hung_up(descriptor: int) -> tuple[bool, bool]:
+    """Both, by one system call."""
+    _poll.register(descriptor, _ASKED)
+    try:
+        found = _poll.poll(0)
+    finally:
+        _poll.unregister(descriptor)
+    if not found:
+        return False, False
+    events = found[0][1]
+    return bool(events & select.POLLIN), bool(events & _HUNG_UP)
+
+
+MOST_OPENED = 32
+"""Connections that are opened in a turn of the loop. Each costs about 0.1 ms with its request, for which the open ones wait."""
+MOST_ACCEPTED = 512
+"""Connections that are accepted in a turn of the loop, dead ones included."""
+LONG_S = 0.05
+"""Who has waited for so long stands behind newer ones: about two turns that are full."""
+LONGEST_S = 5.0
+MOST_WAITING = 4096
+"""After so long, and beyond so many, the oldest are refused. Each is a file descriptor."""
+_READ_BYTES = 64 << 10
+_RETRY_S = 0.1
+"""After no connection could be accepted for want of file descriptors or memory."""
+_LAST_DATA_OFFSET, _INFO_BYTES = 52, 56
+"""Where `tcpi_last_data_recv` stands in `struct tcp_info` (linux/tcp.h): 8 single bytes, then the twelfth 32-bit number."""
+_TCP_INFO = getattr(socket, "TCP_INFO", None)
+_LOG = logging.getLogger(__name__)
+
+
+class Peer(NamedTuple):
+    """Who has connected.
+
+    `arrived_s` is when the last bytes came that were there before the connection was accepted, on the monotonic clock; 0 if there
+    were none.
+    """
+
+    host: str
+    port: int
+    descriptor: int
+    arrived_s: float
+
+
+class Acceptor:
+    """Accepts from a listening socket from `start` to `stop`; `opened` makes each connection's protocol."""
+
+    def __init__(self, listener: socket.socket, opened: Callable[[Peer], asyncio.Protocol]) -> None:
+        self._listener = listener
+        self._opened = opened
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Waiting] = deque()
+        self._opening: set[asyncio.Task[Any]] = set()
+        self._next: asyncio.Handle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._stopped = False
+        self._family = int(listener.family)
+        listener.settimeout(0.0)
+
+    def start(self) -> None:
+        """Accept from now on."""
+        self._retry = None
+        self._loop.add_reader(self._listener.fileno(), self._readable)
+
+    async def stop(self) -> None:
+        """Accept who has connected by now, and refuse everybody else. Returns when they are open."""
+        self._stopped = True
+        for scheduled in (self._retry, self._next):
+            if scheduled is not None:
+                scheduled.cancel()
+        self._loop.remove_reader(self._listener.fileno())
+        while self._accept():
+            pass
+        self._listener.close()
+        while self._waiting:
+            self._open(self._waiting.popleft())
+        if self._opening:
+            await asyncio.wait(self._opening)
+
+    def _readable(self) -> None:
+        begun_s = time.monotonic()
+        for _ in range(MOST_ACCEPTED):
+            if not self._accept():
+                break
+        if self._next is None:
+            self._open_some(begun_s)
+
+    def _accept(self) -> bool:
+        """Accept one connection; whether there may be another."""
+        try:
+            descriptor, address = self._listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001 - see _Waiting
+        except (BlockingIOError, InterruptedError):
+            return False
+        except ConnectionError:  # it was reset while it waited
+            return True
+        except OSError as error:
+            _LOG.warning("cannot accept connections: %s", error)
+            if not self._stopped:
+                # The listener stays readable: asked again at once, the loop would do nothing else.
+                self._loop.remove_reader(self._listener.fileno())
+                self._retry = self._loop.call_later(_RETRY_S, self.start)
+            return False
+        sent, hung_up = sent_and_hung_up(descriptor)
+        if hung_up:
+            os.close(descriptor)
+            return True
+        connection: Any = socket.SocketType(self._family, socket.SOCK_STREAM, 0, descriptor)
+        now_s = time.monotonic()
+        arrived_s = now_s - _waited_s(connection) if sent else 0.0
+        peer = Peer(address[0], address[1], descriptor, arrived_s)
+        self._waiting.append(_Waiting(connection, peer, arrived_s or now_s, now_s))
+        return True
+
+    def _open_some(self, since_s: float = math.inf) -> None:
+        """Open as many as this turn of the loop can serve, and see to the others. Who was accepted since then is still there."""
+        self._next = None
+        waiting, now_s = self._waiting, time.monotonic()
+        while waiting and waiting[0].has_left(since_s):
+            waiting.popleft().connection.close()
+        while waiting and (now_s - waiting[0].since_s > LONGEST_S or len(waiting) > MOST_WAITING):
+            _refuse(waiting.popleft().connection)
+        while waiting and len(self._opening) < MOST_OPENED:
+            one = waiting.pop() if now_s - waiting[0].since_s > LONG_S else waiting.popleft()
+            if one.has_left(since_s):
+                one.connection.close()
+            else:
+                self._open(one)
+        if waiting:
+            self._next = self._loop.call_soon(self._open_some)
+
+    def _open(self, one: _Waiting) -> None:
+        opened = partial(self._opened, one.peer)
+        opening = self._loop.create_task(self._loop.connect_accepted_socket(opened, one.connection))
+        self._opening.add(opening)
+        opening.add_done_callback(self._is_open)
+
+    def _is_open(self, opening: asyncio.Task[Any]) -> None:
+        self._opening.discard(opening)
+        if not opening.cancelled() and (error := opening.exception()) is not None:
+            _LOG.debug("a connection has ended before it was open: %s", error)
+
+
+class _Waiting(NamedTuple):
+    """A connection that was accepted and is not open. `since_s` is when its request came, or it was accepted without one.
+
+    `connection` is no `socket.socket`: that makes an enumeration of its family and its type at every look, which took as long as
+    the rest of accepting.
+    """
+
+    connection: Any
+    peer: Peer
+    since_s: float
+    accepted_s: float
+
+    def has_left(self, since_s: float) -> bool:
+        """Whether the client has closed it, unless it was accepted since then, which has told."""
+        return self.accepted_s < since_s and has_hung_up(self.peer.descriptor)
+
+
+def _refuse(connection: Any) -> None:
+    """Answer 503 without reading what was asked."""
+    error = GnomonError(503, "overloaded", "More requests arrive than can be read.", "Send it again later.", retry_after_s=1.0)
+    body = error.body()
+    length = b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+    try:
+        connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        connection.recv(_READ_BYTES)  # what is unread would make the end a reset, which may overtake the answer
+        connection.send(b"".join((STATUS_LINES[error.status], error_lines(error), length, body)))
+    except OSError:
+        _LOG.debug("a connection that is refused has ended")
+    connection.close()
+
+
+def _waited_s(connection: socket.socket) -> float:
+    """How long ago the last bytes of this connection were received."""
+    if _TCP_INFO is None:
+        return 0.0
+    info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES)
+    return int.from_bytes(info[_LAST_DATA_OFFSET:_INFO_BYTES], sys.byteorder) / 1e3

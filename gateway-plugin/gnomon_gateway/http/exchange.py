@@ -1,0 +1,365 @@
+"""One request and its answer on a connection, for the routes that must be quick.
+
+Where ASGI makes a task, a scope and three messages of every request, an exchange calls back: `HotRoutes.begin` when the headers
+are there, the owner's `received` when the body is, its `left` when the client has gone before an answer. The answer is one write.
+Measured here, that is a third of the cost per request; everything that is not hot goes through ASGI as usual.
+
+Pipelined requests wait for their turn; answers therefore leave in order.
+
+Who serves without ASGI: what an exchange calls back.
+
+How an error is said over HTTP/1.1, and what is said to a client whose body is not taken or who met a fault of ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Protocol
+
+from gnomon_core.errors import GnomonError
+
+if TYPE_CHECKING:
+    from gnomon_gateway.http.connection import GatewayProtocol
+
+
+STATUS_LINES = tuple(
+    b"HTTP/1.1 %d %s\r\n" % (code, HTTPStatus(code).phrase.encode() if code in list(HTTPStatus) else b"Unknown")
+    for code in range(1000)
+)
+
+
+def error_lines(error: GnomonError) -> bytes:
+    """The header lines of an error's answer."""
+    return b"".join([b"%b: %b\r\n" % (name.lower().encode(), value.encode()) for name, value in error.headers().items()])
+
+
+def too_large(limit_bytes: int) -> GnomonError:
+    """413: more than is taken."""
+    return GnomonError(
+        413,
+        "body_too_large",
+        f"The body is larger than {limit_bytes} bytes.",
+        "Send less, or a reference to where the data is; the operator's `gnomon serve --max-body` bounds it.",
+    )
+
+
+def too_many_bodies(limit_bytes: int) -> GnomonError:
+    """503: others are being received."""
+    return GnomonError(
+        503,
+        "too_many_bodies",
+        f"Large bodies are being received that hold {limit_bytes} bytes together.",
+        "Send it again later.",
+        retry_after_s=1.0,
+    )
+
+
+def internal_error() -> GnomonError:
+    """500: a fault of ours, told to the log and not to the client."""
+    return GnomonError(500, "internal_error", "The gateway failed at this request.", "Its log says why.")
+
+
+SMALL_BYTES = 1 << 16
+"""Up to here head and body are joined into one write; above, copying costs more than a second write. And up to here the rest of
+a body that nobody wants is read and thrown away; above, its connection is closed."""
+_MOST_UNSENT_BYTES = 16 << 20
+"""A reader of a stream that is this far behind is cut off."""
+_BODILESS = frozenset({204, 304})
+_LOG = logging.getLogger(__name__)
+
+Moved = Callable[["Exchange", "bytes | memoryview"], None]
+"""Takes a request, and its body, that the owner of the exchange has given back: another replica is to answer it."""
+
+
+class _Unheard:
+    """Stands where uvicorn's protocol rouses the task of an ASGI request: an exchange has none."""
+
+    def set(self) -> None: ...
+
+
+class Exchange:
+    """A request, and how to answer it.
+
+    `path` and `query` are as they were sent, undecoded; header names are lower-case. `max_body_bytes` bounds what is received.
+    `arrived_s`, on the monotonic clock, counts the time in the kernel's queue before a connection was accepted.
+    Where there are several gateway replicas, `moved` takes what turns out to be another's; the body is kept for it.
+    """
+
+    __slots__ = (
+        "_bodiless",
+        "_body",
+        "_held_bytes",
+        "_owner",
+        "_protocol",
+        "arrived_s",
+        "body_bytes",
+        "disconnected",
+        "expects_continue",
+        "headers",
+        "http_version",
+        "keep_alive",
+        "max_body_bytes",
+        "method",
+        "more_body",
+        "moved",
+        "path",
+        "query",
+        "response_complete",
+        "streaming",
+    )
+
+    message_event = _Unheard()
+    # What uvicorn's protocol touches of a request: message_event, keep_alive, disconnected, response_complete, more_body.
+
+    def __init__(
+        self,
+        protocol: GatewayProtocol,
+        method: bytes,
+        path: bytes,
+        query: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        *,
+        http_version: str,
+        keep_alive: bool,
+        expects_continue: bool,
+        arrived_s: float,
+    ) -> None:
+        self._protocol = protocol
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.http_version = http_version
+        self.keep_alive = keep_alive
+        self.expects_continue = expects_continue
+        self.arrived_s = arrived_s
+        self.max_body_bytes = 0
+        self.body_bytes = 0
+        self.more_body = True
+        self.disconnected = False
+        self.response_complete = False
+        self.streaming = False
+        self._bodiless = False
+        self.moved: Moved | None = None
+        self._owner: Owner | None = None
+        self._body: bytes | bytearray | memoryview = b""
+        self._held_bytes = 0
+
+    # The request
+
+    @property
+    def client(self) -> bytes:
+        """The address of the client."""
+        return self._protocol.client_address
+
+    def speak_for(self, client: bytes) -> None:
+        """Who sent this request has forwarded it for this client."""
+        self._protocol.client_address = client
+
+    def accept(self, owner: Owner, max_body_bytes: int) -> None:
+        """Receive the body and give it to this owner."""
+        self._owner = owner
+        self.max_body_bytes = max_body_bytes
+
+    def begin(self, routes: HotRoutes) -> None:
+        """It is this request's turn."""
+        try:
+            routes.begin(self)
+        except Exception:  # noqa: BLE001 - nobody above could answer
+            self.break_off()
+        if self.response_complete:
+            return
+        if self.body_bytes > self.max_body_bytes:
+            self.fail(too_large(self.max_body_bytes), close=True)
+        elif not self.more_body:
+            self._deliver()
+        elif self.expects_continue:
+            self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def again(self, routes: HotRoutes, body: bytes | memoryview) -> None:
+        """Begin anew with these routes: the whole body has been received, by another owner."""
+        self._owner, self._body = None, body
+        self.begin(routes)
+
+    def move_on(self) -> bool:
+        """Give the request to `moved`, with its body, unless an answer has begun; whether it was given."""
+        moved, self.moved = self.moved, None
+        if moved is None or self.response_complete or self.streaming or self.more_body:
+            return False
+        body, self._body, self._owner = self._body, b"", None
+        moved(self, body if isinstance(body, bytes) else memoryview(body))
+        return True
+
+    def on_body(self, data: bytes) -> None:
+        """Part of the body has come."""
+        if self.response_complete:
+            return
+        if not self.body_bytes:
+            self._body = data
+        else:
+            if not isinstance(self._body, bytearray):
+                self._body = bytearray(self._body)
+            self._body += data
+        self.body_bytes += len(data)
+        if self.body_bytes > SMALL_BYTES:
+            self._hold()
+        if self._owner is not None and self.body_bytes > self.max_body_bytes:
+            self.fail(too_large(self.max_body_bytes), close=True)
+
+    def on_complete(self) -> None:
+        """The body has come to its end."""
+        self.more_body = False
+        if self._owner is not None and not self.response_complete:
+            self._deliver()
+
+    def has_left(self) -> bool:
+        """Whether the client has closed the connection, which may not have been told yet."""
+        return self._protocol.has_hung_up()
+
+    def lost(self) -> None:
+        """The connection has ended. May be told again."""
+        self.disconnected = True
+        self._let_go()
+        if self._owner is not None and not self.response_complete:
+            self.response_complete = True
+            self._owner.left()
+        self._owner = None
+
+    def _deliver(self) -> None:
+        assert self._owner is not None
+        body = self._body
+        self._let_go()
+        if self.moved is not None:
+            self._body = body
+        try:
+            self._owner.received(body if isinstance(body, bytes) else memoryview(body))
+        except Exception:  # noqa: BLE001 - nobody above could answer
+            self.break_off()
+
+    def _hold(self) -> None:
+        """Count a large body among all that are being received: without a bound on them, a few clients could take all memory."""
+        shared = self._protocol.shared
+        shared.held_bytes += self.body_bytes - self._held_bytes
+        self._held_bytes = self.body_bytes
+        if shared.held_bytes > shared.limits.max_held_bytes:
+            self._protocol.refuse(too_many_bodies(shared.limits.max_held_bytes))
+
+    def _let_go(self) -> None:
+        self._body = b""
+        if self._held_bytes:
+            self._protocol.shared.held_bytes -= self._held_bytes
+            self._held_bytes = 0
+
+    # The answer
+
+    def respond(self, status: int, lines: bytes, body: bytes | memoryview) -> None:
+        """The whole answer. `lines` are header lines, each ending in CRLF; framing and date are added."""
+        if self.response_complete or self.disconnected:
+            return
+        protocol = self._protocol
+        if self.more_body and protocol.unread_bytes() > SMALL_BYTES:
+            self.keep_alive = False
+        close = b"" if self.keep_alive else b"connection: close\r\n"
+        if status in _BODILESS:
+            head = b"".join((STATUS_LINES[status], protocol.date_line, lines, close, b"\r\n"))
+            body = b""
+        else:
+            head = b"".join((STATUS_LINES[status], protocol.date_line, lines, close, b"content-length: %d\r\n\r\n" % len(body)))
+            if self.method == b"HEAD":
+                body = b""
+        if len(body) <= SMALL_BYTES:
+            protocol.transport.write(head + body)
+        else:
+            protocol.transport.write(head)
+            protocol.transport.write(body)
+            if protocol.flow.write_paused:
+                protocol.shared.unsent.hold(protocol, len(body))
+        self._finish()
+
+    def fail(self, error: GnomonError, lines: bytes = b"", *, close: bool = False) -> None:
+        """One of our errors. `close` ends the connection instead of reading what the client still sends."""
+        if close:
+            self.keep_alive = False
+        self.respond(error.status, error_lines(error) + lines, error.body())
+
+    def break_off(self) -> None:
+        """An exception of ours, which is being handled, has ended the work on this request: tell the log, and the client."""
+        _LOG.exception("%r %r met a fault of the gateway", self.method, self.path)
+        if self.streaming:
+            self.abort()
+        else:
+            self.fail(internal_error(), close=True)
+
+    def start(self, status: int, lines: bytes) -> None:
+        """Begin an answer whose end is not known yet."""
+        if self.response_complete or self.disconnected:
+            return
+        self.streaming = True
+        self._bodiless = status in _BODILESS or self.method == b"HEAD"
+        chunked = self.http_version == "1.1"
+        if not chunked:
+            self.keep_alive = False
+        framing = b"transfer-encoding: chunked\r\n" if chunked and not self._bodiless else b""
+        close = b"" if self.keep_alive else b"connection: close\r\n"
+        self._protocol.transport.write(b"".join((STATUS_LINES[status], self._protocol.date_line, lines, framing, close, b"\r\n")))
+
+    def write(self, data: bytes | memoryview) -> None:
+        """The next part of the answer."""
+        if self.response_complete or self.disconnected or not data or self._bodiless:
+            return
+        transport = self._protocol.transport
+        if self.http_version == "1.1":
+            transport.write(b"%x\r\n%b\r\n" % (len(data), bytes(data)))
+        else:
+            transport.write(bytes(data))
+        unsent_bytes = transport.get_write_buffer_size()
+        if unsent_bytes > _MOST_UNSENT_BYTES:
+            transport.abort()
+        elif unsent_bytes > SMALL_BYTES:
+            self._protocol.shared.unsent.hold(self._protocol)
+
+    def end(self) -> None:
+        """The answer is whole."""
+        if self.response_complete or self.disconnected:
+            return
+        if self.http_version == "1.1" and not self._bodiless:
+            self._protocol.transport.write(b"0\r\n\r\n")
+        self._finish()
+
+    def abort(self) -> None:
+        """The answer breaks off: the connection ends, so that the client cannot take it for whole."""
+        if not self.response_complete:
+            self.response_complete = True
+            self._owner = None
+            self._let_go()
+            self._protocol.transport.abort()
+
+    def _finish(self) -> None:
+        self.response_complete = True
+        self._owner = None
+        self._let_go()
+        if not self.keep_alive:
+            self._protocol.close_after_answer(unread=self.more_body)
+        self._protocol.on_response_complete()
+
+
+class Owner(Protocol):
+    """Who takes the request of an exchange."""
+
+    def received(self, body: bytes | memoryview) -> None:
+        """The whole body is here."""
+        ...
+
+    def left(self) -> None:
+        """The client has gone; nothing can be answered any more."""
+        ...
+
+
+class HotRoutes(Protocol):
+    """The routes that are served without ASGI."""
+
+    def begin(self, exchange: Exchange) -> None:
+        """The headers are here. Answer at once, or `accept` the body."""
+        ...

@@ -1,0 +1,119 @@
+"""Headers on their way through: which go to the function, which come back, and which are ours to set.
+
+Hop-by-hop headers belong to one connection and stop here, with whatever `Connection` names (RFC 9110, 7.6.1). What says where a
+request came from is set by us and never believed from outside, and so is what we say of an answer, above all that it is an error
+of ours. A function's own header lines are checked before they are sent on, because a line break in one would be a second answer.
+
+Names for calls: unique, cheap, and in the shape of a UUID, as clients of OpenFaaS expect; and what answers say of them.
+
+The first part is drawn once per process, the last is a counter: 48 bits of it are used up after 280 million million calls.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+
+from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME
+from gnomon_core.results import Refusal
+from gnomon_core.wire import Member
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
+        b"trailers", b"transfer-encoding", b"upgrade",
+    }
+)  # fmt: skip
+_OURS = frozenset({b"content-length", b"date", b"x-openfaas-internal", b"x-call-id", b"x-start-time", b"x-duration-seconds"})
+_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+: ?[^\x00-\x08\x0a-\x1f\x7f]*")
+_RETRY_AFTER = re.compile(rb"(?im)^retry-after: ?(\d{1,9})$")
+_INTERNAL = b"%b: %b\r\n" % (INTERNAL_HEADER.lower().encode(), INTERNAL_NAME.encode())
+_CACHED_BYTES = 512
+
+
+class UnfitHeadersError(ValueError):
+    """Header lines that cannot be sent."""
+
+
+def member_lines(member: Member) -> bytes:
+    """The header lines of an answer as they are sent: `response_lines`, and that it is an error of ours where it is one.
+
+    Raises:
+        UnfitHeadersError: a line is no header.
+
+    """
+    lines = response_lines(member.meta)
+    return lines + _INTERNAL if isinstance(member, Refusal) else lines
+
+
+def refusal_lines(member: Member) -> bytes:
+    """What an error that is ours says beside its document: that it is, and when to try again. Nothing of a function's error."""
+    if not isinstance(member, Refusal):
+        return b""
+    again = _RETRY_AFTER.search(member.meta)
+    return _INTERNAL + (b"retry-after: %b\r\n" % again[1] if again else b"")
+
+
+def response_lines(meta: bytes) -> bytes:
+    r"""A function's header lines (`Name: value`, joined by `\n`) as they are sent, without what is ours to set.
+
+    Raises:
+        UnfitHeadersError: a line is no header.
+
+    """
+    return _cached_lines(meta) if len(meta) <= _CACHED_BYTES else _lines(meta)
+
+
+@lru_cache(maxsize=512)
+def _cached_lines(meta: bytes) -> bytes:
+    # Most functions answer with the same few header blocks.
+    return _lines(meta)
+
+
+def _lines(meta: bytes) -> bytes:
+    kept: list[bytes] = []
+    for line in meta.split(b"\n"):
+        if not line:
+            continue
+        if _LINE.fullmatch(line) is None:
+            raise UnfitHeadersError(line[:100].decode("latin-1"))
+        name = line.partition(b":")[0].lower()
+        if name not in HOP_BY_HOP and name not in _OURS:
+            kept.append(line + b"\r\n")
+    return b"".join(kept)
+
+
+def named_by_connection(value: bytes) -> frozenset[bytes]:
+    """The header names that a `Connection` header adds to the hop-by-hop ones."""
+    return frozenset(token.strip().lower() for token in value.split(b","))
+
+
+MAX_BYTES = 128
+"""Of a name that the caller has given."""
+
+_RANDOM = secrets.token_hex(9)
+_PREFIX = f"{_RANDOM[:8]}-{_RANDOM[8:12]}-4{_RANDOM[12:15]}-a{_RANDOM[15:18]}".encode()
+_COUNTER = itertools.count(secrets.randbits(40))
+
+
+def new_call_id() -> bytes:
+    """A name that no other call has."""
+    return b"%b-%012x" % (_PREFIX, next(_COUNTER))
+
+
+def call_id_of(headers: Mapping[bytes, bytes]) -> bytes:
+    """The caller's own name for it, where there is one."""
+    return headers.get(b"x-call-id", b"")[:MAX_BYTES] or new_call_id()
+
+
+def lines_of(call_id: bytes, began_ns: int, began_s: float) -> bytes:
+    """An answer's header lines: the call, when it began (ns since 1970), and how long it took by the monotonic clock."""
+    return b"x-call-id: %b\r\nx-start-time: %d\r\nx-duration-seconds: %.6f\r\n" % (
+        call_id,
+        began_ns,
+        time.monotonic() - began_s,
+    )

@@ -1,0 +1,153 @@
+"""The HTTP server, embedded: started and stopped by a program that owns its own signals and loop.
+
+uvicorn with httptools (docs/decisions/0002-http-server.md says why). Run the program on uvloop for the measured speed; any
+asyncio loop works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import uvicorn
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gnomon_core.addresses import host_and_port
+from gnomon_core.errors import GnomonError
+from gnomon_gateway.http.acceptor import Acceptor, Peer
+from gnomon_gateway.http.connection import GatewayProtocol, Limits, Shared, Sweep
+from gnomon_gateway.http.exchange import HotRoutes
+
+_BACKLOG = 4096
+_LOOK_S = 0.02
+
+
+class ServedApp(HotRoutes, Protocol):
+    """What the server serves: hot routes by exchange, everything else by ASGI."""
+
+    @property
+    def prefixes(self) -> tuple[bytes, ...]:
+        """Paths that begin with one of these are hot."""
+        ...
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without its hands on the process's signals, and with an acceptor of our own."""
+
+    def __init__(self, config: Config, shared: Shared) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+        self._shared = shared
+        self._acceptors: list[Acceptor] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        common = HttpToolsProtocol(self.config, self.server_state, self.lifespan.state)
+
+        def opened(peer: Peer) -> GatewayProtocol:
+            return GatewayProtocol(common, self._shared, peer)
+
+        self.servers = []
+        self._acceptors = [Acceptor(listener, opened) for listener in sockets or ()]
+        for acceptor in self._acceptors:
+            acceptor.start()
+        self.started = True
+        self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve also who has connected by now; who connects afterwards is refused, and may go elsewhere."""
+        for acceptor in self._acceptors:
+            await acceptor.stop()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class GatewayServer:
+    """Listens on `host` and `port`; port 0 takes a free one, which `port` then says."""
+
+    def __init__(
+        self, app: ServedApp, host: str = "127.0.0.1", port: int = 8080, *, limits: Limits | None = None, grace_s: float = 30.0
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._grace_s = grace_s
+        self._shared = Shared(app, app.prefixes, limits or Limits())
+        config = Config(
+            app,
+            http=HttpToolsProtocol,
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=max(1, round(grace_s)),
+        )
+        self._server = _Server(config, self._shared)
+        self._sweep = Sweep(self._shared, self._server.server_state.connections)
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen. Returns when connections are accepted.
+
+        Raises:
+            GnomonError: 503 `port_in_use` or `cannot_listen`.
+
+        """
+        listener = _listen(self.host, self.port)
+        self.port = listener.getsockname()[1]
+        self._sweep.start()
+        self._serving = asyncio.get_running_loop().create_task(self._server.serve(sockets=[listener]))
+        await self._server.listening.wait()
+
+    def announce_end(self) -> None:
+        """From now on each answer ends its connection, and says so: clients make their next one elsewhere."""
+        self._shared.closing = True
+        for connection in self._connections():
+            connection.answer_and_close()
+
+    async def stop(self) -> None:
+        """Answer what is under way (for at most the grace time), then accept nothing more, and return.
+
+        Until everything is answered connections are still accepted: whoever asks how we are shall be told, and not left to guess.
+        What the application takes meanwhile is its own affair.
+        """
+        if self._serving is None:
+            return
+        loop = asyncio.get_running_loop()
+        self._shared.stopping_s = loop.time()
+        end_s = loop.time() + self._grace_s
+        self.announce_end()
+        while any(connection.is_answering for connection in self._connections()) and loop.time() < end_s:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)  # an event would be one more thing to do for every answer
+        self._server.config.timeout_graceful_shutdown = max(1, round(end_s - loop.time()))
+        self._server.should_exit = True
+        await self._serving
+        self._sweep.stop()
+        self._serving = None
+
+    def _connections(self) -> list[GatewayProtocol]:
+        return [one for one in self._server.server_state.connections if isinstance(one, GatewayProtocol)]
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        code = "port_in_use" if error.errno == 98 else "cannot_listen"  # noqa: PLR2004 - EADDRINUSE
+        message = f"Cannot listen on {host_and_port(host, port)}: {error.strerror}."
+        raise GnomonError(503, code, message, "Choose another with --port, or stop what is there.") from None
+    # Connections inherit it. asyncio sets it only on sockets that were made with TCP's number, and without it an answer in two
+    # writes waits 40 ms for the client to acknowledge the first.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener

@@ -1,0 +1,502 @@
+"""All requests that this replica does not answer by itself: on their way to the owner, or waiting until there is one.
+
+They are bounded like a queue, by count and by bytes. Whenever the map of owners changes, or somebody has let go of something,
+those that wait look again; those that were sent to a replica which is not in the map any more will not hear from it.
+
+One request on its way to the replica that has its function.
+
+    body is here ▶ where is the function? ─┬─ here: the same way as any request of ours
+                                           ├─ nobody's yet: wait for the next map, or for whoever lets go
+                                           └─ another's ▶ send ─┬─ an answer, passed on as it comes
+                                                                ├─ 421, "not mine": nothing was executed ▶ look again
+                                                                ├─ no connection: nothing was received ▶ look again
+                                                                └─ lost in between: it may have been executed ▶ 502
+
+It is the rule of the request path for instances, one level up: what may have been executed is not executed again, except
+once where that does no harm (a model's inference). The body is kept until the answer has begun, to be sent again if need be.
+The deadline goes along, lessened by what has passed. A replica that was sent a request by another never sends it on: two that
+disagree about the owner do not play ball with it.
+
+A replica's own answers to requests that are another's, written as the route that was asked for writes errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from gnomon_core.errors import INTERNAL_HEADER, GnomonError
+from gnomon_core.ownership import Replica
+from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.dispatch.dispatcher import deadline_exceeded, function_removed, queue_moved
+from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
+from gnomon_gateway.http.exchange import Exchange
+from gnomon_gateway.http.headers import HOP_BY_HOP, named_by_connection, new_call_id
+from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
+from gnomon_gateway.replicas.assignment import Place
+from gnomon_gateway.replicas.peers import HEADER, PeerConnection, Peers
+from gnomon_gateway.v2 import routes as v2
+
+
+def refuse(exchange: Exchange, error: GnomonError, lines: bytes) -> None:
+    """One of our errors, as the route that was asked for writes them."""
+    if exchange.path.startswith(v2.PREFIX):
+        v2.refuse(exchange, error)
+    else:
+        exchange.fail(error, lines)
+
+
+async def refuse_asgi(send: Any, error: GnomonError, *, close: bool = False) -> None:
+    """One of our errors, as the answer of an ASGI application; the last one on its connection with `close`."""
+    headers = [(name.lower().encode(), value.encode()) for name, value in error.headers().items()]
+    body = error.body()
+    headers += [(b"content-length", b"%d" % len(body)), *([(b"connection", b"close")] if close else [])]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def replica_lost() -> GnomonError:
+    """502: it may have been executed."""
+    return GnomonError(
+        502,
+        "replica_lost",
+        "The replica of the gateway that has this function's queue ended before it answered.",
+        "The request may have been executed; send it again only if that does no harm.",
+    )
+
+
+def no_owner() -> GnomonError:
+    """503: it was not executed."""
+    return GnomonError(
+        503,
+        "no_owner",
+        "No replica of the gateway took this request within its deadline. It was not executed.",
+        "Send it again; if that does not help, see whether the gateway has a leader.",
+        retry_after_s=1.0,
+    )
+
+
+def too_many_forwarded(requests: int, most_bytes: int) -> GnomonError:
+    """503: there is no room for one more."""
+    return GnomonError(
+        503,
+        "too_many_forwarded",
+        f"{requests} requests or {most_bytes} bytes wait here for other replicas of the gateway.",
+        "Send it again later.",
+        retry_after_s=1.0,
+    )
+
+
+def no_leader() -> GnomonError:
+    """503: it was not carried out."""
+    return GnomonError(
+        503,
+        "no_leader",
+        "No replica of the gateway leads. Functions are served; nothing can be deployed or changed now.",
+        "Try again; if that does not help, see whether the API server is reached.",
+        retry_after_s=1.0,
+    )
+
+
+def leader_lost() -> GnomonError:
+    """502: it may have been carried out."""
+    return GnomonError(
+        502,
+        "leader_lost",
+        "The replica of the gateway that leads ended before it answered.",
+        "See what it has done, and try again.",
+    )
+
+
+EPOCH_HEADER, CLIENT_HEADER = HEADER + b"-epoch", HEADER + b"-client"
+GRACE_S = 0.5
+"""So much later than the owner, which answers at the deadline itself, we do."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.5
+_MOVED = 421
+_MOST_CALL_ID = 128
+_REPLACED = frozenset({b"content-length", b"expect", b"x-call-id", b"x-start-time", DEADLINE_HEADER}) | HOP_BY_HOP
+_OURS = INTERNAL_HEADER.lower().encode() + b":"
+
+
+class Passage:
+    """The request: owner of the exchange, and receiver of the other replica's answer."""
+
+    __slots__ = (
+        "_asked_epoch",
+        "_body",
+        "_call_id",
+        "_connection",
+        "_counted_bytes",
+        "_deadline_s",
+        "_ended",
+        "_exchange",
+        "_forwarder",
+        "_opening",
+        "_pause_s",
+        "_pausing",
+        "_replayed",
+        "_runtime",
+        "_streams",
+        "_timer",
+        "target",
+    )
+
+    def __init__(
+        self, forwarder: Forwarder, exchange: Exchange, runtime: FunctionRuntime, deadline_s: float, asked_epoch: int | None
+    ) -> None:
+        self._forwarder, self._exchange, self._runtime = forwarder, exchange, runtime
+        self._deadline_s, self._asked_epoch = deadline_s, asked_epoch
+        self._body: bytes | memoryview = b""
+        self._counted_bytes = 0
+        self._call_id = b""
+        self._connection: PeerConnection | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._pausing: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause_s = FIRST_PAUSE_S
+        self._replayed = self._streams = self._ended = False
+        self.target = ""
+        """The id of the replica that it was sent to."""
+
+    # Owner of the exchange
+
+    def received(self, body: bytes | memoryview) -> None:
+        self._body = body
+        self._forwarder.requests += 1
+        self._counted_bytes = len(body)
+        self._forwarder.bytes += len(body)
+        left_s = self._deadline_s - time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._late)
+        self.go()
+
+    def left(self) -> None:
+        """The client has gone, and the owner learns it by the end of the connection."""
+        if self._connection is not None:
+            self._connection.drop()
+        self._end()
+
+    # Where to
+
+    def go(self) -> None:
+        """Look where the function is now, and go there."""
+        if self._ended or self._connection is not None or self._opening is not None:
+            return
+        self._stop_waiting()
+        place = self._forwarder.place(self._runtime.name)
+        if place is Place.HERE:
+            self._go_here()
+        elif place is Place.WAITS or not isinstance(place, Replica):
+            self._forwarder.park(self)
+        elif self._asked_epoch is None:
+            self._send_to(place)
+        elif self._asked_epoch > self._forwarder.epoch:
+            self._forwarder.park(self)  # who sent it knows a newer map, by which it may be ours
+            self._forwarder.look()
+        else:
+            self._refuse(queue_moved())
+
+    def owner_gone(self) -> None:
+        """The replica that it was sent to is not in the map any more."""
+        if self._connection is not None:
+            self._connection.drop()
+            self.lost()
+
+    def _go_here(self) -> None:
+        exchange, body, asked = self._exchange, self._body, self._asked_epoch
+        left_ms = (self._deadline_s - time.monotonic()) * 1e3
+        if left_ms <= 0:
+            self._late()
+            return
+        kept = [header for header in exchange.headers if header[0] not in (DEADLINE_HEADER, b"x-call-id")]
+        exchange.headers = [*kept, (DEADLINE_HEADER, b"%.3f" % left_ms), (b"x-call-id", self._named())]
+        self._end()
+        if asked is None:
+            exchange.moved = self._forwarder.moving(time.monotonic())
+        exchange.again(self._forwarder.app, body)
+
+    def _send_to(self, replica: Replica) -> None:
+        self.target = replica.id
+        connection = self._forwarder.peers.idle(replica.address)
+        if connection is not None:
+            self._send(connection)
+        else:
+            self._opening = asyncio.get_running_loop().create_task(self._open(replica))
+
+    async def _open(self, replica: Replica) -> None:
+        try:
+            connection = await self._forwarder.peers.open(replica.address)
+        except (OSError, TimeoutError):
+            self._opening = None
+            self._forwarder.counters.unreached += 1
+            self._look_again()
+            return
+        self._opening = None
+        if self._ended:
+            self._forwarder.peers.keep(connection)
+        else:
+            self._send(connection)
+
+    def _send(self, connection: PeerConnection) -> None:
+        left_ms = (self._deadline_s - time.monotonic()) * 1e3
+        if left_ms <= 0:
+            self._forwarder.peers.keep(connection)
+            self._late()
+            return
+        self._connection = connection
+        self._forwarder.counters.forwarded += 1
+        self._forwarder.sent(self)
+        connection.send(self._head(left_ms), self._body, self, bodiless=self._exchange.method == b"HEAD")
+
+    def _head(self, left_ms: float) -> bytes:
+        exchange, forwarder = self._exchange, self._forwarder
+        target = exchange.path + b"?" + exchange.query if exchange.query else exchange.path
+        dropped: frozenset[bytes] = _REPLACED
+        for name, value in exchange.headers:
+            if name == b"connection":
+                dropped |= named_by_connection(value)
+        lines = [b"%b %b HTTP/1.1\r\n" % (exchange.method, target), forwarder.peers.secret.line]
+        lines += [
+            name + b": " + value + b"\r\n"
+            for name, value in exchange.headers
+            if name not in dropped and not name.startswith(HEADER)
+        ]
+        if not any(name == b"host" for name, _ in exchange.headers):
+            lines.append(b"host: \r\n")  # HTTP/1.0 can do without, what we speak cannot
+        lines.append(
+            b"%b: %d\r\n%b: %b\r\n%b: %.3f\r\nx-call-id: %b\r\ncontent-length: %d\r\n\r\n"
+            % (
+                *(EPOCH_HEADER, forwarder.epoch, CLIENT_HEADER, exchange.client),
+                *(DEADLINE_HEADER, left_ms, self._named(), len(self._body)),
+            )
+        )
+        return b"".join(lines)
+
+    def _named(self) -> bytes:
+        """The call's id: the client's, or one that stays the same wherever the request goes."""
+        if not self._call_id:
+            given = next((value for name, value in self._exchange.headers if name == b"x-call-id"), b"")
+            self._call_id = given[:_MOST_CALL_ID] or new_call_id()
+        return self._call_id
+
+    # Receiver of the answer
+
+    def whole(self, status: int, lines: bytes, body: bytes) -> None:
+        self._come_back()
+        if status == _MOVED and _OURS in lines.lower():
+            self._forwarder.counters.moved += 1
+            self._look_again()
+            return
+        self._end()
+        self._exchange.respond(status, lines, body)
+
+    def start(self, status: int, lines: bytes) -> None:
+        self._streams = True
+        self._body = b""
+        if self._timer is not None:
+            self._timer.cancel()  # the deadline was for the first part
+        self._exchange.start(status, lines)
+
+    def part(self, data: bytes) -> None:
+        self._exchange.write(data)
+
+    def end(self) -> None:
+        self._come_back()
+        self._end()
+        self._exchange.end()
+
+    def lost(self) -> None:
+        """It may have been executed."""
+        self._come_back()
+        if self._streams:
+            self._end()
+            self._exchange.abort()
+            return
+        self._forwarder.counters.lost += 1
+        if self._runtime.signature is not None and not self._replayed:
+            self._replayed = True
+            self._look_again()
+        else:
+            self._refuse(replica_lost())
+
+    # Ends
+
+    def _look_again(self) -> None:
+        """Soon, or when the map changes: whoever is there now may have it."""
+        if self._ended:
+            return
+        self._forwarder.look()
+        self._forwarder.park(self)
+        self._pausing = asyncio.get_running_loop().call_later(self._pause_s, self.go)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _late(self) -> None:
+        """The deadline has come."""
+        if self._connection is not None and time.monotonic() < self._deadline_s + GRACE_S:
+            self._timer = asyncio.get_running_loop().call_later(GRACE_S, self._late)
+            return
+        if self._connection is not None:
+            self._connection.drop()
+            self._come_back()
+            self._refuse(deadline_exceeded(self._runtime.settings.deadline_s))
+        else:
+            self._refuse(no_owner())
+
+    def _refuse(self, error: GnomonError) -> None:
+        self._end()
+        refuse(self._exchange, error, b"x-call-id: %b\r\n" % self._named())
+
+    def _come_back(self) -> None:
+        self._connection = None
+        self._forwarder.returned(self)
+
+    def _stop_waiting(self) -> None:
+        self._forwarder.unpark(self)
+        if self._pausing is not None:
+            self._pausing.cancel()
+            self._pausing = None
+
+    def _end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._stop_waiting()
+        self._forwarder.returned(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._forwarder.requests -= 1
+            self._forwarder.bytes -= self._counted_bytes
+        self._connection = None
+        self._body = b""
+
+
+MOST_REQUESTS = 8192
+MOST_BYTES = 256 << 20
+
+FindPlace = Callable[[str], "Place | Replica"]
+
+
+@dataclass(slots=True)
+class ForwardCounters:
+    """What happened since the start; `inside` counts requests that other replicas have sent here."""
+
+    forwarded: int = 0
+    inside: int = 0
+    waited: int = 0
+    moved: int = 0
+    unreached: int = 0
+    lost: int = 0
+    refused: int = 0
+
+
+class Forwarder:
+    """The requests, and what they need: the functions, our own application, connections, and where a function is (`place`)."""
+
+    def __init__(
+        self,
+        app: GatewayApp,
+        directory: FunctionDirectory,
+        peers: Peers,
+        *,
+        place: FindPlace,
+        look: Callable[[], None],
+    ) -> None:
+        self.app = app
+        self.peers = peers
+        self.place = place
+        self.look = look
+        """Called where the map that we have seems not to be the newest."""
+        self.counters = ForwardCounters()
+        self.epoch = 0
+        self._directory = directory
+        self._parked: set[Passage] = set()
+        self._sent: set[Passage] = set()
+        self.requests = 0
+        self.bytes = 0
+
+    def take(self, exchange: Exchange, runtime: FunctionRuntime, *, asked_epoch: int | None = None) -> None:
+        """A request whose headers are here.
+
+        With an `asked_epoch` it comes from a replica that knows this map, and goes no further.
+        """
+        if self.requests >= MOST_REQUESTS or self.bytes >= MOST_BYTES:
+            self.counters.refused += 1
+            refuse(exchange, too_many_forwarded(MOST_REQUESTS, MOST_BYTES), b"")
+            return
+        try:
+            budget_s = _budget_s(exchange, runtime)
+        except GnomonError as error:
+            refuse(exchange, error, b"")
+            return
+        exchange.accept(Passage(self, exchange, runtime, time.monotonic() + budget_s, asked_epoch), self.app.max_body_bytes)
+
+    def moved(self, began_s: float, exchange: Exchange, body: bytes | memoryview) -> None:
+        """A request of ours has been given back by our own queue, which another replica has now."""
+        runtime = self._runtime(exchange)
+        if runtime is None:
+            refuse(exchange, function_removed(), b"")
+            return
+        self.counters.moved += 1
+        passage = Passage(self, exchange, runtime, began_s + _budget_s(exchange, runtime), None)
+        exchange.accept(passage, self.app.max_body_bytes)
+        passage.received(body)
+
+    def moving(self, began_s: float) -> Callable[[Exchange, bytes | memoryview], None]:
+        """What `Exchange.moved` is for a request that has begun here at this time."""
+        return partial(self.moved, began_s)
+
+    def changed(self) -> None:
+        """Somebody may have another function than before."""
+        for passage in list(self._parked):
+            passage.go()
+
+    def gone(self, members: frozenset[str]) -> None:
+        """Only these replicas are in the map. What others were sent, they may have executed; their answers do not count."""
+        for passage in list(self._sent):
+            if passage.target not in members:
+                passage.owner_gone()
+
+    def park(self, passage: Passage) -> None:
+        """It looks again when something has changed."""
+        if passage not in self._parked:
+            self.counters.waited += 1
+            self._parked.add(passage)
+
+    def unpark(self, passage: Passage) -> None:
+        self._parked.discard(passage)
+
+    def sent(self, passage: Passage) -> None:
+        self._sent.add(passage)
+
+    def returned(self, passage: Passage) -> None:
+        self._sent.discard(passage)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for an owner now."""
+        return len(self._parked)
+
+    def _runtime(self, exchange: Exchange) -> FunctionRuntime | None:
+        name = function_named(exchange.path)
+        return self._directory.lookup(name) if name is not None else None
+
+
+def function_named(path: bytes) -> str | None:
+    """The name of the function that a hot path is about; None where it is about none."""
+    parts = path.split(b"/", 4)
+    if len(parts) > 2 and parts[1] == b"function":  # noqa: PLR2004 - /function/name
+        return parts[2].decode("latin-1")
+    if len(parts) > 3 and parts[1] == b"v2" and parts[2] == b"models":  # noqa: PLR2004 - /v2/models/name
+        return parts[3].decode("latin-1")
+    return None
+
+
+def _budget_s(exchange: Exchange, runtime: FunctionRuntime) -> float:
+    budget_s = runtime.settings.deadline_s
+    for name, value in exchange.headers:
+        if name == DEADLINE_HEADER:
+            budget_s = min(budget_s, read_deadline_s(value))
+    return budget_s

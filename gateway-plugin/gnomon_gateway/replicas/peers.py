@@ -1,0 +1,311 @@
+"""HTTP/1.1 to other replicas: connections that are kept, one request at a time on each, answers as they come.
+
+An answer of stated length is given whole, so that one which breaks off can still become an error; one in chunks is given as it
+comes. Whoever sends must know two things exactly: that there was no connection, so that nothing was received, and that an
+answer has not come to its end. A connection that is closed while nobody uses it is forgotten; one that nobody waits on any more
+is closed, which is how HTTP/1.1 says that the client has left.
+
+What gateway replicas show each other: one secret for all of them, from a file, in a header of its own.
+
+The client's `Authorization` belongs to the function and passes through; so this is another header, which is taken off before a
+request goes on and is never believed on the listener for clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import select
+import time
+from pathlib import Path
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from gnomon_core.errors import GnomonError
+from gnomon_gateway.http.headers import HOP_BY_HOP
+
+HEADER = b"x-gnomon-peer"
+"""Also the beginning of every header that replicas send each other."""
+SHORTEST = 16
+
+
+class PeerSecret:
+    """The secret. It does not show in a traceback or a dump of this object's fields by name."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) < SHORTEST or not text.isascii() or not text.isprintable():
+            raise GnomonError(
+                500,
+                "peer_secret_unfit",
+                f"The secret of the gateway's replicas is not at least {SHORTEST} printable ASCII characters.",
+                "Write another, as by: head -c 24 /dev/urandom | base64",
+            )
+        self.line = HEADER + b": " + text.encode() + b"\r\n"
+        self._digest = hashlib.sha256(text.encode()).digest()
+
+    def allows(self, shown: bytes | None) -> bool:
+        """Whether this is the secret. How long it takes says nothing of how near it was."""
+        return hmac.compare_digest(hashlib.sha256(shown or b"").digest(), self._digest)
+
+
+def read_peer_secret(path: Path) -> PeerSecret:
+    """The secret in this file, without white space around it.
+
+    Raises:
+        GnomonError: 500 `peer_secret_missing` or `peer_secret_unfit`.
+
+    """
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise GnomonError(
+            500,
+            "peer_secret_missing",
+            f"Gateway replicas share the secret in {path}, which cannot be read: {error}.",
+            "Write it.",
+        ) from None
+    return PeerSecret(text)
+
+
+CONNECT_TIMEOUT_S = 1.0
+IDLE_S = 30.0
+"""The other side keeps an idle connection for 75 s: we never send on one that it is just closing."""
+MOST_IDLE = 64
+_NOT_PASSED_ON = HOP_BY_HOP | {b"content-length", b"date"}
+
+
+class Receiver(Protocol):
+    """Who gets an answer. Exactly one of `whole`, `end` and `lost` is the last call."""
+
+    def whole(self, status: int, lines: bytes, body: bytes) -> None:
+        """A whole answer. `lines` are its header lines, each ending in CRLF, without framing."""
+        ...
+
+    def start(self, status: int, lines: bytes) -> None:
+        """The head of an answer whose length is not known."""
+        ...
+
+    def part(self, data: bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+    def lost(self) -> None:
+        """The connection has ended before the answer had."""
+        ...
+
+
+class PeerConnection(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, peers: Peers, address: str) -> None:
+        self.address = address
+        self.idle_since_s = 0.0
+        self._peers = peers
+        self._transport: asyncio.Transport | None = None
+        self._receiver: Receiver | None = None
+        self._bodiless = False
+        self._lines: list[bytes] = []
+        self._length: int | None = None
+        self._parts: list[bytes] = []
+        self._keep = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request can be sent on it.
+
+        The kernel is asked whether the other side has closed it, which our loop may not have come to hear yet: what is sent on
+        such a connection is lost, and nobody could say that it was never received. 1 µs.
+        """
+        transport = self._transport
+        return transport is not None and not transport.is_closing() and self._receiver is None and not self._news.poll(0)
+
+    def send(self, head: bytes, body: bytes | memoryview, receiver: Receiver, *, bodiless: bool = False) -> None:
+        """Send a request. `head` ends in an empty line. `bodiless`: the answer has none, whatever length it states (HEAD)."""
+        assert self._transport is not None
+        self._receiver, self._bodiless = receiver, bodiless
+        self._parser = httptools.HttpResponseParser(self)
+        self._lines, self._length, self._parts = [], None, []
+        self._transport.writelines([head, body] if body else [head])
+
+    def drop(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._receiver = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._news = select.poll()
+        self._news.register(transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLRDHUP)
+
+    def data_received(self, data: bytes) -> None:
+        if self._receiver is None:
+            self.drop()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._break()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self._peers.forget(self)
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.lost()
+
+    # The parser
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        lowered = name.lower()
+        if lowered == b"content-length":
+            self._length = int(value)
+        if lowered not in _NOT_PASSED_ON:
+            self._lines.append(name + b": " + value + b"\r\n")
+
+    def on_headers_complete(self) -> None:
+        self._keep = self._parser.should_keep_alive()
+        if self._bodiless:
+            # The parser waits for a body of the stated length, and there is none.
+            self._ended()
+        elif self._length is None and self._receiver is not None and self._parser.get_status_code() not in (204, 304):
+            self._receiver.start(self._parser.get_status_code(), b"".join(self._lines))
+
+    def on_body(self, data: bytes) -> None:
+        if self._receiver is None:
+            return
+        if self._length is None:
+            self._receiver.part(data)
+        else:
+            self._parts.append(data)
+
+    def on_message_complete(self) -> None:
+        self._ended()
+
+    def _ended(self) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is None:
+            return
+        status = self._parser.get_status_code()
+        streamed = self._length is None and not self._bodiless and status not in (204, 304)
+        if self._keep:
+            self._peers.keep(self)
+        else:
+            self.drop()
+        if streamed:
+            receiver.end()
+        else:
+            body = bytes(self._length or 0) if self._bodiless else b"".join(self._parts)
+            receiver.whole(status, b"".join(self._lines), body)
+
+    def _break(self) -> None:
+        receiver = self._receiver
+        self.drop()
+        if receiver is not None:
+            receiver.lost()
+
+
+class Peers:
+    """The connections to other replicas."""
+
+    def __init__(self, secret: PeerSecret) -> None:
+        self.secret = secret
+        self._idle: dict[str, list[PeerConnection]] = {}
+
+    def idle(self, address: str) -> PeerConnection | None:
+        """A connection to this address that can be used at once."""
+        kept = self._idle.get(address)
+        while kept:
+            connection = kept.pop()
+            if connection.usable and time.monotonic() - connection.idle_since_s < IDLE_S:
+                return connection
+            connection.drop()
+        return None
+
+    async def open(self, address: str) -> PeerConnection:
+        """A new connection.
+
+        Raises:
+            OSError, TimeoutError: nothing was received by anybody.
+
+        """
+        parts = urlsplit(address)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, connection = await loop.create_connection(
+                lambda: PeerConnection(self, address), parts.hostname or "", parts.port or 80
+            )
+        return connection
+
+    async def call(self, address: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+        """POST something small, and the status and body of the answer.
+
+        Raises:
+            OSError, TimeoutError.
+
+        """
+        async with asyncio.timeout(timeout_s):
+            connection = self.idle(address) or await self.open(address)
+            waiting = _Waiting()
+            head = b"POST %b HTTP/1.1\r\nHost: gnomon\r\n%bcontent-length: %d\r\n\r\n"
+            connection.send(head % (path.encode(), self.secret.line, len(body)), body, waiting)
+            try:
+                return await waiting.answered
+            finally:
+                if not waiting.answered.done() or waiting.answered.cancelled():
+                    connection.drop()
+
+    def keep(self, connection: PeerConnection) -> None:
+        """The connection is free again."""
+        kept = self._idle.setdefault(connection.address, [])
+        connection.idle_since_s = time.monotonic()
+        if len(kept) < MOST_IDLE:
+            kept.append(connection)
+        else:
+            connection.drop()
+
+    def forget(self, connection: PeerConnection) -> None:
+        """The connection has ended."""
+        kept = self._idle.get(connection.address)
+        if kept is not None and connection in kept:
+            kept.remove(connection)
+
+    def close(self) -> None:
+        """End every connection that nobody uses."""
+        kept, self._idle = self._idle, {}
+        for connections in kept.values():
+            for connection in connections:
+                connection.drop()
+
+
+class _Waiting:
+    """The receiver of a call."""
+
+    def __init__(self) -> None:
+        self.answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self._status = 0
+        self._parts: list[bytes] = []
+
+    def whole(self, status: int, lines: bytes, body: bytes) -> None:
+        del lines
+        if not self.answered.done():
+            self.answered.set_result((status, body))
+
+    def start(self, status: int, lines: bytes) -> None:
+        del lines
+        self._status = status
+
+    def part(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    def end(self) -> None:
+        self.whole(self._status, b"", b"".join(self._parts))
+
+    def lost(self) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(ConnectionResetError("the replica has closed the connection"))

@@ -1,0 +1,285 @@
+"""One replica's part: learn of new maps, drain what is another's by them, begin with what is ours, and tell the others.
+
+Maps come from the board, and with whatever another replica or the leader says, so that one who cannot reach the board learns of
+them too. A map is kept until there is a newer one, however long there is no leader. What replicas say to each other:
+
+    {"from", "map", "draining"}  ─POST /gnomon/ownership─▶  {"id", "map", "draining", "leaving"}
+
+`from` is empty where the leader asks; `reports` says what its questions and their answers bear besides. Who waits for another to
+let go of something asks it until it has; nobody asks without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from gnomon_core.background import Background
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.ownership import OwnershipBoard, OwnershipMap, Replica
+from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
+from gnomon_gateway.replicas.assignment import Holdings, Place, Word
+from gnomon_gateway.replicas.forwarding import Forwarder
+from gnomon_gateway.replicas.listener import OWNERSHIP_PATH
+from gnomon_gateway.replicas.peers import Peers
+from gnomon_gateway.replicas.reports import Reports
+
+ASK_S = 0.05
+ANSWER_TIMEOUT_S = 1.0
+QUIET_S = 1.0
+
+_LOG = logging.getLogger("gnomon.ownership")
+
+
+class ReplicaLife:
+    """The replica `identity`, which is unique to this process."""
+
+    def __init__(self, identity: str, app: GatewayApp, directory: FunctionDirectory, board: OwnershipBoard, peers: Peers) -> None:
+        self.identity = identity
+        self.address = ""
+        """Where the others reach it, as maps say it."""
+        self.leaving = False
+        self.reports = Reports()
+        self.leader = ""
+        """The id of the replica that said last that it leads."""
+        self.holdings = Holdings(identity)
+        self.forwarder = Forwarder(app, directory, peers, place=self.place, look=self.look)
+        self._directory, self._board, self._peers = directory, board, peers
+        self._telling: set[str] = set()
+        self._background = Background()
+        self._begin = self._background.begin
+        self._kicked = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._reading = self._reporting = False
+        self._unwatch: Callable[[], None] = _nothing
+
+    async def start(self) -> None:
+        """Begin to follow the map."""
+        self._unwatch = self._board.watch(self.learn)
+        self._begin(self._talk())
+
+    async def stop(self) -> None:
+        """End what goes on here. Everything that was let in has been answered."""
+        self._unwatch()
+        self._unwatch = _nothing
+        await self._background.end()
+        self._peers.close()
+
+    async def leave(self, timeout_s: float) -> bool:
+        """Ask to own nothing any more; whether, within this time, everything was let go of and everyone who stays knew.
+
+        The last replica owns everything to its end. Until it stops, requests that come are forwarded.
+        """
+        self.leaving = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self._has_left():
+                    self._changed.clear()
+                    self._kicked.set()
+                    await self._changed.wait()
+        except TimeoutError:
+            _LOG.warning("this replica stops although others do not all know: their requests wait until they do")
+            return False
+        return True
+
+    def place(self, function: str) -> Place | Replica:
+        """Where a request to this function goes now."""
+        new = function not in self.holdings.serving
+        place = self.holdings.place(function)
+        if new and place is Place.HERE:
+            runtime = self._directory.lookup(function)
+            if runtime is not None:
+                self._own(function, runtime)
+        return place
+
+    def learn(self, new: OwnershipMap) -> None:
+        """There is this map; perhaps it is known already."""
+        if new.epoch <= self.holdings.epoch:
+            return
+        for function in self.holdings.apply(new):
+            self._drain(function)
+        for function in self.holdings.serving:
+            runtime = self._directory.lookup(function)
+            if runtime is not None:
+                self._own(function, runtime)
+        self.forwarder.epoch = new.epoch
+        _LOG.info("epoch %d: functions are shared by %s", new.epoch, ", ".join(one.id for one in new.owners))
+        self.forwarder.gone(frozenset(replica.id for replica in new.members))
+        self._something_changed()
+
+    def answer(self, said: Any) -> dict[str, Any]:
+        """What another replica, or the leader, says, and what we say.
+
+        Raises:
+            GnomonError: 400 for what is no message.
+
+        """
+        self._hear(said, "from")
+        answer = {**self._message(), "id": self.identity, "leaving": self.leaving}
+        if "leader" in said:
+            self.leader, self.reports.told = str(said["leader"]), _number(said.get("heard"))
+            if self.leader != self.identity:
+                self.reports.follow(said)
+                answer["report"] = self.reports.tell()
+        elif "report" in said:
+            self.hear_report(str(said["from"]), said["report"], str(said.get("address")))
+        return answer
+
+    def hear_report(self, replica: str, report: Any, address: str) -> None:
+        """A replica reports to us, who lead.
+
+        Raises:
+            GnomonError: 400 `invalid_report`.
+
+        """
+        if replica != self.identity:
+            self.reports.hear(replica, report, address)
+
+    def who_leads(self) -> Replica | None:
+        """The other replica that said last that it leads; None where none has, or it is in the map no more."""
+        current = self.holdings.map
+        return None if current is None or self.leader == self.identity else current.member(self.leader)
+
+    def report_now(self) -> None:
+        """Whoever leads is to know at once what it would ask for in a moment."""
+        leader = self.who_leads()
+        if leader is not None and not self._reporting:
+            self._reporting = True
+            self._begin(self._report_to(leader))
+
+    def look(self) -> None:
+        """The map that we know may not be the newest: ask the board, which may tell late, and those whom we wait for."""
+        self._kicked.set()
+        if not self._reading:
+            self._reading = True
+            self._begin(self._read())
+
+    # What follows from maps
+
+    def _drain(self, function: str) -> None:
+        runtime = self._directory.lookup(function)
+        if runtime is None:
+            self.holdings.released(function)
+            return
+        runtime.disown()
+        self._begin(self._release(function, runtime.quiet))
+
+    async def _release(self, function: str, quiet: Callable[[], Any]) -> None:
+        await quiet()
+        self.holdings.released(function)
+        self._something_changed()
+
+    def _own(self, function: str, runtime: FunctionRuntime) -> None:
+        runtime.own(self.holdings.epoch_of(function), partial(self._refused, function))
+
+    def _refused(self, function: str, newest: int) -> None:
+        """An instance of the function says that it has had a batch of this newer epoch."""
+        if self.holdings.refused(function, newest):
+            self._drain(function)
+        self.look()
+
+    def _something_changed(self) -> None:
+        self._kicked.set()
+        self._changed.set()
+        self.forwarder.changed()
+
+    def _has_left(self) -> bool:
+        current = self.holdings.map
+        if current is None or all(replica.id == self.identity for replica in current.owners):
+            return True
+        return not self.holdings.is_owner and not self.holdings.draining and not self.holdings.unheard()
+
+    # Talk
+
+    async def _talk(self) -> None:
+        """Tell whoever may not know, again and again, and be silent when everyone does."""
+        while True:
+            unheard = self.holdings.unheard()
+            for other in unheard:
+                if other.id not in self._telling:
+                    self._telling.add(other.id)
+                    self._begin(self._tell(other))
+            self._kicked.clear()
+            try:
+                async with asyncio.timeout(QUIET_S if not unheard else None):
+                    await self._kicked.wait()
+            except TimeoutError:
+                continue
+            await asyncio.sleep(0)
+
+    async def _tell(self, other: Replica) -> None:
+        try:
+            message = {**self._message(), "from": self.identity}
+            said = json.dumps(message).encode()
+            status, body = await self._peers.call(other.address, OWNERSHIP_PATH.decode(), said, ANSWER_TIMEOUT_S)
+            if status == 200:  # noqa: PLR2004 - heard
+                self._hear(json.loads(body), "id")
+        except (OSError, ValueError, GnomonError) as error:
+            _LOG.info("%s at %s does not answer: %r", other.id, other.address, error)
+        finally:
+            await asyncio.sleep(ASK_S)
+            self._telling.discard(other.id)
+            self._kicked.set()
+
+    async def _report_to(self, leader: Replica) -> None:
+        await asyncio.sleep(0)  # what happens in this turn of the loop goes along
+        self._reporting = False
+        said = {**self._message(), "from": self.identity, "address": self.address, "report": self.reports.tell()}
+        try:
+            await self._peers.call(leader.address, OWNERSHIP_PATH.decode(), json.dumps(said).encode(), ANSWER_TIMEOUT_S)
+        except (OSError, ValueError) as error:
+            _LOG.info("%s, which leads, does not answer: %r", leader.id, error)
+
+    def _message(self) -> dict[str, Any]:
+        current = self.holdings.map
+        return {"map": None if current is None else current.to_json(), "draining": sorted(self.holdings.draining)}
+
+    def _hear(self, said: Any, speaker: str) -> None:
+        try:
+            known, name, draining = said["map"], said[speaker], frozenset(map(str, said["draining"]))
+        except (KeyError, TypeError) as error:
+            raise bad_request("invalid_talk", f"This is no message of a replica: {error!r}.") from None
+        epoch = 0
+        if known is not None:
+            new = OwnershipMap.from_json(known)
+            self.learn(new)
+            epoch = new.epoch
+        if isinstance(name, str) and name:
+            self.holdings.hear(Word(name, epoch, draining))
+            # Also where it has asked us: what waits for its word is told of it by nothing else.
+            self._something_changed()
+
+    async def _read(self) -> None:
+        claims = self.holdings.claims()
+        try:
+            newest = await self._board.read()
+            if newest is not None:
+                self.learn(newest)
+                if newest == self.holdings.map and claims:
+                    self.holdings.confirmed(claims)
+                    self._something_changed()
+        except GnomonError as error:
+            _LOG.info("the map of owners cannot be read: %s", error)
+        finally:
+            await asyncio.sleep(ASK_S)
+            self._reading = False
+        if self.holdings.claims():
+            self.look()
+
+
+def describe(holdings: Holdings) -> Mapping[str, Any]:
+    """For people: what this replica has."""
+    return {"epoch": holdings.epoch, "serving": sorted(holdings.serving), "draining": sorted(holdings.draining)}
+
+
+def _number(value: object) -> int:
+    return value if type(value) is int and value > 0 else 0
+
+
+def _nothing() -> None:
+    return None

@@ -1,1 +1,0 @@
-"""The live driver of the request path: queue, policy and dispatcher bound to real instances and a real clock."""

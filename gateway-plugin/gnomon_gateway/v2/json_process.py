@@ -1,0 +1,198 @@
+"""Reading large requests beside the event loop: a thread that hands them to the reader's process and waits for what it says.
+
+The process begins with the first large request and ends with ours, by the end of its socket. One that has ended, whoever ended
+it, is replaced once for a request; a request that ends two of them is refused. What waits is bounded, for it is large.
+
+Where large JSON tensors are read: a process beside the gateway's, because a thread would not do.
+
+Decoding holds Python's lock from its first number to its last: a photograph as JSON is 1.5 MB and takes 15 to 40 ms, a batch of
+them half a second, in whichever thread. This process reads one request after the other from its socket, and ends with it.
+
+    in     HEAD_BYTES BODY_BYTES head body      head: what the model takes, how long the document is, the largest batch
+    out    HEAD_BYTES BODY_BYTES head tensors   head: the request without its numbers, or the error that it deserves
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_gateway.http.exchange import too_many_bodies
+from gnomon_gateway.v2.messages import Infer, read_request
+
+_SIZES = struct.Struct(">QQ")
+Data: TypeAlias = bytes | bytearray | memoryview
+
+
+def send(connection: socket.socket, head: dict[str, Any], body: Data) -> None:
+    """Write one message. Raises OSError when nobody reads."""
+    text, data = json.dumps(head).encode(), memoryview(body)
+    connection.sendall(_SIZES.pack(len(text), data.nbytes) + text)
+    connection.sendall(data)
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], bytearray]:
+    """Read one message.
+
+    Raises:
+        EOFError: the other side has gone.
+        OSError: so it has.
+
+    """
+    head_bytes, body_bytes = _SIZES.unpack(_take(connection, _SIZES.size))
+    return json.loads(_take(connection, head_bytes)), _take(connection, body_bytes)
+
+
+def _take(connection: socket.socket, count: int) -> bytearray:
+    data = bytearray(count)
+    view, at = memoryview(data), 0
+    while at < count:
+        received = connection.recv_into(view[at:])
+        if not received:
+            raise EOFError
+        at += received
+    return data
+
+
+def question(signature: ModelSignature, header_length: bytes | None, max_batch: int) -> dict[str, Any]:
+    """The head of a message to the reader."""
+    return {
+        "inputs": [spec.to_json() for spec in signature.inputs],
+        "outputs": [spec.to_json() for spec in signature.outputs],
+        "header_length": None if header_length is None else header_length.decode("latin-1"),
+        "max_batch": max_batch,
+    }
+
+
+def answered(head: dict[str, Any], tensors: bytearray) -> Infer:
+    """What the reader has read.
+
+    Raises:
+        GnomonError: what is wrong with the request.
+
+    """
+    if "error" in head:
+        raise GnomonError(**head["error"])
+    return Infer(head["id"], head["samples"], memoryview(tensors), head["outputs"])
+
+
+def _read(asked: dict[str, Any], body: bytearray) -> tuple[dict[str, Any], Data]:
+    inputs, outputs = (tuple(TensorSpec.from_json(spec) for spec in asked[kind]) for kind in ("inputs", "outputs"))
+    length = None if asked["header_length"] is None else asked["header_length"].encode("latin-1")
+    try:
+        infer = read_request(ModelSignature("", "", inputs, outputs), memoryview(body), length, asked["max_batch"])
+    except GnomonError as error:
+        return {"error": asdict(error)}, b""
+    return {"id": infer.id, "samples": infer.samples, "outputs": infer.outputs}, infer.body
+
+
+def main(descriptor: int) -> None:
+    """Read for the gateway at the other end of this descriptor, until it closes it."""
+    with socket.socket(fileno=descriptor) as connection:
+        try:
+            while True:
+                send(connection, *_read(*receive(connection)))
+        except (EOFError, OSError):
+            return
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+
+
+LARGE_BYTES = 64 << 10
+"""A document of this size is read in 0.35 ms, about what handing it over and back costs."""
+MOST_WAITING_BYTES = 256 << 20
+_TRIES = 2
+
+
+class Reader:
+    """The reader's process, and the thread that talks to it."""
+
+    def __init__(self, most_waiting_bytes: int = MOST_WAITING_BYTES) -> None:
+        self._most_waiting_bytes = most_waiting_bytes
+        self._waiting_bytes = 0
+        self._counting = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, "reader")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+
+    def read(
+        self, signature: ModelSignature, body: bytes | memoryview, header_length: bytes | None, max_batch: int
+    ) -> Future[Infer]:
+        """Begin to read a request; what comes of it is as with `read_request`.
+
+        Raises:
+            GnomonError: 503 `too_many_bodies`: others wait already.
+
+        """
+        size = len(body)
+        with self._counting:
+            if self._waiting_bytes and self._waiting_bytes + size > self._most_waiting_bytes:
+                raise too_many_bodies(self._most_waiting_bytes)
+            self._waiting_bytes += size
+        reading = self._thread.submit(self._read, question(signature, header_length, max_batch), body)
+        reading.add_done_callback(lambda _: self._discount(size))
+        return reading
+
+    def close(self) -> None:
+        """End the process, after what it reads."""
+        self._thread.shutdown(cancel_futures=True)
+        self._end()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, once there is one."""
+        return None if self._process is None else self._process.pid
+
+    def _discount(self, size: int) -> None:
+        with self._counting:
+            self._waiting_bytes -= size
+
+    def _read(self, question: dict[str, object], body: bytes | memoryview) -> Infer:
+        for _ in range(_TRIES):
+            try:
+                connection = self._connection or self._begin()
+                send(connection, question, body)
+                return answered(*receive(connection))
+            except (EOFError, OSError):
+                self._end()
+        raise GnomonError(
+            503, "reader_lost", "The process that reads large JSON requests has ended twice.", "Send binary tensors.", 1.0
+        )
+
+    def _begin(self) -> socket.socket:
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            os.set_inheritable(theirs.fileno(), True)  # noqa: FBT003 - the signature is os's
+            command = [sys.executable, "-I", "-m", __name__, str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        return self._connection
+
+    def _end(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._connection = self._process = None
+
+
+READER = Reader()
+"""One for all functions: a large request in JSON is the exception, binary tensors are read where they are."""
+atexit.register(READER.close)

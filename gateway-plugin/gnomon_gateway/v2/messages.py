@@ -1,0 +1,409 @@
+"""What goes back for an infer request: status, header lines and body, the model's or ours.
+
+Errors are `{"error": "…"}` with the same status codes and headers as elsewhere.
+
+An infer request as it was asked, and its answer as V2 writes it.
+
+A body is a JSON document, or a document of `Inference-Header-Content-Length` bytes and then the binary tensors in the order of
+the inputs. Outputs are answered in the order asked for (all of them by default), each as JSON or behind the document, as
+`binary_data` of the output or `binary_data_output` of the request says.
+
+The JSON documents of the open inference protocol, as far as they are read.
+
+Reading keeps the event loop busy, so what it may cost is bounded by what the model could use: 60 MB of zeros took 3 s to read and
+refuse. A document is looked over before it is decoded: a comma for each value, and exponents at the edge of what a float holds,
+which msgspec reads two hundred times slower than others.
+
+Tensors between V2's documents and the raw little-endian bytes that a batch carries.
+
+Everything is checked against the model's signature here, before the request is let in: names, datatypes, shapes, byte counts and,
+in JSON, the kind and range of each number. NaN and infinities are numbers of a float tensor.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_core.wire import Member
+from gnomon_gateway.http.exchange import error_lines
+from gnomon_gateway.http.headers import refusal_lines
+
+_NOT_JSON_NUMBERS = (b"NaN", b"Infinity")
+_FAR_EXPONENT = re.compile(rb"[eE][-+]?0*[2-9]\d\d")
+_FEW_EXPONENTS = 64
+_PAIR = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_OTHER_COMMAS = 4096
+"""For names, shapes and parameters."""
+
+
+class InputDocument(msgspec.Struct):
+    """A tensor in a request: its data here, or `binary_data_size` bytes behind the document."""
+
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, Any] = {}
+    data: Any = None
+
+
+class OutputDocument(msgspec.Struct):
+    """An output that the client wants."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class InferDocument(msgspec.Struct):
+    """The body of an infer request, or its beginning."""
+
+    inputs: list[InputDocument]
+    id: str = ""
+    parameters: dict[str, Any] = {}
+    outputs: list[OutputDocument] | None = None
+
+
+_DECODER = msgspec.json.Decoder(InferDocument)
+
+
+def read_infer(text: bytes | memoryview, most_values: int) -> InferDocument:
+    """The document, which may hold this many numbers.
+
+    JSON knows no NaN, but Python's json writes it and other servers take it, so it is taken here.
+
+    Raises:
+        GnomonError: 400 `invalid_request`, saying where it is wrong; 400 `batch_too_large` for too many numbers.
+
+    """
+    data = text if isinstance(text, bytes) else bytes(text)
+    if data.count(b",") > most_values + _OTHER_COMMAS:
+        raise bad_request(
+            "batch_too_large",
+            f"The request holds more than the {most_values} numbers that one request may have.",
+            "Send fewer samples in each request.",
+        )
+    try:
+        if data.count(b"e") + data.count(b"E") > _FEW_EXPONENTS and _FAR_EXPONENT.search(data):
+            return _read_in_python(data)
+        return _DECODER.decode(data)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise bad_request("invalid_request", f"The inference request is wrong: {str(error)[:500]}.") from None
+    except ValueError as error:
+        reason = error
+        if any(word in data for word in _NOT_JSON_NUMBERS):
+            try:
+                return _read_in_python(data)
+            except ValueError as unread:
+                reason = unread
+            except RecursionError:
+                pass
+        raise bad_request("invalid_request", f"The inference request is not JSON: {str(reason)[:500]}.") from None
+
+
+def _read_in_python(data: bytes) -> InferDocument:
+    """The same by Python's json, which takes halves of characters too. No answer could be written with one, so it is no text."""
+    document = msgspec.convert(json.loads(data.decode()), InferDocument)
+    if _SURROGATE.search(_PAIR.sub(b"", data.replace(rb"\\", b""))):
+        raise ValueError("a text holds half of a character, a surrogate without the other")
+    return document
+
+
+DTYPES: dict[str, str] = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2", "INT32": "<i4",
+    "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+_BFLOAT = "BF16"
+_MANY = 16
+
+
+def read_tensors(
+    signature: ModelSignature, inputs: Sequence[InputDocument], binary: memoryview, max_batch: int
+) -> tuple[int, bytes | memoryview]:
+    """The number of samples, and the inputs' bytes one after the other in the signature's order.
+
+    Raises:
+        GnomonError: 400 `invalid_tensor` or `batch_too_large`.
+
+    """
+    names = [tensor.name for tensor in inputs]
+    wanted = [spec.name for spec in signature.inputs]
+    if sorted(names) != sorted(wanted):
+        raise _invalid(f"The inputs are {_list(names)}; the model takes {_list(wanted)}.")
+    specs = {spec.name: spec for spec in signature.inputs}
+    offset = 0
+    parts: dict[str, bytes | memoryview] = {}
+    samples = 0
+    for tensor in inputs:
+        spec = specs[tensor.name]
+        samples = _check_shape(tensor, spec, samples)
+        size = tensor.parameters.get("binary_data_size")
+        if size is None:
+            parts[tensor.name] = _from_json(tensor, spec)
+            continue
+        if tensor.data is not None:
+            raise _invalid(f"{tensor.name} has both data and binary_data_size.")
+        if type(size) is not int or size != samples * spec.sample_bytes:
+            raise _invalid(f"{tensor.name} has binary_data_size {size}; its shape takes {samples * spec.sample_bytes} bytes.")
+        parts[tensor.name] = binary[offset : offset + size]
+        offset += size
+    if offset != len(binary):
+        raise _invalid(f"{len(binary)} bytes of binary data came, the inputs state {offset}.")
+    if samples > max_batch:
+        raise bad_request(
+            "batch_too_large",
+            f"The request has {samples} samples; one request may have at most {max_batch}.",
+            "Send several requests, or raise gnomon/max-batch.",
+        )
+    ordered = [parts[name] for name in wanted]
+    return samples, ordered[0] if len(ordered) == 1 else b"".join(ordered)
+
+
+def _check_shape(tensor: InputDocument, spec: TensorSpec, samples: int) -> int:
+    if tensor.datatype != spec.datatype:
+        raise _invalid(f"{tensor.name} is {tensor.datatype[:100]!r}; the model takes {spec.datatype}.")
+    if len(tensor.shape) != len(spec.shape) + 1 or tuple(tensor.shape[1:]) != spec.shape or tensor.shape[0] < 1:
+        raise _invalid(f"{tensor.name} has shape {tensor.shape[:_MANY]}; the model takes [samples, {_list(spec.shape)}].")
+    if samples and tensor.shape[0] != samples:
+        raise _invalid(f"{tensor.name} has {tensor.shape[0]} samples, another input {samples}.")
+    return tensor.shape[0]
+
+
+def _from_json(tensor: InputDocument, spec: TensorSpec) -> bytes:
+    """The bytes of a tensor's data, nested or flat."""
+    if not isinstance(tensor.data, list):
+        raise _invalid(f"{tensor.name} has no data.")
+    if _holds_text(tensor.data):
+        raise _invalid(f"The data of {tensor.name} is not all numbers: it holds texts.")
+    try:
+        values = np.array(tensor.data)
+        if spec.datatype == "UINT64" and values.dtype.kind == "f":
+            # numpy makes floats of numbers of which some need the 64th bit and some do not.
+            values = _whole(tensor.data)
+    except (ValueError, OverflowError):
+        raise _invalid(f"The data of {tensor.name} is ragged or holds more than numbers.") from None
+    expected = math.prod(tensor.shape)
+    if values.size != expected or values.shape not in ((expected,), tuple(tensor.shape)):
+        raise _invalid(f"The data of {tensor.name} has {values.size} numbers, its shape {tensor.shape} takes {expected}.")
+    return _cast(values, tensor.name, spec.datatype)
+
+
+def _holds_text(data: list[Any]) -> bool:
+    """Whether there is a text in it, however deep.
+
+    numpy would make a cell as long as the longest text of each number: one of 30,000 letters before 10,000 numbers took 1.2 GB.
+    """
+    cells, kinds = data, set(map(type, data))
+    while list in kinds and str not in kinds:
+        cells = list(chain.from_iterable(cells if len(kinds) == 1 else [row for row in cells if type(row) is list]))
+        kinds = set(map(type, cells))
+    return str in kinds
+
+
+def _whole(data: list[Any]) -> np.ndarray[Any, Any]:
+    """The data as Python's own numbers, which are exact."""
+    values = np.array(data, dtype=object)
+    whole = all(type(value) is int for value in values.flat)
+    return values.astype("u8") if whole and min(values.flat) >= 0 else np.array(data)
+
+
+def _cast(values: np.ndarray[Any, Any], name: str, datatype: str) -> bytes:
+    kind = values.dtype.kind
+    if datatype == "BOOL":
+        if kind != "b":
+            raise _invalid(f"The data of {name} is not all true or false.")
+        return values.tobytes()
+    if datatype in ("FP16", "FP32", "FP64", _BFLOAT):
+        if kind not in "iuf":
+            raise _invalid(f"The data of {name} is not all numbers.")
+        with np.errstate(over="ignore"):
+            return _bfloat(values) if datatype == _BFLOAT else values.astype(DTYPES[datatype]).tobytes()
+    dtype = np.dtype(DTYPES[datatype])
+    if kind not in "iu":
+        raise _invalid(f"The data of {name} is not all whole numbers.")
+    bounds = np.iinfo(dtype)
+    if values.size and (int(values.min()) < bounds.min or int(values.max()) > bounds.max):
+        raise _invalid(f"The data of {name} does not fit {datatype}.")
+    return values.astype(dtype).tobytes()
+
+
+def _bfloat(values: np.ndarray[Any, Any]) -> bytes:
+    """The upper half of each FP32, rounded to nearest even; NaN stays NaN."""
+    bits = values.astype("<f4").view("<u4")
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
+    rounded[np.isnan(values.astype("<f4"))] = 0x7FC0
+    data: bytes = rounded.tobytes()
+    return data
+
+
+def to_json(data: memoryview, datatype: str) -> list[Any]:
+    """The numbers of a tensor, flat."""
+    if datatype == _BFLOAT:
+        widened: list[Any] = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").tolist()
+        return widened
+    numbers: list[Any] = np.frombuffer(data, DTYPES[datatype]).tolist()
+    return numbers
+
+
+def _list(items: Sequence[object]) -> str:
+    more = ", …" if len(items) > _MANY else ""
+    return ", ".join(str(item)[:100] for item in items[:_MANY]) + more or "none"
+
+
+def _invalid(message: str) -> GnomonError:
+    return bad_request("invalid_tensor", message)
+
+
+_JSON_BYTES = 48
+"""Of a number in JSON: up to 24 digits, a comma, and indentation."""
+_AROUND_BYTES = 64 << 10
+_LENGTH_DIGITS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Infer:
+    """What was asked: `samples` of input bytes, and which outputs how (name → binary)."""
+
+    id: str
+    samples: int
+    body: bytes | memoryview
+    outputs: dict[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class InferAnswer:
+    """The parts of an answer's body; `header_bytes` is the document's length where binary tensors follow it."""
+
+    parts: tuple[bytes | memoryview, ...]
+    header_bytes: int | None
+
+
+def read_request(signature: ModelSignature, body: memoryview, header_length: bytes | None, max_batch: int) -> Infer:
+    """The request that a body holds.
+
+    Raises:
+        GnomonError: 400 with what is wrong.
+
+    """
+    length = len(body) if header_length is None else _length(header_length, len(body))
+    document = read_infer(body[:length], _values(signature, max_batch))
+    samples, data = read_tensors(signature, document.inputs, body[length:], max_batch)
+    return Infer(document.id, samples, data, _outputs(signature, document))
+
+
+def document_bytes(body_bytes: int, header_length: bytes | None) -> int:
+    """How much of a body is JSON, if its header says what is right."""
+    stated = header_length if header_length is not None and header_length.isdigit() else b""
+    return min(int(stated), body_bytes) if 0 < len(stated) <= _LENGTH_DIGITS else body_bytes
+
+
+def most_body_bytes(signature: ModelSignature, max_batch: int) -> int:
+    """More than any request that the model could use: its tensors in binary or as JSON, and what is around them."""
+    binary = max_batch * sum(spec.sample_bytes for spec in signature.inputs)
+    return max(binary, _values(signature, max_batch) * _JSON_BYTES) + _AROUND_BYTES
+
+
+def _values(signature: ModelSignature, max_batch: int) -> int:
+    return max_batch * sum(math.prod(spec.shape) for spec in signature.inputs)
+
+
+def write_answer(infer: Infer, signature: ModelSignature, name: str, body: memoryview) -> InferAnswer:
+    """The answer that the model's output bytes make.
+
+    Raises:
+        GnomonError: 502 `invalid_result`: the bytes are not what the signature says.
+
+    """
+    sizes = [infer.samples * spec.sample_bytes for spec in signature.outputs]
+    if len(body) != sum(sizes):
+        raise GnomonError(502, "invalid_result", f"The model answered {len(body)} bytes instead of {sum(sizes)}.")
+    offsets = {spec.name: sum(sizes[:index]) for index, spec in enumerate(signature.outputs)}
+    specs = {spec.name: (spec, size) for spec, size in zip(signature.outputs, sizes, strict=True)}
+    outputs: list[dict[str, Any]] = []
+    binary: list[memoryview] = []
+    for output, is_binary in infer.outputs.items():
+        spec, size = specs[output]
+        data = body[offsets[output] : offsets[output] + size]
+        described: dict[str, Any] = {"name": output, "datatype": spec.datatype, "shape": [infer.samples, *spec.shape]}
+        if is_binary:
+            described["parameters"] = {"binary_data_size": size}
+            binary.append(data)
+        else:
+            described["data"] = to_json(data, spec.datatype)
+        outputs.append(described)
+    document: dict[str, Any] = {"model_name": name, "model_version": signature.version, "outputs": outputs}
+    if infer.id:
+        document["id"] = infer.id
+    header = msgspec.json.encode(document)
+    return InferAnswer((header, *binary), len(header) if binary else None)
+
+
+def _length(text: bytes, body_bytes: int) -> int:
+    length = int(text) if text.isdigit() and len(text) <= _LENGTH_DIGITS else -1
+    if not 0 <= length <= body_bytes:
+        raise bad_request(
+            "invalid_request", f"Inference-Header-Content-Length is not a number from 0 to {body_bytes}, the length of the body."
+        )
+    return length
+
+
+def _outputs(signature: ModelSignature, document: InferDocument) -> dict[str, bool]:
+    default = document.parameters.get("binary_data_output") is True
+    known = [spec.name for spec in signature.outputs]
+    if not document.outputs:
+        return dict.fromkeys(known, default)
+    wanted: dict[str, bool] = {}
+    for output in document.outputs:
+        if output.name not in known or output.name in wanted:
+            raise bad_request(
+                "invalid_request", f"Output {output.name[:100]!r} is unknown or asked for twice; known: {', '.join(known)}."
+            )
+        wanted[output.name] = output.parameters.get("binary_data", default) is True
+    return wanted
+
+
+_OK = 200
+_JSON = b"content-type: application/json\r\n"
+
+
+def answer(infer: Infer, signature: ModelSignature, name: str, member: Member) -> tuple[int, bytes, bytes | memoryview]:
+    """Of a model's function by this name."""
+    if member.code != _OK:
+        return member.code, _JSON + refusal_lines(member), error_body(_error_text(bytes(member.body)))
+    try:
+        written = write_answer(infer, signature, name, memoryview(member.body))
+    except GnomonError as error:
+        return refusal(error)
+    lines = _JSON
+    if written.header_bytes is not None:
+        lines = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n" % written.header_bytes
+    return _OK, lines, written.parts[0] if len(written.parts) == 1 else b"".join(written.parts)
+
+
+def refusal(error: GnomonError) -> tuple[int, bytes, bytes]:
+    """Of ours."""
+    return error.status, error_lines(error), error_body(str(error))
+
+
+def error_body(text: str) -> bytes:
+    """V2's error document. What cannot be written, which a function's own error may hold, is a question mark."""
+    return json.dumps({"error": text}, ensure_ascii=False).encode(errors="replace")
+
+
+def _error_text(body: bytes) -> str:
+    """What a member's own error says: the sentence of a Gnomon error document, or the text as it is."""
+    try:
+        error = json.loads(body)["error"]
+        return f"{error['message']} {error.get('hint', '')}".strip() if isinstance(error, dict) else str(error)
+    except (ValueError, KeyError, TypeError):
+        return body.decode("utf-8", "replace")

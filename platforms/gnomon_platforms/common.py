@@ -1,0 +1,212 @@
+"""How every platform begins an instance: by an id that no other instance had, and a record of what was asked for.
+
+What an instance takes of its node, on whatever platform counts that.
+
+Cores are claimed as Kubernetes claims them: by the function's CPU request, else its limit; without either, a function that says
+its size (a model, or `gnomon/cores`) claims its cores and any other a tenth of one, because most functions wait most of the time.
+On one machine a claim that the deployment does not ask for counts only while the instance is in use (`local.nodes`).
+
+One instance from when it was asked for to its end, where its process is somebody else's: a pod's, a replica's, a sandbox's.
+
+    asked for ▶ ready, with a channel ▶ to end ▶ gone, of which the listener hears once
+
+Processes of this machine have lives of their own, in `local`: there the platform begins and ends them itself.
+
+HTTP connections to instances elsewhere, as many as there are batches under way.
+
+A streamed answer for somebody who asked for none: its parts joined into one result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+
+from gnomon_core.blocks import Layers
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionSpec
+from gnomon_core.interfaces import BatchChannel, InstanceRequest, PlatformListener
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.units import parse_cores
+from gnomon_core.wire import Frame, Kind, Member
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+class Ids:
+    """Ids that begin with a name people know, count up, and are not guessed by who knows one of them."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def new(self, name: str) -> str:
+        """The next one of this name."""
+        return f"{name}{next(self._numbers)}-{secrets.token_hex(3)}"
+
+
+class Coming:
+    """Instances that were asked for, while it is read what they are made of, which may be far away.
+
+    They count from the beginning: whoever looks meanwhile how many there are, and asks for what is missing, would have two.
+    """
+
+    def __init__(self) -> None:
+        self._coming: dict[str, tuple[Instance, asyncio.Event]] = {}
+
+    @contextmanager
+    def counted(self, instance: Instance) -> Iterator[None]:
+        """Count it for as long. Whoever goes on from here without a pause has it counted as what it is then."""
+        begun = asyncio.Event()
+        self._coming[instance.id] = instance, begun
+        try:
+            yield
+        finally:
+            del self._coming[instance.id]
+            begun.set()
+
+    def of(self, function: str) -> list[Instance]:
+        """Those of a function."""
+        return [instance for instance, _ in self._coming.values() if instance.function == function]
+
+    async def begun(self, instance_id: str) -> None:
+        """Return when it is an instance like others, or none after all; at once for one that is not coming."""
+        if (found := self._coming.get(instance_id)) is not None:
+            await found[1].wait()
+
+
+def starting(instance_id: str, request: InstanceRequest, node: str, memory_bytes: int, now_s: float) -> Instance:
+    """The instance that was asked for, as its platform says it while it starts."""
+    return Instance(
+        id=instance_id,
+        function=str(request.spec.key),
+        version=request.version,
+        node=node,
+        cores=request.cores,
+        memory_bytes=memory_bytes,
+        state=InstanceState.STARTING,
+        started_s=now_s,
+    )
+
+
+SMALL_CLAIM_CORES = 0.1
+MODEL_OVERHEAD_BYTES = 96 * 2**20
+"""What a model's instance holds besides its weights: activations and the pages it does not share with the zygote."""
+
+
+def requested_cores(spec: FunctionSpec) -> float | None:
+    """The CPU request of the deployment, or its CPU limit where it has no request; None without either."""
+    requests = spec.raw.get("requests")
+    if isinstance(requests, dict) and requests.get("cpu"):
+        return parse_cores(str(requests["cpu"]))
+    return spec.cpu_cores
+
+
+def claimed_cores(spec: FunctionSpec, cores: int) -> float:
+    """The cores that an instance of this function takes from its node."""
+    requested = requested_cores(spec)
+    if requested is not None:
+        return requested
+    says_its_size = spec.settings.model is not None or "gnomon/cores" in spec.annotations
+    return float(cores) if says_its_size else SMALL_CLAIM_CORES
+
+
+def shadow_bytes(layers: Layers, pair: Pair, profile: ModelProfile | None, weight_mode: str) -> int:
+    """What a Shadow takes: what any instance holds, and weights of its own where it does not map those that its Body holds.
+
+    On another node, which the pair names then, nobody holds them for it.
+    """
+    overhead_bytes = MODEL_OVERHEAD_BYTES if profile is None else profile.overhead_bytes
+    mapped = weight_mode == "shared" and pair.node is None
+    return overhead_bytes + (0 if mapped else layers.parameter_bytes(pair.blocks))
+
+
+class ClosableChannel(BatchChannel, Protocol):
+    """A channel that its platform can end."""
+
+    def close(self) -> None:
+        """End it without a word. A batch in flight is lost."""
+        ...
+
+
+Channel = TypeVar("Channel", bound=ClosableChannel)
+
+
+class RemoteLife(Generic[Channel]):
+    """An instance. `ended` is called once, before the listener hears of its end."""
+
+    def __init__(self, instance: Instance, listener: PlatformListener, ended: Callable[[Self], None]) -> None:
+        self.instance = instance
+        self.channel: Channel | None = None
+        self._listener = listener
+        self._ended = ended
+
+    @property
+    def gone(self) -> bool:
+        return self.instance.state is InstanceState.GONE
+
+    def ready(self, channel: Channel) -> None:
+        """It takes batches, by this channel. One that was told to end meanwhile does not."""
+        if self.instance.state is InstanceState.STARTING:
+            self.channel = channel
+            self.instance = replace(self.instance, state=InstanceState.READY)
+            self._listener.instance_ready(self.instance, channel)
+
+    def stop(self) -> None:
+        """It is to end; nothing is in flight."""
+        if not self.gone:
+            self.instance = replace(self.instance, state=InstanceState.DRAINING)
+
+    def end(self: Self, reason: str) -> None:
+        """It takes nothing more. May be called again."""
+        if self.gone:
+            return
+        self.instance = replace(self.instance, state=InstanceState.GONE)
+        # The channel tells us of its end: each would keep the other until the garbage collector came.
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            channel.close()
+        self._ended(self)
+        self._listener.instance_gone(self.instance.id, reason)
+
+
+CONNECT_TIMEOUT_S = 3.0
+POD_KEEP_ALIVE_S = 60.0
+"""How long an idle connection to a pod of ours is kept for the next batch: less than our instances keep theirs."""
+FOREIGN_KEEP_ALIVE_S = 5.0
+"""Shorter than any provider or proxy keeps one: what it closes under a request would be a lost one."""
+
+
+def open_session(
+    keep_alive_s: float = POD_KEEP_ALIVE_S, *, decompress: bool = True, connect_timeout_s: float = CONNECT_TIMEOUT_S
+) -> aiohttp.ClientSession:
+    """Connecting has a bound; how long an answer may take is known to whoever waits for it.
+
+    With `decompress` False an answer's body is left as it was sent: it is passed on.
+    """
+    import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
+
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=keep_alive_s),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),  # the library's own total is 300 s
+        auto_decompress=decompress,
+        trust_env=False,
+    )
+
+
+def joined(parts: Sequence[Frame]) -> Frame:
+    """The result that these parts are, from the first on: the beginning with all of the body, or the failure that ended it."""
+    first, last = parts[0], parts[-1]
+    if last.kind is Kind.STREAM_END and last.members:
+        answer = last.members[0]
+    else:
+        start = first.members[0] if first.members else Member(200, 1, b"", b"")
+        body = b"".join(bytes(member.body) for part in parts if part.kind is Kind.STREAM_DATA for member in part.members)
+        answer = start._replace(body=body)
+    return Frame(Kind.RESULT, first.batch_id, first.epoch, members=(answer,))

@@ -1,0 +1,218 @@
+"""What holds for one Revision: its annotations over the cluster's settings, read into values.
+
+Knative's annotations keep their meaning for every policy:
+
+    min-scale, max-scale, initial-scale, activation-scale          bounds of the number of pods
+    target, metric, target-utilization-percentage, window, panic…  how much one pod is to take (kpa), and over which time
+    scale-down-delay                                               how long a lower number must be wished for
+    scale-to-zero-pod-retention-period, target-burst-capacity      when the last pod goes, and when activators leave the way
+
+Example: containerConcurrency 4, target 10, target-utilization-percentage 50: a pod takes min(4, 10) = 4 requests, and kpa aims
+at 2 of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.settings import PREFIX, Settings, read_settings
+from gnomon_core.units import parse_duration_s
+from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
+from gnomon_platforms.knative.autoscaler.objects import NO_TEMPLATE, PaFacts, Template
+from gnomon_platforms.knative.resources import AUTOSCALING, METRIC_ANNOTATION, PROGRESS_DEADLINE_ANNOTATION
+
+T = TypeVar("T")
+
+DEFAULT_POLICY = "kpa"
+UNBOUNDED = 10_000
+ACTIVATION_BUFFER_S = 30.0
+"""Knative's own: the Deployment says first that its progress deadline has passed, and why."""
+LEAST_TARGET = 0.01
+MAX_BATCH = 1024
+UNSUITED = {"hpa": "decides by CPU, which is not measured here"}
+"""Policies whose decisions nobody here could take or carry out, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for one Revision.
+
+    `settings` are the policy's. `max_scale` 0 is no bound. `total` is what a pod takes, in requests in the system or, `by_rps`,
+    requests a second; `burst_capacity` is how much room there must be for activators to leave the way, -1 for never.
+    `cores` are those that each pod is to have, None for as many as it was born with. `trouble` says what could not be taken as it
+    is written.
+    """
+
+    settings: Settings
+    min_scale: int
+    max_scale: int
+    initial_scale: int
+    activation_scale: int
+    to_zero: bool
+    total: float
+    by_rps: bool
+    burst_capacity: float
+    activator_capacity: float
+    panic_s: float
+    grace_s: float
+    retention_s: float
+    activation_limit_s: float
+    cores: int | None = None
+    trouble: str = ""
+
+    @property
+    def window_s(self) -> float:
+        """The stable window."""
+        return self.settings.stable_window_s
+
+
+class Annotations:
+    """Reads Knative's annotations by either spelling; one that cannot be read counts as not there, as it does for Knative."""
+
+    def __init__(self, annotations: Mapping[str, str]) -> None:
+        self._annotations = annotations
+
+    def get(self, name: str, read: Callable[[str], T], default: T) -> T:
+        first, *others = name.split("-")
+        for spelling in (name, first + "".join(other.capitalize() for other in others)):
+            text = self._annotations.get(AUTOSCALING + spelling)
+            if text is not None:
+                try:
+                    return read(text)
+                except ValueError:
+                    return default
+        return default
+
+
+def rules(
+    pa: PaFacts,
+    cluster: ClusterSettings,
+    live: Mapping[str, str] | None = None,
+    check: Callable[[Settings], Any] | None = None,
+    template: Template = NO_TEMPLATE,
+) -> Rules:
+    """The rules of a Revision.
+
+    `live` are Gnomon's annotations of the Revision, which can be changed while it serves; None takes the PodAutoscaler's copy.
+    Where they say neither cores nor a deadline its `template` does. `check` raises a GnomonError for settings that no policy here
+    can scale by; the Revision is then scaled by `kpa`.
+    """
+    said = Annotations(pa.annotations)
+    own = pa.annotations if live is None else live
+    settings, trouble = _settings(pa, own, check, template)
+    # Where its settings could not be taken, nobody has said how large pods are to be.
+    cores = settings.cores if f"{PREFIX}cores" in own and not trouble else None
+    # Knative writes an empty one on Revisions of other classes than its own that name none.
+    metric = pa.annotations.get(METRIC_ANNOTATION) or "concurrency"
+    if metric not in ("concurrency", "rps"):
+        trouble = f"Metric {metric[:50]} is not measured by this class: concurrency is used. {trouble}".strip()
+    takes = _takes(pa, cluster, said, settings)
+    settings = _with_knatives(settings, takes, pa, cluster)
+    retention_s = said.get("scale-to-zero-pod-retention-period", parse_duration_s, cluster.pod_retention_s)
+    initial = said.get("initial-scale", int, cluster.initial_scale)
+    return Rules(
+        settings=settings,
+        min_scale=settings.scale.min,
+        max_scale=said.get("max-scale", int, cluster.max_scale),
+        initial_scale=initial if initial or cluster.allow_zero_initial_scale else max(1, cluster.initial_scale),
+        activation_scale=said.get("activation-scale", int, 1),
+        to_zero=cluster.enable_scale_to_zero,
+        total=takes.total,
+        by_rps=takes.by_rps,
+        burst_capacity=said.get("target-burst-capacity", float, cluster.target_burst_capacity),
+        activator_capacity=max(1.0, cluster.activator_capacity),
+        panic_s=max(1.0, float(round(settings.stable_window_s * settings.panic_share))),
+        grace_s=cluster.zero_grace_s,
+        retention_s=retention_s if pa.reachable else 0.0,
+        activation_limit_s=_deadline_s(pa, cluster) + ACTIVATION_BUFFER_S,
+        cores=cores,
+        trouble=trouble,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Takes:
+    """What a pod takes, and the share of it that is aimed at."""
+
+    total: float
+    share: float
+    by_rps: bool
+
+
+def _takes(pa: PaFacts, cluster: ClusterSettings, said: Annotations, settings: Settings) -> _Takes:
+    """By Knative's annotations, by Gnomon's where Knative's name no target, else by the cluster's defaults."""
+    by_rps = pa.annotations.get(METRIC_ANNOTATION) == "rps"
+    share = said.get("target-utilization-percentage", float, 100.0 * cluster.target_utilization) / 100.0
+    named = said.get("target", float, 0.0)
+    if not named and settings.target_rps is not None:
+        named, by_rps = settings.target_rps, True
+    elif not named and not by_rps and settings.target_concurrency is not None:
+        named = settings.target_concurrency
+    total = named or (cluster.rps_target if by_rps else float(pa.concurrency) or cluster.concurrency_target)
+    if pa.concurrency and not by_rps:
+        total = min(total, float(pa.concurrency))
+    total = max(total, LEAST_TARGET)
+    return _Takes(total, max(share, LEAST_TARGET / total), by_rps)
+
+
+def _with_knatives(settings: Settings, takes: _Takes, pa: PaFacts, cluster: ClusterSettings) -> Settings:
+    """The policy's settings with what Knative's annotations say."""
+    said = Annotations(pa.annotations)
+    least = said.get("min-scale", int, cluster.min_scale) if pa.reachable else 0
+    if not cluster.enable_scale_to_zero:
+        least = max(1, least)
+    max_scale = said.get("max-scale", int, cluster.max_scale)
+    window_s = said.get("window", parse_duration_s, cluster.stable_window_s)
+    delay_s = said.get("scale-down-delay", parse_duration_s, cluster.scale_down_delay_s) if pa.reachable else 0.0
+    scale = replace(
+        settings.scale,
+        min=least,
+        max=max(max_scale, least) if max_scale else UNBOUNDED,
+        zero=least == 0,
+        zero_duration_s=window_s + delay_s,
+        down_window_s=delay_s,
+    )
+    return replace(
+        settings,
+        scale=scale,
+        target_rps=takes.total if takes.by_rps else None,
+        target_concurrency=settings.target_concurrency if takes.by_rps else takes.total,
+        target_utilization=takes.share,
+        stable_window_s=window_s,
+        panic_share=said.get("panic-window-percentage", float, cluster.panic_window_percent) / 100.0,
+        panic_threshold=said.get("panic-threshold-percentage", float, cluster.panic_threshold_percent) / 100.0,
+        # The grace is Knative's: it begins when activators are in the way.
+        zero_grace_s=0.0,
+    )
+
+
+def _settings(
+    pa: PaFacts, given: Mapping[str, str], check: Callable[[Settings], Any] | None, template: Template
+) -> tuple[Settings, str]:
+    """The policy's settings by Gnomon's annotations; those of `kpa`, and why, where they cannot be had."""
+    own = {key: text for key, text in given.items() if key.startswith(PREFIX)}
+    own.setdefault(f"{PREFIX}autoscaler", DEFAULT_POLICY)
+    trouble = ""
+    try:
+        settings = template.under(read_settings(None, own), own)
+        if settings.autoscaler in UNSUITED:
+            raise bad_request("unsupported_policy", f"{settings.autoscaler} {UNSUITED[settings.autoscaler]}.")
+        if check is not None:
+            check(settings)
+    except GnomonError as error:
+        trouble = f"{DEFAULT_POLICY} is used: {error}"
+        settings = template.under(read_settings(None, {f"{PREFIX}autoscaler": DEFAULT_POLICY}), {})
+    if f"{PREFIX}max-batch" not in own and pa.concurrency and settings.max_batch == 1:
+        # Policies that know no latency yet take an instance to hold one full batch.
+        settings = replace(settings, max_batch=min(pa.concurrency, MAX_BATCH))
+    return settings, trouble
+
+
+def _deadline_s(pa: PaFacts, cluster: ClusterSettings) -> float:
+    try:
+        return parse_duration_s(pa.annotations[PROGRESS_DEADLINE_ANNOTATION])
+    except (KeyError, ValueError):
+        return cluster.progress_deadline_s

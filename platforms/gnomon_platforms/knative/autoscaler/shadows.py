@@ -1,0 +1,191 @@
+"""Shadows for the Bodies of Revisions, from the coordinators of their nodes; and what policies that make them decide by.
+
+    models ▶ what was measured of a Revision's model
+    nodes, all pods ▶ what each node has left
+    coordinators ▶ whose Body may have a Shadow, and what has become of those that were wished for
+
+Pods are Knative's, and on which nodes they are is the scheduler's choice: it is accepted, and policies see it. Room is counted by
+what pods ask for, Shadows beside them. How a node is asked for a Shadow is the same as for any function of a cluster
+(`gnomon_platforms.nodes`). Each Shadow outlives who asked for it: the next leader finds it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets as chance_of_secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gnomon_core.clock import Clock
+from gnomon_core.coordination import NODES_NAMESPACE
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, Node
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.interfaces import BatchChannel
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.scaling import ChangeShadow, CreateShadow, DestroyShadow, PromoteShadow
+from gnomon_core.settings import Settings
+from gnomon_platforms.kubernetes.client import Api
+from gnomon_platforms.kubernetes.informer import Informer, Source
+from gnomon_platforms.kubernetes.ledger import Ledger
+from gnomon_platforms.kubernetes.nodes import Load, NodeFacts, node_facts
+from gnomon_platforms.kubernetes.resources import NODES, PODS
+from gnomon_platforms.kubernetes.writes import Writer
+from gnomon_platforms.nodes.home import Bodies, Home
+from gnomon_platforms.nodes.models import ServedModels
+from gnomon_platforms.nodes.on_nodes import NodeOptions, OnNodes, load_besides_shadows
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+ADOPTING_S = 60.0
+"""For so long after a start the Body of a Shadow that an earlier leader has left may still be found."""
+_NO_BODY = "no_such_body"
+ShadowAction = CreateShadow | ChangeShadow | DestroyShadow | PromoteShadow
+
+_LOG = logging.getLogger("gnomon.knative")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """What the operator says once: the models that Revisions may name, and their nodes' coordinators, None for no Shadows."""
+
+    models: ServedModels
+    nodes: NodeOptions | None = None
+
+
+class RevisionShadows:
+    """Of all Revisions. `epoch` is the leader's."""
+
+    def __init__(self, api: Api, writer: Writer, options: ModelOptions, clock: Clock, epoch: Callable[[], int]) -> None:
+        self._models, self._clock, self._epoch = options.models, clock, epoch
+        self._ledger = Ledger()
+        namespace = NODES_NAMESPACE if options.nodes is None else options.nodes.namespace
+        self._nodes: Informer[NodeFacts] = Informer(api, Source(NODES), node_facts)
+        self._loads: Informer[Load] = Informer(api, Source(PODS, fields="spec.nodeName!="), _load_by(namespace))
+        self._on_nodes = None if options.nodes is None else OnNodes(api, writer, options.nodes)
+        self._until_s = 0.0
+
+    async def start(self, bodies: Bodies, poke: Callable[[str], None], session: aiohttp.ClientSession) -> None:
+        """Count what nodes have left, and speak with their coordinators; `poke` hears of which Revision something is different.
+
+        The informers have been started.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`.
+
+        """
+        self._nodes.listen(self._ledger.node_changed)
+        self._loads.listen(self._ledger.load_changed)
+        self._until_s = self._clock.now_s() + ADOPTING_S
+        if self._on_nodes is None:
+            return
+        home = Home(
+            bodies=bodies,
+            claims=self._ledger,
+            listener=_Listener(poke),
+            now_s=self._clock.now_s,
+            epoch=self._epoch,
+            adopting_s=lambda: self._until_s - self._clock.now_s(),
+            models=self._models,
+        )
+        await self._on_nodes.start(home, session)
+
+    async def stop(self) -> None:
+        """Look no longer. Shadows work on for their Bodies."""
+        if self._on_nodes is not None:
+            await self._on_nodes.stop()
+
+    @property
+    def informers(self) -> tuple[Informer[Any], ...]:
+        """Nodes, and what is on them: whoever starts and stops the others does so with these."""
+        return self._nodes, self._loads
+
+    @property
+    def told(self) -> bool:
+        """Whether coordinators are spoken to."""
+        return self._on_nodes is not None
+
+    def nodes(self, *, pairs: bool) -> tuple[Node, ...]:
+        """What nodes have left; without `pairs`, as they are for a Revision whose pods can have no Shadow anywhere."""
+        found = self._ledger.nodes()
+        return found if pairs else tuple(replace(node, pairs=False) for node in found)
+
+    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
+        """What was measured of the Revision's model."""
+        return self._models.profile(spec)
+
+    def instances(self, function: str) -> tuple[Instance, ...]:
+        """The Shadows of a Revision's Bodies."""
+        return () if self._on_nodes is None else tuple(self._on_nodes.instances(function))
+
+    async def apply(self, action: ShadowAction) -> None:
+        """Carry out what was decided.
+
+        Raises:
+            GnomonError: 503 `no_capacity`, `no_pool`, `node_unreachable`, or what the node refuses; 409 `no_such_shadow` for one
+                that is to become a Body.
+
+        """
+        pairs = None if self._on_nodes is None else self._on_nodes.pairs
+        if pairs is None:
+            return
+        match action:
+            case CreateShadow(body_id, pair):
+                try:
+                    await pairs.create(body_id, pair, f"{body_id}-s{chance_of_secrets.token_hex(3)}")
+                except GnomonError as refused:
+                    if refused.code != _NO_BODY:
+                        raise
+                    _LOG.info("%s: %s", body_id, refused)
+            case ChangeShadow(shadow_id, pair):
+                await pairs.change(shadow_id, pair)
+            case DestroyShadow(shadow_id):
+                pairs.destroy(shadow_id)
+            case PromoteShadow(shadow_id):
+                raise GnomonError(409, "no_such_shadow", f"{shadow_id} cannot become a Body on Knative.", "Create a Body.")
+
+    def body_gone(self, body_id: str) -> None:
+        """An instance has lost its pod: its Shadows go along."""
+        if self._on_nodes is not None and self._on_nodes.pairs is not None:
+            self._on_nodes.pairs.body_gone(body_id)
+
+    def body_found(self, node: str) -> None:
+        """An instance has a pod on this node: an earlier leader may have left a Shadow for it."""
+        if self._on_nodes is not None:
+            self._on_nodes.body_found(node)
+
+
+class _Listener:
+    """See `gnomon_core.interfaces.PlatformListener`: the loop looks at whatever has changed."""
+
+    def __init__(self, poke: Callable[[str], None]) -> None:
+        self._poke = poke
+
+    def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
+        """Of Bodies, their pods tell."""
+
+    def instance_gone(self, instance_id: str, reason: str) -> None:
+        _LOG.info("Shadow %s has ended: %s", instance_id, reason)
+
+    def pair_changed(self, body: Instance) -> None:
+        self._poke(body.function)
+
+    def shadow_found(self, shadow: Instance) -> None:
+        self._poke(shadow.function)
+
+    def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
+        _LOG.info("%s: %s: %s", function, instance_id, text)
+
+
+def spec_of(key: FunctionKey, settings: Settings) -> FunctionSpec:
+    """A Revision as a function, as far as its model's files are asked for by it."""
+    return replace(read_deployment({"service": key.name, "namespace": key.namespace, "image": "none"}), settings=settings)
+
+
+def _load_by(namespace: str) -> Callable[[dict[str, Any]], Load]:
+    """What a pod asks for, whoever's it is: pods of Revisions are counted like all others."""
+    read = load_besides_shadows(namespace)
+    return lambda document: replace(read(document), instance=None)

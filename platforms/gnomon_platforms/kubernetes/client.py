@@ -1,0 +1,413 @@
+"""One request to the API server.
+
+`connections` brings what is hard about it: kubeconfig and service account, certificates, tokens that are renewed. Documents come
+and go as plain JSON. Nothing is repeated here: urllib3's own retries are off, because a write that is repeated below its caller
+may be carried out twice, and because a pause belongs to who can be stopped. Every request has a time limit for connecting and for
+each read.
+
+Calls block: they are made in threads.
+
+What was asked of an API server and how it was answered, counted for whoever operates us.
+
+A resize is a PATCH of `pods/resize`, a placement one of `pods`, a scale-in one of `deployments/scale`; a write that was refused
+has the status of its refusal, one that the Lease did not allow any more was `fenced`, and what nobody answered is `unanswered`.
+
+What the API server refuses, and what a user is told of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.packaging import how_to_install
+
+if TYPE_CHECKING:
+    from gnomon_platforms.kubernetes.connections import ApiServer
+
+
+FENCED, UNANSWERED = "fenced", "unanswered"
+
+
+class Asked:
+    """By verb, resource and outcome. Any thread may count."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._heard_s = now_s()
+
+    def count(self, verb: str, path: str, outcome: int | str) -> None:
+        """A request to this path was answered with this status, or was `fenced` or `unanswered`."""
+        with self._lock:
+            self._counts[verb, resource_of(path), str(outcome)] += 1
+            if isinstance(outcome, int):
+                self._heard_s = self._now_s()
+
+    @property
+    def counts(self) -> Mapping[tuple[str, str, str], int]:
+        """All there were."""
+        with self._lock:
+            return dict(self._counts)
+
+    @property
+    def silence_s(self) -> float:
+        """How long ago the API server answered anything; since the start where it never did."""
+        return self._now_s() - self._heard_s
+
+
+def resource_of(path: str) -> str:
+    """`pods`, `pods/resize`: what kind of object a path is about, without whose."""
+    parts = path.strip("/").split("/")
+    parts = parts[3:] if parts[0] == "apis" else parts[2:]
+    if parts[:1] == ["namespaces"] and len(parts) > 2:  # noqa: PLR2004 - /namespaces/NAME is a namespace itself
+        parts = parts[2:]
+    return "/".join((*parts[:1], *parts[2:3]))
+
+
+RBAC = "deploy/openfaas"
+MAX_MESSAGE = 500
+DENIED = "kubernetes_denied"
+"""What a quota, or a right that we have not, comes to."""
+_WRONG = range(400, 500)
+_BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
+
+
+@dataclass(slots=True)
+class Refused(Exception):  # noqa: N818 - what the API server has done
+    """The API server has answered, and not with a 2xx. Nothing has changed, but for a 5xx, after which nobody knows.
+
+    `reason` is the API's word (`Conflict`, `AlreadyExists`, `Expired`, …), `causes` are the fields that are wrong.
+    """
+
+    status: int
+    reason: str
+    message: str
+    causes: tuple[str, ...] = ()
+    retry_after_s: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.reason}: {self.message}"[:MAX_MESSAGE]
+
+    @property
+    def conflict(self) -> bool:
+        """Whether it has changed since it was read, or exists already: read again, decide again."""
+        return self.status == HTTPStatus.CONFLICT
+
+    @property
+    def missing(self) -> bool:
+        return self.status == HTTPStatus.NOT_FOUND
+
+    @property
+    def expired(self) -> bool:
+        """Whether a resource version, or a list's next page, is too old: list again."""
+        return self.status == HTTPStatus.GONE
+
+    @property
+    def passing(self) -> bool:
+        """Whether it may well succeed in a moment."""
+        return self.status in _BUSY or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+class Unreachable(Exception):  # noqa: N818 - what the API server is
+    """No answer: the connection failed, broke off, or was silent for too long. What was sent may have been carried out."""
+
+
+def refused(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
+    """Read a Status document, or whatever a proxy in between has said."""
+    try:
+        document: Any = json.loads(body)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        text = body[:MAX_MESSAGE].decode("utf-8", "replace").strip()
+        return Refused(status, "", text or "no reason was given", retry_after_s=_seconds(headers.get("Retry-After")))
+    return from_status(document, status, headers.get("Retry-After"))
+
+
+def from_status(document: dict[str, Any], status: int = 500, retry_after: object = None) -> Refused:
+    """The same from a Status document, such as an ERROR event of a watch holds."""
+    details = document.get("details") or {}
+    causes = tuple(f"{cause.get('field', '')}: {cause.get('message', '')}".strip(": ") for cause in details.get("causes") or ())
+    wait = retry_after if retry_after is not None else details.get("retryAfterSeconds")
+    return Refused(
+        int(document.get("code") or status),
+        str(document.get("reason") or ""),
+        str(document.get("message") or "no reason was given"),
+        causes,
+        _seconds(wait),
+    )
+
+
+def told(error: Exception, doing: str) -> GnomonError:
+    """What a user is told. `doing` completes "Kubernetes does not let Gnomon …".
+
+    The codes: 503 `kubernetes_unreachable`, `kubernetes_busy`, `kubernetes_credentials`, `kubernetes_denied`; 409
+    `kubernetes_conflict`; 404 `kubernetes_missing`; 400 `kubernetes_invalid`; 502 `kubernetes_failed`.
+    """
+    if not isinstance(error, Refused):
+        return GnomonError(
+            503,
+            "kubernetes_unreachable",
+            f"The API server cannot be reached to {doing}: {error}"[:MAX_MESSAGE],
+            "Check KUBECONFIG and the network; `gnomon doctor` says more. Functions that run go on serving.",
+            retry_after_s=5.0,
+        )
+    said = f"Kubernetes does not let Gnomon {doing}: {error.message}"[:MAX_MESSAGE]
+    if error.passing:
+        wait_s = error.retry_after_s or 5.0
+        return GnomonError(503, "kubernetes_busy", said, "Try again in a moment.", retry_after_s=wait_s)
+    status, code, hint = _meaning(error)
+    return GnomonError(status, code, said, hint, retry_after_s=1.0 if error.conflict else None)
+
+
+def lasts(error: GnomonError) -> bool:
+    """Whether what was refused will be again, as far as can be known."""
+    return error.status in _WRONG or error.code == DENIED
+
+
+def _meaning(error: Refused) -> tuple[int, str, str]:
+    """Our status and code of a refusal that lasts, and what to do about it."""
+    known: dict[int, tuple[int, str, str]] = {
+        HTTPStatus.UNAUTHORIZED: (503, "kubernetes_credentials", "The token or certificate is not known: check KUBECONFIG."),
+        HTTPStatus.FORBIDDEN: (503, DENIED, f"Give it the role of {RBAC}: kubectl apply -k {RBAC}."),
+        HTTPStatus.NOT_FOUND: (404, "kubernetes_missing", "It may just have been removed: list again."),
+        HTTPStatus.CONFLICT: (409, "kubernetes_conflict", "Somebody else changes it as well: try again."),
+    }
+    invalid = 400, "kubernetes_invalid", "Correct " + ("; ".join(error.causes) or "what it names") + "."
+    known |= dict.fromkeys(
+        (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE), invalid
+    )
+    if error.status == HTTPStatus.FORBIDDEN and "quota" in error.message:
+        # Quotas are refused by the same status as rights.
+        return 503, DENIED, "Raise the quota."
+    return known.get(error.status, (502, "kubernetes_failed", f"The API server's log says more of its {error.status}."))
+
+
+def _seconds(value: object) -> float | None:
+    try:
+        return max(0.0, float(str(value))) if value is not None else None
+    except ValueError:
+        return None
+
+
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 10.0
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+JSON_TYPE = "application/json"
+PROGRAM = "gnomon"
+"""As the API server knows us: what begins the User-Agent stands in `managedFields`."""
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_READ_BYTES = 64 * 1024
+_OK = range(200, 300)
+
+Document = dict[str, Any]
+Fence = Callable[[], None]
+"""Called right before a write is sent; does not return when it must not be."""
+
+
+def connect(kubeconfig: Path | None = None, context: str | None = None) -> Api:
+    """The API server that a kubeconfig names; without one that of KUBECONFIG, the cluster we run in, or ~/.kube/config.
+
+    Raises:
+        GnomonError: 501 `kubernetes_missing_client`; 503 `kubernetes_credentials`.
+
+    """
+    try:
+        from gnomon_platforms.kubernetes import connections  # noqa: PLC0415 - urllib3 comes with the client
+
+        if kubeconfig is None and "KUBECONFIG" not in os.environ and (here := connections.of_pod(SERVICE_ACCOUNT)) is not None:
+            return Api(here)
+        from kubernetes import client, config  # noqa: PLC0415 - it takes half a second, which a pod has no use for
+    except ImportError:
+        raise GnomonError(
+            501, "kubernetes_missing_client", "The Kubernetes client is not installed.", how_to_install("kubernetes")
+        ) from None
+    except (OSError, ValueError) as error:
+        raise _no_way(error) from None
+    settings = client.Configuration()
+    try:
+        if kubeconfig is None and "KUBECONFIG" not in os.environ and SERVICE_ACCOUNT.exists():
+            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        else:
+            file = None if kubeconfig is None else str(kubeconfig)
+            config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=file, context=context, client_configuration=settings, persist_config=False
+            )
+    except (config.ConfigException, OSError, ValueError, TypeError) as error:
+        raise _no_way(error) from None
+    settings.retries = False
+    settings.connection_pool_maxsize = connections.POOL_CONNECTIONS
+    settings.socket_options = connections.keepalive()
+    return Api(connections.through(client.ApiClient(settings)))
+
+
+def _no_way(error: Exception) -> GnomonError:
+    return GnomonError(
+        503,
+        "kubernetes_credentials",
+        f"There is no way to a cluster: {error}.".replace("..", "."),
+        "Set KUBECONFIG to a file that kubectl works with.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked. `timeout_s` bounds each read of the answer, `fence` is called right before it is sent."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] | None = None
+    body: Document | None = None
+    content_type: str = JSON_TYPE
+    timeout_s: float = READ_TIMEOUT_S
+    fence: Fence | None = None
+
+
+class Api:
+    """An API server. Calls block, and may be made from several threads."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self.asked = Asked()
+        """What was, and how it was answered."""
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Document | None = None,
+        content_type: str = JSON_TYPE,
+        timeout_s: float = READ_TIMEOUT_S,
+        fence: Fence | None = None,
+    ) -> Document:
+        """One request and its answer.
+
+        Raises:
+            Refused: the API server has said no.
+            Unreachable: nobody has said anything, or not in time.
+
+        """
+        with self._answer(Request(method, path, query, body, content_type, timeout_s, fence)) as response:
+            try:
+                data = bytes(response.data)
+            except Exception as error:
+                raise _unreachable(error) from error
+            if response.status not in _OK:
+                raise refused(response.status, response.headers, data)
+            try:
+                document = json.loads(data)
+            except ValueError as error:
+                raise Unreachable(f"an answer that is not JSON, of {len(data)} bytes") from error
+        if not isinstance(document, dict):
+            raise Unreachable("an answer that is no object")
+        return document
+
+    @contextlib.contextmanager
+    def stream(self, path: str, query: Mapping[str, str], *, silence_s: float) -> Iterator[Stream]:
+        """A watch, until one side ends it. Silence of `silence_s` is the end of it, too.
+
+        Raises:
+            Refused, Unreachable: as `call`.
+
+        """
+        with self._answer(Request("GET", path, query, timeout_s=silence_s)) as response:
+            if response.status not in _OK:
+                try:
+                    body = bytes(response.data)
+                except Exception as error:
+                    raise _unreachable(error) from error
+                raise refused(response.status, response.headers, body)
+            yield Stream(response)
+
+    def close(self) -> None:
+        """Close what is kept open."""
+        self._server.pool.clear()
+
+    @contextlib.contextmanager
+    def _answer(self, request: Request) -> Iterator[Any]:
+        import urllib3  # noqa: PLC0415 - as above
+
+        server, headers = self._server, {"Accept": JSON_TYPE, "User-Agent": PROGRAM}
+        if (authorization := server.authorization()) is not None:
+            headers["Authorization"] = authorization
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        try:
+            if request.fence is not None:
+                request.fence()
+        except GnomonError:
+            self.asked.count(request.method, request.path, FENCED)
+            raise
+        try:
+            response = server.pool.request(
+                request.method,
+                f"{server.url}{request.path}{query}",
+                body=None if request.body is None else json.dumps(request.body),
+                headers=headers,
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=request.timeout_s),
+                retries=False,
+                preload_content=False,
+            )
+        except Exception as error:
+            self.asked.count(request.method, request.path, UNANSWERED)
+            raise _unreachable(error) from error
+        self.asked.count(request.method, request.path, int(response.status))
+        try:
+            yield response
+        finally:
+            # A connection whose answer was read to its end is back in the pool already; any other is closed.
+            response.close()
+
+
+class Stream:
+    """The answer of a watch. One thread reads it; any thread may end it."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+
+    def read(self) -> bytes:
+        """What has come, at least a byte; nothing at the end.
+
+        Raises:
+            Unreachable: it broke off, or there was silence for too long.
+
+        """
+        try:
+            return bytes(self._response.read1(_READ_BYTES))
+        except Exception as error:
+            # Also what http.client raises when it is ended in the midst of a read.
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
+
+    def end(self) -> None:
+        """Let the reader find the end, now."""
+        with contextlib.suppress(Exception):  # it has ended by itself meanwhile
+            self._response.shutdown()
+
+
+def _unreachable(error: Exception) -> Exception:
+    """Whatever urllib3 and ssl raise when there is no whole answer; what is none of that goes on as it is."""
+    import urllib3  # noqa: PLC0415 - comes with the client
+
+    if isinstance(error, urllib3.exceptions.HTTPError | OSError):
+        return Unreachable(f"{type(error).__name__}: {error}")
+    return error
+
+
+__all__ = ["Api", "Document", "Fence", "Refused", "Stream", "Unreachable", "connect"]

@@ -1,0 +1,404 @@
+"""Leading: one process at a time writes, and one that may no longer is gone before it can.
+
+Kubernetes' Leases fence nothing by themselves: a leader that was frozen for a minute goes on where it was, in the midst of a
+write. So
+
+ - the time that is left is read on the boot-time clock, which also runs while a machine sleeps, right before each write is sent;
+ - the process ends, at once and without cleaning up, when that time is over (`gone`): nothing of it can write after that, nor
+   renew the Lease, which would only keep it from whoever may have it;
+ - every write is bound to the version that it was decided from (`writes`), so that what was on its way already is refused where
+   a newer leader has acted;
+ - coordinators, Bodies and gateways refuse whoever speaks for an older epoch.
+
+The rules themselves are in `terms`.
+
+Who leads: the rules of a Lease as values, without a clock and without a cluster.
+
+A candidate takes a Lease that nobody holds, or whose holder has not renewed it for as long as it says. How long that is, each
+candidate measures by itself, from when it saw the last renewal: the times that are written in a Lease are for people, because
+clocks differ.
+
+A leader may write until `renew_deadline_s` after it *sent* its last renewal that succeeded. Others count from when they saw
+that renewal, which is later, and wait for longer. They look again at the moment when that is over. With the defaults:
+
+    sent 0 s ─ written 0.1 s ─ seen by others 2.0 s ─ the leader writes nothing from 10 s on ─ others may take it from 17 s on
+
+The epoch is one more than how often the Lease has changed hands, so every leader has its own, and a later one has a larger. A
+Lease that was removed and made anew, with its installation, says nothing of how often. Where somebody remembers the epochs of the
+one before, as nodes do, it counts from a number that grows with time (`seconds_to_count_from`), which no count catches up with:
+
+    made in the second 200,000,000, led three times ─ epochs up to 200,000,003 ─ removed ─ made 60 s later ─ epoch 200,000,061
+
+A Lease that was removed counts as held for as long as it would have been, also by its holder: whoever has seen it makes it anew
+only then. Where it went with its installation, those who saw it are gone by that time, and nothing of it stays behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gnomon_core.clock import Clock, utc_now_s
+from gnomon_core.dates import rfc3339
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_platforms.kubernetes.client import Document, Fence, Refused, Unreachable
+from gnomon_platforms.kubernetes.resources import LEASES
+from gnomon_platforms.kubernetes.writes import Create, Replace, Target, Write, Writer
+
+ADDRESS_ANNOTATION = "gnomon/address"
+"""On the Lease: where the gateway that leads is reached by the others."""
+YEAR_2020_S = 1_577_836_800
+"""When 2020 began, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTiming:
+    """How long a Lease lasts, how long its holder may write without renewing it, and how often it is renewed or looked at."""
+
+    duration_s: int = 15
+    renew_deadline_s: float = 10.0
+    retry_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.retry_s < self.renew_deadline_s < self.duration_s:
+            raise bad_request(
+                "lease_timing",
+                f"A Lease of {self.duration_s} s, to be renewed within {self.renew_deadline_s:g} s, every {self.retry_s:g} s.",
+                "Each must be shorter than the one before it.",
+            )
+
+
+def seconds_to_count_from(since_1970_s: float) -> int:
+    """Where a new Lease begins to count, if it must not fall behind an earlier one, which changed hands less than once a second.
+
+    A Lease counts in 32 bits, with a sign: seconds since 2020 fit until 2088.
+    """
+    return max(0, int(since_1970_s) - YEAR_2020_S)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """What a Lease says. `address` is where its holder is reached, empty where it does not say.
+
+    `transitions` is -1 where nobody has had it yet.
+    """
+
+    holder: str
+    duration_s: float
+    transitions: int
+    resource_version: str
+    address: str = ""
+
+    @property
+    def epoch(self) -> int:
+        return self.transitions + 1
+
+
+def lease_record(document: dict[str, Any]) -> LeaseRecord:
+    """Read a Lease."""
+    spec = document.get("spec") or {}
+    transitions = spec.get("leaseTransitions")
+    return LeaseRecord(
+        str(spec.get("holderIdentity") or ""),
+        float(spec.get("leaseDurationSeconds") or 0),
+        -1 if transitions is None else int(transitions),
+        str(document["metadata"].get("resourceVersion", "")),
+        str((document["metadata"].get("annotations") or {}).get(ADDRESS_ANNOTATION, "")),
+    )
+
+
+class Observer:
+    """What one process has seen of a Lease, and when."""
+
+    def __init__(self) -> None:
+        self._record: LeaseRecord | None = None
+        self._last: LeaseRecord | None = None
+        self._changed_s = 0.0
+        self._transitions = -1
+
+    @property
+    def record(self) -> LeaseRecord | None:
+        """What the Lease said when it was looked at last; None where there was none then."""
+        return self._record
+
+    def see(self, record: LeaseRecord | None, now_s: float) -> None:
+        """This is what the Lease says now; None where there is none."""
+        self._record = record
+        if record is None:
+            return
+        if self._last is None or record.resource_version != self._last.resource_version:
+            self._changed_s = now_s
+        self._last = record
+        self._transitions = max(self._transitions, record.transitions)
+
+    @property
+    def removed(self) -> bool:
+        """Whether there was a Lease and there is none now."""
+        return self._record is None and self._last is not None
+
+    def left_s(self, identity: str, now_s: float) -> float:
+        """Until the Lease can be taken, if its holder stays silent; 0 where it is nobody's, ours, over, or was never seen."""
+        last = self._last
+        if last is None or last.holder == "" or (last.holder == identity and not self.removed):
+            return 0.0
+        return max(0.0, self._changed_s + last.duration_s - now_s)
+
+    def may_take(self, identity: str, now_s: float) -> bool:
+        """Whether the Lease can be taken now."""
+        return self.left_s(identity, now_s) <= 0.0
+
+    def transitions_if_taken(self, identity: str, counts_from: int = 0) -> int:
+        """How often it will have changed hands when we have it. One that was deleted goes on counting, as far as we have seen it.
+
+        One that nobody has had, as far as anybody says, begins at `counts_from`.
+        """
+        if self._transitions < 0:
+            return counts_from
+        record = self._record
+        return self._transitions + (0 if record is not None and record.holder == identity else 1)
+
+
+EXIT_STATUS = 75
+"""EX_TEMPFAIL: whoever started us does so again."""
+LOOK_S = 0.5
+
+_LOG = logging.getLogger(__name__)
+
+
+def boot_time_s() -> float:
+    """Seconds since the machine was started, those included in which it slept."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def count_from_now() -> int:
+    """Where a Lease begins to count that nobody has had: beyond where an earlier one of its name can have come to."""
+    return seconds_to_count_from(utc_now_s())
+
+
+def identity_of_process() -> str:
+    """A name that no other process has, nor the next in this pod: the pod's, or the machine's, `_` and six bytes by chance."""
+    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(6)}"
+
+
+def end_process(reason: str) -> None:
+    """End now: no handler, no buffer and no other thread gets to write anything any more."""
+    os.write(2, f"gnomon: {reason}\n".encode())
+    os._exit(EXIT_STATUS)
+
+
+class Tenure:
+    """How long we may write. Any thread may ask; `gone` is called when the time is over, and is not meant to return."""
+
+    def __init__(self, gone: Callable[[str], None] = end_process, boot_s: Callable[[], float] = boot_time_s) -> None:
+        self._gone, self._boot_s = gone, boot_s
+        self._until_s: float | None = None
+        self.epoch = 0
+        """That of the term that we have; 0 before the first."""
+
+    @property
+    def leading(self) -> bool:
+        """Whether we may write now."""
+        return self._until_s is not None and self._boot_s() < self._until_s
+
+    def extend(self, until_s: float, epoch: int) -> None:
+        """A renewal that was sent in time has succeeded."""
+        self._until_s, self.epoch = until_s, epoch
+
+    def end(self) -> None:
+        """We give it up: from now on we may not write, and need not be gone for it."""
+        self._until_s = None
+
+    def check(self) -> None:
+        """Return if we may write now. It is called in the thread that sends, right before it does.
+
+        Raises:
+            GnomonError: 503 `not_leading`.
+
+        """
+        self.watch()
+        if not self.leading:
+            raise GnomonError(503, "not_leading", "Another process leads.", "Ask that one.", retry_after_s=1.0)
+
+    def watch(self) -> None:
+        """Be gone if the time is over."""
+        until_s = self._until_s
+        if until_s is not None and self._boot_s() >= until_s:
+            self.lost("the Lease was not renewed in time")
+
+    def lost(self, reason: str) -> None:
+        """Be gone."""
+        self._until_s = None
+        self._gone(f"{reason}; another process leads from now on")
+
+
+class Watchdog(threading.Thread):
+    """Sees to it that the process is gone in time where the event loop is stuck, or has been frozen with everything else."""
+
+    def __init__(self, tenure: Tenure, look_s: float = LOOK_S) -> None:
+        super().__init__(name="tenure", daemon=True)
+        self._tenure, self._look_s = tenure, look_s
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Look twice a second."""
+        while not self._ended.wait(self._look_s):
+            self._tenure.watch()
+
+    def stop(self) -> None:
+        """End it."""
+        self._ended.set()
+
+
+class Leader:
+    """A candidate for a Lease, and its holder once it has it.
+
+    `identity` is unique to this process: a Lease that bears it is ours. `address` is where others reach us while we lead.
+    `writer` sends renewals, which have a fence of their own; `tenure` is what they extend. `clock` only times pauses.
+    `counts_from` is where the epochs of a Lease begin that nobody has had.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        lease: Target,
+        identity: str,
+        tenure: Tenure,
+        clock: Clock,
+        *,
+        address: str = "",
+        timing: LeaseTiming | None = None,
+        boot_s: Callable[[], float] = boot_time_s,
+        counts_from: Callable[[], int] = lambda: 0,
+    ) -> None:
+        assert lease.resource is LEASES
+        self._writer, self._lease, self.identity, self._tenure = writer, lease, identity, tenure
+        self._clock, self._timing, self._boot_s = clock, timing or LeaseTiming(), boot_s
+        self.address, self._counts_from = address, counts_from
+        self._observer = Observer()
+        self._held: Document | None = None
+        self._leaving = False
+        self.leading = asyncio.Event()
+        """Set while we lead."""
+
+    @property
+    def seen(self) -> LeaseRecord | None:
+        """Who leads, and where they are reached, as the Lease said when we looked last; None where nobody does."""
+        record = self._observer.record
+        return record if record is not None and record.holder else None
+
+    async def run(self) -> None:
+        """Stand for the Lease, and renew it, until cancelled."""
+        while True:
+            await self.attempt()
+            await self._clock.sleep(self._pause_s())
+
+    def leave(self) -> None:
+        """This process is about to end: it takes no Lease any more, and goes on without one that is removed meanwhile."""
+        self._leaving = True
+
+    async def attempt(self) -> None:
+        """Look at the Lease, and take or renew it if we can."""
+        self._tenure.watch()
+        try:
+            await self._attempt()
+        except (Refused, Unreachable) as error:
+            self._held = None
+            if not (isinstance(error, Refused) and error.conflict):
+                _LOG.warning("the Lease %s: %s", self._lease.name, error)
+        except Exception:  # noqa: BLE001 - nobody else would renew it, or stand for it
+            self._held = None
+            _LOG.exception("the Lease %s could not be looked at", self._lease.name)
+        self._tenure.watch()
+
+    async def release(self) -> None:
+        """Give the Lease to whoever wants it, once nothing of ours is being written any more."""
+        was_leading = self._tenure.leading
+        self._tenure.end()
+        self.leading.clear()
+        if was_leading and self._held is not None:
+            spec = {**self._held["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
+            with contextlib.suppress(Refused, Unreachable):
+                await self._writer.write(self._lease, Replace({**self._held, "spec": spec}), self._held)
+        self._held = None
+
+    async def _attempt(self) -> None:
+        # Our own last answer is good enough to renew from: if it is no longer true, the renewal is refused.
+        current = self._held or await self._writer.read(self._lease)
+        now_s = self._boot_s()
+        record = None if current is None else lease_record(current)
+        self._observer.see(record, now_s)
+        if self._tenure.leading and record is not None and record.holder != self.identity:
+            self._tenure.lost(f"{record.holder or 'nobody'} has the Lease")
+            self.leading.clear()
+        if self._leaving and (self._observer.removed or not self._tenure.leading):
+            self._tenure.end()
+            self.leading.clear()
+            return
+        if not self._observer.may_take(self.identity, now_s):
+            return
+        manifest = self._manifest(current)
+        write: Write = Create(manifest) if current is None else Replace(manifest)
+        fence, sent_s = self._in_time(), self._boot_s()
+        self._held = await self._writer.write(self._lease, write, current, fence=fence)
+        assert self._held is not None
+        mine = lease_record(self._held)
+        self._observer.see(mine, self._boot_s())
+        self._tenure.extend(sent_s + self._timing.renew_deadline_s, mine.epoch)
+        if not self.leading.is_set():
+            _LOG.info("%s leads, epoch %d", self.identity, mine.epoch)
+            self.leading.set()
+
+    def _pause_s(self) -> float:
+        """Until the next look: less than usual where the Lease runs out before that."""
+        left_s = self._observer.left_s(self.identity, self._boot_s())
+        return min(left_s, self._timing.retry_s) if left_s > 0.0 else self._timing.retry_s
+
+    def _in_time(self) -> Fence:
+        """What is asked right before the Lease is written: whether that is of use still.
+
+        Who was frozen between the decision and its sending may send no more: the Lease would be accepted as long as nobody else
+        has it, would be over for us all the same, and would keep everybody else waiting once more for all of its time.
+        """
+        led, useless_s = self._tenure.leading, self._boot_s() + self._timing.renew_deadline_s
+
+        def fence() -> None:
+            self._tenure.watch()
+            if self._boot_s() >= useless_s or (led and not self._tenure.leading):
+                raise Unreachable("it was held up until it was of no use any more")
+
+        return fence
+
+    def _manifest(self, current: Document | None) -> Document:
+        """The Lease with us as its holder."""
+        transitions = self._observer.transitions_if_taken(self.identity, self._counts_from())
+        spec = dict((current or {}).get("spec") or {})
+        if spec.get("holderIdentity") != self.identity:
+            spec["acquireTime"] = _now()
+        spec |= {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": self._timing.duration_s,
+            "leaseTransitions": transitions,
+            "renewTime": _now(),
+        }
+        metadata = (current or {}).get("metadata") or {"name": self._lease.name, "namespace": self._lease.namespace}
+        annotations = {**(metadata.get("annotations") or {}), ADDRESS_ANNOTATION: self.address}
+        return {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {**metadata, "annotations": annotations},
+            "spec": spec,
+        }
+
+
+def _now() -> str:
+    """The time as a Lease has it, for people to read."""
+    return rfc3339(utc_now_s(), "microseconds")

@@ -1,0 +1,157 @@
+"""What each operation costs and how large each value is, per sample.
+
+The program runs twice on tensors without content, as torch.export does, with batches of two sizes: a whole network takes a
+fraction of a second, and its values have the strides that they have when it really runs. What grows with the batch belongs to the
+samples; what does not, such as a table of positions that is computed from weights, is done once for all of them. A value whose
+first axis is the batch, and no other axis depends on it, can be handed over by rows.
+
+Multiply-accumulates of an operation, from the shapes of its arguments.
+
+Counted are the operators that are sums of products: convolutions, products of matrices and attention. Elementwise operations,
+normalisation, pooling and moves count nothing, as in the published figures of networks (ResNet50: 4.1 G at 224 × 224).
+
+    conv2d, 64 → 128 channels, 3 × 3, on 56 × 56 outputs: 128·56·56 sums of 64·3·3 products = 231 M
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from gnomon_core.program import Program
+from gnomon_profiler.running import Runner
+from gnomon_profiler.weights import DATATYPES
+
+Rule: TypeAlias = Callable[[Sequence[Any], Tensor], int]
+"""From an operation's arguments, in the schema's order, and its result."""
+
+
+def macs_of(op: str, arguments: Sequence[Any], result: Tensor | None) -> int:
+    """The multiply-accumulates of one operation; 0 for one that is no sum of products."""
+    rule = _RULES.get(op)
+    return rule(arguments, result) if rule is not None and result is not None else 0
+
+
+def _convolution(arguments: Sequence[Any], result: Tensor) -> int:
+    """Each result sums over one group's input channels and the kernel, which are the weight's axes behind the first."""
+    return int(result.numel() * math.prod(arguments[1].shape[1:]))
+
+
+def _transposed_convolution(arguments: Sequence[Any], _result: Tensor) -> int:
+    """Each input is multiplied with one group's output channels and the kernel."""
+    return int(arguments[0].numel() * math.prod(arguments[1].shape[1:]))
+
+
+def _either_convolution(arguments: Sequence[Any], result: Tensor) -> int:
+    transposed = arguments[6]
+    return (_transposed_convolution if transposed else _convolution)(arguments, result)
+
+
+def _product(arguments: Sequence[Any], result: Tensor) -> int:
+    """`linear`, `mm`, `bmm` and `matmul`: each result sums over the first factor's last axis."""
+    return result.numel() * int(arguments[0].shape[-1])
+
+
+def _added_product(arguments: Sequence[Any], result: Tensor) -> int:
+    return _product(arguments[1:], result)
+
+
+def _attention(arguments: Sequence[Any], result: Tensor) -> int:
+    """Query times key for each score, scores times value for each result."""
+    query, key = arguments[:2]
+    source = int(key.shape[-2])
+    return int(query.numel()) * source + result.numel() * source
+
+
+def _einsum(arguments: Sequence[Any], _result: Tensor) -> int:
+    """The product of all indices' sizes, where two factors are multiplied."""
+    equation, operands = arguments[:2]
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    sizes = {
+        letter: int(size)
+        for term, operand in zip(terms, operands, strict=False)
+        for letter, size in zip(term, operand.shape, strict=False)
+    }
+    return math.prod(sizes.values()) if len(terms) > 1 else 0
+
+
+_RULES: Mapping[str, Rule] = {
+    **{
+        f"aten.{name}": _convolution
+        for name in ("conv1d.default", "conv1d.padding", "conv2d.default", "conv2d.padding", "conv3d.default", "conv3d.padding")
+    },
+    **{
+        f"aten.{name}": _transposed_convolution
+        for name in ("conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input")
+    },
+    "aten.convolution.default": _either_convolution,
+    **{f"aten.{name}.default": _product for name in ("linear", "matmul", "mm", "bmm")},
+    **{f"aten.{name}.default": _added_product for name in ("addmm", "baddbmm")},
+    "aten.scaled_dot_product_attention.default": _attention,
+    "aten.einsum.default": _einsum,
+}
+
+
+BATCHES = (2, 3)
+"""Two sizes that differ by one sample; not 1, which broadcasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """`macs` by operation and `value_bytes` by name, per sample.
+
+    `by_rows` are the values that are one row for each sample; `templates` is every value at the smaller batch size, with its
+    strides and without content.
+    """
+
+    macs: tuple[int, ...]
+    value_bytes: Mapping[str, int]
+    by_rows: frozenset[str]
+    templates: Mapping[str, Tensor]
+
+
+def measure(program: Program, weights: Mapping[str, Tensor]) -> Measures:
+    """Run the program for its shapes."""
+    with FakeTensorMode() as mode:
+        runner = Runner(program, {name: mode.from_tensor(tensor) for name, tensor in weights.items()})
+        (fewer_macs, fewer), (more_macs, more) = (_walk(program, runner, batch) for batch in BATCHES)
+    return Measures(
+        tuple(more - fewer for fewer, more in zip(fewer_macs, more_macs, strict=True)),
+        {name: _bytes(more[name]) - _bytes(fewer[name]) for name in fewer},
+        frozenset(name for name in fewer if _is_by_rows(fewer[name], more[name])),
+        fewer,
+    )
+
+
+def _inputs(program: Program, batch: int) -> dict[str, Tensor]:
+    dtypes = {name: dtype for dtype, name in DATATYPES.items()}
+    return {
+        name: torch.empty((batch, *spec.shape), dtype=dtypes[spec.datatype])
+        for name, spec in zip(program.inputs, program.signature.inputs, strict=True)
+    }
+
+
+def _walk(program: Program, runner: Runner, batch: int) -> tuple[list[int], dict[str, Tensor]]:
+    values = _inputs(program, batch)
+    macs: list[int] = []
+    made = dict(values)
+    for operation, (arguments, results) in zip(
+        program.operations, runner.walk(0, len(program.operations), values, batch), strict=True
+    ):
+        macs.append(macs_of(operation.op, arguments, next(iter(results.values()), None)))
+        made |= results
+    return macs, made
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _is_by_rows(fewer: Tensor, more: Tensor) -> bool:
+    return fewer.dim() > 0 and (fewer.shape[0], more.shape[0]) == BATCHES and fewer.shape[1:] == more.shape[1:]
