@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.conftest import DEFAULT_URL, ROOT, blocks, shell
 
 README = (ROOT / "README.md").read_text()
+HOWTO = ROOT / "docs" / "howto"
 # What the test cannot do inside itself: it is what `make test` runs, and `make run` has a test of its own below.
 NOT_HERE = ("make run", "make test")
 
@@ -23,6 +24,16 @@ def test_every_command_works_in_order(environment: dict[str, str], url: str) -> 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "espresso" in result.stdout, "the photograph was not recognised"
     assert "Hello, Ada!" in result.stdout, "the handler did not greet"
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", ["choose-a-policy.md", "carry-a-burst.md", "plan-a-buffer.md"])
+def test_every_command_of_the_policy_pages_works(environment: dict[str, str], url: str, page: str) -> None:
+    script = "\n".join(text for language, text in blocks((HOWTO / page).read_text(encoding="utf-8")) if language == "sh")
+    assert "gnomon " in script, f"{page} shows no command any more"
+    result = shell(script.replace(DEFAULT_URL, url), {**environment, "OPENFAAS_URL": url})
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.torch
