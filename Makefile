@@ -12,7 +12,7 @@ BESIDE := tests/e2e/test_readme.py $(addprefix tests/integration/,profiler aws_l
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
-.PHONY: help run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check format bench figures templates constraints clean venv bench-shadow bench-kubernetes reliability demo-burst report-batch
+.PHONY: help run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check format bench figures templates constraints clean venv bench-shadow bench-kubernetes reliability fuzz demo-burst report-batch
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -70,6 +70,9 @@ demo-burst: venv  ## a burst carried by Shadows, beside od and k-lv: a table, an
 
 bench-shadow: venv  ## measure Body and Shadow, on a quiet machine; writes benchmarks/results/shadow_*.json
 	@$(BIN)/python -m benchmarks.shadow
+
+fuzz: venv  ## hostile messages between gateway, coordinator, Bodies and Shadows; NAMES="pair node remote"
+	@$(BIN)/python -m tests.fuzz $(NAMES)
 
 bench-kubernetes: venv  ## frozen leaders, and a thousand functions on 200 fake nodes
 	@$(BIN)/python -m benchmarks.kubernetes

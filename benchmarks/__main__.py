@@ -18,8 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks.pace import ROOT
-from benchmarks.programs import ended_well
+from benchmarks.programs import ROOT, ended_well
 from benchmarks.report import interpreter
 
 NAMES = (

@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.pace import Pace, asked, step
+from benchmarks.programs import Pace, asked, step
 from benchmarks.report import Figure, measured, write
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.changes import ChangeRule, Evidence, Reference, watched

@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.pace import ROOT, Pace, pace_of, pace_parser, step
+from benchmarks.programs import ROOT, Pace, pace_of, pace_parser, step
 from benchmarks.report import Figure, measured, write
 from gnomon_autoscaler.policies.batch.plans import BATCHES as PLANNED_BATCHES
 from gnomon_autoscaler.policies.batch.plans import Task, plan_for

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gnomon
-from benchmarks.endpoint import Endpoint
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
 from benchmarks.report import measured, write
 
 NAME = "photo"

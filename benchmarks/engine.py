@@ -22,9 +22,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.left_out import unless_missing
-from benchmarks.pace import pace_of, pace_parser
-from benchmarks.report import Figure, measured, write
+from benchmarks.programs import pace_of, pace_parser
+from benchmarks.report import Figure, measured, unless_missing, write
 from gnomon_profiler.catalog import CatalogModel, load_model
 from gnomon_profiler.extractor import capture
 from gnomon_runtime.engine import load_program

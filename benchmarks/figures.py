@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from benchmarks.report import RESULTS, table
+from benchmarks.programs import RESULTS
+from benchmarks.report import table
 
 
 def main() -> None:

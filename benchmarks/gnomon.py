@@ -21,10 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.endpoint import Endpoint
-from benchmarks.pace import ROOT
 from benchmarks.peers.environments import ENVIRONMENTS, torch_build
-from benchmarks.programs import Program, ProgramFailedError, free_port, running
+from benchmarks.programs import ROOT, Endpoint, Program, ProgramFailedError, free_port, running
 
 STACK = ROOT / "benchmarks" / "stack.yml"
 COMMAND = str(Path(sys.executable).parent / "gnomon")

@@ -26,11 +26,9 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import gnomon
-from benchmarks.endpoint import Endpoint
-from benchmarks.open_loop import Window, capacity, lag_p99_ms, offer, rows, send, windows
-from benchmarks.pace import Pace, asked, step
+from benchmarks.load import Window, capacity, lag_p99_ms, offer, rows, send, windows
 from benchmarks.peers import mlserver, mosec
-from benchmarks.programs import ended_well
+from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
 from benchmarks.report import Figure, measured, write
 from gnomon_simulator.replay_report import Report
 from gnomon_simulator.samples import Outcome

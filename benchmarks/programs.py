@@ -1,7 +1,17 @@
-"""Programs that a benchmark starts: output in a file, and an end that leaves nothing behind."""
+"""Programs that a benchmark starts: output in a file, and an end that leaves nothing behind.
+
+How long a benchmark measures: thoroughly by default, or quickly to see that it works.
+
+    python -m benchmarks.noop --quick
+
+Quick results are written to `.cache/benchmarks` and are never the published ones.
+
+Where a system answers, and how it is asked: the same for every kind of load.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import http.client
 import os
@@ -10,9 +20,12 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.workloads import body_of, content_type
 from gnomon_core.packaging import FOR_LIBRARIES
 
 START_LIMIT_S = 120.0
@@ -117,3 +130,90 @@ def ended_well(main: Callable[[], object]) -> None:
         main()
     except KeyboardInterrupt:
         sys.exit("Interrupted.")
+
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+QUICK_RESULTS = ROOT / ".cache" / "benchmarks"
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`repeats` of `load_s` of closed-loop load each; `step_s` of open-loop load for each rate that is tried."""
+
+    quick: bool
+    repeats: int
+    load_s: int
+    step_s: float
+    overload_s: float
+    cycles: int
+    starts: int
+    results: Path
+
+
+THOROUGH = Pace(quick=False, repeats=7, load_s=3, step_s=5.0, overload_s=60.0, cycles=20, starts=10, results=RESULTS)
+QUICK = Pace(quick=True, repeats=3, load_s=2, step_s=2.0, overload_s=12.0, cycles=3, starts=3, results=QUICK_RESULTS)
+
+
+def asked(description: str, arguments: Sequence[str] | None = None) -> Pace:
+    """What the command line asks for."""
+    return pace_of(pace_parser(description).parse_args(arguments))
+
+
+def pace_parser(description: str) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="measure briefly, to see that it works; results are not kept")
+    return parser
+
+
+def pace_of(arguments: argparse.Namespace) -> Pace:
+    return QUICK if arguments.quick else THOROUGH
+
+
+def step(text: str) -> None:
+    """Say what happens now."""
+    print(f"· {text}", flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One function of one system."""
+
+    system: str
+    url: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
+
+    @staticmethod
+    def of(system: str, url: str, workload: str) -> Endpoint:
+        """A function that takes the workload's own body."""
+        return Endpoint(system, url, body_of(workload), {"Content-Type": content_type(workload)})
+
+    def ask(self) -> bytes:
+        """One answer.
+
+        Raises:
+            OSError: there is none, or it is not 200.
+
+        """
+        request = urllib.request.Request(self.url, self.body, dict(self.headers), method="POST")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            data: bytes = answer.read()
+        return data
+
+    def wait_for_answer(self, limit_s: float = 60.0) -> bytes:
+        """The first answer of a function that is just starting.
+
+        Raises:
+            OSError: none came in time.
+
+        """
+        end_s = time.monotonic() + limit_s
+        while True:
+            try:
+                return self.ask()
+            except OSError:
+                if time.monotonic() > end_s:
+                    raise
+                time.sleep(0.05)

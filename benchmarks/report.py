@@ -2,25 +2,35 @@
 
 A figure is measured several times. It is met only if the whole 95 % interval of its mean is on the goal's side, missed only if
 the whole interval is on the other; in between it reads "not resolved". A figure without a goal is there to be seen beside others.
+
+What a long benchmark has measured so far, so that an interrupted run goes on where it was.
+
+One line of JSON for each result, in `.cache/benchmarks`. A line counts only for the code that made it: the digest of every source
+that decides the result stands in it.
+
+Models whose package is not installed are left out of a benchmark, and named: YOLOv8x has an extra of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
 import platform
 import statistics
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-RESULTS = Path(__file__).parent / "results"
+from benchmarks.programs import RESULTS, ROOT, step
+from gnomon_core.errors import GnomonError
+
 # Two-sided 95 % points of Student's t for 1, 2, … degrees of freedom; beyond the list the normal distribution's will do.
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _NORMAL95 = 1.960
@@ -147,3 +157,67 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
+
+
+FOLDER = ROOT / ".cache" / "benchmarks"
+
+
+class Kept:
+    """The results of one kind, by their keys; `sources` are folders and files, from the repository's root."""
+
+    def __init__(self, name: str, sources: Sequence[str]) -> None:
+        self.path = FOLDER / f"{name}.jsonl"
+        self._code = _digest(sources)
+        self._results: dict[str, Any] = {}
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        for line in lines:
+            document = json.loads(line) if line.endswith("}") else {}  # the last may be half written
+            if document.get("code") == self._code:
+                self._results[document["key"]] = document["result"]
+
+    def get(self, key: str) -> Any:
+        """What was kept under this key, None if nothing was."""
+        return self._results.get(key)
+
+    def keep(self, key: str, result: Any) -> None:
+        """Write a result down at once."""
+        self._results[key] = result
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"code": self._code, "key": key, "result": result}) + "\n")
+
+    def forget(self) -> None:
+        """Begin afresh."""
+        self._results.clear()
+
+
+def _digest(sources: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for source in sources:
+        for path in sorted((ROOT / source).rglob("*.py")) or [ROOT / source]:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+T = TypeVar("T")
+
+
+def unless_missing(name: str, have: Callable[[], T]) -> T | None:
+    """What `have` gives; None where the model's package is not installed, which is said.
+
+    Raises:
+        GnomonError: it cannot be had for another reason.
+
+    """
+    try:
+        return have()
+    except GnomonError as error:
+        if error.code != "model_package_missing":
+            raise
+        step(f"{name} is skipped. {error.message} {error.hint}")
+        return None
+
+
+def left_out(names: Sequence[str]) -> list[Figure]:
+    """The models that were not measured, as a figure; nothing where all were."""
+    return [Figure("models left out", len(names), "models", detail=f"not installed: {', '.join(names)}")] if names else []

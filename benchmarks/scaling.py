@@ -20,10 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import gnomon
-from benchmarks.endpoint import Endpoint
-from benchmarks.open_loop import capacity, lag_p99_ms, rows, send
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.load import capacity, lag_p99_ms, rows, send
+from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
 from benchmarks.report import Figure, measured, write
 from gnomon_simulator.replay_report import SUCCESSES, Report
 from gnomon_simulator.samples import Outcome, Token

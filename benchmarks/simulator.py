@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from benchmarks.pace import Pace, asked
+from benchmarks.programs import Pace, asked
 from benchmarks.report import Figure, measured, write
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.settings import ScaleSettings, Settings

@@ -12,12 +12,10 @@ from __future__ import annotations
 import contextlib
 
 from benchmarks import gnomon
-from benchmarks.closed_loop import Load, alternate, best, rates, ratios
-from benchmarks.endpoint import Endpoint
-from benchmarks.pace import Pace, asked, step
+from benchmarks.load import Load, alternate, best, rates, ratios
 from benchmarks.peers import mlserver, mosec
 from benchmarks.peers.environments import ENVIRONMENTS
-from benchmarks.programs import ended_well
+from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
 from benchmarks.report import Figure, measured, write
 
 CONNECTIONS = 16

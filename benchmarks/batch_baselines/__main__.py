@@ -18,14 +18,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.batch_baselines.baselines import NAMES, served
-from benchmarks.batch_baselines.cases import HOURS, Case, cases, demand_of, supply
-from benchmarks.batch_baselines.minutes import Minute, to_csv
-from benchmarks.batch_baselines.values import Row
-from benchmarks.kept import Kept
-from benchmarks.pace import pace_of, pace_parser, step
-from benchmarks.programs import ended_well
-from benchmarks.report import Figure, write
+from benchmarks.batch_baselines.baselines import HOURS, NAMES, Case, Minute, Row, cases, demand_of, served, supply, to_csv
+from benchmarks.programs import ended_well, pace_of, pace_parser, step
+from benchmarks.report import Figure, Kept, write
 
 MINUTES = "batch_baselines_minutes.csv"
 SOURCES = (
@@ -40,9 +35,6 @@ SOURCES = (
     "simulator/gnomon_simulator/simulated_node.py",
     "simulator/gnomon_simulator/simulated_platform.py",
     "benchmarks/batch_baselines/baselines.py",
-    "benchmarks/batch_baselines/cases.py",
-    "benchmarks/batch_baselines/minutes.py",
-    "benchmarks/batch_baselines/values.py",
 )
 
 

@@ -1,4 +1,24 @@
-"""What BATCH and each of its baselines do to the same arrivals.
+"""What a comparison is made of: when requests come, what can be bought, what is asked for, and what somebody made of it.
+
+Which demands meet which objectives, and what is for sale.
+
+**Demand.** Hours of Twitter's day, after its first hour, which is history; the same of the Azure functions' sum; and what bursts,
+the published MMPP(2) W14, drawn for two hours and one of history. Counts were recorded by the second and by the minute;
+requests are uniform in their bin.
+
+**Supply.** ResNet50 as `profiles/` has it, measured on one and two cores. A function of m MB has c = m/1769 cores: below one core
+a batch takes t(1)/c; between one and two t(1)·c^log₂(t(2)/t(1)), which is right at both. Memory ends at the 3,008 MB of the
+paper's day. A machine is the share of a c5.4xlarge that has two cores, at an eighth of its price, which is also what c5.large
+costs; it serves two minutes after it was asked for.
+
+**Objectives.** P95 within 800 ms, in which batches of eight have room, and within 150 ms, which is strict; under W14 P99, as in
+the paper's Figure 16.
+
+How it went over time: of each minute the rate, latencies and instances, and of all latencies how many exceed what.
+
+Instances are the machines that are held, on average over the minute; of calls, how many are under way at once.
+
+What BATCH and each of its baselines do to the same arrivals.
 
     rows = side_by_side(Demand(times_s, begin_s=3600.0), supply, Objective(0.5, 95.0))
 
@@ -20,30 +40,343 @@ begin at once, as in the paper. A request that nobody answered has infinite late
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.batch_baselines.minutes import MINUTE_S, minutes_in, under_way
-from benchmarks.batch_baselines.values import HOUR_S, Demand, Objective, Row, Served, Supply, Vector
+from benchmarks.buffer import PUBLISHED_BURSTY
+from benchmarks.programs import ROOT
 from gnomon_core.errors import bad_request
-from gnomon_core.profiles import LatencyTable
+from gnomon_core.profiles import LatencyTable, ModelProfile
 from gnomon_core.settings import ScaleSettings, Settings
+from gnomon_core.units import MB_PER_CORE
 from gnomon_planner.billing import PerCall
+from gnomon_planner.costs import EC2, LAMBDA, HeldPrice, LambdaPrice
 from gnomon_planner.fit import fit
+from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
-from gnomon_planner.plans import Plan, Space
+from gnomon_planner.plans import Plan, Size, Space
 from gnomon_planner.replay import buffered
 from gnomon_planner.samples import of_counts, of_times
 from gnomon_planner.vanilla import cherry_picked, largest
+from gnomon_simulator.arrivals import from_trace, markov_arrivals
+from gnomon_simulator.events import stream
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.results import INSTANCE, OK, FunctionResult
 from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
+from gnomon_simulator.traces import read_trace
+
+MINUTE_S = 60.0
+RATIOS = tuple(number / 10.0 for number in range(31))
+"""Of the SLO, 0 to 3: where the share of the requests that take longer is kept."""
+Vector = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """One minute by arrivals. A latency is None where nothing came, or where so many were never answered."""
+
+    rate_rps: float
+    median_s: float | None
+    p99_s: float | None
+    instances: float
+
+
+def minutes_of(arrived_s: Vector, latency_s: Vector, instances: Sequence[float]) -> tuple[Minute, ...]:
+    """Of every minute of the arrivals (from second 0), as many as there are `instances` for."""
+    edges = np.searchsorted(arrived_s, [MINUTE_S * number for number in range(len(instances) + 1)])
+    return tuple(
+        Minute(
+            _short((last - first) / MINUTE_S),
+            _latency(latency_s[first:last], 50.0),
+            _latency(latency_s[first:last], 99.0),
+            _short(each),
+        )
+        for first, last, each in zip(edges, edges[1:], instances, strict=False)
+    )
+
+
+def minutes_in(arrived_s: Vector) -> int:
+    """How many minutes hold all of these arrivals."""
+    return int(arrived_s[-1] // MINUTE_S) + 1
+
+
+def under_way(begun_s: Vector, taken_s: Vector, count: int) -> list[float]:
+    """Calls at once in each minute, on average; a call counts in the minute in which it begins.
+
+    Example: 120 calls of half a second that begin in one minute are 1 at once.
+    """
+    numbers = np.minimum((begun_s // MINUTE_S).astype(int), count - 1)
+    busy: Vector = np.bincount(numbers, weights=taken_s, minlength=count)[:count] / MINUTE_S
+    return [float(one) for one in busy]
+
+
+def exceeding(latency_s: Vector, slo_s: float) -> tuple[float, ...]:
+    """The share of the requests that take longer than each of `RATIOS` × the SLO."""
+    ascending = np.sort(latency_s)
+    above = len(ascending) - np.searchsorted(ascending, [ratio * slo_s for ratio in RATIOS], side="right")
+    return tuple(float(one) for one in above / len(ascending))
+
+
+def to_csv(runs: Iterable[tuple[str, str, Sequence[Minute]]]) -> str:
+    """A line a minute of each case and name."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(("case", "name", "minute", *(field.name for field in fields(Minute))))
+    for case, name, minutes in runs:
+        for number, minute in enumerate(minutes):
+            lines.writerow((case, name, number, *asdict(minute).values()))
+    return text.getvalue()
+
+
+def from_csv(text: str) -> dict[tuple[str, str], list[Minute]]:
+    """The minutes by case and name."""
+    found: dict[tuple[str, str], list[Minute]] = {}
+    for row in csv.DictReader(io.StringIO(text)):
+        values = (float(row[field.name]) if row[field.name] else None for field in fields(Minute))
+        found.setdefault((row["case"], row["name"]), []).append(Minute(*values))  # type: ignore[arg-type]
+    return found
+
+
+def _latency(latency_s: Vector, percent: float) -> float | None:
+    """By the nearest rank, as the rows have it."""
+    if not len(latency_s):
+        return None
+    found = float(np.sort(latency_s)[max(0, math.ceil(percent / 100.0 * len(latency_s) - 1e-9) - 1)])
+    return None if found == math.inf else _short(found)
+
+
+def _short(value: float) -> float:
+    """Five digits: the file is to be read, and to be small."""
+    return float(f"{value:.5g}")
+
+
+HOUR_S = 3600.0
+PER_MILLION = 1e6
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Ascending arrivals in seconds; those before `begin_s` are history. With `bin_s` only counts in such bins were recorded."""
+
+    times_s: Vector
+    begin_s: float
+    bin_s: float | None = None
+
+    @property
+    def judged_s(self) -> Vector:
+        """Those that are judged, from second 0."""
+        found: Vector = self.times_s[np.searchsorted(self.times_s, self.begin_s) :] - self.begin_s
+        return found
+
+    @property
+    def known_rps(self) -> float:
+        """The mean rate of the last hour of the history."""
+        length_s = min(HOUR_S, self.begin_s)
+        return len(self.between(self.begin_s - length_s, self.begin_s)) / length_s
+
+    def between(self, since_s: float, until_s: float) -> Vector:
+        """The arrivals of a stretch."""
+        first, last = np.searchsorted(self.times_s, [since_s, until_s])
+        found: Vector = self.times_s[first:last]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """What can be bought: calls of functions of these sizes, and machines, which serve `start_s` after they are asked for."""
+
+    functions: tuple[Size, ...]
+    price: LambdaPrice
+    machine: Size
+    machine_price: HeldPrice
+    start_s: float
+
+    @property
+    def usd_per_machine_s(self) -> float:
+        """What holding a machine for a second costs."""
+        return self.machine_price.per_second(self.machine.cores, self.machine.memory_mb)
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """P`percent` within `slo_s`."""
+
+    slo_s: float
+    percent: float
+
+    def late(self, latency_s: Vector) -> float:
+        """The share of the requests that were not in time."""
+        return float((latency_s > self.slo_s * (1.0 + ROUNDING)).mean())
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What one of them did.
+
+    Each judged request's arrival and latency, infinite without an answer; dollars in all; and of each minute its instances.
+    """
+
+    name: str
+    arrived_s: Vector
+    latency_s: Vector
+    instances: Sequence[float]
+    usd: float
+    batch: float
+    machines: float
+    on_demand: float
+    said: str
+
+    def row(self, objective: Objective) -> Row:
+        """The figures."""
+        ascending = np.sort(self.latency_s)
+        return Row(
+            self.name,
+            len(ascending),
+            objective.late(ascending),
+            _percentile(ascending, objective.percent),
+            _percentile(ascending, 50.0),
+            self.usd / len(ascending) * PER_MILLION,
+            self.batch,
+            self.machines,
+            self.on_demand,
+            self.said,
+            exceeding(self.latency_s, objective.slo_s),
+            minutes_of(self.arrived_s, self.latency_s, self.instances),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One side by side with the others. `late` and `on_demand` are shares of the requests, `machines` and `batch` means.
+
+    `ccdf` is the share of the requests that take longer than each of `minutes.RATIOS` × the SLO.
+    """
+
+    name: str
+    requests: int
+    late: float
+    percentile_s: float
+    median_s: float
+    usd_per_million: float
+    batch: float
+    machines: float
+    on_demand: float
+    said: str
+    ccdf: tuple[float, ...]
+    minutes: tuple[Minute, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as a document; a latency without end is None."""
+        return {key: None if value == math.inf else value for key, value in asdict(self).items()}
+
+    @staticmethod
+    def from_json(document: dict[str, Any]) -> Row:
+        """The row that `to_json` told."""
+        values: dict[str, Any] = {key: math.inf if value is None else value for key, value in document.items()}
+        minutes = tuple(Minute(**minute) for minute in document["minutes"])
+        return Row(**{**values, "ccdf": tuple(document["ccdf"]), "minutes": minutes})
+
+
+def _percentile(ascending: Vector, percent: float) -> float:
+    """By the nearest rank, so that a latency without end is one like any other."""
+    return float(ascending[max(0, math.ceil(percent / 100.0 * len(ascending) - ROUNDING) - 1)])
+
+
+TRACES = ROOT / "benchmarks" / "traces"
+TWITTER = TRACES / "twitter_may25_1s.csv.gz"
+AZURE = TRACES / "azure_functions_2019_invitro1350_day_1min.csv"
+PROFILE = ROOT / "profiles" / "resnet50.json"
+BURSTY = "W14"
+BURSTY_HOURS = 2.0
+HOURS = 3.0
+LONGEST = {"Twitter": 22.0, "Azure": 23.0}
+"""Full hours after the first."""
+SEED = 14
+MEMORIES_MB = (*range(512, 3008, 128), 3008)
+MACHINE, MACHINE_CORES, MACHINE_MB = "c5.4xlarge", 2, 4096.0
+START_S = 120.0
+BATCHES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A demand for so many hours after one hour of history, and what is asked for."""
+
+    demand: str
+    hours: float
+    objective: Objective
+
+    @property
+    def key(self) -> str:
+        """What it goes by."""
+        return f"{self.demand}, {self.hours:g} h, P{self.objective.percent:g} ≤ {self.objective.slo_s * 1e3:g} ms"
+
+
+def cases(*, quick: bool, hours: float = HOURS) -> list[Case]:
+    """What is compared over so many hours; --quick is a quarter of an hour of two demands."""
+    loose, strict, bursty = Objective(0.8, 95.0), Objective(0.15, 95.0), Objective(0.8, 99.0)
+    if quick:
+        return [Case("Twitter", 0.25, loose), Case(BURSTY, 0.25, bursty)]
+    days = [Case(name, min(hours, longest), objective) for name, longest in LONGEST.items() for objective in (loose, strict)]
+    return [*days, Case(BURSTY, min(hours, BURSTY_HOURS), bursty)]
+
+
+def demand_of(case: Case) -> Demand:
+    """Its arrivals, an hour of history before them."""
+    whole = _WHOLE[case.demand]
+    times_s = _arrivals(case.demand)
+    return Demand(times_s[times_s < HOUR_S + case.hours * HOUR_S], HOUR_S, whole)
+
+
+_WHOLE: Mapping[str, float | None] = {"Twitter": 1.0, "Azure": 60.0, BURSTY: None}
+"""The bins in which each was recorded; None: exactly."""
+
+
+@cache
+def _arrivals(name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    if name == BURSTY:
+        process = Map.from_json(json.loads(PUBLISHED_BURSTY.read_text(encoding="utf-8"))["synthetic_workload"][BURSTY])
+        count = math.ceil(process.rate_rps * HOUR_S * (1.0 + BURSTY_HOURS) * 1.2)
+        return markov_arrivals(process, count, np.random.default_rng(SEED))
+    path = {"Twitter": TWITTER, "Azure": AZURE}[name]
+    return np.array(from_trace(read_trace(path), stream(1, "arrivals")))
+
+
+@cache
+def supply(profile: Path = PROFILE) -> Supply:
+    """What is for sale."""
+    model = ModelProfile.from_json(json.loads(profile.read_text(encoding="utf-8")))
+    machine = Size(f"a share of {MACHINE} with {MACHINE_CORES} cores", MACHINE_MB, MACHINE_CORES, _row(model.whole, 2.0))
+    functions = tuple(
+        Size(f"{memory_mb} MB", memory_mb, memory_mb / MB_PER_CORE, _row(model.whole, memory_mb / MB_PER_CORE))
+        for memory_mb in MEMORIES_MB
+    )
+    return Supply(functions, LAMBDA["x86"], machine, EC2[MACHINE].held(), START_S)
+
+
+def _row(table: LatencyTable, cores: float) -> tuple[float, ...]:
+    """What batches take on a number of cores up to two that need not be whole."""
+    rows = []
+    for batch in range(1, BATCHES + 1):
+        one_s, two_s = table.at(1, batch), table.at(2, batch)
+        assert one_s is not None, "the profile has one core"
+        assert two_s is not None, "the profile has two cores"
+        rows.append(one_s / cores if cores <= 1.0 else one_s * cores ** math.log2(two_s / one_s))
+    return tuple(rows)
+
 
 TIMEOUTS = 49
 TARGETS = (0.5, 0.65, 0.8)

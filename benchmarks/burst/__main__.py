@@ -20,12 +20,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import gnomon
-from benchmarks.burst.load import Burst, able_rps, burst_for
 from benchmarks.burst.picture import Seen, draw, table
 from benchmarks.burst.seconds import by_second
-from benchmarks.burst.watch import Watch
-from benchmarks.pace import ROOT, step
-from benchmarks.programs import ended_well
+from benchmarks.burst.watch import Burst, Watch, able_rps, burst_for
+from benchmarks.programs import ROOT, ended_well, step
 from gnomon_core.profiles import ModelProfile
 from gnomon_simulator.replay import Plan, Target, replay_apart
 from gnomon_simulator.replay_report import Report

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.burst.load import Burst
-from benchmarks.burst.watch import Look
+from benchmarks.burst.watch import Burst, Look
 from gnomon_simulator.replay_report import SUCCESSES, Report
 from gnomon_simulator.results import percentile
 from gnomon_simulator.samples import Outcome

@@ -25,12 +25,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from benchmarks.kubernetes.pods import Pods, pods_on, prepared
-from benchmarks.pace import pace_of, pace_parser, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import ended_well, pace_of, pace_parser, step
 from benchmarks.report import Figure, write
-from benchmarks.shadow.models import CATALOG, StoredModel, first_share, named, samples_of, stored
+from benchmarks.shadow.models import CATALOG, StoredModel, at_quantile, counted, first_share, named, quantile, samples_of, stored
 from benchmarks.shadow.node import Place, Serving, started
-from benchmarks.shadow.samples import at_quantile, counted, quantile
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionSpec

@@ -17,12 +17,10 @@ import time
 from dataclasses import dataclass, field
 
 from benchmarks.kubernetes.pods import Ground, Pods, pods_on, prepared
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import Figure, write
-from benchmarks.shadow.models import StoredModel, stored
+from benchmarks.shadow.models import StoredModel, at_quantile, counted, stored
 from benchmarks.shadow.node import Serving
-from benchmarks.shadow.samples import at_quantile, counted
 
 MODEL, BATCH = "resnet50", 4
 ROUNDS, QUICK_ROUNDS = 12, 2

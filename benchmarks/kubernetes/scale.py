@@ -23,9 +23,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from benchmarks.kubernetes.controller import NAMESPACE, VERSION, spec
-from benchmarks.kubernetes.planes import Plane, booted
-from benchmarks.pace import ROOT, pace_of, pace_parser, step
-from benchmarks.programs import ProgramFailedError, ended_well
+from benchmarks.kubernetes.pods import Plane, booted
+from benchmarks.programs import ROOT, ProgramFailedError, ended_well, pace_of, pace_parser, step
 from benchmarks.report import Figure, measured, write
 from gnomon_platforms.kubernetes.objects.manifests import batch_token, deployment, disruption_budget, owned_by, service
 from gnomon_platforms.kubernetes.objects.names import DELETION_COST, INSTANCE_ANNOTATION, PORT

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import uv
 
-from benchmarks.pace import step
+from benchmarks.programs import step
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE.parent / ".environments"

@@ -8,9 +8,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.endpoint import Endpoint
 from benchmarks.peers.environments import HERE, python_of
-from benchmarks.programs import free_port, running
+from benchmarks.programs import Endpoint, free_port, running
 from benchmarks.workloads import body_of
 
 NAME = "mlserver"

@@ -26,12 +26,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.gnomon import MODELS
-from benchmarks.pace import QUICK_RESULTS, pace_of, pace_parser, step
-from benchmarks.programs import ended_well
-from benchmarks.regression.cells import BATCHES, MEMORIES_MB, Grid, Kept, Visit
-from benchmarks.regression.judging import figures, table
-from benchmarks.regression.measuring import Worker, measure
-from benchmarks.regression.quota import NoQuotaError, Quota
+from benchmarks.programs import QUICK_RESULTS, ended_well, pace_of, pace_parser, step
+from benchmarks.regression.cells import BATCHES, MEMORIES_MB, Grid, Kept, Visit, figures, table
+from benchmarks.regression.measuring import NoQuotaError, Quota, Worker, measure
 from benchmarks.report import processor, write
 from gnomon_core.packaging import jemalloc
 from gnomon_core.units import MB_PER_CORE

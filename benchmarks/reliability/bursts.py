@@ -26,10 +26,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from benchmarks import gnomon
-from benchmarks.endpoint import Endpoint
-from benchmarks.open_loop import lag_p99_ms, rows
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.load import lag_p99_ms, rows
+from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
 from benchmarks.report import Figure, measured, write
 from gnomon_simulator.arrivals import poisson
 from gnomon_simulator.replay import Plan, Target, replay_apart

@@ -31,8 +31,7 @@ import aiohttp
 import torch
 
 from benchmarks import gnomon
-from benchmarks.pace import QUICK_RESULTS, pace_of, pace_parser, step
-from benchmarks.programs import Program, ended_well, free_port
+from benchmarks.programs import QUICK_RESULTS, Program, ended_well, free_port, pace_of, pace_parser, step
 from benchmarks.reliability.soak import comm, descendants, judged
 from benchmarks.report import Figure, write
 from gnomon_profiler.extractor import Description, capture

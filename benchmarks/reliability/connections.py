@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gnomon
-from benchmarks.open_loop import capacity, settle
-from benchmarks.pace import ROOT, Pace, asked, step
-from benchmarks.programs import ended_well, free_port, running
+from benchmarks.load import capacity, settle
+from benchmarks.programs import ROOT, Pace, asked, ended_well, free_port, running, step
 from benchmarks.reliability import _clients as clients
 from benchmarks.report import Figure, measured, write
 

@@ -17,8 +17,7 @@ import time
 from collections.abc import Mapping
 
 from benchmarks import gnomon
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import Figure, measured, write
 
 FUNCTION, CLIENTS, LOAD_S = "sleep1", 10, 20.0

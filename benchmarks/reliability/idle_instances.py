@@ -16,10 +16,8 @@ import statistics
 import time
 
 from benchmarks import gnomon
-from benchmarks.endpoint import Endpoint
-from benchmarks.open_loop import lag_p99_ms, rows, send
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.load import lag_p99_ms, rows, send
+from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
 from benchmarks.report import Figure, measured, write
 from gnomon_simulator.replay_report import Report
 from gnomon_simulator.results import percentile

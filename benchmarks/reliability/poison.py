@@ -16,8 +16,7 @@ import threading
 from collections import Counter
 
 from benchmarks import gnomon
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import Figure, measured, write
 
 FUNCTION, CLIENTS, REQUESTS, EVERY = "picky", 64, 6400, 50

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import gnomon
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.reliability import _clients as clients
 from benchmarks.reliability.connections import BODY, PATH, port_of
 from benchmarks.report import Figure, measured, write

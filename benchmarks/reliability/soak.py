@@ -23,8 +23,7 @@ from pathlib import Path
 import aiohttp
 
 from benchmarks import gnomon
-from benchmarks.pace import QUICK_RESULTS, pace_of, pace_parser, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import QUICK_RESULTS, ended_well, pace_of, pace_parser, step
 from benchmarks.report import Figure, write
 
 NAME = "noop"

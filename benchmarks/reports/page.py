@@ -1,13 +1,30 @@
-"""The page: one HTML file that needs nothing beside it, legible on light and on dark."""
+"""The page: one HTML file that needs nothing beside it, legible on light and on dark.
+
+Sections: one figure of a paper, or one group of its claims, as it was found here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from benchmarks.reports.claims import VERDICTS, Claim
-from benchmarks.reports.sections import Section
+from benchmarks.reports.figures import Picture, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`name` is its place in the page; `text` says how it was measured, paragraph by paragraph."""
+
+    name: str
+    title: str
+    text: tuple[str, ...]
+    pictures: tuple[Picture, ...] = ()
+    tables: tuple[Table, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
 
 STYLE = Path(__file__).parent / "page.css"
 

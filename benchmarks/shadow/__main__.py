@@ -29,9 +29,6 @@ NAMES = (
     "remote",
     "memory",
     "kills",
-    "fuzz",
-    "fuzz_node",
-    "fuzz_remote",
     "asyfunc_cluster",
 )
 

@@ -11,13 +11,21 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.left_out import left_out, unless_missing
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
-from benchmarks.report import Figure, write
+from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.report import Figure, left_out, unless_missing, write
 from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
-from benchmarks.shadow.models import CATALOG, MEGABYTE, StoredModel, first_share, named, samples_of, share_of, stored
-from benchmarks.shadow.samples import at_quantile, in_mode
+from benchmarks.shadow.models import (
+    CATALOG,
+    MEGABYTE,
+    StoredModel,
+    at_quantile,
+    first_share,
+    in_mode,
+    named,
+    samples_of,
+    share_of,
+    stored,
+)
 from gnomon_runtime.pair.testing import Nursery, Task, change
 
 BATCH = 8

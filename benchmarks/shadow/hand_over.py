@@ -26,12 +26,10 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import as_instance, ended_well
+from benchmarks.programs import Pace, as_instance, asked, ended_well, step
 from benchmarks.report import Figure, write
 from benchmarks.shadow.instances import Cpus, two_cpus
-from benchmarks.shadow.models import MEGABYTE
-from benchmarks.shadow.samples import at_quantile
+from benchmarks.shadow.models import MEGABYTE, at_quantile
 from gnomon_coordinator.server import hand_over
 from gnomon_core import packets
 from gnomon_core.shared_memory import aligned

@@ -21,12 +21,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import Figure, write
-from benchmarks.shadow.models import first_share, stored
+from benchmarks.shadow.models import at_quantile, counted, first_share, stored
 from benchmarks.shadow.node import WARM_UPS, Node, Serving, started
-from benchmarks.shadow.samples import at_quantile, counted
 from gnomon_core.pairs import Pair
 
 MODEL = "efficientnet-lite0"

@@ -12,12 +12,10 @@ import asyncio
 import re
 from pathlib import Path
 
-from benchmarks.pace import Pace, asked
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well
 from benchmarks.report import Figure, measured, write
-from benchmarks.shadow.models import MEGABYTE, StoredModel, samples_of, stored
+from benchmarks.shadow.models import MEGABYTE, StoredModel, counted, samples_of, stored
 from benchmarks.shadow.node import Node, Serving, started
-from benchmarks.shadow.samples import counted
 from gnomon_runtime.measuring.measurements import held_bytes
 
 MODELS = ("resnet50", "inception_v3", "vgg16")

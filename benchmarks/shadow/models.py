@@ -1,10 +1,22 @@
-"""The models that are measured, captured once and kept, and parts of them by their share of the weights."""
+"""The models that are measured, captured once and kept, and parts of them by their share of the weights.
+
+A model's profile, measured in the same run as what it is compared with, by the Profiler itself.
+
+Medians and percentiles of samples, judged as `report` judges means: by the 95 % interval around them.
+
+The interval of a percentile needs no assumption about how the samples are distributed: it lies between two of the samples in
+order, those whose ranks a binomial count of samples below the percentile leaves with 2.5 % on each side. Where there are too few
+samples for a rank on one side, the smallest or largest sample takes its place.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+import math
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -12,13 +24,18 @@ import torch
 from torch import Tensor
 
 from benchmarks.gnomon import MODELS
-from benchmarks.pace import step
+from benchmarks.programs import step
+from benchmarks.report import Figure
 from gnomon_core.blocks import Layers
 from gnomon_core.interfaces import ModelEntry
+from gnomon_core.pairs import Pair, best_split, predicted_ms, split_seconds
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_profiler.add import ensure_model
+from gnomon_profiler.measuring.profiling import MAX_BATCH, Wishes, profile_model
+from gnomon_profiler.measuring.store import ProfileStore
 from gnomon_profiler.repository import DirectoryRepository
-from gnomon_runtime.pair.testing import Model
+from gnomon_runtime.pair.testing import Model, Task
 
 CATALOG = {
     "resnet50": "torchvision:resnet50",
@@ -138,3 +155,111 @@ def _read_layers(path: Path) -> Layers:
 def digest(rows: Tensor) -> str:
     """What tells answers apart that are not the same to the bit."""
     return hashlib.sha256(rows.contiguous().numpy().tobytes()).hexdigest()
+
+
+ONE_EACH = (1, 1)
+"""Cores of the Body and of the Shadow."""
+
+
+def measured_profile(model: StoredModel, repeats: int) -> ModelProfile:
+    """The model on one core, batches of 1 to 8."""
+    with tempfile.TemporaryDirectory(prefix="gnomon-benchmark-") as folder:
+        wishes = Wishes(cores=(1,), repeats=repeats)
+        profile, _ = profile_model(model.entry, ProfileStore(Path(folder)), wishes, lambda _: None)
+    worst = max(profile.spread.values())
+    step(f"{model.entry.name}: profiled, b = {MAX_BATCH} in {1e3 * whole_s(profile, MAX_BATCH):.0f} ms, spread up to {worst:.1%}")
+    return profile
+
+
+def whole_s(profile: ModelProfile, batch: int) -> float:
+    """What a Body with one core takes for a batch."""
+    return known(profile.whole.at(1, batch))
+
+
+def task_of(model: StoredModel, profile: ModelProfile, pair: Pair) -> Task:
+    """What a pair is told, as a platform with this profile tells it."""
+    return Task(model, pair.blocks, pair.split, predicted_ms(profile, pair))
+
+
+def best_pair(profile: ModelProfile, blocks: tuple[int, ...]) -> Pair:
+    """A Shadow with one core that holds these blocks, and the split that the profile finds best."""
+    return Pair(1, blocks, best_split(profile, ONE_EACH, blocks, MAX_BATCH))
+
+
+def predicted_s(profile: ModelProfile, blocks: tuple[int, ...], batch: int, shadow_samples: int) -> float:
+    """What the profile foretells of a batch (gnomon_core.pairs, Eq. 6)."""
+    return known(split_seconds(profile, ONE_EACH, profile.layers.runs(blocks), batch, shadow_samples))
+
+
+def known(seconds: float | None) -> float:
+    """A time that the profile must know."""
+    if seconds is None:
+        raise RuntimeError("the profile lacks what was measured for it")
+    return seconds
+
+
+_TAIL = 0.025
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that this share of the samples do not exceed, between two of them on the straight line.
+
+    Example: the 0.5 quantile of 1, 2, 4 is 2, that of 1, 2 is 1.5.
+    """
+    ordered = sorted(values)
+    at = share * (len(ordered) - 1)
+    below = math.floor(at)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (at - below) * (ordered[above] - ordered[below])
+
+
+def interval(values: Sequence[float], share: float) -> tuple[float, float]:
+    """The 95 % interval of a quantile.
+
+    Example: of the median of 10 samples, the second smallest and the second largest.
+    """
+    ordered = sorted(values)
+    count = len(ordered)
+    reached = 0.0
+    low, high = 0, count - 1
+    for below in range(count):
+        reached += math.comb(count, below) * share**below * (1 - share) ** (count - below)
+        # The quantile is below sample number `below`, counted from 0, where no more than so many samples are below it.
+        if reached <= _TAIL:
+            low = below
+        if reached >= 1 - _TAIL:
+            high = below
+            break
+    return ordered[low], ordered[high]
+
+
+def at_quantile(
+    key: str, values: Sequence[float], unit: str, *, share: float = 0.5, at_most: float | None = None, detail: str = ""
+) -> Figure:
+    """A quantile of samples as a figure; met or missed where the whole of its interval is on that side of the goal."""
+    value = quantile(values, share)
+    low, high = interval(values, share)
+    low, high = min(low, value), max(high, value)
+    said = f"{low:.4g} to {high:.4g} (95 %), {min(values):.4g} to {max(values):.4g} in {len(values)} runs"
+    detail = f"{said}; {detail}" if detail else said
+    if at_most is None:
+        return Figure(key, value, unit, detail=detail)
+    met = "met" if high <= at_most else "missed" if low > at_most else "not resolved"
+    return Figure(key, value, unit, at_most, "<=", met, detail)
+
+
+def counted(
+    key: str, value: float, unit: str, *, at_most: float | None = None, at_least: float | None = None, detail: str = ""
+) -> Figure:
+    """A figure that was counted, or measured once: on its goal's side or not."""
+    if at_most is not None:
+        return Figure(key, value, unit, at_most, "<=", "met" if value <= at_most else "missed", detail)
+    if at_least is not None:
+        return Figure(key, value, unit, at_least, ">=", "met" if value >= at_least else "missed", detail)
+    return Figure(key, value, unit, detail=detail)
+
+
+def in_mode(figures: Iterable[Figure], mode: str = "shared") -> list[Figure]:
+    """The figures, each with the weight mode that its instances were in: all on a node use one copy, or each has its own."""
+    said = f"weights {mode}"
+    return [replace(one, detail=f"{one.detail}; {said}" if one.detail else said) for one in figures]

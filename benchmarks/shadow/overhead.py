@@ -15,12 +15,10 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks import gnomon
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import Figure, measured, write
-from benchmarks.shadow.models import StoredModel, stored
+from benchmarks.shadow.models import StoredModel, in_mode, stored
 from benchmarks.shadow.node import Node, Serving, started
-from benchmarks.shadow.samples import in_mode
 from gnomon_core.interfaces import ModelEntry
 from gnomon_profiler.repository import DirectoryRepository
 

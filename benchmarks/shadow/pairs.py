@@ -16,13 +16,22 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import Figure, write
 from benchmarks.shadow.instances import Answer, Body, Cpus, ask_all, body_of, check, let_go, nursery, shadow_of, two_cpus
-from benchmarks.shadow.models import StoredModel, first_share, named, samples_of, stored
-from benchmarks.shadow.profiled import best_pair, measured_profile, predicted_s, task_of
-from benchmarks.shadow.samples import at_quantile, in_mode
+from benchmarks.shadow.models import (
+    StoredModel,
+    at_quantile,
+    best_pair,
+    first_share,
+    in_mode,
+    measured_profile,
+    named,
+    predicted_s,
+    samples_of,
+    stored,
+    task_of,
+)
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_runtime.pair.testing import Nursery, Task

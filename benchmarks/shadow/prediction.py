@@ -20,13 +20,21 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import Figure, measured, write
 from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
-from benchmarks.shadow.models import StoredModel, first_share, named, samples_of, stored
-from benchmarks.shadow.profiled import measured_profile, predicted_s, task_of
-from benchmarks.shadow.samples import counted, in_mode
+from benchmarks.shadow.models import (
+    StoredModel,
+    counted,
+    first_share,
+    in_mode,
+    measured_profile,
+    named,
+    predicted_s,
+    samples_of,
+    stored,
+    task_of,
+)
 from gnomon_autoscaler.policies.asyfunc.pairing import block_sets
 from gnomon_core.blocks import Layers
 from gnomon_core.pairs import Pair

@@ -15,12 +15,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import Figure, write
-from benchmarks.shadow.models import StoredModel, first_share, stored
+from benchmarks.shadow.models import StoredModel, at_quantile, counted, first_share, quantile, stored
 from benchmarks.shadow.node import Node, Serving, started
-from benchmarks.shadow.samples import at_quantile, counted, quantile
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
 

@@ -28,15 +28,24 @@ from typing import NoReturn
 from torch import Tensor
 
 from benchmarks.gnomon import MODELS
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import as_instance, ended_well
+from benchmarks.programs import Pace, as_instance, asked, ended_well, step
 from benchmarks.report import Figure, write
 from benchmarks.shadow.hand_over import GOAL_MS_PER_MB, SETTLE_S, SIZES_MB, STAMPS, Ends, sampled
 from benchmarks.shadow.instances import Answer, Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
-from benchmarks.shadow.models import MEGABYTE, StoredModel, first_share, samples_of, stored
+from benchmarks.shadow.models import (
+    MEGABYTE,
+    ONE_EACH,
+    StoredModel,
+    at_quantile,
+    first_share,
+    in_mode,
+    known,
+    measured_profile,
+    quantile,
+    samples_of,
+    stored,
+)
 from benchmarks.shadow.pairs import BATCHES, SHARE, WARM_UPS
-from benchmarks.shadow.profiled import ONE_EACH, known, measured_profile
-from benchmarks.shadow.samples import at_quantile, in_mode, quantile
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.shared_memory import aligned

@@ -14,13 +14,21 @@ compared with the Body's alone.
 
 from __future__ import annotations
 
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import Figure, write
 from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
-from benchmarks.shadow.models import StoredModel, first_share, named, samples_of, stored
-from benchmarks.shadow.profiled import known, measured_profile, whole_s
-from benchmarks.shadow.samples import at_quantile, in_mode
+from benchmarks.shadow.models import (
+    StoredModel,
+    at_quantile,
+    first_share,
+    in_mode,
+    known,
+    measured_profile,
+    named,
+    samples_of,
+    stored,
+    whole_s,
+)
 from gnomon_core.pairs import Pair, best_splits, pair_seconds, together
 from gnomon_core.profiles import ModelProfile
 from gnomon_runtime.pair.testing import Child, Nursery, Task

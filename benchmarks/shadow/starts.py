@@ -21,13 +21,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import Figure, write
-from benchmarks.shadow import reclaim
-from benchmarks.shadow.models import MEGABYTE, StoredModel, first_blocks, largest_blocks, stored
-from benchmarks.shadow.node import Node, Serving, started
-from benchmarks.shadow.samples import at_quantile, in_mode
+from benchmarks.shadow.models import MEGABYTE, StoredModel, at_quantile, first_blocks, in_mode, largest_blocks, stored
+from benchmarks.shadow.node import Node, Serving, reclaim_figures, started
 from gnomon_core.pairs import Pair
 
 MODEL = "resnet50"
@@ -81,7 +78,7 @@ async def measure(model: StoredModel, pace: Pace) -> list[Figure]:
     seen |= {f"burst, number {number}": starts for number, starts in bursts.items()}
     seen |= {f"{FORKED_BURST}, number {number}": starts for number, starts in forked.items()}
     pair = Pair(1, blocks_of(model, SIZES_MB[0]), SPLIT)
-    return figures_of(seen, private, bodies_ms) + await reclaim.figures(model, pair, pace.starts)
+    return figures_of(seen, private, bodies_ms) + await reclaim_figures(model, pair, pace.starts)
 
 
 async def one_by_one(node: Node, model: StoredModel, count: int, weight_mode: str = "shared") -> list[Start]:

@@ -17,18 +17,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.kept import Kept
-from benchmarks.pace import pace_of, pace_parser, step
-from benchmarks.programs import ended_well
-from benchmarks.report import table, write
-from benchmarks.twitter_day import days, hindsight
-from benchmarks.twitter_day.cases import CASES, HOURS, Case, of_hour
+from benchmarks.programs import ended_well, pace_of, pace_parser, step
+from benchmarks.report import Kept, table, write
+from benchmarks.twitter_day import days
+from benchmarks.twitter_day.days import CASES, HOURS, Case, of_hour
 from benchmarks.twitter_day.judged import document_of, figures_of
 
 BUFFER = ("planner/gnomon_planner/replay.py", "planner/gnomon_planner/costs.py")
 HERE = "benchmarks/twitter_day/"
-DAY_SOURCES = (*BUFFER, "planner", "autoscaler/gnomon_autoscaler/policies/batch", f"{HERE}cases.py", f"{HERE}days.py")
-HINDSIGHT_SOURCES = (*BUFFER, f"{HERE}cases.py", f"{HERE}hindsight.py")
+DAY_SOURCES = (*BUFFER, "planner", "autoscaler/gnomon_autoscaler/policies/batch", f"{HERE}days.py")
+HINDSIGHT_SOURCES = (*BUFFER, f"{HERE}days.py")
 
 
 def day_of(case: Case, mode: str, hours: Sequence[int], kept: Kept) -> list[dict[str, Any]]:
@@ -53,7 +51,7 @@ def cheapest_of(case: Case, hours: Sequence[int], kept: Kept) -> list[dict[str, 
         plan = kept.get(key)
         if plan is None:
             step(f"{key}: the cheapest plan")
-            plan = asdict(hindsight.cheapest(case, of_hour(hour)))
+            plan = asdict(days.cheapest(case, of_hour(hour)))
             kept.keep(key, plan)
         found.append(plan)
     return found

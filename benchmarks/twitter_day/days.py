@@ -1,8 +1,30 @@
-"""The day under the policy: it is shown what arrives, second by second in virtual time, and its plans are carried out at once.
+"""What the day is asked for: two ways to pay with service times for each, and three objectives; and its arrivals.
+
+**Arrivals.** The trace has counts of 100 ms; requests are uniform within their bin, from a seed. The policy counts per second, so
+that it sees nothing of how they were drawn.
+
+**Lambda.** Each call pays for its milliseconds of 1,769 MB and a fee (`gnomon_planner.costs`), instances are unlimited. A batch
+of k takes 28 + 12k ms, decision 20's example.
+
+**Held.** Instances of one core are paid for as long as they are held, and a batch of k takes 150 + 50k ms, decision 22's. Their
+number is the 99.9 % quantile of concurrent batches, a whole one: where there are six, one more is 17 %.
+
+The day under the policy: it is shown what arrives, second by second in virtual time, and its plans are carried out at once.
 
 It is the very policy that functions name, asked once a second as it is live; an instance serves `START_S` after it was asked for.
 Beside it stands the same policy with its test for changes left out, so that a plan holds for an hour. Every request then goes
 through the buffer whose (B, T) changes when the policy says so and, where instances are held, through as many as there were.
+
+The cheapest plan of an hour by those who know all of its requests: each candidate is run event by event.
+
+B is every batch up to the largest, T goes up to twice the SLO in steps of 1/200 of the SLO, where instances are held of 1/50. The
+number of those is the 99.9 % quantile of concurrent batches of that very run, and batches wait for one of so many. The cheapest
+plan is the one with the least cost of those that have the percentile within the SLO. It is fixed for the hour.
+
+Running all of some 10,000 combinations would take minutes an hour. For one B a longer T makes batches larger and requests later:
+cost falls and the percentile rises, but for the luck of single batches. So for each B the longest T that holds is found by
+bisection, and its neighbours within `NEAR` steps on either side are run as well. A B whose full batches alone would cost more
+than what has been found is passed over. A test runs all of a smaller space and comes to the same plan.
 """
 
 from __future__ import annotations
@@ -11,10 +33,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from benchmarks.twitter_day.cases import HOUR_S, INSTANCE_MB, LOOK_S, PERCENT, Case, arrivals, counted, is_met
 from gnomon_autoscaler.policies.batch.policy import Batch
 from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_autoscaler.runner import state_from_json, state_to_json
@@ -22,8 +45,115 @@ from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.interfaces import ScalingPolicy
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import History, Observation, PolicyState, SetBufferPlan
-from gnomon_core.settings import Settings
-from gnomon_planner.replay import Bounds, Indices, Vector, instance_waits, rebuffered
+from gnomon_core.settings import ScaleSettings, Settings
+from gnomon_planner.costs import HELD, LAMBDA
+from gnomon_planner.replay import Bounds, Indices, Vector, buffered, busy_quantile, instance_waits, rebuffered
+from gnomon_simulator.arrivals import from_trace
+from gnomon_simulator.events import stream
+from gnomon_simulator.traces import Trace, read_trace
+
+TRACE = Path(__file__).parent.parent / "traces" / "twitter_may25_100ms.csv.gz"
+HOUR_S = 3600.0
+HOURS = range(1, 23)
+"""The full hours that have one before them."""
+SEED = 1
+LOOK_S = 1.0
+MEMORY_MB = 1769
+INSTANCE_MB = 512
+PERCENT = 95.0
+ROUNDING = 1e-9
+"""Seconds: a request that is in time but for the last digit of a sum is in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A batch of k takes `fixed_ms` + k·`each_ms`; P95 is to be within `slo_ms`."""
+
+    paid: str
+    fixed_ms: float
+    each_ms: float
+    slo_ms: float
+    max_batch: int
+
+    @property
+    def key(self) -> str:
+        """What it goes by."""
+        return f"{self.paid}, {self.fixed_ms:g} + {self.each_ms:g}·k ms, {self.slo_ms:g} ms"
+
+    @property
+    def service_s(self) -> Vector:
+        """S_k."""
+        return (self.fixed_ms + self.each_ms * np.arange(1.0, self.max_batch + 1.0)) / 1e3
+
+    @property
+    def slo_s(self) -> float:
+        """The objective."""
+        return self.slo_ms / 1e3
+
+    @property
+    def held(self) -> bool:
+        """Whether instances are paid for, and not calls."""
+        return self.paid == "held"
+
+    @property
+    def settings(self) -> Settings:
+        """As a user would deploy it."""
+        return Settings(
+            autoscaler="batch", slo_s=self.slo_s, slo_percentile=PERCENT, max_batch=self.max_batch,
+            memory_mb=None if self.held else MEMORY_MB, scale=ScaleSettings(min=1, max=200),
+        )  # fmt: skip
+
+    def within(self, latency_s: Vector) -> float:
+        """The share of these requests that are in time."""
+        return float((latency_s <= self.slo_s + ROUNDING).mean())
+
+    def usd_of_calls(self, sizes: npt.NDArray[np.intp]) -> Vector:
+        """What batches of these sizes cost, each."""
+        return LAMBDA["x86"].per_call(MEMORY_MB, self.service_s)[sizes - 1]
+
+    @property
+    def usd_per_instance_s(self) -> float:
+        """What holding an instance for a second costs."""
+        return HELD.per_second(1.0, INSTANCE_MB)
+
+
+CASES = (
+    *(Case("Lambda", 28.0, 12.0, slo_ms, 32) for slo_ms in (200.0, 300.0, 500.0)),
+    *(Case("held", 150.0, 50.0, slo_ms, 16) for slo_ms in (500.0, 700.0, 1000.0)),
+)
+
+
+def is_met(within: float) -> bool:
+    """Whether the percentile is within the SLO where this share of the requests is."""
+    return within >= PERCENT / 100.0
+
+
+@cache
+def _trace() -> Trace:
+    return read_trace(TRACE)
+
+
+@cache
+def arrivals() -> Vector:
+    """When each request of the day came, in seconds."""
+    return np.array(from_trace(_trace(), stream(SEED, "arrivals")))
+
+
+@cache
+def counted() -> tuple[float, ...]:
+    """How many came, in bins as long as a look."""
+    trace = _trace()
+    each = round(LOOK_S / trace.bin_s)
+    whole = len(trace.counts) // each * each
+    return tuple(np.array(trace.counts[:whole]).reshape(-1, each).sum(axis=1).tolist())
+
+
+def of_hour(hour: int) -> Vector:
+    """The arrivals of one hour."""
+    times = arrivals()
+    first, last = np.searchsorted(times, [hour * HOUR_S, (hour + 1) * HOUR_S])
+    return times[first:last]
+
 
 START_S = 1.0
 KEEP = 60
@@ -133,3 +263,107 @@ def _judged(case: Case, said: tuple[int, int, float], requests: tuple[Vector, Ve
     usd = held * HOUR_S * case.usd_per_instance_s if case.held else float(case.usd_of_calls(sizes).sum())
     percentile_s = float(np.quantile(mine, PERCENT / 100.0, method="inverted_cdf"))
     return Hour(hour, len(mine), case.within(mine), percentile_s, usd / len(mine), plans, float(sizes.mean()), held)
+
+
+STEPS = {"Lambda": 200, "held": 50}
+REACH = 2
+NEAR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Cheapest:
+    """A plan for an hour and what came of it; `met` is False where no plan holds, then it is the one with the most within."""
+
+    batch: int
+    timeout_s: float
+    instances: int
+    within: float
+    usd_per_request: float
+    mean_batch: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the percentile is within the SLO."""
+        return is_met(self.within)
+
+
+def ran(case: Case, times: Vector, batch: int, timeout_s: float) -> Cheapest:
+    """One plan on these arrivals."""
+    run = buffered(times, batch, timeout_s)
+    sizes = run.sizes[run.first]
+    latency_s, instances = run.latency_s(case.service_s), 0
+    if case.held:
+        begin_s = float(np.floor(times[0] / HOUR_S) * HOUR_S)
+        sent_s, service_s = times[run.first] + run.wait_s[run.first], case.service_s[sizes - 1]
+        instances = busy_quantile(sent_s, service_s, (begin_s, begin_s + HOUR_S))
+        latency_s = latency_s + np.repeat(instance_waits(sent_s, service_s, ((begin_s, instances),)), sizes)
+    usd = instances * HOUR_S * case.usd_per_instance_s if case.held else float(case.usd_of_calls(sizes).sum())
+    return Cheapest(batch, timeout_s, instances, case.within(latency_s), usd / len(times), float(sizes.mean()))
+
+
+def cheapest(case: Case, times: Vector) -> Cheapest:
+    """The cheapest plan of all, by as few runs as it takes."""
+    timeouts_s = timeouts_of(case)
+    best: Cheapest | None = None
+    for batch in sorted(range(1, case.max_batch + 1), key=lambda batch: _least_usd(case, times, batch)):
+        if best is not None and best.met and _least_usd(case, times, batch) >= best.usd_per_request:
+            continue
+        for found in _front(case, times, batch, timeouts_s):
+            if best is None or _better(found, best):
+                best = found
+    assert best is not None
+    return best
+
+
+def every(case: Case, times: Vector, batches: Sequence[int], timeouts_s: Sequence[float]) -> Cheapest:
+    """The cheapest of so many, each of which is run."""
+    runs = [ran(case, times, batch, timeout_s) for batch in batches for timeout_s in timeouts_s]
+    best = runs[0]
+    for found in runs[1:]:
+        best = found if _better(found, best) else best
+    return best
+
+
+def timeouts_of(case: Case) -> tuple[float, ...]:
+    """T, from none to twice the SLO."""
+    steps = STEPS[case.paid]
+    return tuple(case.slo_s * step / steps for step in range(REACH * steps + 1))
+
+
+def _front(case: Case, times: Vector, batch: int, timeouts_s: Sequence[float]) -> list[Cheapest]:
+    """The runs around the longest timeout that holds."""
+
+    @cache
+    def at(step: int) -> Cheapest:
+        return ran(case, times, batch, timeouts_s[step])
+
+    if batch == 1:
+        return [at(0)]
+    last = _longest(lambda step: at(step).met, len(timeouts_s))
+    return [at(step) for step in range(max(0, last - NEAR), min(len(timeouts_s), last + NEAR + 1))]
+
+
+def _longest(holds: Callable[[int], bool], count: int) -> int:
+    """The last step that holds, if all before it do; 0 where none does."""
+    low, high = 0, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _least_usd(case: Case, times: Vector, batch: int) -> float:
+    """What a request costs at least with batches of up to `batch`: were all of them as large as pays best."""
+    sizes = np.arange(1, batch + 1)
+    if case.held:
+        busy_s = len(times) * float((case.service_s[:batch] / sizes).min())
+        return float(np.ceil(busy_s / HOUR_S - ROUNDING)) * HOUR_S * case.usd_per_instance_s / len(times)
+    return float((case.usd_of_calls(sizes) / sizes).min())
+
+
+def _better(one: Cheapest, other: Cheapest) -> bool:
+    if one.met != other.met:
+        return one.met
+    if not one.met:
+        return one.within > other.within
+    return one.usd_per_request < other.usd_per_request

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.report import Figure
-from benchmarks.twitter_day.cases import HOURS, PERCENT, SEED, Case, is_met
+from benchmarks.twitter_day.days import HOURS, PERCENT, SEED, Case, is_met
 
 HOURS_GOAL, COST_GOAL, BATCH_GOAL, BATCH_SHARE = 21, 1.1, 4, 0.5
 MODES = ("on_change", "hourly")

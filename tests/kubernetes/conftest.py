@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from benchmarks.kubernetes.planes import booted
+from benchmarks.kubernetes.pods import booted
 from deploy.test_cluster import build
 from deploy.test_cluster.clusters import Cluster, reached, until
 from deploy.test_cluster.settings import folders, image

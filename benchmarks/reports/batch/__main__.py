@@ -16,36 +16,33 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.pace import ROOT
-from benchmarks.programs import ended_well
+from benchmarks.programs import ROOT, ended_well
 from benchmarks.report import interpreter, machine
 from benchmarks.reports.batch import accuracy, days, host, published, sensitivity, services, vanilla
 from benchmarks.reports.batch.sections import accuracy as of_accuracy
-from benchmarks.reports.batch.sections import budget, cost, following, intensity, others, planning, service_times
-from benchmarks.reports.batch.sections import sensitivity as of_sensitivity
+from benchmarks.reports.batch.sections import arrivals, comparisons, cost
 from benchmarks.reports.batch.setting import QUICK, THOROUGH, Setting
-from benchmarks.reports.listing import renewed
-from benchmarks.reports.report import Report, sections_of
-from benchmarks.reports.steps import Store
+from benchmarks.reports.claims import renewed
+from benchmarks.reports.report import Report, Store, sections_of
 
 FOLDER = ROOT / ".cache" / "reports" / "batch"
 QUICK_FOLDER = ROOT / ".cache" / "reports" / "batch-quick"
 STEPS = (services.steps, vanilla.steps, sensitivity.steps, host.steps, accuracy.steps, days.steps)
 SECTIONS = (
-    following.section,
-    of_sensitivity.section,
-    planning.section,
-    intensity.section,
-    service_times.section,
+    arrivals.following,
+    of_accuracy.sensitivity,
+    arrivals.planning,
+    arrivals.intensity,
+    of_accuracy.service_times,
     of_accuracy.synthetic,
     of_accuracy.real,
     cost.cheapest,
     cost.parameters,
-    budget.section,
-    others.machines,
-    others.mark,
-    others.bursts,
-    others.section,
+    cost.budget,
+    comparisons.machines,
+    comparisons.mark,
+    comparisons.bursts,
+    comparisons.others,
 )
 TITLE = "BATCH, measured again"
 ABOUT = (

@@ -21,7 +21,7 @@ from benchmarks.reports.batch import demand, replay, services
 from benchmarks.reports.batch.replay import off, served
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import PAPER_MB, Setting
-from benchmarks.reports.steps import Results, Step
+from benchmarks.reports.report import Results, Step
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.latency import ExactLatency, Latency, ServiceTimes
 from gnomon_planner.maps import Map

@@ -19,7 +19,7 @@ from benchmarks.reports.batch import demand, replay, services
 from benchmarks.reports.batch.replay import served
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import LARGEST_MB, Setting
-from benchmarks.reports.steps import Results, Step
+from benchmarks.reports.report import Results, Step
 from gnomon_core import prices
 from gnomon_planner.billing import PerCall
 from gnomon_planner.costs import LAMBDA, LambdaPrice

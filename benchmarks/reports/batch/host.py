@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import gnomon_planner
-from benchmarks.pace import ROOT
+from benchmarks.programs import ROOT
 from benchmarks.report import machine
 from benchmarks.reports.batch import demand, hosted
 from benchmarks.reports.batch.setting import Setting
-from benchmarks.reports.steps import Results, Step
+from benchmarks.reports.report import Results, Step
 
 HOURS = 3
 QUICK_S = 300

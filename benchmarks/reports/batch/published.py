@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from benchmarks.reports.batch.sections import comparisons, cost, service_times
+from benchmarks.reports.batch.sections import accuracy, comparisons, cost
 from benchmarks.reports.claims import Claim
-from benchmarks.reports.measured import Measured
+from benchmarks.reports.figures import Measured
 
 READ = ("regression", "twitter_day", comparisons.BENCHMARK)
 
@@ -12,7 +12,7 @@ READ = ("regression", "twitter_day", comparisons.BENCHMARK)
 def claims() -> list[Claim]:
     """Those of the regression, of the Twitter day planned anew, and of BATCH beside comparisons."""
     regression, twitter, beside = (Measured(name) for name in READ)
-    return [service_times.regressed(regression), cost.replanned(twitter), *comparisons.claims(beside)]
+    return [accuracy.regressed(regression), cost.replanned(twitter), *comparisons.claims(beside)]
 
 
 def facts() -> dict[str, str]:

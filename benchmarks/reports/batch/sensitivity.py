@@ -16,7 +16,7 @@ import gnomon_simulator
 from benchmarks.reports.batch import demand, services
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import LARGEST_MB, Setting
-from benchmarks.reports.steps import Results, Step
+from benchmarks.reports.report import Results, Step
 from gnomon_core import prices
 from gnomon_planner.costs import LAMBDA
 from gnomon_planner.replay import buffered

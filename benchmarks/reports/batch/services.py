@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.pace import ROOT
+from benchmarks.programs import ROOT
 from benchmarks.report import machine
 from benchmarks.reports.batch import service_process
 from benchmarks.reports.batch.setting import APPLICATIONS, MB_PER_CPU, Application, Setting
-from benchmarks.reports.steps import Results, Step
+from benchmarks.reports.report import Results, Step
 from gnomon_core.packaging import FOR_LIBRARIES
 from gnomon_planner.plans import Size
 from gnomon_planner.spread import of_runs

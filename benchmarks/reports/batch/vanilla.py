@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.reports.batch import demand, services
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import LARGEST_MB, Setting
-from benchmarks.reports.steps import Results, Step
+from benchmarks.reports.report import Results, Step
 
 APPLICATION = "Inception-v4"
 HOURS = (5, 6, 7)

@@ -7,11 +7,25 @@ import numpy as np
 import pytest
 
 from benchmarks.batch_baselines import __main__ as batch_baselines
-from benchmarks.batch_baselines.baselines import NAMES, served, side_by_side
-from benchmarks.batch_baselines.cases import BATCHES, MEMORIES_MB, cases, demand_of, supply
-from benchmarks.batch_baselines.minutes import RATIOS, from_csv, to_csv
-from benchmarks.batch_baselines.values import Demand, Objective, Row, Served, Supply
-from benchmarks.pace import QUICK_RESULTS
+from benchmarks.batch_baselines.baselines import (
+    BATCHES,
+    MEMORIES_MB,
+    NAMES,
+    RATIOS,
+    Demand,
+    Objective,
+    Row,
+    Served,
+    Supply,
+    cases,
+    demand_of,
+    from_csv,
+    served,
+    side_by_side,
+    supply,
+    to_csv,
+)
+from benchmarks.programs import QUICK_RESULTS
 from gnomon_core.errors import GnomonError
 from gnomon_planner.costs import LAMBDA, HeldPrice
 from gnomon_planner.maps import Map

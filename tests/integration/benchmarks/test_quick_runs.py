@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pace import QUICK_RESULTS, ROOT
+from benchmarks.programs import QUICK_RESULTS, ROOT
 from benchmarks.shadow.__main__ import NAMES, module_of
 
 pytestmark = pytest.mark.torch
 LIMIT_S = 540
 SLOW = pytest.mark.slow
-QUICK = ("fuzz_node",)
+FUZZERS = {"pair": "shadow_fuzz", "node": "shadow_fuzz_node", "remote": "shadow_fuzz_remote"}
+QUICK = ("node",)
 CLUSTER, READINGS = "asyfunc_cluster", "asyfunc_readings"
 
 # For each benchmark, patterns of which every one is the key of some figure; one that is not here has figures at least.
@@ -47,9 +48,13 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 
 def ran(module: str, arguments: Sequence[str] = ()) -> dict[str, str]:
-    """What each figure says of its goal, by its key, once the benchmark has run."""
+    """Whether each figure met its goal, by its key, after a quick run of the benchmark."""
+    return ran_as(f"benchmarks.{module}", module, arguments)
+
+
+def ran_as(program: str, module: str, arguments: Sequence[str] = ()) -> dict[str, str]:
     result_of(module).unlink(missing_ok=True)
-    command = [sys.executable, "-m", f"benchmarks.{module}", "--quick", *arguments]
+    command = [sys.executable, "-m", program, "--quick", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return figures_in(module)
@@ -67,14 +72,23 @@ def figures_in(module: str) -> dict[str, str]:
 
 
 @pytest.mark.timeout(LIMIT_S + 30)
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else SLOW) for name in NAMES if name != CLUSTER])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW) for name in NAMES if name != CLUSTER])
 def test_a_quick_run_has_the_figures_that_are_documented(name: str) -> None:
     module = module_of(name)
     figures = ran(module)
     for pattern in KEYS.get(module.replace(".", "_"), (".*",)):
         assert any(re.fullmatch(pattern, key) for key in figures), f"no {pattern!r} among {sorted(figures)}"
-    if "fuzz" in name or name == "kills":
+    if name == "kills":
         assert "missed" not in figures.values(), figures
+
+
+@pytest.mark.timeout(LIMIT_S + 30)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else SLOW) for name in FUZZERS])
+def test_hostile_messages_crash_and_hang_no_process(name: str) -> None:
+    figures = ran_as(f"tests.fuzz.{name}", FUZZERS[name])
+    for pattern in KEYS.get(FUZZERS[name], (".*",)):
+        assert any(re.fullmatch(pattern, key) for key in figures), f"no {pattern!r} among {sorted(figures)}"
+    assert "missed" not in figures.values(), figures
 
 
 @SLOW

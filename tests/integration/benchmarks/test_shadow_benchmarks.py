@@ -8,28 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pace import THOROUGH
+from benchmarks.programs import THOROUGH
 from benchmarks.report import Figure
-from benchmarks.shadow import (
-    curve,
-    fuzz_blocks,
-    fuzz_coordinator,
-    fuzz_messages,
-    fuzz_remote,
-    memory,
-    models,
-    overhead,
-    pairs,
-    prediction,
-    starts,
+from benchmarks.shadow import curve, memory, models, overhead, pairs, prediction, starts
+from benchmarks.shadow.models import (
+    StoredModel,
+    at_quantile,
+    counted,
+    first_blocks,
+    first_share,
+    interval,
+    largest_blocks,
+    named,
+    quantile,
+    share_of,
 )
-from benchmarks.shadow.models import StoredModel, first_blocks, first_share, largest_blocks, named, share_of
-from benchmarks.shadow.samples import at_quantile, counted, interval, quantile
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.pairs import Pair
 from gnomon_core.signature import ModelSignature
 from gnomon_runtime.pair.headers import Kind, Message, NonsenseError, Row, decode, encode
+from tests.fuzz.coordinator import fuzz_blocks, fuzz_coordinator
+from tests.fuzz.pair import fuzz_messages
+from tests.fuzz.remote import fuzz_streams
 from tests.made_up_models import BlockPlan, made_up_profile
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
@@ -171,21 +172,21 @@ def test_a_tensor_without_elements_may_not_claim_axes_of_any_length() -> None:
 
 def test_a_few_hundred_hostile_messages_change_nothing() -> None:
     cases: Counter[str] = Counter()
-    fuzz_messages.fuzz_messages(random.Random(3), 500, cases)
+    fuzz_messages(random.Random(3), 500, cases)
     assert cases.total() == 500
     assert len(cases) == 2, "some are read and some refused"
-    fuzz_coordinator.fuzz_coordinator(random.Random(3), 300, cases)
+    fuzz_coordinator(random.Random(3), 300, cases)
     assert cases.total() >= 500 + 300 / 4, "of up to four messages of an instance the first one always arrives"
 
 
 def test_shadows_that_claim_any_blocks_change_nothing() -> None:
     cases: Counter[str] = Counter()
-    fuzz_blocks.fuzz_blocks(random.Random(3), 200, cases)
+    fuzz_blocks(random.Random(3), 200, cases)
     assert cases.total() >= 200
 
 
 def test_a_few_hundred_hostile_streams_are_read_or_refused() -> None:
     cases: Counter[str] = Counter()
-    fuzz_remote.fuzz_streams(random.Random(3), 400, cases)
+    fuzz_streams(random.Random(3), 400, cases)
     assert cases.total() == 400
     assert len(cases) == 3, "some are read, some refused and some never complete"

@@ -11,7 +11,7 @@ import pytest
 from kubernetes import client
 from urllib3.exceptions import HTTPError
 
-from benchmarks.kubernetes.planes import Plane, booted
+from benchmarks.kubernetes.pods import Plane, booted
 from deploy.test_cluster import build
 from deploy.test_cluster.clusters import Cluster, reached, until
 from tests.kubernetes.openfaas.kubelet import Kubelet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 
-from benchmarks.kubernetes.elections import chain
+from benchmarks.kubernetes.leader import chain
 from deploy.test_cluster.clusters import Cluster
 
 ROUNDS = 3

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
-from benchmarks.kubernetes.planes import Plane, booted
+from benchmarks.kubernetes.pods import Plane, booted
 from deploy.test_cluster import build
 from deploy.test_cluster.clusters import Cluster, reached
 from gnomon_platforms.knative.ingress.backends import Endpoint, GatewayPlace

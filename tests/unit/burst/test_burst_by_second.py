@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.burst.load import Burst
 from benchmarks.burst.picture import Seen, draw, table
 from benchmarks.burst.seconds import HEADING, by_second, seconds
-from benchmarks.burst.watch import Look, counted
+from benchmarks.burst.watch import Burst, Look, counted
 from gnomon_simulator.replay_report import Report
 from gnomon_simulator.samples import Outcome, Samples
 

@@ -7,8 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.asyfunc_cluster import SERIAL, cells_of, chosen_of, figures_of, hours_of, results_of, sweeps_of
-from benchmarks.cluster_cells import ABLATIONS, AS_PRINTED, BASELINES, READINGS, Cell, Outcome, Row, read_model
+from benchmarks.asyfunc_cluster import (
+    ABLATIONS,
+    AS_PRINTED,
+    BASELINES,
+    READINGS,
+    SERIAL,
+    Cell,
+    Outcome,
+    Row,
+    cells_of,
+    chosen_of,
+    figures_of,
+    hours_of,
+    read_model,
+    results_of,
+    sweeps_of,
+)
 
 VGG16 = Path(__file__).parents[3] / "profiles" / "vgg16.json"
 HOUR_S = 3600.0

@@ -8,9 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.regression.cells import BATCHES, MEMORIES_MB, TRAINED_VISITS, Grid, Kept, Times, Visit, cores_of, threads_of
-from benchmarks.regression.judging import figures, judged, table
-from benchmarks.regression.quota import Hierarchy, NoQuotaError, Quota, hierarchy_of
+from benchmarks.regression.cells import (
+    BATCHES,
+    MEMORIES_MB,
+    TRAINED_VISITS,
+    Grid,
+    Kept,
+    Times,
+    Visit,
+    cores_of,
+    figures,
+    judged,
+    table,
+    threads_of,
+)
+from benchmarks.regression.measuring import Hierarchy, NoQuotaError, Quota, hierarchy_of
 from gnomon_planner.service_time import SHARE
 
 IDENTITY = {"model": "m@1"}

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from benchmarks.batch_baselines.__main__ import MINUTES
-from benchmarks.batch_baselines.minutes import RATIOS, Minute, to_csv
-from benchmarks.reports.batch.sections import surges
-from benchmarks.reports.batch.sections.comparisons import COMPARISONS, Comparison, claims
-from benchmarks.reports.batch.sections.others import COLOURS, PARTS
-from benchmarks.reports.measured import Measured
+from benchmarks.batch_baselines.baselines import RATIOS, Minute, to_csv
+from benchmarks.reports.batch.sections import arrivals
+from benchmarks.reports.batch.sections.comparisons import COLOURS, COMPARISONS, PARTS, Comparison, claims
+from benchmarks.reports.figures import Measured
 
 CASES = {"Twitter": "Twitter, 1 h, P95 ≤ 800 ms", "Azure": "Azure, 1 h, P95 ≤ 150 ms", "W14": "W14, 1 h, P99 ≤ 800 ms"}
 
@@ -71,26 +70,26 @@ def test_every_claim_is_in_one_section() -> None:
 
 def test_a_long_day_is_shown_around_its_surge() -> None:
     flat = [50.0] * 100
-    assert surges.around_surge(flat[:40]) == range(40)
+    assert arrivals.around_surge(flat[:40]) == range(40)
     risen = [*flat, *[150.0] * 100]
-    shown = surges.around_surge(risen)
-    assert len(shown) == surges.SHOWN
-    assert shown.index(100) == surges.SHOWN // 3
+    shown = arrivals.around_surge(risen)
+    assert len(shown) == arrivals.SHOWN
+    assert shown.index(100) == arrivals.SHOWN // 3
     late = [*flat, *[150.0] * 8]
-    assert surges.around_surge(late)[-1] == len(late) - 1
+    assert arrivals.around_surge(late)[-1] == len(late) - 1
 
 
 def test_who_serves_a_surge_is_drawn_minute_by_minute() -> None:
     before, during = Minute(10.0, 0.1, 0.2, 1.0), Minute(90.0, 5.0, None, 3.0)
     runs = {"mark": [before] * 5 + [during] * 5, "batch": [before] * 10}
-    drawn = surges.over_time("fig3", "MArk beside BATCH.", runs, 0.8, COLOURS)
+    drawn = arrivals.over_time("fig3", "MArk beside BATCH.", runs, 0.8, COLOURS)
     assert all(text in drawn.svg for text in ("Arrivals", "P99 of each minute", "Machines held, or calls under way", "mark"))
     curves = {"W14": {who: [0.5] * len(RATIOS) for who in runs}}
-    assert "latency ÷ SLO" in surges.exceeding("ccdf", "How late.", curves, COLOURS).svg
+    assert "latency ÷ SLO" in arrivals.exceeding("ccdf", "How late.", curves, COLOURS).svg
 
 
 def test_minutes_are_read_where_they_were_kept(tmp_path: Path) -> None:
-    assert surges.minutes(tmp_path) == {}
+    assert arrivals.minutes(tmp_path) == {}
     minute = Minute(10.0, 0.1, None, 1.5)
     (tmp_path / MINUTES).write_text(to_csv([("Twitter, 1 h", "mark", [minute, minute]), ("Twitter, 1 h", "batch", [minute])]))
-    assert surges.minutes(tmp_path) == {"Twitter, 1 h": {"mark": [minute, minute], "batch": [minute]}}
+    assert arrivals.minutes(tmp_path) == {"Twitter, 1 h": {"mark": [minute, minute], "batch": [minute]}}

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.reports.batch import published
-from benchmarks.reports.claims import Claim, judged, unmeasured
-from benchmarks.reports.listing import listed, read, renewed
+from benchmarks.reports.claims import Claim, judged, listed, read, renewed, unmeasured
 
 COMMITTED = Path(__file__).parents[3] / "docs" / "figures" / "batch" / "claims.md"
 FACTS = {"Machine": "2 cores, 24 GiB", "Made": "2026-11-21 22:45 UTC"}

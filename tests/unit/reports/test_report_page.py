@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from benchmarks.reports.claims import Claim, counted, judged, unmeasured
-from benchmarks.reports.measured import Measured
-from benchmarks.reports.pictures import INK, SERIES, picture
+from benchmarks.reports.figures import INK, SERIES, Measured, picture, table
+from benchmarks.reports.page import Section
 from benchmarks.reports.report import Report
-from benchmarks.reports.sections import Section
-from benchmarks.reports.tables import table
 
 
 def drawn(panels: list[Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.reports.steps import Step, Store
+from benchmarks.reports.report import Step, Store
 
 ran: list[str] = []
 

@@ -1,20 +1,29 @@
-"""Figures 12 and 13: the predicted distribution of latencies beside the one that happens."""
+"""Figures 12 and 13: the predicted distribution of latencies beside the one that happens.
+
+Figure 4: what batch, timeout and memory do.
+
+Figure 11 and the regression: is service deterministic, and do a few measured cells tell the others?
+"""
 
 from __future__ import annotations
 
+import json
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from benchmarks.programs import ROOT
 from benchmarks.reports.batch.accuracy import PERCENTS, REAL, SYNTHETIC, chosen
 from benchmarks.reports.batch.replay import ASIDE, ATOM
-from benchmarks.reports.batch.setting import Setting
-from benchmarks.reports.claims import Claim, judged
-from benchmarks.reports.pictures import INK, SERIES, Picture, picture
-from benchmarks.reports.sections import Section
-from benchmarks.reports.steps import Results
-from benchmarks.reports.tables import Table, table
+from benchmarks.reports.batch.sensitivity import APPLICATION, HOUR, MEMORY_BATCH, TIMEOUT_BATCH
+from benchmarks.reports.batch.services import CORES, Service, described, service_of
+from benchmarks.reports.batch.setting import APPLICATIONS, LARGEST_MB, Setting
+from benchmarks.reports.claims import Claim, judged, unmeasured
+from benchmarks.reports.figures import INK, SERIES, Measured, Picture, Table, picture, table
+from benchmarks.reports.page import Section
+from benchmarks.reports.report import Results
 
 Cases = Sequence[tuple[str, str, int, int, float]]
 Found = Mapping[str, dict[str, Any]]
@@ -152,3 +161,242 @@ def _worst(cases: Iterable[Mapping[str, Any]], kind: str) -> float:
 
 def _mean(cases: Iterable[Mapping[str, Any]], kind: str) -> float:
     return float(np.mean([abs(one) for case in cases for one in case["off"][kind]]))
+
+
+LINES = (("latency_s", "request time", SERIES[0]), ("per_s", "throughput", SERIES[2]), ("usd", "cost", SERIES[4]))
+FLAT_AFTER_S, FLAT_SHARE = 0.2, 0.2
+# Of each panel: the parameter, its label, a factor for it, and the title.
+PANELS = (
+    ("batch", "batch", "batch size", 1.0, f"(a) batch, {LARGEST_MB} MB, no timeout"),
+    ("timeout", "timeout_s", "timeout (ms)", 1e3, f"(b) timeout, B ≤ {TIMEOUT_BATCH}, {LARGEST_MB} MB"),
+    ("memory", "memory_mb", "memory (MB)", 1.0, f"(c) memory, B = {MEMORY_BATCH}, no timeout"),
+)
+
+
+def sensitivity(setting: Setting, results: Results) -> Section:
+    """Figure 4."""
+    found = results["fig4"]
+    model = described(APPLICATIONS[APPLICATION], setting)
+    text = (
+        (
+            f"{model} in the place of {APPLICATION}, arrivals of Twitter's hour {HOUR} ({found['rate']:.0f}/s). Each line goes "
+            "from its least value (0) to its largest (1). Cost is by the paper's price, rounded up to 100 ms."
+        ),
+    )
+    return Section(
+        "fig4",
+        "Figure 4: batch size, timeout and memory",
+        text,
+        (_sensitivity_picture(found),),
+        tuple(_tables(found)),
+        tuple(_sensitivity_claims(results)),
+    )
+
+
+def _sensitivity_picture(found: Mapping[str, Any]) -> Picture:
+    def draw(panels: list[Any]) -> None:
+        for panel, (name, parameter, label, factor, title) in zip(panels, PANELS, strict=True):
+            places = [one[parameter] * factor for one in found[name]]
+            for key, line, colour in LINES:
+                panel.plot(
+                    places, _normalised([one[key] for one in found[name]]), color=colour, label=line, marker=".", markersize=3
+                )
+            panel.set(title=title, xlabel=label)
+        panels[0].set_ylabel("normalised (min–max)")
+        panels[0].legend()
+
+    caption = "Mean time of a request (wait and service), throughput of a busy instance, and cost of a request."
+    return picture("fig4", caption, draw, columns=3)
+
+
+def _tables(found: Mapping[str, Any]) -> Iterable[Table]:
+    for name, parameter, label, factor, title in PANELS:
+        heads = (label, "request time (ms)", "throughput (1/s)", "cost, 100 ms ($ per million)", "cost, 1 ms ($ per million)")
+        rows = [
+            (one[parameter] * factor, one["latency_s"] * 1e3, one["per_s"], one["usd"] * 1e6, one["usd_1ms"] * 1e6)
+            for one in found[name]
+        ]
+        yield table(f"fig4-{name}", title, heads, rows)
+
+
+def _sensitivity_claims(results: Results) -> Iterable[Claim]:
+    found = results["fig4"]
+    first, last = found["batch"][0], found["batch"][-1]
+    gain, saved, grown = (
+        last["per_s"] / first["per_s"] - 1.0,
+        1.0 - last["usd"] / first["usd"],
+        last["latency_s"] / first["latency_s"],
+    )
+    exact = 1.0 - last["usd_1ms"] / first["usd_1ms"]
+    yield judged(
+        "Figure 4(a), Section II-D",
+        "With larger batches cost falls and throughput rises, and requests take longer.",
+        f"From batches of 1 to {last['batch']}: throughput {gain:+.1%}, cost −{saved:.1%} billed by 100 ms (−{exact:.1%} by 1 "
+        f"ms), requests take {grown:.1f} times as long.",
+        holds=gain > 0.0 and saved > 0.0 and grown > 1.0,
+        why="A layer program uses its core nearly as well for one request as for twenty, so that larger batches are hardly "
+        "cheaper.",
+    )
+    share = _rest(found["timeout"])
+    yield judged(
+        "Figure 4(b), Section II-D",
+        "The timeout's effect decreases when it is longer than 0.2 s.",
+        f"Of all that the timeout changes in the time of a request, {share:.0%} is left beyond 0.2 s.",
+        holds=share < FLAT_SHARE,
+        why=f"At {found['rate']:.0f} requests/s a batch of {TIMEOUT_BATCH} takes "
+        f"{(TIMEOUT_BATCH - 1) / found['rate'] * 1e3:.0f} ms to fill: shorter timeouts cut it off.",
+    )
+    costs = np.diff([one["usd"] for one in found["memory"]])
+    yield judged(
+        "Figure 4(c), Section II-D",
+        "Cost is not monotone in memory.",
+        f"Cost rises at {int((costs > 0).sum())} of {len(costs)} steps of memory and falls at {int((costs < 0).sum())}.",
+        holds=bool((costs > 0).any() and (costs < 0).any()),
+        why="Service times fall as memory grows, at one rate.",
+    )
+    yield _memory_claim(results)
+
+
+def _memory_claim(results: Results) -> Claim:
+    cells = {cell["batch"]: cell for cell in service_of(results, APPLICATION).cells if cell["cores"] == 1 and "peak_mb" in cell}
+    says = "ResNet-v2 needs 1,280 MB for a batch of 1 and 1,664 MB, 30 % more, for one of 20."
+    why = "Another framework and another model: what is resident depends on both."
+    if not cells:
+        return Claim("Section II-D", says, "Published profiles do not have it.", "not comparable", why)
+    small, large = cells[min(cells)], cells[max(cells)]
+    ratio = large["peak_mb"] / small["peak_mb"] - 1.0
+    said = (
+        f"{small['peak_mb']:.0f} MB resident for a batch of {small['batch']}, {large['peak_mb']:.0f} MB, {ratio:.0%} more, for "
+        f"one of {large['batch']}."
+    )
+    return Claim("Section II-D", says, said, "not comparable", why)
+
+
+def _rest(points: Sequence[Mapping[str, float]]) -> float:
+    """How much of a request's time is still to change beyond 0.2 s."""
+    seconds = {one["timeout_s"]: one["latency_s"] for one in points}
+    whole = max(seconds.values()) - min(seconds.values())
+    return abs(seconds[max(seconds)] - seconds[FLAT_AFTER_S]) / whole if whole else 0.0
+
+
+def _normalised(values: Sequence[float]) -> list[float]:
+    low, high = min(values), max(values)
+    return [(one - low) / (high - low) if high > low else 0.0 for one in values]
+
+
+LARGEST_CV = 0.1
+GOAL = 0.02
+QUARTILES = 1.349  # between the quartiles of a normal distribution lie so many of its deviations
+
+
+def service_times(setting: Setting, results: Results) -> Section:
+    """Figure 11 and Section VI-B."""
+    found = {name: service_of(results, name) for name in APPLICATIONS}
+    profiles, regression = _profiles(), Measured("regression")
+    text = (
+        (
+            "The coefficient of variation of a batch's service time, over runs of one program on so many cores. Published "
+            "profiles say the same of another day: theirs come from the distance of quartiles, with 10 to 40 runs a cell."
+        ),
+        "In the places of the paper's: "
+        + ", ".join(
+            f"{described(one, setting)} for {one.name}" for one in APPLICATIONS.values() if one.stands_in or setting.quick
+        )
+        + ".",
+    )
+    tables = [_service_times_table(found), _profile_table(profiles)]
+    if regression.there:
+        tables.append(regression.table("regression", "The regression, as benchmarks.regression measured it"))
+    title = "Figure 11 and Section VI-B: service times, and their regression"
+    claims = (*_service_times_claims(found, profiles), regressed(regression))
+    return Section("fig11", title, text, (_service_times_picture(found, setting),), tuple(tables), claims)
+
+
+def _cv(cell: Mapping[str, Any]) -> float:
+    seconds: list[float] = cell["seconds"]
+    return statistics.stdev(seconds) / statistics.fmean(seconds)
+
+
+def _service_times_picture(found: Mapping[str, Service], setting: Setting) -> Picture:
+    def draw(panels: list[Any]) -> None:
+        for number, (name, service) in enumerate(found.items()):
+            for cores, line in zip(CORES, ("-", "--"), strict=True):
+                cells = sorted((cell["batch"], cell) for cell in service.cells if cell["cores"] == cores)
+                label = name if cores == 1 else None
+                places = [batch for batch, _ in cells]
+                panels[0].plot(places, [_cv(cell) for _, cell in cells], line, color=SERIES[number], marker=".", label=label)
+                each_ms = [statistics.median(cell["seconds"]) / batch * 1e3 for batch, cell in cells]
+                panels[1].plot(places, each_ms, line, color=SERIES[number], marker=".", label=label)
+        panels[0].axhline(LARGEST_CV, color=SERIES[4], linewidth=1.0)
+        panels[0].set(title="Coefficient of variation", xlabel="batch size", ylabel="CV", ylim=(0.0, None))
+        panels[1].set(title="Time for each request of a batch", xlabel="batch size", ylabel="ms", yscale="log")
+        panels[0].legend(loc="upper right")
+
+    about = "published profiles" if setting.quick else "measured here"
+    return picture("fig11", f"One core (solid) and two (dashed), {about}; the line at 0.1 is the paper's bound.", draw, columns=2)
+
+
+def _service_times_table(found: Mapping[str, Service]) -> Table:
+    rows = [
+        (
+            name,
+            cell["cores"],
+            cell["batch"],
+            len(cell["seconds"]),
+            statistics.median(cell["seconds"]) * 1e3,
+            _cv(cell),
+            cell.get("peak_mb"),
+        )
+        for name, service in found.items()
+        for cell in service.cells
+    ]
+    heads = ("application", "cores", "batch", "runs", "median (ms)", "CV", "largest resident (MB)")
+    return table("fig11", "Service times", heads, rows)
+
+
+def _profiles() -> dict[str, dict[str, float]]:
+    """The deviation of each cell of the published profiles, from its quartiles."""
+    found = {}
+    for path in sorted((ROOT / "profiles").glob("*.json")):
+        spread = json.loads(path.read_text(encoding="utf-8"))["spread"]
+        found[path.stem] = {cell: value / QUARTILES for cell, value in spread.items()}
+    return found
+
+
+def _profile_table(profiles: Mapping[str, Mapping[str, float]]) -> Table:
+    rows = [(name, len(cells), statistics.median(cells.values()), max(cells.values())) for name, cells in profiles.items()]
+    return table("fig11-profiles", "The published profiles", ("model", "cells", "median CV", "largest CV"), rows)
+
+
+def _service_times_claims(found: Mapping[str, Service], profiles: Mapping[str, Mapping[str, float]]) -> Iterable[Claim]:
+    cells = [(_cv(cell), name, cell) for name, service in found.items() for cell in service.cells]
+    worst, name, cell = max(cells, key=lambda one: one[0])
+    of_profiles = [value for one in profiles.values() for value in one.values()]
+    below = sum(one[0] < LARGEST_CV for one in cells)
+    yield judged(
+        "Figure 11, Section VI-B",
+        "Service is deterministic: its CV is always smaller than 0.1.",
+        f"{below} of {len(cells)} cells have a CV below 0.1; the largest is {worst:.3f} ({name}, {cell['cores']} core(s), batch "
+        f"{cell['batch']}), the median {statistics.median(one[0] for one in cells):.3f}. Published profiles: at most "
+        f"{max(of_profiles):.3f} in {len(of_profiles)} cells.",
+        holds=worst < LARGEST_CV,
+        why="The machine is shared with whatever else runs on it, and with other guests of its host: single runs are late.",
+    )
+
+
+def regressed(regression: Measured) -> Claim:
+    """How well few cells tell the others, by that benchmark's document alone."""
+    says = "Trained on less than 3 % of the configurations, the regression's mean absolute error on the others is less than 2 %."
+    if not regression.there:
+        return unmeasured("Section VI-B", says, regression.command)
+    errors = [one for one in regression.figures if one["goal"] is not None and "error" in one["key"]] or regression.having(
+        "error"
+    )
+    said = "; ".join(f"{one['key']} {one['value']:.2%}" for one in errors)
+    return judged(
+        "Section VI-B",
+        says,
+        f"{said}.",
+        holds=bool(errors) and all(one["value"] <= GOAL for one in errors),
+        why="; ".join(str(one["detail"]) for one in errors if one["value"] > GOAL),
+    )

@@ -13,8 +13,8 @@ import socket
 import sys
 import time
 
-from benchmarks.shadow.hostile import hostile
 from gnomon_core import packets
+from tests.fuzz.hostile import hostile
 
 ASKS = ("fork", "assign", "kill", "", "create", "zygote")
 

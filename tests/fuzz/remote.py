@@ -1,6 +1,6 @@
 """Hostile bytes on the way between a Body and a Shadow on another node: no crash, no read outside a buffer, no hang.
 
-    python -m benchmarks.shadow.fuzz_remote [--quick]
+    python -m tests.fuzz.remote [--quick]
 
 streams  the reader of a stream (`gnomon_runtime.pair.remote_link.Incoming`), on messages with tensors that are damaged, cut off,
          joined and delivered in any pieces. What it lets through is read, and must lie in its buffer.
@@ -25,12 +25,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.gnomon import MODELS
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import write
-from benchmarks.shadow.fuzz_messages import damaged, made_up
-from benchmarks.shadow.fuzzing import figures_of
-from benchmarks.shadow.hostile import PATIENCE_S, descriptors_of
 from benchmarks.shadow.instances import Body, body_of, check, let_go, nursery, patient, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, samples_of, stored
 from gnomon_core import packets
@@ -39,6 +35,8 @@ from gnomon_runtime.pair.headers import Kind, Message, NonsenseError, encode, te
 from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, address, approach
 from gnomon_runtime.pair.testing import Task
 from gnomon_runtime.pair.testing.remote import TOKEN, Pod, ServedShadow, order_remote
+from tests.fuzz.hostile import PATIENCE_S, descriptors_of, figures_of
+from tests.fuzz.pair import damaged, made_up
 
 SEED = 16
 GOAL = 20_000

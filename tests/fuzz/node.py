@@ -1,6 +1,6 @@
 """Hostile messages between a coordinator and those who are ours: the supervisor that started it, the platform that has wishes.
 
-    python -m benchmarks.shadow.fuzz_node [--quick]
+    python -m tests.fuzz.node [--quick]
 
 Neither of them is hostile by itself. But a damaged one must not take its neighbours along: whatever comes over these four ways, a
 process that is not the sender lives, answers, and holds no more descriptors than before.
@@ -30,15 +30,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import write
-from benchmarks.shadow.fuzzed_coordinator import Coordinator
-from benchmarks.shadow.fuzzing import figures_of
-from benchmarks.shadow.hostile import PATIENCE_S, descriptors_of, hostile, keeps_no_more
 from gnomon_core import packets
 from gnomon_platforms.local.nodes import LocalNode
 from gnomon_platforms.local.pairs import Household, Pairs
+from tests.fuzz.hostile import PATIENCE_S, Coordinator, descriptors_of, figures_of, hostile, keeps_no_more
 
 SEED = 9
 GOAL = 40_000

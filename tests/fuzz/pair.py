@@ -1,6 +1,6 @@
 """Hostile messages to a coordinator's sockets, and to both ends of a pair: no crash, no read outside a buffer, no hang.
 
-    python -m benchmarks.shadow.fuzz [--quick]
+    python -m tests.fuzz.pair [--quick]
 
 coordinator  a real process. Instances of every kind connect and say what no instance should: wrong types, lengths, ids and
              epochs, torn and oversized messages, descriptors that nobody asked for. After every round it must answer a ping, and
@@ -12,11 +12,14 @@ pair         a real Shadow gets such messages from its Body: it refuses, or leav
              answers from its Shadow: its own answer stays right.
 
 The same seed gives the same cases. A hang ends in a time-out, a crash in a closed socket; either ends the run.
+
+Messages of a pair that are made up or damaged, and its decoder on them: what it lets through must lie in the buffer.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import random
 import time
@@ -25,19 +28,80 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import write
-from benchmarks.shadow.fuzz_blocks import fuzz_blocks
-from benchmarks.shadow.fuzz_coordinator import fuzz_coordinator
-from benchmarks.shadow.fuzz_messages import damaged, fuzz_messages, made_up
-from benchmarks.shadow.fuzzing import figures_of
 from benchmarks.shadow.instances import Body, body_of, check, let_go, nursery, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, samples_of, stored
 from gnomon_core import packets, shared_memory
-from gnomon_runtime.pair.headers import Kind, encode
+from gnomon_core.signature import DATATYPE_BYTES
+from gnomon_runtime.pair.buffers import SharedBuffer
+from gnomon_runtime.pair.headers import DATATYPES, Kind, Message, NonsenseError, Row, decode, encode
 from gnomon_runtime.pair.link import Link
 from gnomon_runtime.pair.testing import Buffers, Child, Nursery, Task, load, tell_body
+from tests.fuzz.coordinator import fuzz_blocks, fuzz_coordinator
+from tests.fuzz.hostile import figures_of
+
+
+def made_up(chance: random.Random, size_bytes: int) -> Message:
+    """A message that could be, with tensors that mostly end at the buffer's end."""
+    samples = chance.randint(1, 8)
+    rows: list[Row] = []
+    for _ in range(chance.randint(0, 4)):
+        shape = (samples, *(chance.randint(0, 9) for _ in range(chance.randint(0, 4))))
+        datatype = chance.choice(DATATYPES)
+        length = DATATYPE_BYTES[datatype]
+        for extent in shape:
+            length *= extent
+        last = max(0, size_bytes - length) // shared_memory.ALIGNMENT_BYTES * shared_memory.ALIGNMENT_BYTES
+        order = list(range(len(shape)))
+        chance.shuffle(order)
+        rows.append(Row(chance.choice((0, last, last)), length, datatype, shape, tuple(order)))
+    begin = chance.randint(0, 200)
+    return Message(chance.choice(list(Kind)), chance.getrandbits(32), begin, begin + chance.randint(1, 50), samples, tuple(rows))
+
+
+def damaged(chance: random.Random, data: bytes) -> bytes:
+    """Bytes changed, cut off, added, or made the largest that they can be."""
+    changed = bytearray(data)
+    for _ in range(chance.randint(0, 6)):
+        at = chance.randrange(len(changed))
+        width = chance.choice((1, 1, 4, 8))
+        changed[at : at + width] = chance.choice((b"\xff", b"\x00", b"\x80", chance.randbytes(1))) * len(changed[at : at + width])
+    way = chance.random()
+    if way < 0.1:
+        return bytes(changed[: chance.randint(1, len(changed))])
+    return bytes(changed) + chance.randbytes(chance.randint(1, 90)) if way > 0.95 else bytes(changed)
+
+
+def fuzz_messages(chance: random.Random, count: int, cases: Counter[str]) -> None:
+    """Decode, and read every tensor that is let through; each view must lie in the buffer.
+
+    Raises:
+        RuntimeError: one does not.
+
+    """
+    size_bytes = 4 * mmap.PAGESIZE
+    descriptor = shared_memory.make("fuzz", size_bytes)
+    buffer = SharedBuffer(descriptor, writable=False)
+    [first] = buffer.read([Row(0, 4, "FP32", (1,), (0,))])
+    begin = first.data_ptr()
+    for _ in range(count):
+        data = damaged(chance, encode(made_up(chance, size_bytes)))
+        try:
+            message = decode(data, buffer.size_bytes)
+        except NonsenseError:
+            cases["messages, refused"] += 1
+            continue
+        cases["messages, read"] += 1
+        for row, tensor in zip(message.rows, buffer.read(message.rows), strict=True):
+            tensor.clone()
+            # Whole numbers and truth values are copies.
+            a_view = tensor.is_floating_point() and tensor.numel() > 0
+            if a_view and not begin <= tensor.data_ptr() <= begin + size_bytes - row.length:
+                raise RuntimeError(f"a tensor outside the buffer: {row}")
+    step(f"messages: {count}")
+    os.close(descriptor)
+
 
 SEED = 8
 GOAL = 100_000
@@ -84,7 +148,7 @@ def _hostile_body(chance: random.Random, place: Nursery, task: Task, count: int,
         if chance.random() < 0.5:
             message = replace(message, kind=Kind.COMPUTE, begin=run.begin, end=run.end)
         try:
-            link._socket.send(damaged(chance, encode(message)))  # noqa: SLF001 - bytes that no side of ours would send
+            link._socket.send(damaged(chance, encode(message)))
         except (BrokenPipeError, ConnectionResetError):
             link.close()
             link = _joined_by_us(shadow, sizes)
@@ -127,7 +191,7 @@ def _hostile_shadow(chance: random.Random, body: Body, task: Task, count: int, c
                 # Answers to hand-overs that come, have come, or never were.
                 answer = replace(made_up(chance, sizes[1]), kind=Kind.DONE, sequence=chance.randint(1, 4))
                 with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-                    link._socket.send(damaged(chance, encode(answer)))  # noqa: SLF001 - as above
+                    link._socket.send(damaged(chance, encode(answer)))
                 cases["pair, to a Body"] += 1
             check(body.ask(x), expected)
         link.close()
