@@ -49,7 +49,7 @@ from benchmarks.report import Figure, Kept, write
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
 from gnomon_autoscaler.policies.asyfunc.mls import Configuration, configurations
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
-from gnomon_autoscaler.registry import Offer, Policies
+from gnomon_autoscaler.registry import Policies, PolicyPlugin
 from gnomon_core.errors import bad_request
 from gnomon_core.profiles import FORMAT, ModelProfile, Network
 from gnomon_core.scaling import CreateShadow
@@ -272,7 +272,7 @@ class _Runs:
         self._policies = with_opt(arrivals)
 
     def asyfunc(self, options: Options, nodes: int, *, scheduler: str | None = None) -> FunctionResult:
-        policies = {**self._policies, "asyfunc": Offer(lambda _: AsyFunc("asyfunc", options), "One reading of the paper.")}
+        policies = {**self._policies, "asyfunc": PolicyPlugin(lambda _: AsyFunc("asyfunc", options), "One reading of the paper.")}
         return self._run(replace(self._settings, scheduler=scheduler), self._profile, nodes, policies)
 
     def baseline(self, name: str, profile: Profile, best: Configuration, nodes: int) -> FunctionResult:

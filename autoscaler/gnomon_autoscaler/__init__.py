@@ -8,7 +8,7 @@ from gnomon_autoscaler.beside import Beside, at_once
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN, SCALING, Policies, counted, require, scaling_policy
 from gnomon_autoscaler.runner import Runner
-from gnomon_core.policy_registry import Offer
+from gnomon_core.policy_registry import Offer, PolicyPlugin
 
 __all__ = [
     "BUILT_IN",
@@ -17,6 +17,7 @@ __all__ = [
     "Beside",
     "Offer",
     "Policies",
+    "PolicyPlugin",
     "Runner",
     "at_once",
     "counted",

@@ -19,16 +19,18 @@ from gnomon_autoscaler.wrappers import DownDelay, RateLimit, standard
 from gnomon_core.errors import bad_request
 from gnomon_core.interfaces import Capabilities, ScalingPolicy
 from gnomon_core.packaging import how_to_install
-from gnomon_core.policy_registry import GROUPS, Kind, Offer
+from gnomon_core.policy_registry import GROUPS, Kind, PolicyPlugin
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Setting, Settings
 
-Policies: TypeAlias = Mapping[str, Offer[ScalingPolicy]]
+Policies: TypeAlias = Mapping[str, PolicyPlugin[ScalingPolicy]]
 
 
-def counted(make: Callable[[Settings], CountPolicy], about: str, settings: tuple[Setting, ...] = ()) -> Offer[ScalingPolicy]:
+def counted(
+    make: Callable[[Settings], CountPolicy], about: str, settings: tuple[Setting, ...] = ()
+) -> PolicyPlugin[ScalingPolicy]:
     """The offer of a count policy: within the standard wrappers, its count turned into actions."""
-    return Offer(lambda said: ByCount(standard(make(said))), about, settings)
+    return PolicyPlugin(lambda said: ByCount(standard(make(said))), about, settings)
 
 
 def _kpa(_: Settings) -> CountPolicy:
@@ -60,16 +62,20 @@ def _planning(name: str, settings: Settings) -> ScalingPolicy:
 
 BUILT_IN: Policies = MappingProxyType(
     {
-        "asyfunc": Offer(asyfunc.asyfunc, "Bodies for the stable load, Shadows for bursts, by the model's profile (AsyFunc)."),
-        "asyfunc-": Offer(asyfunc.ablated, "asyfunc without layer-level scaling, or without what gnomon/ablation names."),
-        "batch": Offer(_batch, "The cheapest buffer (B, T) that meets the SLO, planned from the last hour's arrivals (BATCH)."),
-        "batch+": Offer(_batch_plus, "batch's B and instances with the scheduler adaptive-fill instead of a timeout."),
+        "asyfunc": PolicyPlugin(
+            asyfunc.asyfunc, "Bodies for the stable load, Shadows for bursts, by the model's profile (AsyFunc)."
+        ),
+        "asyfunc-": PolicyPlugin(asyfunc.ablated, "asyfunc without layer-level scaling, or without what gnomon/ablation names."),
+        "batch": PolicyPlugin(
+            _batch, "The cheapest buffer (B, T) that meets the SLO, planned from the last hour's arrivals (BATCH)."
+        ),
+        "batch+": PolicyPlugin(_batch_plus, "batch's B and instances with the scheduler adaptive-fill instead of a timeout."),
         "fixed": counted(lambda _: Fixed(), "As many as com.openfaas.scale.min, or as an operator asked for."),
         "hpa": counted(_hpa, "CPU use against gnomon/target-cpu-percent, as Kubernetes does it."),
         "k-lv": counted(lambda _: rates.k_last_value(), "For 1.5 × the rate of the last 30 s (AsyFunc, section 2)."),
         "kpa": counted(_kpa, "Concurrency or requests per second in a stable and a panic window, as Knative does it."),
         "lv": counted(lambda _: rates.last_value(), "For the rate of the last 30 s (AsyFunc, section 2)."),
-        "mark": Offer(
+        "mark": PolicyPlugin(
             lambda _: Mark(), "For a predicted rate, so that bursts overflow to functions where a platform has some (MArk)."
         ),
         "od": counted(lambda _: rates.on_demand(), "For the rate of the last second, on demand (AsyFunc, section 2)."),
@@ -91,8 +97,11 @@ def provided(policies: Policies = BUILT_IN) -> Policies:
     All others are refused, with the reason, where a function names them.
     """
     return {
-        **{name: Offer(_refuse(name), "Not here: the provider scales.", offer.settings) for name, offer in policies.items()},
-        "openfaas": Offer(lambda _: Provided(), "The provider scales; as many requests under way as its replicas take."),
+        **{
+            name: PolicyPlugin(_refuse(name), "Not here: the provider scales.", offer.settings)
+            for name, offer in policies.items()
+        },
+        "openfaas": PolicyPlugin(lambda _: Provided(), "The provider scales; as many requests under way as its replicas take."),
     }
 
 

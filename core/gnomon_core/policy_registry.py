@@ -1,13 +1,13 @@
 """The policies that a function may name: those that come with Gnomon, and those of packages that somebody has installed.
 
-A kind of policies has a table of offers. A package adds to it by an entry point in the kind's group, whose object is an `Offer`.
-It is loaded only if the operator names it (`--policy NAME`), so that installing a package changes nothing by itself.
+Each kind of policy has a table of plug-ins. A package adds to the table by an entry point in the kind's group, whose object is a
+`PolicyPlugin`. It is loaded only if the operator names it (`--policy NAME`): to install a package changes nothing.
 
-An offer may have settings of its own: annotations `gnomon/NAME.…`, where NAME is what functions name the policy by. They are read
-by the offer's own table, with the readers and the refusals of all other settings:
+A plug-in may add own settings: annotations `gnomon/NAME.…`, where NAME is the policy's name. The plug-in's table of settings
+reads them, with the readers and the errors of all other settings:
 
     SETTINGS = (Setting("goal", "goal", integer(1, 100), "a whole number from 1 to 100", "requests for each instance"),)
-    OFFER = Offer(lambda settings: Backlog(**own_settings(settings, SETTINGS)), "…", SETTINGS)
+    OFFER = PolicyPlugin(lambda settings: Backlog(**own_settings(settings, SETTINGS)), "…", SETTINGS)
 
     gnomon/autoscaler: backlog   gnomon/backlog.goal: "20"   ─▶   Backlog(goal=20)
 """
@@ -31,7 +31,7 @@ _LOG = logging.getLogger("gnomon.policies")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer(Generic[Policy_co]):
+class PolicyPlugin(Generic[Policy_co]):
     """A policy that functions may name: its maker, a sentence for those who choose, and the settings that it alone has.
 
     The key of such a setting is what follows `gnomon/NAME.` in its annotation.
@@ -42,6 +42,10 @@ class Offer(Generic[Policy_co]):
     settings: tuple[Setting, ...] = ()
 
 
+Offer = PolicyPlugin
+"""Former name of `PolicyPlugin`; installed plug-ins import it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[Policy_co]):
     """A kind of policies: what one is called, the annotation that names it, its group of entry points, what is built in."""
@@ -49,9 +53,9 @@ class Kind(Generic[Policy_co]):
     word: str
     annotation: str
     group: str
-    built_in: Mapping[str, Offer[Policy_co]] = field(repr=False)
+    built_in: Mapping[str, PolicyPlugin[Policy_co]] = field(repr=False)
 
-    def policy(self, name: str, settings: Settings, offers: Mapping[str, Offer[Policy_co]]) -> Policy_co:
+    def policy(self, name: str, settings: Settings, offers: Mapping[str, PolicyPlugin[Policy_co]]) -> Policy_co:
         """The policy of that name for a function with these settings.
 
         Raises:
@@ -71,7 +75,7 @@ class Kind(Generic[Policy_co]):
             said = f"the {self.word} {name} cannot be made for these settings: {type(error).__name__}: {error}."
             raise bad_request("policy_failed", said, "The gateway's log has the whole of it.") from error
 
-    def with_named(self, names: Iterable[str]) -> Mapping[str, Offer[Policy_co]]:
+    def with_named(self, names: Iterable[str]) -> Mapping[str, PolicyPlugin[Policy_co]]:
         """The built-in policies and, of this kind, the installed ones that the operator names.
 
         A name that is offered as another kind is left to that.
@@ -99,22 +103,22 @@ class Kind(Generic[Policy_co]):
                 )
         return offers
 
-    def _loaded(self, name: str) -> Offer[Policy_co]:
+    def _loaded(self, name: str) -> PolicyPlugin[Policy_co]:
         [point, *_] = entry_points(group=self.group, name=name)
         try:
             offer = point.load()
         except Exception as error:
             said = f"the entry point {name} = {point.value} cannot be loaded: {type(error).__name__}: {error}."
             raise bad_request("invalid_policy", said, "See what `python -c 'import …'` says of it.") from error
-        if not isinstance(offer, Offer):
+        if not isinstance(offer, PolicyPlugin):
             raise bad_request(
                 "invalid_policy",
-                f"the entry point {name} = {point.value} is {type(offer).__name__}, not an Offer.",
-                "Point it at a gnomon_core.policy_registry.Offer (docs/howto/add-a-policy.md).",
+                f"the entry point {name} = {point.value} is {type(offer).__name__}, not a PolicyPlugin.",
+                "Point it at a gnomon_core.policy_registry.PolicyPlugin (docs/howto/add-a-policy.md).",
             )
         return offer
 
-    def _unknown(self, name: str, offers: Mapping[str, Offer[Policy_co]]) -> GnomonError:
+    def _unknown(self, name: str, offers: Mapping[str, PolicyPlugin[Policy_co]]) -> GnomonError:
         said = f"annotation {self.annotation} is {name[:100]!r}, which is no {self.word}."
         return bad_request("unknown_policy", said, _known(name, offers, self.group))
 
@@ -149,7 +153,7 @@ def refuse_strays(settings: Settings, *known: Iterable[str]) -> None:
             )
 
 
-def described(offers: Mapping[str, Offer[Any]]) -> dict[str, str]:
+def described(offers: Mapping[str, PolicyPlugin[Any]]) -> dict[str, str]:
     """Each offer's sentence, with the settings that it alone has."""
     return {name: " ".join((offer.about, *_described(name, offer.settings))) for name, offer in sorted(offers.items())}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 NAME, MOST = "planned", 3
 PACKAGE = f"""
-from gnomon_core.policy_registry import Offer
+from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.scaling import CreateBody, Decision, SetBufferPlan
 
 PLAN = SetBufferPlan({MOST}, 0.05)
@@ -24,7 +24,7 @@ class Planned:
         return Decision((*made, *told), "as ever", max(1, len(seen.live))), state
 
 
-OFFER = Offer(lambda settings: Planned(), "Batches of {MOST}.")
+OFFER = PolicyPlugin(lambda settings: Planned(), "Batches of {MOST}.")
 """
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, sustained
-from gnomon_autoscaler.registry import BUILT_IN, Offer
+from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
 from gnomon_autoscaler.runner import state_from_json, state_to_json
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
@@ -244,7 +244,7 @@ def test_what_bursts_take_is_given_back(
     profile: ModelProfile, options: Options, bursts: list[int], most: int, beyond: tuple[int, bool]
 ) -> None:
     options = replace(options, layers=True, max_shadows=beyond[0], promotion=beyond[1])
-    policies = {**BUILT_IN, "asyfunc": Offer(lambda _: AsyFunc("asyfunc", options), "Any reading.")}
+    policies = {**BUILT_IN, "asyfunc": PolicyPlugin(lambda _: AsyFunc("asyfunc", options), "Any reading.")}
     chosen = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8, max_cores=4, scale=ScaleSettings(min=1, max=most))
     line = Timeline(chosen, nodes=(("n1", 12), ("n2", 9)), start_s=0.5, profile=profile, policies=policies)
     born = {body.id: body.cores for body in line.instances.values()}

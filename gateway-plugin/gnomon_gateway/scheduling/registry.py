@@ -10,32 +10,32 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from gnomon_core.interfaces import SchedulingPolicy
-from gnomon_core.policy_registry import GROUPS, Kind, Offer
+from gnomon_core.policy_registry import GROUPS, Kind, PolicyPlugin
 from gnomon_core.settings import Settings
 from gnomon_gateway.scheduling.adaptive import Adaptive, AdaptiveFill, AdaptivePaper
 from gnomon_gateway.scheduling.basic import Fixed, Immediate
 
-Schedulers: TypeAlias = Mapping[str, Offer[SchedulingPolicy]]
+Schedulers: TypeAlias = Mapping[str, PolicyPlugin[SchedulingPolicy]]
 
 BUILT_IN: Schedulers = MappingProxyType(
     {
-        "adaptive": Offer(
+        "adaptive": PolicyPlugin(
             lambda settings: Adaptive(settings.slo_s, settings.max_wait_s),
             "sends what waits as soon as an instance is idle, unless waiting for company is worth it",
         ),
-        "adaptive-fill": Offer(
+        "adaptive-fill": PolicyPlugin(
             lambda settings: AdaptiveFill(settings.slo_s, settings.max_wait_s),
             "fills batches as far as the objective allows: the fewest batches, for who pays by the batch",
         ),
-        "adaptive-paper": Offer(
+        "adaptive-paper": PolicyPlugin(
             lambda settings: AdaptivePaper(settings.slo_s),
             "Algorithm 3 as printed in AsyFunc: spends the objective on waiting, drops what cannot meet it",
         ),
-        "fixed": Offer(
+        "fixed": PolicyPlugin(
             lambda settings: Fixed(settings.max_batch, settings.max_wait_s or 0.0),
             "sends a batch when it is full or its oldest request has waited gnomon/max-wait-ms",
         ),
-        "immediate": Offer(lambda _: Immediate(), "sends whatever waits as soon as an instance is idle"),
+        "immediate": PolicyPlugin(lambda _: Immediate(), "sends whatever waits as soon as an instance is idle"),
     }
 )
 SCHEDULING: Kind[SchedulingPolicy] = Kind("scheduling policy", "gnomon/scheduler", GROUPS[1], BUILT_IN)

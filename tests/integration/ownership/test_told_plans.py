@@ -13,7 +13,7 @@ import pytest
 
 from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.controller import Autoscaler
-from gnomon_autoscaler.registry import BUILT_IN, Offer
+from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
 from gnomon_cli.replicas import Replicas
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import WallClock
@@ -49,7 +49,7 @@ class Once:
         return Decision(plan, "as planned", 1), PolicyState(self.name, 1, {"told": True})
 
 
-POLICIES = {**BUILT_IN, "once": Offer(lambda _: Once(), "Tells a plan once.")}
+POLICIES = {**BUILT_IN, "once": PolicyPlugin(lambda _: Once(), "Tells a plan once.")}
 
 
 def deployment(policy: str = "once") -> FunctionSpec:

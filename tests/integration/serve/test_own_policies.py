@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from gnomon_autoscaler import counted
 from gnomon_autoscaler.replica_policy import Wish
-from gnomon_core.policy_registry import Offer, own_settings
+from gnomon_core.policy_registry import PolicyPlugin, own_settings
 from gnomon_core.scheduling import Dispatch, Reject
 from gnomon_core.settings import integer
 from gnomon_core.settings import Setting
@@ -46,7 +46,7 @@ class Picky:
 
 SETTINGS = (Setting("count", "count", integer(1, 5), "a whole number from 1 to 5", "instances"),)
 EXACTLY = counted(lambda settings: Exactly(**own_settings(settings, SETTINGS)), "As many as it is told.", SETTINGS)
-PICKY = Offer(lambda settings: Picky(), "Refuses what is large.")
+PICKY = PolicyPlugin(lambda settings: Picky(), "Refuses what is large.")
 """
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.controller import Autoscaler
-from gnomon_autoscaler.registry import BUILT_IN, Offer
+from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock, WallClock
 from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, Observation, PolicyState
@@ -29,7 +29,7 @@ class Stage:
         self.fleet = MemoryFleet(self.clock.now_s, nodes, start_s)
         self.autoscaler = self.another()
 
-    def another(self, policies: Mapping[str, Offer] = BUILT_IN) -> Autoscaler:
+    def another(self, policies: Mapping[str, PolicyPlugin] = BUILT_IN) -> Autoscaler:
         return Autoscaler(self.fleet, self.clock, policies=policies, caller=at_once, stamp_s=lambda: EPOCH_S + self.clock.now_s())
 
     def deploy(self, name: str = FUNCTION, **scale: object) -> MemoryFunction:
@@ -267,7 +267,7 @@ async def test_a_policy_that_never_answers_is_replaced_and_holds_nobody_up() -> 
     fleet = MemoryFleet(clock.now_s)
     for name, policy in (("a.ns", "slow"), ("b.ns", "fixed")):
         fleet.known[name] = MemoryFunction(Settings(autoscaler=policy, scale=ScaleSettings(min=2)))
-    policies = {**BUILT_IN, "slow": Offer(lambda _: slow, "Never answers.")}
+    policies = {**BUILT_IN, "slow": PolicyPlugin(lambda _: slow, "Never answers.")}
     autoscaler = Autoscaler(fleet, clock, policies=policies, limit_s=0.05)
     async with running(autoscaler), asyncio.timeout(20):
         while len(fleet.known["b.ns"].instances) < 2:  # noqa: ASYNC110 - the fleet tells nobody

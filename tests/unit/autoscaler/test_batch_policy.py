@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnomon_autoscaler.policies.batch.policy import Batch
-from gnomon_autoscaler.registry import BUILT_IN, Offer, scaling_policy
+from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin, scaling_policy
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.errors import GnomonError
@@ -276,7 +276,7 @@ def test_batches_of_eight_are_the_default_as_there_would_be_nothing_to_plan() ->
 
 
 def test_without_a_rule_for_changes_a_plan_holds_for_its_time() -> None:
-    policies = {**BUILT_IN, "batch": Offer(lambda settings: Batch("batch", settings, rule=None), "Plans hold.")}
+    policies = {**BUILT_IN, "batch": PolicyPlugin(lambda settings: Batch("batch", settings, rule=None), "Plans hold.")}
     line = Timeline(timeline().settings, policies=policies)
     line.rps, line.latency_s = 40.0, LATENCY_S
     line.play(700)

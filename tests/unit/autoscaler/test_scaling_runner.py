@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gnomon_autoscaler.registry import BUILT_IN, Offer
+from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.scaling import Decision, Observation, PolicyState
@@ -34,8 +34,8 @@ class Moody:
         return Decision((), f"asked {asked} times before", 3), PolicyState(self.name, 1, {"asked": asked + 1})
 
 
-def moody(policy: Moody) -> Mapping[str, Offer]:
-    return {**BUILT_IN, "moody": Offer(lambda _: policy, "Moody.")}
+def moody(policy: Moody) -> Mapping[str, PolicyPlugin]:
+    return {**BUILT_IN, "moody": PolicyPlugin(lambda _: policy, "Moody.")}
 
 
 def settings(name: str, **scale: object) -> Settings:

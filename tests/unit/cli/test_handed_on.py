@@ -10,7 +10,7 @@ import pytest
 
 from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.controller import Autoscaler
-from gnomon_autoscaler.registry import BUILT_IN, Offer, Policies
+from gnomon_autoscaler.registry import BUILT_IN, Policies, PolicyPlugin
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
 from gnomon_cli.handed_on import MOST, HandedOn
 from gnomon_cli.scaling import ScalingAdapter
@@ -110,7 +110,7 @@ class Odd:
 
 
 async def test_a_function_whose_state_cannot_be_told_is_left_out_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    leader = Replica(leads=True, policies={**BUILT_IN, "odd": Offer(lambda _: Odd(), "Keeps a set.")})
+    leader = Replica(leads=True, policies={**BUILT_IN, "odd": PolicyPlugin(lambda _: Odd(), "Keeps a set.")})
     leader.fleet.known[NAMES[0]] = MemoryFunction(Settings(autoscaler="odd"))
     running = asyncio.create_task(leader.autoscaler.run())
     await leader.clock.advance(3)

@@ -10,7 +10,7 @@ import pytest
 
 from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.controller import Autoscaler
-from gnomon_autoscaler.registry import BUILT_IN, Offer
+from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
 from gnomon_cli.kept_scaling import KeptScaling
 from gnomon_cli.scaling import ScalingAdapter
@@ -42,7 +42,7 @@ def process() -> tuple[VirtualClock, Autoscaler]:
     fleet = MemoryFleet(clock.now_s)
     fleet.known["a.ns"] = MemoryFunction(Settings(autoscaler="odd"))
     fleet.known["b.ns"] = MemoryFunction(Settings(autoscaler="lv", scale=ScaleSettings(max=9)), rps=25.0, latency_s=(0.1,))
-    policies = {**BUILT_IN, "odd": Offer(lambda _: Odd(), "Keeps a set.")}
+    policies = {**BUILT_IN, "odd": PolicyPlugin(lambda _: Odd(), "Keeps a set.")}
     return clock, Autoscaler(fleet, clock, policies=policies, caller=at_once, stamp_s=lambda: 1e9)
 
 

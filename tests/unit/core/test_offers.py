@@ -15,7 +15,7 @@ from gnomon_gateway.scheduling.registry import SCHEDULING, scheduling_policy
 MODULE = """
 from dataclasses import dataclass
 
-from gnomon_autoscaler import BUILT_IN, Offer
+from gnomon_autoscaler import BUILT_IN, PolicyPlugin
 from gnomon_core.policy_registry import own_settings
 from gnomon_core.settings import integer
 from gnomon_core.settings import Setting
@@ -28,9 +28,9 @@ class Few:
 
 
 SETTINGS = (Setting("most", "most", integer(1, 9), "a whole number from 1 to 9", "the most that wait", "4"),)
-FEW = Offer(lambda settings: Few(**own_settings(settings, SETTINGS)), "Waits for a few.", SETTINGS)
-LIKE_OD = Offer(BUILT_IN["od"].make, "As od.")
-RAISES = Offer(lambda settings: settings.no_such_field, "Raises.")
+FEW = PolicyPlugin(lambda settings: Few(**own_settings(settings, SETTINGS)), "Waits for a few.", SETTINGS)
+LIKE_OD = PolicyPlugin(BUILT_IN["od"].make, "As od.")
+RAISES = PolicyPlugin(lambda settings: settings.no_such_field, "Raises.")
 WRONG = "no offer"
 """
 
@@ -78,7 +78,7 @@ def test_a_policy_of_either_kind_is_named_alike(install: Callable[..., None]) ->
     [
         ("absent", "unknown_policy", "few, mine, missing, wrong"),
         ("od", "unknown_policy", "is built in"),
-        ("wrong", "invalid_policy", "wrong = theirs:WRONG is str, not an Offer"),
+        ("wrong", "invalid_policy", "wrong = theirs:WRONG is str, not a PolicyPlugin"),
         ("missing", "invalid_policy", "missing = nowhere:OFFER cannot be loaded: ModuleNotFoundError: No module named 'nowhere'"),
     ],
 )

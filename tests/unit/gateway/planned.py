@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_core.policy_registry import Offer
+from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
@@ -49,7 +49,7 @@ class Planned:
         self.manager = Manager(
             Surroundings(
                 self.store, Scripted(), scaling or Planning(), LearnedLatency(), LogBook(lambda: 0.0), _is_there, lambda: 0.0,
-                schedulers={**BUILT_IN, BOUNDED: Offer(Bounded, "Knows its bounds.")}, elsewhere=self.elsewhere,
+                schedulers={**BUILT_IN, BOUNDED: PolicyPlugin(Bounded, "Knows its bounds.")}, elsewhere=self.elsewhere,
             )
         )  # fmt: skip
         self.instances = self.manager.instances

@@ -14,7 +14,7 @@ from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import Capabilities, SchedulingPolicy
-from gnomon_core.policy_registry import Offer
+from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.settings import Settings, read_settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.context import Surroundings
@@ -65,7 +65,7 @@ async def no_model(_: str) -> None:
     pass
 
 
-def checks(store: SqliteStore, platform: Any, **schedulers: Offer[SchedulingPolicy]) -> Checks:
+def checks(store: SqliteStore, platform: Any, **schedulers: PolicyPlugin[SchedulingPolicy]) -> Checks:
     capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
     scaling = ScalingAdapter(BUILT_IN, lambda: capabilities)
     around = Surroundings(store, platform, scaling, LearnedLatency(), LogBook(lambda: 0.0), no_model, lambda: 0.0)
@@ -73,7 +73,9 @@ def checks(store: SqliteStore, platform: Any, **schedulers: Offer[SchedulingPoli
 
 
 def test_a_scheduling_policy_that_the_operator_added_is_made_for_who_names_it(store: SqliteStore) -> None:
-    mine = checks(store, Anything(), mine=Offer(lambda settings: Fixed(settings.max_batch, 1.0), "Fixed, always a second."))
+    mine = checks(
+        store, Anything(), mine=PolicyPlugin(lambda settings: Fixed(settings.max_batch, 1.0), "Fixed, always a second.")
+    )
     assert isinstance(mine.policy(Settings(scheduler="mine")), Fixed)
     with pytest.raises(GnomonError, match="which is no scheduling policy"):
         checks(store, Anything()).policy(Settings(scheduler="mine"))

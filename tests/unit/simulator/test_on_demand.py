@@ -2,7 +2,7 @@
 
 import pytest
 
-from gnomon_autoscaler import BUILT_IN, Offer
+from gnomon_autoscaler import BUILT_IN, PolicyPlugin
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.scaling import CreateBody, Decision, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
@@ -31,7 +31,7 @@ class Shares:
 
 
 def run(policy: Shares, *, on_demand_s: float | None, warm: int = 1, crashes_s: tuple[float, ...] = ()) -> FunctionResult:
-    policies = {**BUILT_IN, "shares": Offer(lambda _: policy, "Shares.")}
+    policies = {**BUILT_IN, "shares": PolicyPlugin(lambda _: policy, "Shares.")}
     settings = Settings(autoscaler="shares", slo_s=5.0)
     plan = FunctionPlan(
         "f",

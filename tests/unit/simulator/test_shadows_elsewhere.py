@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler import BUILT_IN, Offer
+from gnomon_autoscaler import BUILT_IN, PolicyPlugin
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import Network
 from gnomon_core.scaling import Action, ChangeShadow, CreateShadow, DestroyShadow
@@ -36,7 +36,7 @@ def run(
     actions: dict[float, Sequence[Action]], arrivals: list[float], nodes: Sequence[NodePlan] = NODES, **plan: Any
 ) -> FunctionResult:
     settings = Settings(autoscaler="script", max_batch=4, scale=ScaleSettings(min=1, max=4))
-    policies = {**BUILT_IN, "script": Offer(lambda _: Script(actions), "As written.")}
+    policies = {**BUILT_IN, "script": PolicyPlugin(lambda _: Script(actions), "As written.")}
     planned = FunctionPlan("f", settings, modelled(MODEL), arrivals, "given", warm=1, policies=policies, **plan)
     return simulate([planned], nodes)["f"]
 

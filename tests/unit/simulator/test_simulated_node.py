@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gnomon_autoscaler import BUILT_IN, Offer
+from gnomon_autoscaler import BUILT_IN, PolicyPlugin
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import Action, CreateBody, CreateShadow, DestroyBody, PromoteShadow
 from gnomon_core.settings import ScaleSettings, Settings
@@ -26,7 +26,7 @@ FORK_S = 0.01
 
 def scripted(actions: dict[float, Sequence[Action]], *nodes: NodePlan, warm: int = 1) -> FunctionResult:
     settings = Settings(autoscaler="script", max_batch=4, scale=ScaleSettings(min=1, max=6))
-    policies = {**BUILT_IN, "script": Offer(lambda _: Script(actions), "As written.")}
+    policies = {**BUILT_IN, "script": PolicyPlugin(lambda _: Script(actions), "As written.")}
     plan = FunctionPlan("f", settings, modelled(MODEL), [9.0], "given", warm=warm, policies=policies)
     return simulate([plan], nodes)["f"]
 
@@ -74,7 +74,7 @@ def test_a_body_that_is_named_a_node_may_have_its_reserve_and_gives_it_back() ->
 def test_a_shadow_that_finds_a_container_is_there_a_fork_sooner(pool: int, ready_s: float) -> None:
     """Decided on at 0.5, it starts in 0.1 s from the pool."""
     settings = Settings(autoscaler="script", max_batch=4, scale=ScaleSettings(min=1, max=4))
-    policies = {**BUILT_IN, "script": Offer(lambda _: Script({0.5: (CreateShadow("f-1", BOTH),)}), "As written.")}
+    policies = {**BUILT_IN, "script": PolicyPlugin(lambda _: Script({0.5: (CreateShadow("f-1", BOTH),)}), "As written.")}
     for begin_s, taken_s in ((ready_s - 0.001, 1.0), (ready_s + 0.001, 0.5)):
         # Two samples at once, as one batch: 1 s alone, 0.5 s together.
         arrivals = [begin_s - 0.5, begin_s - 0.4, begin_s - 0.4]

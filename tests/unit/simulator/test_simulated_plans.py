@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_autoscaler import BUILT_IN, Offer
+from gnomon_autoscaler import BUILT_IN, PolicyPlugin
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.scaling import CreateBody, Decision, Observation, PolicyState, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings
@@ -57,7 +57,7 @@ def test_a_larger_batch_holds_for_instances_that_are_there_already() -> None:
 
     settings = Settings(autoscaler="steps", max_batch=8, slo_s=5.0)
     times_s = [1.2, 1.21, 1.22, 1.23, 3.0, 3.01, 3.02, 3.03]
-    policies = {**BUILT_IN, "steps": Offer(lambda _: Steps(), "Steps.")}
+    policies = {**BUILT_IN, "steps": PolicyPlugin(lambda _: Steps(), "Steps.")}
     table = Profile("v", LatencyTable({1: {1: 0.1, 8: 0.1}}), load_s=1.1)
     plan = FunctionPlan("f", settings, table, times_s, "given", policies=policies)
     result = simulate([plan], [NodePlan("node-1", 8)])["f"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler import BUILT_IN, Offer
+from gnomon_autoscaler import BUILT_IN, PolicyPlugin
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.profiles import LatencyTable, Loading
@@ -50,7 +50,7 @@ def run(
     actions: dict[float, Sequence[Action]], arrivals: list[float], *, mode: str = "shared", cores: int = 4, **plan: Any
 ) -> FunctionResult:
     settings = Settings(autoscaler="script", max_batch=4, scale=ScaleSettings(min=1, max=4))
-    policies = {**BUILT_IN, "script": Offer(lambda _: Script(actions), "As written.")}
+    policies = {**BUILT_IN, "script": PolicyPlugin(lambda _: Script(actions), "As written.")}
     planned = FunctionPlan("f", settings, modelled(MODEL, mode), arrivals, "given", warm=1, policies=policies, **plan)
     return simulate([planned], [NodePlan("n1", cores)])["f"]
 
@@ -189,7 +189,10 @@ def test_what_cannot_be_promoted_stays_what_it_is() -> None:
         [3.0],
         "given",
         warm=1,
-        policies={**BUILT_IN, "script": Offer(lambda _: Script(created(FIRST) | {1.5: (PromoteShadow("f-2"),)}), "As written.")},
+        policies={
+            **BUILT_IN,
+            "script": PolicyPlugin(lambda _: Script(created(FIRST) | {1.5: (PromoteShadow("f-2"),)}), "As written."),
+        },
     )
     # 200 MB for the Body and 120 for the Shadow leave 79 of the 80 that it would need.
     tight = simulate([planned], [NodePlan("n1", 4, 399 * MB)])["f"]
@@ -259,7 +262,7 @@ def test_asyfunc_needs_a_models_profile() -> None:
 
 
 def test_a_policy_that_needs_no_profile_is_simulated_by_a_table_whatever_its_name_begins_with() -> None:
-    policies = {**BUILT_IN, "asyfunc-mine": Offer(BUILT_IN["od"].make, "As od.")}
+    policies = {**BUILT_IN, "asyfunc-mine": PolicyPlugin(BUILT_IN["od"].make, "As od.")}
     plan = FunctionPlan("f", Settings(autoscaler="asyfunc-mine"), constant_profile("v", 0.1), [1.0], policies=policies)
     assert list(simulate([plan], [NodePlan("n1", 2)])["f"].requests.status) == [200]
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gnomon_autoscaler import BUILT_IN, Offer
+from gnomon_autoscaler import BUILT_IN, PolicyPlugin
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.scaling import CreateBody, Decision, Observation, PolicyState, Resize
 from gnomon_core.settings import ScaleSettings, Settings
@@ -57,7 +57,7 @@ def test_policies_see_how_far_batches_are_from_what_was_predicted_of_the_sizes_t
 
     settings = Settings(autoscaler="two", max_batch=1, slo_s=5.0)
     profile = Profile("v", LatencyTable({1: {1: 0.2}, 2: {1: 0.1}}), noise=Noise("lognormal", 0.3))
-    policies = {**BUILT_IN, "two": Offer(lambda _: TwoCores(), "Two cores.")}
+    policies = {**BUILT_IN, "two": PolicyPlugin(lambda _: TwoCores(), "Two cores.")}
     plan = FunctionPlan("f", settings, profile, [2.0 + 0.3 * number for number in range(200)], policies=policies)
     simulate([plan], [NodePlan("node-1", 16)])
     assert seen_spreads[0] == 0.0
