@@ -34,8 +34,9 @@ from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
 from gnomon_planner.replay import buffered
 from gnomon_planner.samples import of_counts, of_times
-from gnomon_simulator.arrivals import from_trace, markov_arrivals
+from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
+from gnomon_simulator.markov import markov_arrivals
 from gnomon_simulator.traces import Trace, read_trace
 
 Vector = npt.NDArray[np.float64]

@@ -45,7 +45,7 @@ from gnomon_planner.optimizer import Landscape
 from gnomon_planner.paper import PaperLatency
 from gnomon_planner.plans import Size, Space
 from gnomon_planner.replay import buffered
-from gnomon_simulator.arrivals import markov_arrivals
+from gnomon_simulator.markov import markov_arrivals
 
 Vector = npt.NDArray[np.float64]
 

@@ -68,9 +68,10 @@ from gnomon_planner.plans import Plan, Size, Space
 from gnomon_planner.replay import buffered
 from gnomon_planner.samples import of_counts, of_times
 from gnomon_planner.vanilla import cherry_picked, largest
-from gnomon_simulator.arrivals import from_trace, markov_arrivals
+from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
 from gnomon_simulator.function_plan import FunctionPlan
+from gnomon_simulator.markov import markov_arrivals
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.results import INSTANCE, OK, FunctionResult
 from gnomon_simulator.simulated_node import NodePlan

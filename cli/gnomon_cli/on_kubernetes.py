@@ -25,7 +25,7 @@ from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
 from gnomon_core.interfaces import ModelRepository
 from gnomon_core.profiles import Network
 from gnomon_gateway.http.pass_through import PassThrough, Place
-from gnomon_gateway.replicas.peers import PeerSecret, read_peer_secret
+from gnomon_gateway.replicas.peer_secret import PeerSecret, read_peer_secret
 from gnomon_platforms.kubernetes.client import SERVICE_ACCOUNT, Asked, connect
 from gnomon_platforms.kubernetes.lease import Leader, Tenure, Watchdog, count_from_now, identity_of_process
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions

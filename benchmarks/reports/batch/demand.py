@@ -19,8 +19,9 @@ from benchmarks.buffer import PUBLISHED, PUBLISHED_BURSTY
 from gnomon_planner.fit import fit
 from gnomon_planner.maps import Map
 from gnomon_planner.samples import of_counts, of_times
-from gnomon_simulator.arrivals import from_trace, markov_arrivals
+from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
+from gnomon_simulator.markov import markov_arrivals
 from gnomon_simulator.traces import Trace, read_trace
 
 Vector = npt.NDArray[np.float64]

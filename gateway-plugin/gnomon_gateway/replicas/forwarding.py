@@ -38,7 +38,8 @@ from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.http.headers import HOP_BY_HOP, named_by_connection, new_call_id
 from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
 from gnomon_gateway.replicas.assignment import Place
-from gnomon_gateway.replicas.peers import HEADER, PeerConnection, Peers
+from gnomon_gateway.replicas.peer_secret import HEADER
+from gnomon_gateway.replicas.peers import PeerConnection, Peers
 from gnomon_gateway.v2 import routes as v2
 
 

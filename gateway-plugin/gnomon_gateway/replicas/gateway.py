@@ -23,7 +23,8 @@ from gnomon_gateway.http.connection import Limits
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.replicas.calls import SharedInvoker
 from gnomon_gateway.replicas.listener import InsideApp, SharedApp
-from gnomon_gateway.replicas.peers import Peers, PeerSecret
+from gnomon_gateway.replicas.peer_secret import PeerSecret
+from gnomon_gateway.replicas.peers import Peers
 from gnomon_gateway.replicas.replica import ReplicaLife
 from gnomon_gateway.replicas.reports import Reports
 from gnomon_gateway.replicas.to_leader import ToLeader

@@ -23,7 +23,7 @@ from gnomon_gateway.functions.function_runtime import FunctionDirectory
 from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.replicas.assignment import Holdings
 from gnomon_gateway.replicas.forwarding import CLIENT_HEADER, EPOCH_HEADER, Forwarder, function_named, refuse_asgi
-from gnomon_gateway.replicas.peers import HEADER, PeerSecret
+from gnomon_gateway.replicas.peer_secret import HEADER, PeerSecret
 
 OWNERSHIP_PATH = b"/gnomon/ownership"
 MOST_TALK_BYTES = 4 << 20

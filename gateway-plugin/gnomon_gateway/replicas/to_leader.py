@@ -21,7 +21,8 @@ from gnomon_gateway.api.guard import Guard
 from gnomon_gateway.app import MAX_BODY_BYTES, ControlApp
 from gnomon_gateway.http.headers import HOP_BY_HOP
 from gnomon_gateway.replicas.forwarding import CLIENT_HEADER, leader_lost, no_leader, refuse_asgi
-from gnomon_gateway.replicas.peers import HEADER, PeerConnection, Peers
+from gnomon_gateway.replicas.peer_secret import HEADER
+from gnomon_gateway.replicas.peers import PeerConnection, Peers
 
 OWN = ("/healthz", "/metrics", "/async-function/")
 PATIENCE_S = 25.0

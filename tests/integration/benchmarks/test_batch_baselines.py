@@ -30,7 +30,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_planner.costs import LAMBDA, HeldPrice
 from gnomon_planner.maps import Map
 from gnomon_planner.plans import Size
-from gnomon_simulator.arrivals import markov_arrivals
+from gnomon_simulator.markov import markov_arrivals
 
 LOOSE = Objective(1.0, 95.0)
 SECONDS = tuple(0.06 + 0.04 * batch for batch in range(1, 9))

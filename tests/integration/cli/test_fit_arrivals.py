@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gnomon_planner.maps import Map
-from gnomon_simulator.arrivals import markov_arrivals
+from gnomon_simulator.markov import markov_arrivals
 
 BURSTY = Map.mmpp2((10.0, 200.0), (2.0, 2.0))
 

@@ -60,8 +60,8 @@ PARTS = {
     "lambda": (["gnomon_platforms.aws_lambda"], []),
     "kubernetes": (["gnomon_platforms.kubernetes", "gnomon_platforms.openfaas", "gnomon_platforms.knative"], []),
     "node": (["gnomon_coordinator"], []),
-    # Those left out need the planner's.
-    "replay": (["gnomon_simulator"], ["gnomon_simulator.arrivals"]),
+    # Arrivals drawn from a Markovian process need the planner's extra.
+    "replay": (["gnomon_simulator"], ["gnomon_simulator.markov"]),
     "planner": (["gnomon_planner", "gnomon_autoscaler"], []),
     "body": (["gnomon_runtime"], []),
 }

@@ -17,7 +17,7 @@ from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_planner.maps import Map
 from gnomon_planner.replay import buffered
-from gnomon_simulator.arrivals import markov_arrivals
+from gnomon_simulator.markov import markov_arrivals
 
 LATENCY_S = (0.05, 0.07, 0.09, 0.11)
 TASK = Task(0.4, 95.0, LATENCY_S, 1, 10**9, 0.4, 20)

@@ -12,7 +12,7 @@ from gnomon_planner.changes import ArrivalWindow, Change, ChangeRule, Evidence, 
 from gnomon_planner.fit import fit
 from gnomon_planner.maps import Map
 from gnomon_planner.samples import of_counts
-from gnomon_simulator.arrivals import markov_arrivals
+from gnomon_simulator.markov import markov_arrivals
 
 RULE = ChangeRule()
 

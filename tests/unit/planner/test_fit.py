@@ -11,7 +11,7 @@ import pytest
 from gnomon_planner.fit import POISSON, fit
 from gnomon_planner.maps import Map
 from gnomon_planner.samples import of_counts, of_times
-from gnomon_simulator.arrivals import markov_arrivals
+from gnomon_simulator.markov import markov_arrivals
 from tests.processes import superposed
 
 BURSTY = Map.mmpp2((10.0, 200.0), (2.0, 2.0))

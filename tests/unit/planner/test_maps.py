@@ -13,7 +13,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_planner.maps import Map
 from gnomon_planner.matrices import expm_generator, stationary_of
 from gnomon_planner.samples import of_times
-from gnomon_simulator.arrivals import markov_arrivals
+from gnomon_simulator.markov import markov_arrivals
 from tests.processes import superposed
 
 W16 = Map.mmpp2((10.0, 200.0), (0.01, 0.01))

@@ -23,7 +23,7 @@ from gnomon_planner.replay import buffered
 from gnomon_planner.spread import of_runs
 from gnomon_planner.sweep import Waits
 from gnomon_planner.vanilla import alone
-from gnomon_simulator.arrivals import markov_arrivals
+from gnomon_simulator.markov import markov_arrivals
 
 BURSTS = Map.mmpp2((10.0, 120.0), (0.5, 0.5))
 SIZES = tuple(

@@ -7,7 +7,7 @@ import pytest
 
 from gnomon_planner.maps import Map
 from gnomon_planner.samples import of_times
-from gnomon_simulator.arrivals import markov_arrivals
+from gnomon_simulator.markov import markov_arrivals
 from tests.processes import superposed
 
 PROCESSES = [
