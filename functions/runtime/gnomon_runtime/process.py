@@ -15,6 +15,7 @@ import contextlib
 import math
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,12 @@ class ProcessApplication:
         self._command = environment.get("fprocess", "").split()
         if not self._command:
             raise ValueError("The function names no process: deploy it with envProcess (fprocess in stack.yml).")
+        # Checked before the instance is ready, so that a misspelt program fails the deployment and not each request.
+        if shutil.which(self._command[0], path=environment.get("PATH", os.defpath)) is None:
+            raise ValueError(
+                f"The program {self._command[0]!r} of fprocess (envProcess) was not found or is not executable: "
+                "correct fprocess, or install the program where the function runs."
+            )
         self._environment = environment
         self._concurrency = launch.concurrency or HANDLER_CONCURRENCY
         self._children = _Children()

@@ -154,7 +154,8 @@ def test_a_function_that_cannot_start_says_why_and_harms_no_other(serving: Servi
     ready(serving, "echo", 1)
     serving.deploy("broken", "no-such-program")
     answer = serving.call("POST", "/function/broken", b"")
-    assert answer.status == 500
+    assert answer.status == 503
+    assert b"no-such-program" in answer.data
     assert b"no-such-program" in serving.call("GET", "/system/logs?name=broken&follow=false").data
     assert serving.call("POST", "/function/echo", b"unharmed").data == b"unharmed"
 

@@ -91,10 +91,22 @@ def test_one_that_fails_answers_500_with_its_status_and_output_and_fails_no_othe
     assert "exit status 3" in capfd.readouterr().err
 
 
-def test_one_that_is_not_there_answers_500() -> None:
-    [member] = run("no-such-program", b"")
+@pytest.mark.parametrize("program", ["no-such-program", "/no/such/program --flag", "/etc/passwd"])
+def test_a_program_that_cannot_be_executed_fails_the_start_with_its_name(program: str) -> None:
+    with pytest.raises(ValueError, match="not found or is not executable") as raised:
+        ProcessApplication(Launch("process", "f.ns", "f-1", environment={"PATH": PATH, "fprocess": program}))
+    assert program.split(maxsplit=1)[0] in str(raised.value)
+
+
+def test_a_program_that_disappears_while_the_instance_lives_answers_500(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\ncat\n")
+    program.chmod(0o755)
+    application = ProcessApplication(Launch("process", "f.ns", "f-1", environment={"PATH": PATH, "fprocess": str(program)}))
+    program.unlink()
+    [member] = application.run(Frame(Kind.BATCH, 9, members=[Member(0, 1, META, b"")])).members
     assert member.code == 500
-    assert b"no-such-program" in bytes(member.body)
+    assert str(program).encode() in bytes(member.body)
 
 
 @pytest.mark.parametrize("script", [b"sleep 30", b"exec >&- 2>&-; sleep 30", b"sleep 30 & echo x"])
