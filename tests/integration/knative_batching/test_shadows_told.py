@@ -97,7 +97,7 @@ class Stage:
 
     body: PlayedBody
     runtime: FunctionRuntime
-    pair_to_json: Recorder
+    listener: Recorder
     slot: PodSlot
 
     async def ask(self) -> object:
@@ -123,15 +123,15 @@ async def stage() -> AsyncIterator[Stage]:
     await site.start()
     address = f"http://127.0.0.1:{runner.addresses[0][1]}"
     runtime = FunctionRuntime(KEY, Settings(), Immediate(), LearnedLatency())
-    told_ = Listening(runtime)
+    listener = Listening(runtime)
     spec = read_deployment({"service": KEY.name, "namespace": KEY.namespace, "image": "x"})
     facts = RevisionFacts(spec, 0.0, buffered=True, token_key="gnomon-batch-token", places=1)
     instance = Instance("slot", str(KEY), 1, "node", 1, 0, InstanceState.STARTING, 0.0)
-    slot = PodSlot(instance, facts, POD, told_, lambda _: None)
+    slot = PodSlot(instance, facts, POD, listener, lambda _: None)
     async with open_session() as session:
         around = Around(lambda: True, lambda _: None, 30.0, who="pod")
         slot.ready(PodChannel(Route(session, address, _there, random.Random(1)), around, "token", slot.end, slot.works_with))
-        yield Stage(body, runtime, told_, slot)
+        yield Stage(body, runtime, listener, slot)
         slot.end("the test ends")
     runtime.close()
     await runner.cleanup()
@@ -154,7 +154,7 @@ async def test_batches_are_made_for_a_body_and_the_shadows_that_it_names(stage: 
         batches = stage.runtime.metrics.pairs.batches
         assert (await stage.ask(), stage.pair) == (200, pair), "said again, it is no news"
         assert stage.runtime.metrics.pairs.batches - batches == (pair is not None), "counted as one of the pair"
-    assert [list(body.shadows) for body in stage.told.pairs] == [["s-1"], ["s-1", "s-2"], ["s-2", "s-1"], ["s-2"], []]
+    assert [list(body.shadows) for body in stage.listener.pairs] == [["s-1"], ["s-1", "s-2"], ["s-2", "s-1"], ["s-2"], []]
 
 
 async def test_a_batch_that_brings_news_teaches_nothing_and_the_next_one_does(stage: Stage) -> None:
@@ -183,4 +183,4 @@ async def test_a_slot_that_is_opened_again_is_told_anew(stage: Stage) -> None:
     await stage.ask()
     stage.slot.end("lost")
     stage.slot.works_with({})
-    assert len(stage.told.pairs) == 1, "of one that has gone nothing is told"
+    assert len(stage.listener.pairs) == 1, "of one that has gone nothing is told"

@@ -47,18 +47,21 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Paced:
-    """A clock that moves by what its sleepers ask for, and remembers it. They sleep until somebody has told something."""
+    """A clock that moves by what its sleepers ask for, and remembers it.
+
+    A sleeper wakes when the scraper has handed on a reading.
+    """
 
     at_s: float = 0.0
     slept_s: list[float] = field(default_factory=list)
-    waiting_to_text: list[tuple[float, Mapping[FunctionKey, float]]] = field(default_factory=list)
-    heard: int = 0
+    readings: list[tuple[float, Mapping[FunctionKey, float]]] = field(default_factory=list)
+    seen: int = 0
 
     def now_s(self) -> float:
         return self.at_s
 
     def take(self, waiting: Mapping[FunctionKey, float]) -> None:
-        self.told.append((self.at_s, waiting))
+        self.readings.append((self.at_s, waiting))
 
     async def sleep(self, duration_s: float) -> None:
         if duration_s > AWAKE_PERIOD_S + ROUNDING_S:
@@ -67,10 +70,10 @@ class Paced:
             self.slept_s.append(round(duration_s, 3))
         self.at_s += max(duration_s, ROUNDING_S)
         await asyncio.sleep(0)
-        await until(lambda: len(self.told) > self.heard)
-        # Who has told has not ended yet, and would not be asked again by the next look, which would wait for it.
+        await until(lambda: len(self.readings) > self.seen)
+        # The request that made the reading has not ended yet: the next round would skip its activator and wait for it.
         await asyncio.sleep(0)
-        self.heard = len(self.told)
+        self.seen = len(self.readings)
 
 
 class Still(Paced):
@@ -183,8 +186,8 @@ async def test_activators_are_asked_for_one_figure_and_more_often_while_a_revisi
     clock, asleep = Paced(), False
 
     async def looks(number: int) -> None:
-        end = len(clock.told) + number
-        await until(lambda: len(clock.told) >= end)
+        end = len(clock.readings) + number
+        await until(lambda: len(clock.readings) >= end)
 
     async with scraper(clock, ACTIVATOR, asleep=lambda: asleep) as made:
         await looks(5)
@@ -198,7 +201,7 @@ async def test_activators_are_asked_for_one_figure_and_more_often_while_a_revisi
     assert POD_PERIOD_S > AWAKE_PERIOD_S > ASLEEP_PERIOD_S
     assert set(clock.slept_s[: awake - 1]) == {AWAKE_PERIOD_S}
     assert set(clock.slept_s[later:]) == {ASLEEP_PERIOD_S}
-    assert clock.told[-1][1] == {KEY: 2.0}
+    assert clock.readings[-1][1] == {KEY: 2.0}
     assert all(FIGURE in page and "kn_other_figure" not in page for page in activator.sent)
 
 
@@ -226,7 +229,7 @@ async def test_a_gateway_is_asked_as_activators_are_and_counts_what_pods_do_not(
     async with at(OTHER, page), scraper(clock, ACTIVATOR, gateways=[gateway], took_beside=came_beside) as made:
         await until(lambda: sum(came) == 21.0)
         assert made.seeing
-        assert clock.told[-1][1] == {KEY: 7.0}
+        assert clock.readings[-1][1] == {KEY: 7.0}
     # What was counted before it was heard first is not known to be new; 84 − 70; 7 of one that began again.
     assert [one for one in came if one] == [14.0, 7.0]
 
@@ -236,10 +239,10 @@ async def test_a_gateway_that_is_not_heard_may_hold_requests_and_one_alone_wakes
     clock = Paced()
     gateway = replace(ACTIVATOR, name="gateway-1", ip=OTHER)
     async with scraper(clock, ACTIVATOR, gateways=[gateway]) as made:
-        await until(lambda: clock.told and silent.asked)
+        await until(lambda: clock.readings and silent.asked)
         assert not made.seeing
     async with scraper(clock, gateways=[replace(gateway, ip=ADDRESS)]) as made:
-        await until(lambda: len(clock.told) > 3)
+        await until(lambda: len(clock.readings) > 3)
         assert not made.seeing
 
 
@@ -248,8 +251,8 @@ async def test_what_one_activator_says_waits_for_no_other(silent: Silent) -> Non
     clock = Paced()
     lost = replace(ACTIVATOR, name="activator-2", ip=OTHER)
     async with scraper(clock, lost, ACTIVATOR) as made:
-        await until(lambda: clock.told and silent.asked)
-        assert clock.told[0][1] == {KEY: 2.0}
+        await until(lambda: clock.readings and silent.asked)
+        assert clock.readings[0][1] == {KEY: 2.0}
         # Requests may wait at the one that says nothing, so nobody may take them for none.
         assert not made.seeing
 
@@ -261,11 +264,11 @@ async def test_what_an_activator_said_last_holds_for_a_while(silent: Silent) -> 
     lost = replace(ACTIVATOR, name="activator-2", ip=OTHER)
 
     def sums() -> list[float]:
-        return [waiting.get(KEY, 0.0) for _, waiting in clock.told]
+        return [waiting.get(KEY, 0.0) for _, waiting in clock.readings]
 
     async with scraper(clock, ACTIVATOR, lost):
         await until(lambda: 3.0 in sums() and sums()[-1] == 2.0)
-    both = [at_s for (at_s, _), requests in zip(clock.told, sums(), strict=True) if requests == 3.0]
+    both = [at_s for (at_s, _), requests in zip(clock.readings, sums(), strict=True) if requests == 3.0]
     assert sums()[sums().index(3.0) :] == [3.0] * len(both) + [2.0] * (len(sums()) - sums().index(3.0) - len(both))
     # Fifteen looks of 0.2 s, less what it was before both had been asked for the first time.
     assert AS_IT_WAS_S - 3 * AWAKE_PERIOD_S <= both[-1] - both[0] <= AS_IT_WAS_S + ROUNDING_S
@@ -277,16 +280,16 @@ async def test_who_gets_no_requests_any_more_makes_nobody_blind(silent: Silent) 
     ending = replace(ACTIVATOR, name="activator-2", ip=OTHER, ending=True)
     unwell = replace(ACTIVATOR, name="activator-3", ip=OTHER, ready=False)
     async with scraper(clock, ending, unwell, ACTIVATOR) as made:
-        await until(lambda: clock.told and silent.asked == 2)
+        await until(lambda: clock.readings and silent.asked == 2)
         assert made.seeing
-        assert clock.told[-1][1] == {KEY: 2.0}
+        assert clock.readings[-1][1] == {KEY: 2.0}
 
 
 async def test_requests_that_wait_at_an_activator_that_ends_are_seen(activator: Activator) -> None:
     clock = Paced()
     async with scraper(clock, replace(ACTIVATOR, ready=False, ending=True)):
-        await until(lambda: clock.told)
-        assert clock.told[0][1] == {KEY: 2.0}
+        await until(lambda: clock.readings)
+        assert clock.readings[0][1] == {KEY: 2.0}
 
 
 @pytest.mark.usefixtures("patient", "activator")
@@ -295,8 +298,8 @@ async def test_pods_that_do_not_answer_hold_up_no_activator(silent: Silent) -> N
     stuck = [replace(POD, name=f"f-00001-{number}", ip=OTHER) for number in range(100)]
     async with scraper(clock, ACTIVATOR, pods=stuck):
         await until(lambda: silent.asked == sample_size(100))
-        end = len(clock.told) + 3
-        await until(lambda: len(clock.told) >= end)
+        end = len(clock.readings) + 3
+        await until(lambda: len(clock.readings) >= end)
 
 
 async def answer(_: web.Request) -> web.Response:
@@ -314,7 +317,7 @@ class Seconds(Paced):
 @pytest.mark.usefixtures("patient")
 async def test_hung_pods_of_others_delay_no_revision(silent: Silent) -> None:
     """400 foreign Revisions with a pod each that never answers: one whose pod does is delivered again and again."""
-    waiting_to_text: list[PodStat] = []
+    stats: list[PodStat] = []
     foreign = {
         FunctionKey(f"hung-{number}", "others"): [replace(POD, namespace="others", name=f"hung-{number}", ip=OTHER)]
         for number in range(400)
@@ -322,11 +325,11 @@ async def test_hung_pods_of_others_delay_no_revision(silent: Silent) -> None:
 
     def took(key: FunctionKey, stat: PodStat) -> None:
         assert key == KEY
-        waiting_to_text.append(stat)
+        stats.append(stat)
 
     async with at(THIRD, answer), scraper(Seconds(), pods=[POD], foreign=foreign, took_stats=took):
-        await until(lambda: silent.asked == len(foreign) and len(waiting_to_text) >= 5)
-    assert set(waiting_to_text) == {PodStat(2.5)}
+        await until(lambda: silent.asked == len(foreign) and len(stats) >= 5)
+    assert set(stats) == {PodStat(2.5)}
 
 
 async def test_of_many_pods_a_sample_is_asked_and_stands_for_all() -> None:
@@ -353,38 +356,38 @@ def test_samples_are_as_large_as_knatives(pods: int, asked: int) -> None:
 
 async def test_pods_that_are_still_starting_count_for_nothing(silent: Silent) -> None:
     """While one pod works and three start, the load is that of one: a guess that all are as busy would make more and more."""
-    waiting_to_text: list[PodStat] = []
+    stats: list[PodStat] = []
     starting = [replace(POD, name=f"f-00001-{number}", ip=OTHER, ready=False) for number in (2, 3, 4)]
     clock = Still()
-    async with at(THIRD, answer), scraper(clock, pods=[POD, *starting], took_stats=lambda _, stat: waiting_to_text.append(stat)):
-        await until(lambda: waiting_to_text)
+    async with at(THIRD, answer), scraper(clock, pods=[POD, *starting], took_stats=lambda _, stat: stats.append(stat)):
+        await until(lambda: stats)
     assert silent.asked == len(starting)
-    assert waiting_to_text[0] == PodStat(2.5)
+    assert stats[0] == PodStat(2.5)
 
 
 async def test_a_ready_pod_that_does_not_answer_is_taken_to_be_as_the_others(silent: Silent) -> None:
-    waiting_to_text: list[PodStat] = []
+    stats: list[PodStat] = []
     hung = replace(POD, name="f-00001-2", ip=OTHER)
-    async with at(THIRD, answer), scraper(Still(), pods=[POD, hung], took_stats=lambda _, stat: waiting_to_text.append(stat)):
-        await until(lambda: waiting_to_text)
+    async with at(THIRD, answer), scraper(Still(), pods=[POD, hung], took_stats=lambda _, stat: stats.append(stat)):
+        await until(lambda: stats)
     assert silent.asked == 1
-    assert waiting_to_text[0] == PodStat(5.0)
+    assert stats[0] == PodStat(5.0)
 
 
 async def test_nobody_asks_for_a_revision_that_has_gone() -> None:
-    waiting_to_text: list[PodStat] = []
-    async with at(THIRD, answer), scraper(Seconds(), pods=[POD], took_stats=lambda _, stat: waiting_to_text.append(stat)) as made:
-        await until(lambda: waiting_to_text)
+    stats: list[PodStat] = []
+    async with at(THIRD, answer), scraper(Seconds(), pods=[POD], took_stats=lambda _, stat: stats.append(stat)) as made:
+        await until(lambda: stats)
         made.leave(KEY)
-        seen = len(waiting_to_text)
+        seen = len(stats)
         await asyncio.sleep(0.05)
-        assert len(waiting_to_text) == seen
+        assert len(stats) == seen
 
 
 async def stats(page: Handler) -> PodStat:
     """What is understood of a pod that answers so."""
     took: list[PodStat] = []
-    async with at(THIRD, page), scraper(Still(), pods=[POD], took_stats=lambda _, waiting_to_text: took.append(waiting_to_text)):
+    async with at(THIRD, page), scraper(Still(), pods=[POD], took_stats=lambda _, waiting: took.append(waiting)):
         await until(lambda: took)
     return took[0]
 
