@@ -4,8 +4,8 @@ The folder shows the stages of one round: `observe` and `windows` make an observ
 wish for a number, `by_count` turns it into actions, `runner` keeps one function's state, and `loop` does it for all, live.
 """
 
-from gnomon_autoscaler.beside import Beside, at_once
 from gnomon_autoscaler.controller import Autoscaler
+from gnomon_autoscaler.executor import PolicyExecutor, at_once
 from gnomon_autoscaler.registry import BUILT_IN, SCALING, Policies, counted, require, scaling_policy
 from gnomon_autoscaler.runner import Runner
 from gnomon_core.policy_registry import Offer, PolicyPlugin
@@ -14,9 +14,9 @@ __all__ = [
     "BUILT_IN",
     "SCALING",
     "Autoscaler",
-    "Beside",
     "Offer",
     "Policies",
+    "PolicyExecutor",
     "PolicyPlugin",
     "Runner",
     "at_once",

@@ -1,8 +1,8 @@
 """The live loop: one runner per function, ticks, pokes, and carrying out what was decided. It knows no formula.
 
-Every bin of the windows each function is looked at: a sample is taken, and if it is time its policy is asked beside the event
-loop. While a policy thinks or its decision is being carried out, the function is only sampled; a poke in between is remembered.
-One function's slow or failing policy holds up no other function. One that nothing happens to is left in peace (`rest`).
+Every bin of the windows each function is looked at: a sample is taken, and if it is time its policy is asked in a worker thread
+(`executor`). While a policy decides or its decision is being carried out, the function is only sampled; a poke in between is
+remembered. One function's slow or failing policy holds up no other function. Idle functions are skipped (`Resting`).
 
 Functions that nothing happens to need not be looked at twice a second.
 
@@ -41,7 +41,7 @@ from functools import partial
 from itertools import islice
 from typing import Protocol, TypeAlias, cast, runtime_checkable
 
-from gnomon_autoscaler.beside import Beside, Caller, Outcome, Overrun
+from gnomon_autoscaler.executor import Executor, Outcome, Overrun, PolicyExecutor
 from gnomon_autoscaler.registry import BUILT_IN, Policies
 from gnomon_autoscaler.runner import Question, Runner, told
 from gnomon_autoscaler.windows import BIN_S
@@ -231,7 +231,7 @@ def _text(action: Action) -> str:
 
 
 DECIDE_LIMIT_S = 1.0
-"""CPU time of a policy's thread for one decision."""
+"""CPU time for one decision of a policy of a third party. Tests hold the policies of this distribution to it."""
 PART = 50
 """Functions that are looked at before others have the event loop: some milliseconds."""
 STATE_VERSION = 1
@@ -260,14 +260,14 @@ class Autoscaler:
         *,
         policies: Policies = BUILT_IN,
         limit_s: float = DECIDE_LIMIT_S,
-        caller: Caller | None = None,
+        executor: Executor | None = None,
         stamp_s: Callable[[], float] = utc_now_s,
     ) -> None:
         self._fleet = fleet
         self._clock = clock
         self._policies = policies
         self._limit_s = limit_s
-        self._caller = caller or Beside()
+        self._executor = executor or PolicyExecutor()
         self._stamp_s = stamp_s
         self._origin_s = clock.now_s()
         self._runners: dict[str, Runner] = {}
@@ -425,9 +425,12 @@ class Autoscaler:
         self._steps[function] = None
         step = Step(function, runner, work, stamp, load)
         if isinstance(work, Question):
-            self._caller(work.answer, self._limit_s, partial(self._answered, step))
+            self._executor(work.answer, self._limit_of(work), partial(self._answered, step))
         else:
             self._take(step, work, "")
+
+    def _limit_of(self, asked: Question) -> float | None:
+        return self._limit_s if asked.third_party else None
 
     def _answered(self, step: Step, outcome: Outcome[Answer]) -> None:
         """A policy has decided, or could not: the last decision stays in force then."""
@@ -491,7 +494,7 @@ class Autoscaler:
             runner = self._runners.get(function)
             if runner is not None and rest.asked is not None:
                 question = partial(longest_rest_s, rest.asked, runner.state, runner.desired)
-                self._caller(question, self._limit_s, partial(self._may_rest, function, rest))
+                self._executor(question, self._limit_of(rest.asked), partial(self._may_rest, function, rest))
 
     def _may_rest(self, function: str, rest: Rest, outcome: Outcome[float]) -> None:
         try:

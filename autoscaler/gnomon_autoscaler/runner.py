@@ -1,7 +1,7 @@
 """One function's autoscaler, without a loop: the same object runs live and in the simulator.
 
 `tick` does everything at once: it takes a sample and, when it is time, decides. The live loop takes the same steps one by one,
-because there a policy decides beside the event loop: `sample`, `question`, then `accept` or `fail`. Whoever carries a decision
+because there a policy decides in a worker thread: `sample`, `question`, then `accept` or `fail`. Whoever carries a decision
 out says how it went: `carried_out` or `refused`.
 
 It is time when the policy's period has passed, when an operator or a changed setting asks, and when a request waits and no
@@ -285,11 +285,15 @@ _LOG = logging.getLogger("gnomon.autoscaler")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a policy is asked. `answer` is pure and may run in another thread."""
+    """What a policy is asked. `answer` is pure and may run in another thread.
+
+    `third_party` is whether the policy comes from an installed package, so that its time is limited.
+    """
 
     policy: ScalingPolicy
     seen: Observation
     state: PolicyState
+    third_party: bool = False
 
     def answer(self) -> tuple[Decision, PolicyState]:
         # A third party's policy need not have been type-checked.
@@ -344,6 +348,8 @@ class Runner:
         self._replace_after_s = float("-inf")
         self._failures = 0
         self._instead = ""
+        self._third_party = False
+        """Whether the policy that the settings name comes from an installed package; `fixed` in its place does not."""
         self._replaced: _Replaced | None = None
         """The policy that failed, while `fixed` stands in for it."""
         self._standing: object = None
@@ -425,7 +431,7 @@ class Runner:
             self._next_s = (self._next_s if kept else now_s) + policy.period_s
         seen = observe(now_s, self.function, load, self.windows.history(now_s), self._requested)
         self._requested = None
-        return Question(policy, seen, self.state)
+        return Question(policy, seen, self.state, third_party=self._third_party and not self._instead)
 
     def rested(self, until_s: float) -> None:
         """The function was left in peace until then: the rhythm goes on as if its policy had been asked all the time."""
@@ -544,6 +550,8 @@ class Runner:
         self._settings = settings
         self._failures, self._instead, self._replaced, self.overflow = 0, "", None, 0.0
         self.windows.keep_at_least(settings.stable_window_s)
+        plugin = self._policies.get(settings.autoscaler)
+        self._third_party = plugin is not None and plugin.third_party
         try:
             self._policy = scaling_policy(settings.autoscaler, settings, self._policies)
         except Exception as error:  # noqa: BLE001 - a third party's maker may raise anything

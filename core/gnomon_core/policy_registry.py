@@ -40,6 +40,8 @@ class PolicyPlugin(Generic[Policy_co]):
     make: Callable[[Settings], Policy_co]
     about: str
     settings: tuple[Setting, ...] = ()
+    third_party: bool = False
+    """Whether an entry point of an installed package offers the policy. The registry sets it; such policies have a time limit."""
 
 
 Offer = PolicyPlugin
@@ -116,7 +118,7 @@ class Kind(Generic[Policy_co]):
                 f"the entry point {name} = {point.value} is {type(offer).__name__}, not a PolicyPlugin.",
                 "Point it at a gnomon_core.policy_registry.PolicyPlugin (docs/howto/add-a-policy.md).",
             )
-        return offer
+        return replace(offer, third_party=True)
 
     def _unknown(self, name: str, offers: Mapping[str, PolicyPlugin[Policy_co]]) -> GnomonError:
         said = f"annotation {self.annotation} is {name[:100]!r}, which is no {self.word}."

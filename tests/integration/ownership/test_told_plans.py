@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.controller import Autoscaler
+from gnomon_autoscaler.executor import at_once
 from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
 from gnomon_cli.replicas import Replicas
 from gnomon_cli.scaling import ScalingAdapter
@@ -72,7 +72,7 @@ class Replica(Planned):
         scaling = ScalingAdapter(POLICIES, lambda: ABLE, lambda: self.leads)
         super().__init__(folder, scaling, leads=False)
         self.name, self._board = name, board
-        self.autoscaler = Autoscaler(self.instances, WallClock(), policies=POLICIES, caller=at_once)
+        self.autoscaler = Autoscaler(self.instances, WallClock(), policies=POLICIES, executor=at_once)
         scaling.bind(self.autoscaler)
         self.leading = asyncio.Event()
         cluster = SimpleNamespace(

@@ -5,19 +5,22 @@ import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import pytest
 
-from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.controller import Autoscaler
+from gnomon_autoscaler.executor import Outcome, at_once
 from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock, WallClock
+from gnomon_core.interfaces import ScalingPolicy
 from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 
+T = TypeVar("T")
 EPOCH_S = 1_700_000_000.0
 
 
@@ -30,7 +33,9 @@ class Stage:
         self.autoscaler = self.another()
 
     def another(self, policies: Mapping[str, PolicyPlugin] = BUILT_IN) -> Autoscaler:
-        return Autoscaler(self.fleet, self.clock, policies=policies, caller=at_once, stamp_s=lambda: EPOCH_S + self.clock.now_s())
+        return Autoscaler(
+            self.fleet, self.clock, policies=policies, executor=at_once, stamp_s=lambda: EPOCH_S + self.clock.now_s()
+        )
 
     def deploy(self, name: str = FUNCTION, **scale: object) -> MemoryFunction:
         autoscaler = str(scale.pop("autoscaler", "openfaas"))
@@ -223,7 +228,9 @@ async def test_moments_are_carried_over_to_a_clock_that_began_again() -> None:
     rebooted = Stage()
     function = rebooted.deploy(zero=True, zero_duration_s=100.0)
     saved_s = EPOCH_S + 5060
-    successor = Autoscaler(rebooted.fleet, rebooted.clock, caller=at_once, stamp_s=lambda: saved_s + 20 + rebooted.clock.now_s())
+    successor = Autoscaler(
+        rebooted.fleet, rebooted.clock, executor=at_once, stamp_s=lambda: saved_s + 20 + rebooted.clock.now_s()
+    )
     successor.import_state(saved)
     async with running(successor):
         await rebooted.clock.advance(18)  # idle for 60 s before, 20 s away, 18 s since
@@ -246,7 +253,7 @@ async def test_a_state_that_cannot_be_read_is_left_out(caplog: pytest.LogCapture
 
 
 class Slow:
-    """A policy that never answers, in Python code that never waits."""
+    """A policy that does not answer until the test is over."""
 
     name = "slow"
     period_s = 0.05
@@ -254,11 +261,13 @@ class Slow:
 
     def __init__(self) -> None:
         self.threads: list[threading.Thread] = []
+        self.released = threading.Event()
 
     def decide(self, _seen: Observation, _state: PolicyState) -> tuple[Decision, PolicyState]:
         self.threads.append(threading.current_thread())
-        while True:
+        while not self.released.is_set():
             time.sleep(0.001)
+        raise TimeoutError
 
 
 async def test_a_policy_that_never_answers_is_replaced_and_holds_nobody_up() -> None:
@@ -267,7 +276,7 @@ async def test_a_policy_that_never_answers_is_replaced_and_holds_nobody_up() -> 
     fleet = MemoryFleet(clock.now_s)
     for name, policy in (("a.ns", "slow"), ("b.ns", "fixed")):
         fleet.known[name] = MemoryFunction(Settings(autoscaler=policy, scale=ScaleSettings(min=2)))
-    policies = {**BUILT_IN, "slow": PolicyPlugin(lambda _: slow, "Never answers.")}
+    policies = {**BUILT_IN, "slow": PolicyPlugin(lambda _: slow, "Never answers.", third_party=True)}
     autoscaler = Autoscaler(fleet, clock, policies=policies, limit_s=0.05)
     async with running(autoscaler), asyncio.timeout(20):
         while len(fleet.known["b.ns"].instances) < 2:  # noqa: ASYNC110 - the fleet tells nobody
@@ -278,7 +287,42 @@ async def test_a_policy_that_never_answers_is_replaced_and_holds_nobody_up() -> 
     reasons = [record.reason for record in reversed(autoscaler.decisions("a.ns"))]
     assert "no answer within 0.05 s" in reasons[0]
     assert any("slow failed 3 times, fixed instead" in reason for reason in reasons)
+    assert len(slow.threads) == 3
+    slow.released.set()
     for thread in slow.threads:
         thread.join(5)
-    assert len(slow.threads) == 3
     assert not any(thread.is_alive() for thread in slow.threads)
+
+
+class Limits:
+    """An executor that executes at once, and records the limit of each call."""
+
+    def __init__(self) -> None:
+        self.limits_s: list[float | None] = []
+
+    def __call__(self, call: Callable[[], T], limit_s: float | None, then: Callable[[Outcome[T]], None]) -> None:
+        self.limits_s.append(limit_s)
+        at_once(call, limit_s, then)
+
+
+def _failing(_: Settings) -> ScalingPolicy:
+    class Failing:
+        name, period_s, default_scheduler = "failing", 1.0, "immediate"
+
+        def decide(self, _seen: Observation, _state: PolicyState) -> tuple[Decision, PolicyState]:
+            raise ZeroDivisionError
+
+    return Failing()
+
+
+async def test_only_policies_of_installed_packages_have_a_limit_and_fixed_in_their_place_has_none() -> None:
+    stage, ours, theirs = Stage(), Limits(), Limits()
+    stage.deploy(min=1)
+    async with running(Autoscaler(stage.fleet, stage.clock, executor=ours)):
+        await stage.clock.advance(5)
+    assert set(ours.limits_s) == {None}
+    stage.deploy(autoscaler="failing", min=1)
+    policies = {**BUILT_IN, "failing": PolicyPlugin(_failing, "Raises.", third_party=True)}
+    async with running(Autoscaler(stage.fleet, stage.clock, policies=policies, executor=theirs, limit_s=0.7)):
+        await stage.clock.advance(10)
+    assert theirs.limits_s[:4] == [0.7, 0.7, 0.7, None]

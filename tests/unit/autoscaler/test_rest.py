@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.controller import RESTS_S, Autoscaler
+from gnomon_autoscaler.executor import at_once
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock
 from gnomon_core.scaling import FunctionLoad, LoadCounters
@@ -52,7 +52,7 @@ class Stage:
         self.fleets = self.stamping, self.plain
         for fleet in self.fleets:
             fleet.known[FUNCTION] = MemoryFunction(settings)
-        self.loops = [Autoscaler(fleet, self.clock, caller=at_once) for fleet in self.fleets]
+        self.loops = [Autoscaler(fleet, self.clock, executor=at_once) for fleet in self.fleets]
 
     @property
     def functions(self) -> list[MemoryFunction]:

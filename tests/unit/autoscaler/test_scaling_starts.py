@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
 
-from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.controller import Autoscaler
+from gnomon_autoscaler.executor import at_once
 from gnomon_autoscaler.runner import Starts
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction, Timeline
 from gnomon_core.clock import VirtualClock
@@ -63,7 +63,7 @@ async def test_those_that_are_seen_before_the_last_of_their_decision_was_made_ha
     clock = VirtualClock()
     fleet = Unhurried(clock)
     fleet.known["f.ns"] = MemoryFunction(Settings(autoscaler="fixed", scale=ScaleSettings(max=16)))
-    autoscaler = Autoscaler(fleet, clock, caller=at_once, stamp_s=lambda: 1e9)
+    autoscaler = Autoscaler(fleet, clock, executor=at_once, stamp_s=lambda: 1e9)
     running = asyncio.create_task(autoscaler.run())
     for wanted in (3, 6, 9, 12, 15):
         autoscaler.request("f.ns", wanted)

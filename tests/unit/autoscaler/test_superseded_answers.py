@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from gnomon_autoscaler.beside import Outcome, at_once
 from gnomon_autoscaler.controller import Autoscaler
+from gnomon_autoscaler.executor import Outcome, at_once
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import FUNCTION, MemoryFunction
 from gnomon_core.scaling import FunctionLoad, LoadCounters
@@ -16,19 +16,19 @@ T = TypeVar("T")
 
 
 class Held:
-    """A `Caller` whose answers come when the test lets them."""
+    """An `Executor` whose answers come when the test lets them."""
 
     def __init__(self) -> None:
         self.answers: list[Callable[[], None]] = []
 
-    def __call__(self, call: Callable[[], T], limit_s: float, then: Callable[[Outcome[T]], None]) -> None:
+    def __call__(self, call: Callable[[], T], limit_s: float | None, then: Callable[[Outcome[T]], None]) -> None:
         self.answers.append(lambda: at_once(call, limit_s, then))
 
 
 async def test_what_was_decided_for_a_function_that_is_gone_is_not_done_to_the_next_by_its_name() -> None:
     """It wanted five instances; the one that took its name in the meantime wants one."""
     stage, held = Stage(), Held()
-    autoscaler = Autoscaler(stage.fleet, stage.clock, caller=held)
+    autoscaler = Autoscaler(stage.fleet, stage.clock, executor=held)
     stage.deploy(min=5)
     async with running(autoscaler):
         await stage.clock.advance(1)
@@ -48,7 +48,7 @@ async def test_what_was_decided_for_a_function_that_is_gone_is_not_done_to_the_n
 async def test_what_was_decided_by_settings_of_before_is_not_done_to_a_function_that_has_others() -> None:
     """The plan of a policy's buffer would be in force for good under the next policy, which plans none."""
     stage, held = Stage(), Held()
-    autoscaler = Autoscaler(stage.fleet, stage.clock, caller=held)
+    autoscaler = Autoscaler(stage.fleet, stage.clock, executor=held)
     function = stage.deploy(min=5)
     async with running(autoscaler):
         await stage.clock.advance(1)

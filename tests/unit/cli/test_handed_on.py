@@ -8,8 +8,8 @@ import logging
 
 import pytest
 
-from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.controller import Autoscaler
+from gnomon_autoscaler.executor import at_once
 from gnomon_autoscaler.registry import BUILT_IN, Policies, PolicyPlugin
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
 from gnomon_cli.handed_on import MOST, HandedOn
@@ -32,7 +32,7 @@ class Replica:
         self.fleet = MemoryFleet(self.clock.now_s)
         for name in NAMES:
             self.fleet.known[name] = MemoryFunction(Settings(autoscaler="lv", scale=ScaleSettings(max=9)), latency_s=(0.1,))
-        self.autoscaler = Autoscaler(self.fleet, self.clock, policies=policies, caller=at_once, stamp_s=lambda: 1e9)
+        self.autoscaler = Autoscaler(self.fleet, self.clock, policies=policies, executor=at_once, stamp_s=lambda: 1e9)
         self.handed_on = HandedOn(self.autoscaler, lambda: self.leads)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.controller import Autoscaler
+from gnomon_autoscaler.executor import at_once
 from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
 from gnomon_cli.kept_scaling import KeptScaling
@@ -43,7 +43,7 @@ def process() -> tuple[VirtualClock, Autoscaler]:
     fleet.known["a.ns"] = MemoryFunction(Settings(autoscaler="odd"))
     fleet.known["b.ns"] = MemoryFunction(Settings(autoscaler="lv", scale=ScaleSettings(max=9)), rps=25.0, latency_s=(0.1,))
     policies = {**BUILT_IN, "odd": PolicyPlugin(lambda _: Odd(), "Keeps a set.")}
-    return clock, Autoscaler(fleet, clock, policies=policies, caller=at_once, stamp_s=lambda: 1e9)
+    return clock, Autoscaler(fleet, clock, policies=policies, executor=at_once, stamp_s=lambda: 1e9)
 
 
 async def test_one_functions_state_that_is_no_json_costs_no_other_its_own(
@@ -80,7 +80,7 @@ class Gateway:
         self.manager = Manager(
             Surroundings(self.store, platform, scaling, LearnedLatency(), LogBook(lambda: 0.0), _is_there, lambda: 0.0)
         )
-        self.autoscaler = Autoscaler(self.manager.instances, VirtualClock(), caller=lambda *_: None, stamp_s=lambda: 1e9)
+        self.autoscaler = Autoscaler(self.manager.instances, VirtualClock(), executor=lambda *_: None, stamp_s=lambda: 1e9)
         scaling.bind(self.autoscaler)
         self.kept = KeptScaling(self.autoscaler, folder)
 

@@ -65,6 +65,14 @@ def test_an_installed_policy_counts_only_when_it_is_named(install: Callable[...,
     assert scaling_policy("mine", Settings(), SCALING.with_named(["mine"])).name == "od"
 
 
+def test_a_policy_of_an_installed_package_is_marked_as_a_third_partys(install: Callable[..., None]) -> None:
+    install(scaling="mine = theirs:LIKE_OD")
+    assert {name: plugin.third_party for name, plugin in SCALING.with_named(["mine"]).items() if name in {"mine", "od"}} == {
+        "mine": True,
+        "od": False,
+    }
+
+
 def test_a_policy_of_either_kind_is_named_alike(install: Callable[..., None]) -> None:
     install(scaling="mine = theirs:LIKE_OD", scheduling="few = theirs:FEW")
     assert set(SCALING.with_named(["mine", "few"])) == {*BUILT_IN, "mine"}
