@@ -30,7 +30,7 @@ from benchmarks.programs import Pace, as_instance, asked, ended_well, step
 from benchmarks.report import Figure, write
 from benchmarks.shadow.instances import Cpus, two_cpus
 from benchmarks.shadow.models import MEGABYTE, at_quantile
-from gnomon_coordinator.server import hand_over
+from gnomon_coordinator.server import pair_memory
 from gnomon_core import packets
 from gnomon_core.shared_memory import aligned
 from gnomon_runtime.engine.torch_support import keep_freed_memory
@@ -126,7 +126,7 @@ def one(ends: Ends, given: Tensor, *, foretold: bool) -> Times:
         link.foretell()
     made = torch.relu(given)
     began_s, busy_s = time.monotonic(), time.thread_time()
-    trouble = link.hand_over(*(FORETOLD if foretold else ALONE), [made], own)
+    trouble = link.pair_memory(*(FORETOLD if foretold else ALONE), [made], own)
     answer = trouble or link.take_back(time.monotonic() + PATIENCE_S)
     if isinstance(answer, Outcome):
         raise RuntimeError(f"a hand-over came to nothing: {answer}")  # noqa: TRY004 - it is the hand-over that went wrong
@@ -147,7 +147,7 @@ def pair(cpus: Cpus) -> Iterator[Ends]:
     before = os.sched_getaffinity(0)
     size_bytes = aligned(max(SIZES_MB) * MEGABYTE)
     stamps, stamp = os.pipe()
-    with hand_over(size_bytes, size_bytes) as (for_body, for_shadow):
+    with pair_memory(size_bytes, size_bytes) as (for_body, for_shadow):
         body, shadow = (list(map(os.dup, descriptors)) for descriptors in (for_body, for_shadow))
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""What the coordination wants done: values, in order, that the server carries out."""
+"""Effects: what the node's state machine wants done, as values that the server executes in order."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 
-class Papers:
-    """Descriptors for a Shadow: its order and the pipe of its log, until it has registered, or the connection of its Body."""
+class Descriptors:
+    """File descriptors for a Shadow: its order and its log's pipe until it has registered, or the connection of its Body."""
 
-    def __init__(self, descriptors: tuple[int, ...]) -> None:
-        self.descriptors = descriptors
+    def __init__(self, fds: tuple[int, ...]) -> None:
+        self.fds = fds
 
     def close(self) -> None:
-        """Let go of them. May be called again."""
-        descriptors, self.descriptors = self.descriptors, ()
-        for descriptor in descriptors:
-            os.close(descriptor)
+        """Close them. May be called again."""
+        fds, self.fds = self.fds, ()
+        for fd in fds:
+            os.close(fd)
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message to an instance, with copies of the papers where there are any."""
+    """A message to an instance, with copies of the descriptors where there are any."""
 
     id: str
     message: Mapping[str, Any]
-    papers: Papers | None = None
+    descriptors: Descriptors | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """The container is that Shadow from now on, a member of these control groups."""
+    """The container is that Shadow from now on, and joins these control groups."""
 
     container: str
     shadow: str
@@ -60,14 +60,14 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End a process at once."""
+    """Kill a process at once."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Hear nothing more from an instance, and say nothing more to it."""
+    """Close the link to an instance."""
 
     id: str
 

@@ -1,68 +1,70 @@
-"""One end of a socket to an instance, the supervisor or the platform: never blocks, never grows without bound.
+"""The coordinator's sockets to instances, the supervisor and the platform. No link ever blocks, or grows without bound.
 
-What the other side does not take now waits in an outbox, with descriptors of its own; when there is no room left, the other side
-is not listening, and the link is broken. How often an instance may speak is bounded as well: a flood would cost the Bodies their
-cores.
+A message that the peer does not read now waits in the link's outbox, with descriptors of its own; when the outbox is full, the
+peer is not reading, and the link is broken. The rate of an instance's messages is limited as well: a flood would take cores from
+the Bodies.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import socket
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gnomon_core import packets
 
 MAX_WAITING = 64
-"""Messages. An instance that reads between two batches gets a handful for each change of its pair."""
+"""Messages in an outbox. An instance that reads between two batches gets a handful for each change of its pair."""
 BURST = 200
 PER_SECOND = 50.0
+"""Token bucket for the messages of an instance."""
 
 
 class LinkBrokenError(ConnectionError):
-    """The other side does not listen, or does not keep to the protocol."""
+    """The peer does not read, or breaks the protocol."""
 
 
 class LinkEndedError(LinkBrokenError):
-    """The other side has closed its socket; most often because its process has ended."""
+    """The peer has closed its socket, mostly because its process has ended."""
 
 
 class Link:
-    """`max_waiting` bounds the outbox, `bounded` how often the other side may speak: not where it is one of ours."""
+    """`max_waiting` bounds the outbox. `rate_limited` is for instances: the supervisor and the platform are trusted."""
 
-    def __init__(self, connection: socket.socket, *, max_waiting: int = MAX_WAITING, bounded: bool = True) -> None:
+    def __init__(self, connection: socket.socket, *, max_waiting: int = MAX_WAITING, rate_limited: bool = True) -> None:
         connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
         self.socket = connection
         self._outbox: deque[tuple[dict[str, Any], list[int]]] = deque()
         self._max_waiting = max_waiting
-        self._bounded = bounded
-        self._allowance = float(BURST)
-        self._counted_s = 0.0
+        self._rate_limited = rate_limited
+        self._tokens = float(BURST)
+        self._refilled_s = 0.0
 
     @property
     def wants_to_write(self) -> bool:
         return bool(self._outbox)
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send, now or as soon as the other side takes it. The descriptors are copied.
+        """Send now, or as soon as the peer reads. The descriptors are copied.
 
         Raises:
-            LinkBrokenError: the other side has gone, or the outbox is full.
+            LinkBrokenError: the peer has gone, or the outbox is full.
 
         """
         if len(self._outbox) >= self._max_waiting:
-            raise LinkBrokenError("it does not listen")
+            raise LinkBrokenError("the outbox is full: the peer does not read")
         self._outbox.append((dict(message), [os.dup(descriptor) for descriptor in descriptors]))
         self.flush()
 
     def flush(self) -> None:
-        """Send what the other side takes.
+        """Send what the peer takes now.
 
         Raises:
-            LinkBrokenError: it has gone.
+            LinkBrokenError: the peer has gone.
 
         """
         while self._outbox:
@@ -72,17 +74,17 @@ class Link:
             except BlockingIOError:
                 return
             except packets.PeerGoneError:
-                raise LinkEndedError("it has closed its socket") from None
+                raise LinkEndedError("the peer has closed its socket") from None
             except (OSError, ValueError) as error:
-                raise LinkBrokenError(f"nothing can be sent to it: {error}") from error
+                raise LinkBrokenError(f"sending failed: {error}") from error
             self._outbox.popleft()
             _close(descriptors)
 
     def receive(self, now_s: float) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message and its descriptors, which are the caller's to close; None where there is none now.
+        """The next message and its descriptors, which the caller closes; None where there is none now.
 
         Raises:
-            LinkBrokenError: the other side has gone, sent what is no message, or sends too many.
+            LinkBrokenError: the peer has gone, sent no valid message, or sends too many.
 
         """
         try:
@@ -90,19 +92,19 @@ class Link:
         except BlockingIOError:
             return None
         except packets.PeerGoneError:
-            raise LinkEndedError("it has closed its socket") from None
+            raise LinkEndedError("the peer has closed its socket") from None
         except (packets.PacketError, OSError) as error:
             raise LinkBrokenError(str(error)) from None
-        if self._bounded and not self._may_speak(now_s):
+        if self._rate_limited and not self._within_rate(now_s):
             _close(descriptors)
-            raise LinkBrokenError("it talks too much")
+            raise LinkBrokenError("rate limit exceeded")
         return message, descriptors
 
-    def _may_speak(self, now_s: float) -> bool:
-        self._allowance = min(float(BURST), self._allowance + (now_s - self._counted_s) * PER_SECOND)
-        self._counted_s = now_s
-        self._allowance -= 1
-        return self._allowance >= 0
+    def _within_rate(self, now_s: float) -> bool:
+        self._tokens = min(float(BURST), self._tokens + (now_s - self._refilled_s) * PER_SECOND)
+        self._refilled_s = now_s
+        self._tokens -= 1
+        return self._tokens >= 0
 
     def close(self) -> None:
         """Release everything. May be called again."""
@@ -110,6 +112,49 @@ class Link:
             _close(descriptors)
         self._outbox.clear()
         self.socket.close()
+
+
+class LinkSelector:
+    """A selector over links: readable ones, and writable ones while their outbox is not empty."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._events: dict[Link, int] = {}
+
+    def ready(self, timeout_s: float | None) -> set[Link]:
+        """The links that can be read or written; an empty set after the timeout."""
+        return {key.data for key, _ in self._selector.select(timeout_s)}
+
+    def watch(self, link: Link) -> None:
+        """Wait for this link to be readable, and writable while its outbox is not empty."""
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.wants_to_write else 0)
+        known = self._events.get(link)
+        if known is None:
+            self._selector.register(link.socket, events, link)
+        elif known != events:
+            self._selector.modify(link.socket, events, link)
+        self._events[link] = events
+
+    def flush(self, link: Link, broken: Callable[[LinkBrokenError], None]) -> None:
+        """Send what the peer takes now of the outbox; `broken` is called where the link is broken."""
+        if link.wants_to_write:
+            try:
+                link.flush()
+            except LinkBrokenError as error:
+                broken(error)
+                return
+            self.watch(link)
+
+    def drop(self, link: Link) -> None:
+        """Close a link and forget it."""
+        if self._events.pop(link, None) is not None:
+            self._selector.unregister(link.socket)
+        link.close()
+
+    def close(self) -> None:
+        for link in list(self._events):
+            self.drop(link)
+        self._selector.close()
 
 
 def _close(descriptors: Sequence[int]) -> None:

@@ -1,14 +1,8 @@
-"""What instances and the platform say, checked before anything else looks at it.
+"""The coordinator's protocol: messages of instances and of the platform, parsed and checked, and the messages to instances.
 
-An instance may run a user's model: of what it says every field is checked (`fields`), and after one that does not fit nothing
-more is heard from it. The platform and the supervisor are ours; their messages are read by the same functions, so that a mistake
-there shows at once.
-
-The fields of messages, each read by a function that takes nothing on trust: type, length, bounds.
-
-What does not fit is a `BadMessageError`: an instance may run a user's model, and keep to the protocol or not.
-
-The messages to instances, made from tasks. `gnomon_core.coordination` says what they mean.
+An instance may run a user's model. Each field of its messages is checked for type, length and bounds, and an instance that sends
+anything else (`BadMessageError`) is closed. The platform and the supervisor are trusted; their messages are read by the same
+functions, so that a mistake there is seen at once. `gnomon_core.coordination` describes every message.
 """
 
 from __future__ import annotations
@@ -33,102 +27,102 @@ _LETTERS = re.compile(r"[!-~]{1,1000}")
 
 
 class BadMessageError(ValueError):
-    """A message that nobody who keeps to the protocol sends."""
+    """The message breaks the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where a Body finds its Shadow on another node, and what it shows there."""
+    """Where a Body reaches its Shadow on another node, and the token that it sends."""
 
     url: str
     token: str = field(repr=False)
 
 
 def read_id(message: Mapping[str, Any], name: str) -> str:
-    """The id under this name.
+    """An instance id.
 
     Raises:
-        BadMessageError: it is none.
+        BadMessageError: the field is not valid.
 
     """
     value = message.get(name)
     if not isinstance(value, str) or not _ID.fullmatch(value):
-        raise BadMessageError(f"{name} is no id")
+        raise BadMessageError(f"{name} is not a valid id")
     return value
 
 
-def blocks_of(message: Mapping[str, Any]) -> tuple[int, ...]:
+def read_blocks(message: Mapping[str, Any]) -> tuple[int, ...]:
     """Block numbers, ascending and each once."""
-    blocks = wholes_of(message, "blocks", MAX_BLOCKS, MAX_BLOCKS)
+    blocks = read_integers(message, "blocks", MAX_BLOCKS, MAX_BLOCKS)
     if any(later <= earlier for earlier, later in pairwise(blocks)):
         raise BadMessageError("blocks are not ascending")
     return blocks
 
 
-def split_of(message: Mapping[str, Any]) -> tuple[int, ...]:
+def read_split(message: Mapping[str, Any]) -> tuple[int, ...]:
     """A table from batch to b_S, in which the Body keeps at least one sample of every batch that is split."""
-    split = wholes_of(message, "split", MAX_BATCH, MAX_BATCH)
+    split = read_integers(message, "split", MAX_BATCH, MAX_BATCH)
     if any(there > batch for batch, there in enumerate(split)):
-        raise BadMessageError("a split leaves the Body nothing")
+        raise BadMessageError("a split leaves the Body no sample")
     return split
 
 
-def expected_of(message: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
+def read_expected(message: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
     """Milliseconds by run and samples; nothing where nothing is known."""
-    rows = list_of(message, "expected_ms", MAX_BLOCKS)
+    rows = read_list(message, "expected_ms", MAX_BLOCKS)
     found: list[tuple[float, ...]] = []
     for row in rows:
         if not isinstance(row, list) or len(row) > MAX_BATCH:
-            raise BadMessageError("expected_ms is no table")
+            raise BadMessageError("expected_ms is not a table")
         found.append(tuple(_milliseconds(value) for value in row))
     return tuple(found)
 
 
-def list_of(message: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    """A list of so many values at most; of nothing where it is not there.
+def read_list(message: Mapping[str, Any], name: str, most: int) -> list[Any]:
+    """A list of `most` values at most; an empty one where the field is missing.
 
     Raises:
-        BadMessageError: it is none.
+        BadMessageError: the field is not valid.
 
     """
     value = message.get(name, [])
     if not isinstance(value, list) or len(value) > most:
-        raise BadMessageError(f"{name} is no list, or too long")
+        raise BadMessageError(f"{name} is not a list, or too long")
     return value
 
 
-def wholes_of(message: Mapping[str, Any], name: str, most: int, below: int) -> tuple[int, ...]:
-    """So many whole numbers at most, from 0 and below a bound.
+def read_integers(message: Mapping[str, Any], name: str, most: int, below: int) -> tuple[int, ...]:
+    """A list of `most` integers at most, each at least 0 and below a bound.
 
     Raises:
-        BadMessageError: they are none.
+        BadMessageError: the field is not valid.
 
     """
-    values = list_of(message, name, most)
+    values = read_list(message, name, most)
     if not all(type(value) is int and 0 <= value < below for value in values):
-        raise BadMessageError(f"{name} holds something else than small whole numbers")
+        raise BadMessageError(f"{name} holds something else than small integers")
     return tuple(values)
 
 
-def whole_of(message: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    """A whole number within bounds.
+def read_integer(message: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    """An integer within bounds.
 
     Raises:
-        BadMessageError: it is none.
+        BadMessageError: the field is not valid.
 
     """
     value = message.get(name)
-    # A truth value is an int to isinstance.
+    # isinstance takes a bool for an int.
     if type(value) is not int or not least <= value <= most:
-        raise BadMessageError(f"{name} is no whole number from {least} to {most}")
+        raise BadMessageError(f"{name} is not an integer from {least} to {most}")
     return value
 
 
-def milliseconds_of(message: Mapping[str, Any], name: str) -> float:
+def read_milliseconds(message: Mapping[str, Any], name: str) -> float:
     """A time that is finite and not negative.
 
     Raises:
-        BadMessageError: it is none.
+        BadMessageError: the field is not valid.
 
     """
     return _milliseconds(message.get(name))
@@ -136,53 +130,53 @@ def milliseconds_of(message: Mapping[str, Any], name: str) -> float:
 
 def _milliseconds(value: object) -> float:
     if type(value) not in (int, float) or not isinstance(value, int | float):
-        raise BadMessageError("a time is no number")
+        raise BadMessageError("a time is not a number")
     try:
         found = float(value)
     except OverflowError:
-        raise BadMessageError("a time has no end") from None
+        raise BadMessageError("a time is not finite") from None
     if not math.isfinite(found) or found < 0:
-        raise BadMessageError("a time is negative or has no end")
+        raise BadMessageError("a time is negative or not finite")
     return found
 
 
-def path_of(value: object) -> str:
+def read_path(value: object) -> str:
     """An absolute path.
 
     Raises:
-        BadMessageError: it is none.
+        BadMessageError: the field is not valid.
 
     """
     if not isinstance(value, str) or not value.startswith("/") or len(value) > MAX_PATH or "\0" in value:
-        raise BadMessageError("a path is none")
+        raise BadMessageError("not an absolute path")
     return value
 
 
-def truth_of(message: Mapping[str, Any], name: str) -> bool:
-    """A truth value; false where it is not there.
+def read_flag(message: Mapping[str, Any], name: str) -> bool:
+    """A boolean; false where the field is missing.
 
     Raises:
-        BadMessageError: it is none.
+        BadMessageError: the field is not valid.
 
     """
     value = message.get(name, False)
     if not isinstance(value, bool):
-        raise BadMessageError(f"{name} is no truth value")
+        raise BadMessageError(f"{name} is not a boolean")
     return value
 
 
-def way_of(message: Mapping[str, Any]) -> Way | None:
+def read_way(message: Mapping[str, Any]) -> Way | None:
     """Where a Shadow on another node is reached, and the token for it; None for one of this node.
 
     Raises:
-        BadMessageError: these are none.
+        BadMessageError: a field is not valid.
 
     """
     url, token = message.get("url"), message.get("token")
     if url is None and token is None:
         return None
     if not all(isinstance(text, str) and _LETTERS.fullmatch(text) for text in (url, token)):
-        raise BadMessageError("a url or a token is none")
+        raise BadMessageError("url or token is not valid")
     return Way(str(url), str(token))
 
 
@@ -190,8 +184,8 @@ MAX_REASON = 300
 
 
 @dataclass(frozen=True, slots=True)
-class PairSaid:
-    """What a Body says that it does with one of its Shadows, which may be `elsewhere`, on another node."""
+class PairReport:
+    """A pair that a Body has with one of its Shadows. With `elsewhere` that Shadow is on another node."""
 
     shadow: str
     blocks: tuple[int, ...]
@@ -200,14 +194,14 @@ class PairSaid:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A message from an instance. Fields that its kind does not have keep their defaults."""
+class InstanceMessage:
+    """A message of an instance. Fields that its kind does not have keep their defaults."""
 
     say: str
     epoch: int
     shadow: str | None = None
     body: str | None = None
-    pairs: tuple[PairSaid, ...] = ()
+    pairs: tuple[PairReport, ...] = ()
     blocks: tuple[int, ...] = ()
     resident_bytes: int = 0
     load_ms: float = 0.0
@@ -218,9 +212,9 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a Shadow does for its Body, and what it is made of. `join` are control-group files; paths are in the repository.
+    """A Shadow's work for its Body, and the files of its model. `join` are control-group files; paths are in the repository.
 
-    `afar`: its Body is on another node, and comes to it. `way`: it is itself on another node, where its Body goes to it.
+    `afar`: its Body is on another node, and connects to it. `way`: the Shadow is on another node, where its Body connects to it.
     """
 
     shadow: str
@@ -242,7 +236,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a Shadow is to do instead."""
+    """A change of a Shadow's task."""
 
     cores: int
     cpus: tuple[int, ...]
@@ -251,84 +245,84 @@ class Change:
     expected_ms: tuple[tuple[float, ...], ...] = ()
 
     def applied_to(self, task: Task) -> Task:
-        """The task with this in it."""
+        """The task after this change."""
         return replace(task, cores=self.cores, cpus=self.cpus, blocks=self.blocks, split=self.split, expected_ms=self.expected_ms)
 
 
-def read_said(message: Mapping[str, Any], descriptors: int = 0) -> Said:
-    """What an instance says, with how many descriptors: no message of an instance has any.
+def read_instance_message(message: Mapping[str, Any], descriptors: int = 0) -> InstanceMessage:
+    """Parse a message of an instance. No message of an instance has descriptors.
 
     Raises:
         BadMessageError: it is not one of the messages in `gnomon_core.coordination`.
 
     """
     if descriptors:
-        raise BadMessageError("descriptors where none belong")
+        raise BadMessageError("unexpected file descriptors")
     say = message.get("say")
     reader = _READERS.get(say) if isinstance(say, str) else None
     if reader is None:
-        raise BadMessageError(f"it says {say[:40]!r}" if isinstance(say, str) else "it says nothing")
-    epoch = whole_of(message, "epoch", 0, MAX_BYTES)
+        raise BadMessageError(f"unknown message {say[:40]!r}" if isinstance(say, str) else "it has no `say`")
+    epoch = read_integer(message, "epoch", 0, MAX_BYTES)
     return reader(message, str(say), epoch)
 
 
-def _bare(_message: Mapping[str, Any], say: str, epoch: int) -> Said:
-    return Said(say, epoch)
+def _bare(_message: Mapping[str, Any], say: str, epoch: int) -> InstanceMessage:
+    return InstanceMessage(say, epoch)
 
 
-def _registered(message: Mapping[str, Any], say: str, epoch: int) -> Said:
-    return Said(
+def _registered(message: Mapping[str, Any], say: str, epoch: int) -> InstanceMessage:
+    return InstanceMessage(
         say,
         epoch,
         shadow=read_id(message, "shadow"),
         body=read_id(message, "body"),
-        blocks=blocks_of(message),
-        resident_bytes=whole_of(message, "resident_bytes", 0, MAX_BYTES),
-        load_ms=milliseconds_of(message, "load_ms"),
-        paired=truth_of(message, "paired"),
-        afar=truth_of(message, "afar"),
+        blocks=read_blocks(message),
+        resident_bytes=read_integer(message, "resident_bytes", 0, MAX_BYTES),
+        load_ms=read_milliseconds(message, "load_ms"),
+        paired=read_flag(message, "paired"),
+        afar=read_flag(message, "afar"),
     )
 
 
-def _body(message: Mapping[str, Any], say: str, epoch: int) -> Said:
-    pairs: list[PairSaid] = []
-    for pair in list_of(message, "pairs", MAX_SHADOWS):
+def _body(message: Mapping[str, Any], say: str, epoch: int) -> InstanceMessage:
+    pairs: list[PairReport] = []
+    for pair in read_list(message, "pairs", MAX_SHADOWS):
         if not isinstance(pair, dict):
-            raise BadMessageError("a pair is none")
-        pairs.append(PairSaid(read_id(pair, "shadow"), blocks_of(pair), split_of(pair), truth_of(pair, "elsewhere")))
+            raise BadMessageError("a pair is not an object")
+        pairs.append(PairReport(read_id(pair, "shadow"), read_blocks(pair), read_split(pair), read_flag(pair, "elsewhere")))
     if len({pair.shadow for pair in pairs}) < len(pairs):
-        raise BadMessageError("it has a Shadow twice")
-    return Said(say, epoch, pairs=tuple(pairs))
+        raise BadMessageError("a Shadow is listed twice")
+    return InstanceMessage(say, epoch, pairs=tuple(pairs))
 
 
-def _about_shadow(message: Mapping[str, Any], say: str, epoch: int) -> Said:
+def _about_shadow(message: Mapping[str, Any], say: str, epoch: int) -> InstanceMessage:
     reason = message.get("reason", "")
     if not isinstance(reason, str):
-        raise BadMessageError("the reason is no text")
-    # What an instance writes ends in logs: one line, no control characters.
+        raise BadMessageError("the reason is not a string")
+    # The reason is logged: one line, no control characters.
     words = "".join(letter if letter.isprintable() else " " for letter in reason[:MAX_REASON])
     # An instance that cannot do what it is asked for may have no Shadow to name.
     shadow = read_id(message, "shadow") if message.get("shadow") else None
-    return Said(say, epoch, shadow=shadow, reason=words)
+    return InstanceMessage(say, epoch, shadow=shadow, reason=words)
 
 
-def _complete(message: Mapping[str, Any], say: str, epoch: int) -> Said:
-    return Said(
+def _complete(message: Mapping[str, Any], say: str, epoch: int) -> InstanceMessage:
+    return InstanceMessage(
         say,
         epoch,
         shadow=read_id(message, "shadow"),
-        resident_bytes=whole_of(message, "resident_bytes", 0, MAX_BYTES),
-        load_ms=milliseconds_of(message, "load_ms"),
+        resident_bytes=read_integer(message, "resident_bytes", 0, MAX_BYTES),
+        load_ms=read_milliseconds(message, "load_ms"),
     )
 
 
-def _changed(message: Mapping[str, Any], say: str, epoch: int) -> Said:
+def _changed(message: Mapping[str, Any], say: str, epoch: int) -> InstanceMessage:
     # A Shadow need not name itself.
     shadow = read_id(message, "shadow") if message.get("shadow") else None
-    return Said(say, epoch, shadow=shadow, blocks=blocks_of(message))
+    return InstanceMessage(say, epoch, shadow=shadow, blocks=read_blocks(message))
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any], str, int], Said]] = {
+_READERS: Mapping[str, Callable[[Mapping[str, Any], str, int], InstanceMessage]] = {
     "empty": _bare,
     "stale": _bare,
     "registered": _registered,
@@ -342,47 +336,47 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str, int], Said]] = {
 
 
 def read_task(message: Mapping[str, Any]) -> Task:
-    """A Shadow to be made, as the platform asks for it.
+    """Parse a request for a Shadow, from the platform.
 
     Raises:
-        BadMessageError: something is missing or wrong.
+        BadMessageError: a field is missing or not valid.
 
     """
     weight_mode = message.get("weight_mode")
     if weight_mode not in ("shared", "private"):
-        raise BadMessageError("no weight mode")
+        raise BadMessageError("weight_mode is missing or unknown")
     return Task(
         shadow=read_id(message, "shadow"),
         body=read_id(message, "body"),
-        program=path_of(message.get("program")),
-        weights=path_of(message.get("weights")),
-        layers=path_of(message.get("layers")),
+        program=read_path(message.get("program")),
+        weights=read_path(message.get("weights")),
+        layers=read_path(message.get("layers")),
         weight_mode=str(weight_mode),
-        cores=whole_of(message, "cores", 1, MAX_CPUS),
-        cpus=wholes_of(message, "cpus", MAX_CPUS, MAX_CPUS),
-        blocks=blocks_of(message),
-        split=split_of(message),
-        max_batch=whole_of(message, "max_batch", 1, MAX_BATCH),
-        expected_ms=expected_of(message),
-        join=tuple(path_of(path) for path in list_of(message, "join", 16)),
-        afar=truth_of(message, "afar"),
-        way=way_of(message),
+        cores=read_integer(message, "cores", 1, MAX_CPUS),
+        cpus=read_integers(message, "cpus", MAX_CPUS, MAX_CPUS),
+        blocks=read_blocks(message),
+        split=read_split(message),
+        max_batch=read_integer(message, "max_batch", 1, MAX_BATCH),
+        expected_ms=read_expected(message),
+        join=tuple(read_path(path) for path in read_list(message, "join", 16)),
+        afar=read_flag(message, "afar"),
+        way=read_way(message),
     )
 
 
 def read_change(message: Mapping[str, Any]) -> Change:
-    """What a Shadow is to do instead, as the platform asks for it.
+    """Parse a change of a Shadow's task, from the platform.
 
     Raises:
-        BadMessageError: something is missing or wrong.
+        BadMessageError: a field is missing or not valid.
 
     """
     return Change(
-        cores=whole_of(message, "cores", 1, MAX_CPUS),
-        cpus=wholes_of(message, "cpus", MAX_CPUS, MAX_CPUS),
-        blocks=blocks_of(message),
-        split=split_of(message),
-        expected_ms=expected_of(message),
+        cores=read_integer(message, "cores", 1, MAX_CPUS),
+        cpus=read_integers(message, "cpus", MAX_CPUS, MAX_CPUS),
+        blocks=read_blocks(message),
+        split=read_split(message),
+        expected_ms=read_expected(message),
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnomon_coordinator.pool import Pool
+from gnomon_coordinator.pool_size import PoolSize
 from gnomon_core.fleet import Node
 from gnomon_platforms.local.recipes import BURST_CONTAINERS, CONTAINER_BYTES
 
@@ -41,7 +41,7 @@ class SimulatedNode:
         self.unclaimed_cores = plan.cores
         self.unclaimed_bytes = plan.memory_bytes
         self._shadows_cores = 0
-        self._pool = Pool()
+        self._pool = PoolSize()
         self._told: tuple[int, int] | None = None
         self._containers = 0
         self._ready_s = 0.0

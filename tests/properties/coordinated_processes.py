@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gnomon_coordinator.protocol import PairSaid, Said
+from gnomon_coordinator.protocol import InstanceMessage, PairReport
 from gnomon_coordinator.table import Kind
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Process:
     split: tuple[int, ...] = ()
     links: dict[str, Link] = field(default_factory=dict)
     """A Body's by Shadow, a Shadow's own by its name."""
-    pairs: dict[str, PairSaid] = field(default_factory=dict)
+    pairs: dict[str, PairReport] = field(default_factory=dict)
     """What a Body does with each of its Shadows."""
     loads: bool = False
     whole: bool = False
@@ -62,7 +62,7 @@ class Process:
         getattr(self, f"_{message['do']}")(message, world)
 
     def say(self, world: World, **fields: Any) -> None:
-        world.to_coordinator.setdefault(self.name, deque()).append(Said(epoch=self.epoch, **fields))
+        world.to_coordinator.setdefault(self.name, deque()).append(InstanceMessage(epoch=self.epoch, **fields))
 
     def _hello(self, _message: dict[str, Any], world: World) -> None:
         if self.kind is Kind.BODY:
@@ -84,7 +84,7 @@ class Process:
     def _pair(self, message: dict[str, Any], world: World) -> None:
         shadow = message["shadow"]
         self._take(shadow, world.way_of(message), world)
-        self.pairs[shadow] = PairSaid(shadow, message["blocks"], message["split"], "url" in message)
+        self.pairs[shadow] = PairReport(shadow, message["blocks"], message["split"], "url" in message)
         self.say(world, say="paired", shadow=shadow)
         self.notice(world)
 

@@ -1,4 +1,4 @@
-"""A node in miniature around the real coordination: a supervisor, a platform and instances behind queues.
+"""A node in miniature around the real state machine: a supervisor, a platform and instances behind queues.
 
 What the queues hold is delivered in any order, and `calm_down` delivers everything until nothing is under way. What happens
 beside that is `disturbed_world`'s.
@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gnomon_coordinator.coordination import Coordination
-from gnomon_coordinator.effects import Assign, Close, Connect, Effect, Fork, Kill, Papers, Send, Tell
-from gnomon_coordinator.protocol import Said, Task
+from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, Send, Tell
+from gnomon_coordinator.node_state import NodeState
+from gnomon_coordinator.protocol import InstanceMessage, Task
 from gnomon_coordinator.table import Kind
 from gnomon_core.blocks import Block, Layers
 from tests.properties.coordinated_processes import Link, Process
@@ -23,14 +23,14 @@ LAYERS = Layers("0" * 64, ("v4",), BLOCKS, {f"v{n}": 10 for n in range(5)})
 
 
 class World:
-    """Everything but the coordination, and the queues between."""
+    """Everything but the state machine, and the queues between."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.now_s = 0.0
         self.epoch = 0
         self.kept: dict[str, Process] = {}
-        self.to_coordinator: dict[str, deque[Said]] = {}
+        self.to_coordinator: dict[str, deque[InstanceMessage]] = {}
         self.to_supervisor: deque[Effect] = deque()
         self.from_supervisor: deque[tuple[str, str, Kind]] = deque()
         self.wishes: deque[Callable[[], None]] = deque()
@@ -56,7 +56,7 @@ class World:
     def restart(self) -> None:
         """Another coordinator, that knows nothing."""
         self.epoch += 1
-        self.coordination = Coordination(self.epoch)
+        self.node = NodeState(self.epoch)
         self.links: dict[str, Process] = {}
         while self.to_supervisor and self.chance.random() < 0.9:
             self._supervise()
@@ -66,22 +66,22 @@ class World:
             self.from_supervisor.append(("found", name, process.called))
         while self.from_supervisor:
             self._hear_supervisor()
-        self.coordination.pool.resize(1, self.now_s)
+        self.node.pool.resize(1, self.now_s)
         while self.told:
             # What the last one had still told comes before the first words of this one.
             self._listen()
         for shadow in self.wanted:
             if shadow in self.ended:
-                self.wishes.append(lambda name=shadow: self.coordination.destroy(name, self.now_s))
+                self.wishes.append(lambda name=shadow: self.node.destroy(name, self.now_s))
             else:
                 self.wishes.append(lambda name=shadow: self._wish(name))
         self.carry_out()
 
     def _wish(self, shadow: str) -> None:
         if shadow in self.wanted:
-            self.coordination.create(self.wanted[shadow], LAYERS, Papers(()), self.now_s)
+            self.node.create(self.wanted[shadow], LAYERS, Descriptors(()), self.now_s)
         if shadow in self.wanted and shadow in self.rising:
-            self.coordination.promote(shadow, Papers(()), self.now_s)
+            self.node.promote(shadow, Descriptors(()), self.now_s)
 
     def way_of(self, message: dict[str, Any]) -> Link:
         """What a message to pair or to join brings: a link to one of this node, or a connection to another."""
@@ -93,10 +93,10 @@ class World:
         """The Body of a Shadow that serves from afar."""
         process = self.kept.get(shadow)
         if shadow in self.wanted and process is not None and not process.links:
-            self.coordination.reached(shadow, Papers(()))
+            self.node.remote_body_connected(shadow, Descriptors(()))
 
     def carry_out(self) -> None:
-        while effects := self.coordination.take():
+        while effects := self.node.take():
             for effect in effects:
                 self._do(effect)
         self.check()
@@ -128,9 +128,9 @@ class World:
 
     def check(self) -> None:
         """What holds at every moment."""
-        for row in self.coordination.table:
+        for row in self.node.table:
             for name in row.partners:
-                partner = self.coordination.table.get(name)
+                partner = self.node.table.get(name)
                 assert partner is not None
                 assert row.id in partner.partners
                 assert {partner.kind, row.kind} == {Kind.BODY, Kind.SHADOW}
@@ -164,13 +164,13 @@ class World:
     def _hear_supervisor(self) -> None:
         what, name, kind = self.from_supervisor.popleft()
         if what == "promoted":
-            self.coordination.promoted(name)
+            self.node.promoted(name)
         elif what == "found":
             if name in self.kept:
                 self.links[name] = self.kept[name]
-            self.coordination.found(name, kind, self.now_s)
+            self.node.found(name, kind, self.now_s)
         else:
-            self.coordination.gone(name, self.now_s)
+            self.node.gone(name, self.now_s)
             self.carry_out()
             self.links.pop(name, None)
         self.carry_out()
@@ -255,7 +255,7 @@ class World:
     def _speak(self, name: str) -> None:
         said = self.to_coordinator[name].popleft()
         if name in self.links:
-            self.coordination.said(name, said, self.now_s)
+            self.node.said(name, said, self.now_s)
             self.carry_out()
             self.pass_time(0.0)
 
@@ -266,7 +266,7 @@ class World:
 
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
-        self.coordination.tick(self.now_s)
+        self.node.tick(self.now_s)
         self.carry_out()
 
     def calm_down(self) -> None:
@@ -276,7 +276,7 @@ class World:
             if steps:
                 self.chance.choice(steps)()
                 continue
-            due_s = self.coordination.due_s()
+            due_s = self.node.due_s()
             if due_s is None:
                 return
             self.slow = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gnomon_coordinator.effects import Papers
+from gnomon_coordinator.effects import Descriptors
 from gnomon_coordinator.protocol import Change, Task, Way
 from gnomon_coordinator.table import Kind
 from tests.properties.coordinated_world import World
@@ -27,13 +27,13 @@ class DisturbedWorld(World):
         elif what == "destroy" and self.wanted:
             shadow = self.chance.choice(sorted(self.wanted))
             self.ended.add(shadow)
-            self.wishes.append(lambda: self.coordination.destroy(shadow, self.now_s))
+            self.wishes.append(lambda: self.node.destroy(shadow, self.now_s))
         elif what == "change" and self.wanted:
             self._alter(self.chance.choice(sorted(self.wanted)))
         elif what == "promote" and (here := [name for name, task in self.wanted.items() if not task.afar and task.way is None]):
             rising = self.chance.choice(sorted(here))
             self.rising.add(rising)
-            self.wishes.append(lambda: self.coordination.promote(rising, Papers(()), self.now_s))
+            self.wishes.append(lambda: self.node.promote(rising, Descriptors(()), self.now_s))
         elif what == "kill" and self.kept:
             self.die(self.kept[self.chance.choice(sorted(self.kept))])
         elif what == "cut" and self.far:
@@ -79,4 +79,4 @@ class DisturbedWorld(World):
             return
         task = self.wanted[shadow] = replace(self.wanted[shadow], blocks=self._blocks())
         change = Change(task.cores, task.cpus, task.blocks, task.split)
-        self.wishes.append(lambda: self.coordination.change(shadow, change, self.now_s))
+        self.wishes.append(lambda: self.node.change(shadow, change, self.now_s))

@@ -1,8 +1,8 @@
 """Whatever happens in whatever order, pairs end up as they are wished for, and everybody believes the same.
 
 A node in miniature (`disturbed_world`): a supervisor, a platform and instances that keep to the protocol, each behind queues
-that are delivered in any order, beside the real coordination. Instances die, coordinators are replaced in the middle of anything,
-wishes come and go, and some Shadows become Bodies. Of some pairs one half is on another node, and may be cut off.
+that are delivered in any order, beside the real state machine. Instances die, coordinators are replaced in the middle of
+anything, wishes come and go, and some Shadows become Bodies. Of some pairs one half is on another node, and may be cut off.
 When it is quiet again, what the Bodies do, what the table says and what the platform believes is one and the same.
 """
 
@@ -31,12 +31,12 @@ def test_when_it_is_quiet_everybody_believes_the_same_and_it_is_what_was_wished(
     assert not world.rising & set(world.wanted), "a Shadow that was to become a Body is none"
     bodies = {name: process for name, process in world.kept.items() if process.kind is Kind.BODY}
     for name, body in bodies.items():
-        row = world.coordination.table.get(name)
+        row = world.node.table.get(name)
         assert row is not None
         wanted = {task.shadow: task for task in world.wanted.values() if task.body == name}
         assert set(body.pairs) == set(row.partners) == world.believed.get(name, set()) == set(wanted)
         for partner, task in wanted.items():
-            its_row = world.coordination.table.get(partner)
+            its_row = world.node.table.get(partner)
             assert its_row is not None
             assert body.pairs[partner].blocks == its_row.blocks == task.blocks
             if task.way is None:
@@ -46,11 +46,11 @@ def test_when_it_is_quiet_everybody_believes_the_same_and_it_is_what_was_wished(
             assert row.status is its_row.status is Status.PAIRED
     for task in world.wanted.values():
         if task.afar:
-            row = world.coordination.table.get(task.shadow)
+            row = world.node.table.get(task.shadow)
             assert row is not None
             assert row.status is Status.PAIRED
             assert set(task.blocks) <= set(world.kept[task.shadow].blocks)
             assert not world.kept[task.shadow].links[task.shadow].closed
     shadows = {name for name, process in world.kept.items() if process.shadow is not None}
     assert shadows == {task.shadow for task in world.wanted.values() if task.way is None}, "a Shadow that nobody wants is left"
-    assert len(world.coordination.table.of_kind(Kind.EMPTY, Status.READY)) == 1
+    assert len(world.node.table.of_kind(Kind.EMPTY, Status.READY)) == 1

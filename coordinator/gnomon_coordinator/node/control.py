@@ -24,7 +24,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gnomon_coordinator import protocol as fields
+from gnomon_coordinator import protocol
 from gnomon_coordinator.node import metrics
 from gnomon_coordinator.node.pod_sockets import Epochs, News
 from gnomon_coordinator.node.shadows import Shadows
@@ -118,7 +118,7 @@ class Control:
             raise BadMessageError("it is not JSON") from None
         if not isinstance(document, dict):
             raise BadMessageError("it is no object")
-        self._epochs.obey(fields.whole_of(document, "epoch", 0, fields.MAX_BYTES))
+        self._epochs.obey(protocol.read_integer(document, "epoch", 0, protocol.MAX_BYTES))
         return document
 
 
@@ -127,6 +127,6 @@ async def _healthz(_request: web.Request) -> web.Response:
 
 
 def _whole(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > len(str(fields.MAX_BYTES)):
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(protocol.MAX_BYTES)):
         raise BadMessageError(f"{text[:40]!r} is no whole number")
     return int(text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from gnomon_coordinator import protocol as fields
+from gnomon_coordinator import protocol
 from gnomon_coordinator.protocol import BadMessageError, Change, Way, read_change
 from gnomon_core.coordination import SHADOW_KIND
 from gnomon_core.launch import Launch, Limits, Order, Sandbox
@@ -48,18 +48,18 @@ class Wish:
         if weight_mode not in ("shared", "private"):
             raise BadMessageError("no weight mode")
         function = document.get("function")
-        if not isinstance(function, str) or len(function) > fields.MAX_PATH:
+        if not isinstance(function, str) or len(function) > protocol.MAX_PATH:
             raise BadMessageError("no function")
-        afar, way = fields.truth_of(document, "afar"), fields.way_of(document)
+        afar, way = protocol.read_flag(document, "afar"), protocol.read_way(document)
         if afar and way is not None:
             raise BadMessageError("neither its Shadow nor the Body is here")
         return Wish(
-            shadow=fields.read_id({"shadow": shadow}, "shadow"),
-            pod_uid=fields.read_id(document, "pod_uid"),
+            shadow=protocol.read_id({"shadow": shadow}, "shadow"),
+            pod_uid=protocol.read_id(document, "pod_uid"),
             function=function,
             files={name: _within(document.get(name), name) for name in FILES},
             weight_mode=str(weight_mode),
-            max_batch=fields.whole_of(document, "max_batch", 1, fields.MAX_BATCH),
+            max_batch=protocol.read_integer(document, "max_batch", 1, protocol.MAX_BATCH),
             memory_bytes=_claimed(document, 0),
             what=read_change({**document, "cpus": []}),
             afar=afar,
@@ -101,12 +101,12 @@ class Wish:
 
 def _claimed(document: Mapping[str, Any], otherwise: int) -> int:
     """What is said to be claimed; a gateway of an earlier version says nothing."""
-    return fields.whole_of({"memory_bytes": otherwise, **document}, "memory_bytes", 0, fields.MAX_BYTES)
+    return protocol.read_integer({"memory_bytes": otherwise, **document}, "memory_bytes", 0, protocol.MAX_BYTES)
 
 
 def _within(value: object, name: str) -> str:
     """A path in the repository."""
-    if not isinstance(value, str) or not value or len(value) > fields.MAX_PATH or "\0" in value:
+    if not isinstance(value, str) or not value or len(value) > protocol.MAX_PATH or "\0" in value:
         raise BadMessageError(f"{name} is no path")
     path = PurePosixPath(value)
     if path.is_absolute() or ".." in path.parts:

@@ -1,4 +1,4 @@
-"""A node without processes: the coordination, and instances that answer as the protocol says, or as a test wants."""
+"""A node without processes: its state machine, and instances that answer as the protocol says, or as a test wants."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gnomon_coordinator.coordination import Coordination
-from gnomon_coordinator.effects import Assign, Close, Connect, Effect, Fork, Kill, Papers, Send, Tell
-from gnomon_coordinator.protocol import PairSaid, Said, Task
+from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, Send, Tell
+from gnomon_coordinator.node_state import NodeState
+from gnomon_coordinator.protocol import InstanceMessage, PairReport, Task
 from gnomon_coordinator.table import Kind, Status
 from gnomon_core.blocks import Block, Layers
 
@@ -30,26 +30,26 @@ def task(shadow: str = "s1", body: str = "b1", blocks: tuple[int, ...] = (1, 2),
 
 
 class PlayedNode:
-    """Carries out what a coordination wants, at once; `now_s` moves only when told to."""
+    """Executes the state machine's effects at once; `now_s` moves only when told to."""
 
     def __init__(self, epoch: int = 1) -> None:
-        self.coordination = Coordination(epoch)
+        self.state = NodeState(epoch)
         self.now_s = 100.0
         self.done: list[Effect] = []
         self.names: dict[str, str] = {}
 
     def status(self, instance_id: str) -> Status | None:
         """What its row says."""
-        row = self.coordination.table.get(instance_id)
+        row = self.state.table.get(instance_id)
         return None if row is None else row.status
 
     # what happens
 
     def found(self, instance_id: str, kind: Kind) -> None:
-        self.coordination.found(instance_id, kind, self.now_s)
+        self.state.found(instance_id, kind, self.now_s)
         self._carry_out()
 
-    def body(self, instance_id: str = "b1", *pairs: PairSaid) -> None:
+    def body(self, instance_id: str = "b1", *pairs: PairReport) -> None:
         self.found(instance_id, Kind.BODY)
         self.say(instance_id, say="body", pairs=pairs)
 
@@ -58,33 +58,33 @@ class PlayedNode:
         self.say(instance_id, say="empty")
 
     def gone(self, instance_id: str) -> None:
-        self.coordination.gone(instance_id, self.now_s)
+        self.state.gone(instance_id, self.now_s)
         self._carry_out()
 
     def say(self, instance_id: str, *, epoch: int | None = None, **fields: Any) -> None:
-        said = Said(epoch=self.coordination.epoch if epoch is None else epoch, **fields)
-        self.coordination.said(instance_id, said, self.now_s)
+        said = InstanceMessage(epoch=self.state.epoch if epoch is None else epoch, **fields)
+        self.state.said(instance_id, said, self.now_s)
         self._carry_out()
 
-    def create(self, wish: Task | None = None, *, papers: bool = True) -> Papers | None:
-        held = Papers(()) if papers else None
-        self.coordination.create(wish or task(), LAYERS, held, self.now_s)
+    def create(self, wish: Task | None = None, *, descriptors: bool = True) -> Descriptors | None:
+        held = Descriptors(()) if descriptors else None
+        self.state.create(wish or task(), LAYERS, held, self.now_s)
         self._carry_out()
         return held
 
     def destroy(self, shadow: str = "s1") -> None:
-        self.coordination.destroy(shadow, self.now_s)
+        self.state.destroy(shadow, self.now_s)
         self._carry_out()
 
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
-        self.coordination.tick(self.now_s)
+        self.state.tick(self.now_s)
         self._carry_out()
 
     # what was done
 
     def _carry_out(self) -> None:
-        while effects := self.coordination.take():
+        while effects := self.state.take():
             self.done += effects
 
     def sent(self, instance_id: str) -> list[str]:
@@ -117,7 +117,7 @@ class PlayedNode:
     def paired(self, wish: Task | None = None) -> None:
         """A Body and its Shadow at work, from a container in the pool. The Body may have others."""
         wish = wish or task()
-        if wish.body not in self.coordination.table:
+        if wish.body not in self.state.table:
             self.body(wish.body)
         self.empty(f"pool-0-{wish.shadow}")
         self.create(wish)
@@ -136,7 +136,7 @@ def node() -> PlayedNode:
 
 @pytest.fixture
 def next_node() -> PlayedNode:
-    """The coordination after a restart: it knows nothing, and its epoch is higher."""
+    """The state machine after a restart: it knows nothing, and its epoch is higher."""
     return PlayedNode(2)
 
 

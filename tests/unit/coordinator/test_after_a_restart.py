@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from gnomon_coordinator.effects import Papers
-from gnomon_coordinator.protocol import PairSaid, Task
+from gnomon_coordinator.effects import Descriptors
+from gnomon_coordinator.protocol import PairReport, Task
 from gnomon_coordinator.table import Kind, Status
 
-WITH_S1 = PairSaid("s1", (1, 2), (0, 1))
+WITH_S1 = PairReport("s1", (1, 2), (0, 1))
 MakeTask = Callable[..., Task]
 Node = Any
 """The class PlayedNode of conftest.py, which pytest does not let us import."""
@@ -21,7 +21,7 @@ def test_a_pair_is_found_as_it_is_and_goes_on(next_node: Node, task: MakeTask) -
     node.found("s1", Kind.SHADOW)
     assert node.sent("b1") == node.sent("s1") == ["hello"]
     node.say("s1", say="registered", shadow="s1", body="b1", blocks=(1, 2), paired=True)
-    node.create(papers=False)
+    node.create(descriptors=False)
     assert node.connected() == []
     node.say("b1", say="body", pairs=(WITH_S1,))
     assert node.connected() == []
@@ -35,10 +35,10 @@ def test_a_shadow_that_claims_anothers_body_takes_nobodys_place(next_node: Node)
     node.found("s1", Kind.SHADOW)
     node.body("b1", WITH_S1)
     node.registered(paired=True)
-    node.create(papers=False)
+    node.create(descriptors=False)
     node.found("s9", Kind.SHADOW)
     node.say("s9", say="registered", shadow="s9", body="b1", blocks=(1, 2), paired=True)
-    body = node.coordination.table.get("b1")
+    body = node.state.table.get("b1")
     assert body is not None
     assert body.partners == ("s1",)
     node.wait(11)
@@ -52,7 +52,7 @@ def test_a_shadow_that_is_wanted_for_another_body_than_it_says_is_ended(next_nod
     node.body("b2")
     node.found("s1", Kind.SHADOW)
     node.say("s1", say="registered", shadow="s1", body="b2", blocks=(1, 2), paired=False)
-    node.create(task(), papers=False)
+    node.create(task(), descriptors=False)
     assert node.sent("s1")[-1] == "stop"
     assert "b2" in node.last_told("ending")["reason"]
     assert node.connected() == []
@@ -64,7 +64,7 @@ def test_what_a_body_says_before_its_shadow_is_wished_for_is_news(next_node: Nod
     node.found("s1", Kind.SHADOW)
     node.registered(paired=True)
     node.say("b1", say="unpaired", shadow="s1", reason="late three times")
-    node.create(papers=False)
+    node.create(descriptors=False)
     assert len(node.connected()) == 1, "it is given new buffers"
 
 
@@ -72,7 +72,7 @@ def test_a_shadow_that_had_registered_is_paired_now(next_node: Node) -> None:
     node = next_node
     node.body()
     node.found("s1", Kind.SHADOW)
-    node.create(papers=False)
+    node.create(descriptors=False)
     node.registered()
     assert len(node.connected()) == 1
 
@@ -83,7 +83,7 @@ def test_a_pair_of_which_only_one_knows_is_made_again(next_node: Node) -> None:
     node.found("s1", Kind.SHADOW)
     node.say("b1", say="body", pairs=(WITH_S1,))
     node.registered()
-    node.create(papers=False)
+    node.create(descriptors=False)
     assert node.sent("b1") == ["hello", "unpair"]
     node.say("b1", say="unpaired", shadow="s1", reason="told to")
     assert len(node.connected()) == 1
@@ -111,12 +111,12 @@ def test_a_shadow_that_nobody_wants_any_more_is_ended(next_node: Node) -> None:
 
 def test_a_shadow_that_is_wanted_and_was_never_there_is_told_as_failed(next_node: Node) -> None:
     next_node.body()
-    next_node.create(papers=False)
+    next_node.create(descriptors=False)
     assert next_node.last_told("failed")["reason"] == "it has ended"
 
 
 def test_a_body_that_names_a_shadow_that_is_gone_is_told_to_let_go(next_node: Node) -> None:
-    next_node.body("b1", PairSaid("s7", (1,), (0, 1)))
+    next_node.body("b1", PairReport("s7", (1,), (0, 1)))
     assert next_node.sent("b1") == ["hello", "unpair"]
 
 
@@ -142,14 +142,14 @@ def test_words_for_another_coordinator_are_not_heard(next_node: Node) -> None:
 @pytest.mark.parametrize("first", ["its words", "its wish"])
 def test_a_shadow_whose_model_does_not_have_its_blocks_is_ended_and_not_heard_again(next_node: Node, first: str) -> None:
     node = next_node
-    node.body("b1", PairSaid("s1", (1, 2), (0, 1)))
+    node.body("b1", PairReport("s1", (1, 2), (0, 1)))
     node.found("s1", Kind.SHADOW)
     if first == "its wish":
-        node.create(papers=False)
+        node.create(descriptors=False)
     node.say("s1", say="registered", shadow="s1", body="b1", blocks=(1, 2, 4000), paired=True)
     if first == "its words":
-        node.create(papers=False)
-    node.coordination.promote("s1", Papers(()), node.now_s)
+        node.create(descriptors=False)
+    node.state.promote("s1", Descriptors(()), node.now_s)
     assert node.killed() == node.closed() == ["s1"]
     assert "block 4000 of 6" in node.last_told("ending")["reason"]
     assert "promote" not in node.sent("s1")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_coordinator.effects import Papers
+from gnomon_coordinator.effects import Descriptors
 from gnomon_coordinator.protocol import BadMessageError, Change, Task
 from gnomon_coordinator.table import Status
 
@@ -48,7 +48,7 @@ def test_a_body_cannot_end_the_pair_of_another(node: Node, task: MakeTask) -> No
 
 def test_a_hostile_body_serves_on_without_a_shadow(node: Node, task: MakeTask) -> None:
     node.paired()
-    node.coordination.broken("b1", "nonsense", node.now_s)
+    node.state.broken("b1", "nonsense", node.now_s)
     node._carry_out()
     assert node.closed() == ["b1"]
     assert node.status("b1") is Status.BARRED
@@ -62,7 +62,7 @@ def test_a_hostile_body_serves_on_without_a_shadow(node: Node, task: MakeTask) -
 
 def test_a_hostile_shadow_is_ended_and_its_body_told(node: Node) -> None:
     node.paired()
-    node.coordination.broken("s1", "nonsense", node.now_s)
+    node.state.broken("s1", "nonsense", node.now_s)
     node._carry_out()
     assert node.killed() == ["s1"]
     assert node.sent("b1")[-1] == "unpair"
@@ -85,12 +85,12 @@ def test_a_shadow_that_keeps_other_blocks_than_it_was_told_does_not_go_on(node: 
     node.say("s1", say="changed", blocks=(1, 2, 3))
     node.say("b1", say="changed", shadow="s1", blocks=(2, 3))
     # What is missing of it for a whole model is reckoned by its blocks.
-    node.coordination.promote("s1", Papers(()), node.now_s)
+    node.state.promote("s1", Descriptors(()), node.now_s)
     with pytest.raises(BadMessageError, match="other blocks"):
         node.say("s1", say="changed", blocks=said)
     assert "promote" not in node.sent("s1")
 
 
 def change_to(node: Node, blocks: tuple[int, ...]) -> None:
-    node.coordination.change("s1", Change(1, (0,), blocks, (0, 1)), node.now_s)
+    node.state.change("s1", Change(1, (0,), blocks, (0, 1)), node.now_s)
     node._carry_out()

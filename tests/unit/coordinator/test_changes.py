@@ -12,7 +12,7 @@ Node = Any
 
 
 def change(node: Node, blocks: tuple[int, ...], split: tuple[int, ...] = (0, 1), cores: int = 1) -> None:
-    node.coordination.change("s1", Change(cores, (0,), blocks, split), node.now_s)
+    node.state.change("s1", Change(cores, (0,), blocks, split), node.now_s)
     node._carry_out()
 
 
@@ -28,8 +28,8 @@ def test_new_blocks_reach_the_shadow_first_then_the_body_then_the_old_ones_go(no
     assert node.last_sent("s1")["blocks"] == (2, 3)
     node.say("s1", say="changed", blocks=(2, 3))
     assert node.status("s1") is Status.PAIRED
-    assert node.coordination.table.get("b1").blocks == (2, 3)
-    assert node.coordination.due_s() is None
+    assert node.state.table.get("b1").blocks == (2, 3)
+    assert node.state.due_s() is None
 
 
 def test_another_split_concerns_the_body_alone(node: Node) -> None:
@@ -50,7 +50,7 @@ def test_a_change_during_a_change_comes_after_it(node: Node) -> None:
         node.say("s1", say="changed", blocks=node.last_sent("s1")["blocks"])
         node.say("b1", say="changed", shadow="s1", blocks=node.last_sent("b1")["blocks"])
         node.say("s1", say="changed", blocks=node.last_sent("s1")["blocks"])
-    assert node.coordination.table.get("s1").blocks == (4,)
+    assert node.state.table.get("s1").blocks == (4,)
     assert [
         told["blocks"] for told in (one.message for one in node.done if hasattr(one, "message")) if told.get("event") == "paired"
     ] == [
@@ -77,7 +77,7 @@ def test_a_change_while_it_loads_is_made_when_it_has_loaded(node: Node) -> None:
 
 def test_a_larger_batch_gets_larger_buffers(node: Node, task: MakeTask) -> None:
     node.paired()
-    node.create(task(max_batch=64), papers=False)
+    node.create(task(max_batch=64), descriptors=False)
     assert node.sent("b1")[-1] == "unpair"
     assert len(node.connected()) == 1, "the Body would take the end of the old socket for the end of its Shadow"
     node.say("b1", say="unpaired", shadow="s1", reason="told to")

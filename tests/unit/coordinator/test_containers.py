@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gnomon_coordinator.pool import REFILL_AFTER_S
+from gnomon_coordinator.pool_size import REFILL_AFTER_S
 from gnomon_coordinator.table import Kind
 
 Node = Any
@@ -28,8 +28,8 @@ def test_three_that_die_are_enough(node: Node) -> None:
         node.gone(node.forks()[-1])
     assert len(node.forks()) == 3
     assert "3 containers" in node.last_told("failed")["reason"]
-    assert "s1" not in node.coordination.table
-    assert node.coordination.table.get("b1").partner is None
+    assert "s1" not in node.state.table
+    assert node.state.table.get("b1").partner is None
 
 
 def test_a_shadow_whose_load_fails_ends_with_its_reason(node: Node) -> None:
@@ -40,7 +40,7 @@ def test_a_shadow_whose_load_fails_ends_with_its_reason(node: Node) -> None:
     assert node.last_told("ending") == {"event": "ending", "shadow": "s1", "reason": "no such weights"}
     assert node.killed() == ["s1"]
     node.gone("s1")
-    assert "s1" not in node.coordination.table
+    assert "s1" not in node.state.table
 
 
 def test_a_load_that_takes_too_long_ends(node: Node) -> None:
@@ -53,7 +53,7 @@ def test_a_load_that_takes_too_long_ends(node: Node) -> None:
 
 
 def test_the_pool_is_filled_and_filled_again(node: Node) -> None:
-    node.coordination.pool.resize(2, node.now_s)
+    node.state.pool.resize(2, node.now_s)
     node.wait(0)
     assert len(node.forks()) == 2
     node.wait(1)
@@ -69,7 +69,7 @@ def test_the_pool_is_filled_and_filled_again(node: Node) -> None:
 
 
 def test_a_container_that_dies_in_the_pool_is_replaced(node: Node) -> None:
-    node.coordination.pool.resize(1, node.now_s)
+    node.state.pool.resize(1, node.now_s)
     node.wait(0)
     node.empty(node.forks()[0])
     node.gone(node.forks()[0])
@@ -78,11 +78,11 @@ def test_a_container_that_dies_in_the_pool_is_replaced(node: Node) -> None:
 
 
 def test_a_pool_that_cannot_be_filled_is_tried_ever_more_rarely(node: Node) -> None:
-    node.coordination.pool.resize(1, node.now_s)
+    node.state.pool.resize(1, node.now_s)
     for _ in range(1000):
         node.wait(0.01)
         for container in node.forks():
-            if container in node.coordination._forking:
+            if container in node.state._forking:
                 node.gone(container)
     assert 5 <= len(node.forks()) <= 10
 

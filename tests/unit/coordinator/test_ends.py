@@ -20,7 +20,7 @@ def test_the_body_lets_go_before_the_shadow_stops(node: Node) -> None:
     assert node.last_told("unpaired")["body"] == "b1"
     assert node.sent("s1")[-1] == "stop"
     node.gone("s1")
-    assert "s1" not in node.coordination.table
+    assert "s1" not in node.state.table
     assert node.status("b1") is Status.READY
 
 
@@ -38,7 +38,7 @@ def test_a_body_takes_its_shadow_along(node: Node) -> None:
     node.gone("b1")
     assert node.killed() == ["s1"]
     node.gone("s1")
-    assert len(node.coordination.table) == 0
+    assert len(node.state.table) == 0
 
 
 def test_a_shadow_that_dies_leaves_its_body_alone_and_able_to_have_another(node: Node, task: MakeTask) -> None:
@@ -49,7 +49,7 @@ def test_a_shadow_that_dies_leaves_its_body_alone_and_able_to_have_another(node:
     assert node.status("b1") is Status.READY
     node.say("b1", say="unpaired", shadow="s1", reason="told to")
     node.create(task("s2"))
-    assert node.coordination.table.get("b1").partner == "s2"
+    assert node.state.table.get("b1").partner == "s2"
 
 
 def test_a_body_that_gives_up_its_shadow_ends_it(node: Node) -> None:

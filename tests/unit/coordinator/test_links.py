@@ -55,7 +55,7 @@ def test_one_that_never_listens_is_given_up_and_costs_no_descriptors(ends: Ends)
         try:
             link.send({"padding": "x" * 8000}, [nothing])
         except LinkBrokenError as error:
-            assert "listen" in str(error)  # noqa: PT017 - how many it takes is the kernel's to say
+            assert "outbox is full" in str(error)  # noqa: PT017 - how many it takes is the kernel's to say
             break
     else:
         pytest.fail("it was never given up")
@@ -70,7 +70,7 @@ def test_one_that_never_stops_is_given_up(ends: Ends) -> None:
         packets.send(theirs, {"number": number})
         assert link.receive(1000.0) is not None
     packets.send(theirs, {})
-    with pytest.raises(LinkBrokenError, match="too much"):
+    with pytest.raises(LinkBrokenError, match="rate limit"):
         link.receive(1000.0)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_coordinator.protocol import BadMessageError, PairSaid, read_change, read_said, read_task
+from gnomon_coordinator.protocol import BadMessageError, PairReport, read_change, read_instance_message, read_task
 
 REGISTERED = {
     "say": "registered",
@@ -36,17 +36,17 @@ TASK = {
 
 
 def test_what_an_instance_says_is_read() -> None:
-    said = read_said({**REGISTERED, "phases_ms": [1, 2]})
+    said = read_instance_message({**REGISTERED, "phases_ms": [1, 2]})
     assert (said.say, said.epoch, said.shadow, said.blocks, said.paired) == ("registered", 3, "s1", (1, 2), False)
-    assert read_said({"say": "empty", "epoch": 1, "pid": 5}).say == "empty"
-    assert read_said({"say": "body", "epoch": 1, "pairs": []}).pairs == ()
-    paired = read_said({"say": "body", "epoch": 1, "pairs": [PAIR, {**PAIR, "shadow": "t"}]})
-    assert paired.pairs == (PairSaid("s", (3,), (0, 1)), PairSaid("t", (3,), (0, 1)))
-    assert read_said({"say": "failed", "epoch": 1, "shadow": "", "reason": "no pair"}).shadow is None
+    assert read_instance_message({"say": "empty", "epoch": 1, "pid": 5}).say == "empty"
+    assert read_instance_message({"say": "body", "epoch": 1, "pairs": []}).pairs == ()
+    paired = read_instance_message({"say": "body", "epoch": 1, "pairs": [PAIR, {**PAIR, "shadow": "t"}]})
+    assert paired.pairs == (PairReport("s", (3,), (0, 1)), PairReport("t", (3,), (0, 1)))
+    assert read_instance_message({"say": "failed", "epoch": 1, "shadow": "", "reason": "no pair"}).shadow is None
 
 
 def test_what_ends_in_a_log_is_one_line() -> None:
-    said = read_said({"say": "unpaired", "epoch": 1, "shadow": "s", "reason": "a\nb\x1b[2J\ud800" + "c" * 10_000})
+    said = read_instance_message({"say": "unpaired", "epoch": 1, "shadow": "s", "reason": "a\nb\x1b[2J\ud800" + "c" * 10_000})
     assert said.reason.startswith("a b [2J c")
     assert len(said.reason) == 300
 
@@ -89,19 +89,19 @@ def test_what_ends_in_a_log_is_one_line() -> None:
 )
 def test_what_does_not_fit_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadMessageError):
-        read_said(wrong)
+        read_instance_message(wrong)
 
 
 def test_an_instance_sends_no_descriptors() -> None:
     with pytest.raises(BadMessageError, match="descriptors"):
-        read_said(REGISTERED, 1)
+        read_instance_message(REGISTERED, 1)
 
 
 def test_deep_nesting_costs_nothing() -> None:
     deep = json.loads("[" * 900 + "]" * 900)
     for field in ("say", "epoch", "shadow", "blocks", "load_ms"):
         with pytest.raises(BadMessageError):
-            read_said({**REGISTERED, field: deep})
+            read_instance_message({**REGISTERED, field: deep})
 
 
 def test_a_task_is_read_whole() -> None:

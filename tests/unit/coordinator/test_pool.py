@@ -1,10 +1,10 @@
 """How many empty containers, and when the next."""
 
-from gnomon_coordinator.pool import LONGEST_PAUSE_S, REFILL_AFTER_S, REMEMBERED_S, TOGETHER_S, Pool
+from gnomon_coordinator.pool_size import BURST_S, LONGEST_BACKOFF_S, REFILL_AFTER_S, REMEMBERED_S, PoolSize
 
 
 def test_it_is_filled_at_once_when_its_size_is_set() -> None:
-    pool = Pool()
+    pool = PoolSize()
     assert pool.missing(0, 10.0) == 0
     assert pool.due_s(0) is None
     pool.resize(3, 10.0)
@@ -13,7 +13,7 @@ def test_it_is_filled_at_once_when_its_size_is_set() -> None:
 
 
 def test_it_leaves_the_cores_to_the_shadow_that_loads() -> None:
-    pool = Pool()
+    pool = PoolSize()
     pool.resize(1, 0.0)
     pool.taken(10.0)
     assert pool.missing(0, 10.0) == 0
@@ -22,14 +22,14 @@ def test_it_leaves_the_cores_to_the_shadow_that_loads() -> None:
 
 
 def test_a_smaller_one_gives_containers_back() -> None:
-    pool = Pool()
+    pool = PoolSize()
     pool.resize(3, 0.0)
     pool.resize(1, 0.0)
     assert pool.missing(3, 0.0) == -2
 
 
 def test_containers_that_cannot_be_made_are_tried_less_and_less_often() -> None:
-    pool = Pool()
+    pool = PoolSize()
     pool.resize(1, 0.0)
     now_s, pauses = 0.0, []
     for _ in range(10):
@@ -39,7 +39,7 @@ def test_containers_that_cannot_be_made_are_tried_less_and_less_often() -> None:
         pauses.append(round(due_s - now_s, 3))
         now_s = due_s
     assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
-    assert pauses[-1] == LONGEST_PAUSE_S
+    assert pauses[-1] == LONGEST_BACKOFF_S
     pool.filled()
     pool.failed(now_s)
     due_s = pool.due_s(0)
@@ -47,13 +47,13 @@ def test_containers_that_cannot_be_made_are_tried_less_and_less_often() -> None:
     assert round(due_s - now_s, 3) == 0.1
 
 
-def burst(pool: Pool, at_s: float, count: int) -> None:
+def burst(pool: PoolSize, at_s: float, count: int) -> None:
     for number in range(count):
         pool.taken(at_s + 0.01 * number)
 
 
 def test_after_a_burst_as_many_containers_are_kept_as_it_could_have_used() -> None:
-    pool = Pool()
+    pool = PoolSize()
     pool.resize(1, 0.0, most=4)
     burst(pool, 10.0, 3)
     assert pool.missing(0, 11.0) == 3
@@ -65,7 +65,7 @@ def test_after_a_burst_as_many_containers_are_kept_as_it_could_have_used() -> No
 
 
 def test_a_burst_is_forgotten_and_its_containers_are_given_back() -> None:
-    pool = Pool()
+    pool = PoolSize()
     pool.resize(1, 0.0, most=4)
     burst(pool, 10.0, 3)
     due_s = pool.due_s(3)
@@ -77,16 +77,16 @@ def test_a_burst_is_forgotten_and_its_containers_are_given_back() -> None:
 
 
 def test_shadows_that_begin_one_after_the_other_are_no_burst() -> None:
-    pool = Pool()
+    pool = PoolSize()
     pool.resize(1, 0.0, most=4)
     for number in range(10):
-        pool.taken(2 * TOGETHER_S * number)
+        pool.taken(2 * BURST_S * number)
     assert pool.missing(0, 100.0) == 1
 
 
 def test_a_pool_of_none_and_one_without_leave_to_grow_stay_as_they_are() -> None:
     for size in (0, 1):
-        pool = Pool()
+        pool = PoolSize()
         pool.resize(size, 0.0)
         burst(pool, 10.0, 5)
         assert pool.missing(0, 11.0) == size

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from gnomon_coordinator import shadow_lifecycle as promotions
-from gnomon_coordinator.effects import Papers, Send
-from gnomon_coordinator.protocol import BadMessageError, PairSaid, Task, read_said
+from gnomon_coordinator import shadow_lifecycle
+from gnomon_coordinator.effects import Descriptors, Send
+from gnomon_coordinator.protocol import BadMessageError, PairReport, Task, read_instance_message
 from gnomon_coordinator.table import Kind, Status
 
 MakeTask = Callable[..., Task]
@@ -15,8 +15,8 @@ Node = Any
 """The class PlayedNode of conftest.py, which pytest does not let us import."""
 
 
-class Held(Papers):
-    """Papers that say whether they were let go."""
+class Held(Descriptors):
+    """Descriptors that say whether they were let go."""
 
     def __init__(self) -> None:
         super().__init__(())
@@ -27,10 +27,10 @@ class Held(Papers):
 
 
 def promote(node: Node, shadow: str = "s1") -> Held:
-    papers = Held()
-    node.coordination.promote(shadow, papers, node.now_s)
+    descriptors = Held()
+    node.state.promote(shadow, descriptors, node.now_s)
     node._carry_out()
-    return papers
+    return descriptors
 
 
 def complete(node: Node, shadow: str = "s1") -> None:
@@ -38,29 +38,29 @@ def complete(node: Node, shadow: str = "s1") -> None:
 
 
 def status(node: Node, instance_id: str) -> Status | None:
-    row = node.coordination.table.get(instance_id)
+    row = node.state.table.get(instance_id)
     return None if row is None else row.status
 
 
 def promoted(node: Node, shadow: str = "s1") -> None:
     """The supervisor says so."""
-    node.coordination.promoted(shadow)
+    node.state.promoted(shadow)
     node._carry_out()
 
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a Shadow does not hold takes long to load."""
-    monkeypatch.setattr(promotions, "AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(shadow_lifecycle, "UNPAIR_AT_ONCE_BYTES", 0)
 
 
 @pytest.mark.usefixtures("large")
 def test_it_loads_beside_the_pair_then_its_body_lets_go_and_then_it_serves(node: Node) -> None:
     node.paired()
-    papers = promote(node)
+    descriptors = promote(node)
     assert node.last_sent("s1") == {"do": "promote", "shadow": "s1"}
-    assert [one.papers for one in node.done if isinstance(one, Send) and one.message["do"] == "promote"] == [papers]
-    assert (status(node, "b1"), status(node, "s1"), papers.open) == (Status.PAIRED, Status.PAIRED, True)
+    assert [one.descriptors for one in node.done if isinstance(one, Send) and one.message["do"] == "promote"] == [descriptors]
+    assert (status(node, "b1"), status(node, "s1"), descriptors.open) == (Status.PAIRED, Status.PAIRED, True)
     assert "unpair" not in node.sent("b1"), "the Body has not noticed anything"
     complete(node)
     assert node.last_told("complete") == {"event": "complete", "shadow": "s1", "resident_bytes": 100, "load_ms": 2.0}
@@ -69,9 +69,9 @@ def test_it_loads_beside_the_pair_then_its_body_lets_go_and_then_it_serves(node:
     node.say("b1", say="unpaired", shadow="s1", reason="told to")
     assert node.sent("s1")[-1] == "serve"
     assert node.last_told("unpaired")["body"] == "b1"
-    assert (status(node, "b1"), papers.open) == (Status.READY, False)
+    assert (status(node, "b1"), descriptors.open) == (Status.READY, False)
     promoted(node)
-    row = node.coordination.table.get("s1")
+    row = node.state.table.get("s1")
     assert (row.kind, row.partners) == (Kind.BODY, ())
     assert node.sent("s1")[-1] == "hello"
     node.say("s1", say="body")
@@ -114,7 +114,7 @@ def test_one_that_is_changing_is_promoted_when_it_has_changed(node: Node) -> Non
     node.paired()
     from gnomon_coordinator.protocol import Change  # noqa: PLC0415 - of this test alone
 
-    node.coordination.change("s1", Change(1, (0,), (2, 3), (0, 1)), node.now_s)
+    node.state.change("s1", Change(1, (0,), (2, 3), (0, 1)), node.now_s)
     node._carry_out()
     promote(node)
     assert node.sent("s1")[-1] == "change"
@@ -137,7 +137,7 @@ def test_a_body_that_ends_or_gives_it_up_does_not_take_it_along(node: Node, when
         elif how == "unpaired":
             played.say("b1", say="unpaired", shadow="s1", reason="three misses in a row")
         else:
-            played.coordination.broken("b1", "nonsense", played.now_s)
+            played.state.broken("b1", "nonsense", played.now_s)
             played._carry_out()
         if when == "loading":
             assert played.sent("s1")[-1] == "promote"
@@ -152,7 +152,7 @@ def test_it_ends_when_it_is_told_to_or_fails_or_takes_too_long(node: Node) -> No
         for how in ("destroy", "fail", "wait"):
             played = type(node)()
             played.paired()
-            papers = promote(played)
+            descriptors = promote(played)
             if step != "loading":
                 complete(played)
             if step == "serving":
@@ -164,32 +164,32 @@ def test_it_ends_when_it_is_told_to_or_fails_or_takes_too_long(node: Node) -> No
             else:
                 played.wait(60.1)
             assert "ending" in played.told()
-            assert not papers.open
+            assert not descriptors.open
             if ends == "unpair":
                 assert played.sent("b1")[-1] == "unpair"
                 played.say("b1", say="unpaired", shadow="s1", reason="told to")
             assert played.sent("s1")[-1] == "stop"
             played.gone("s1")
-            assert list(played.coordination.table.of_kind(Kind.SHADOW)) == []
+            assert list(played.state.table.of_kind(Kind.SHADOW)) == []
             assert status(played, "b1") is Status.READY
 
 
 def test_one_that_dies_on_its_way_leaves_its_body_alone(node: Node) -> None:
     node.paired()
-    papers = promote(node)
+    descriptors = promote(node)
     node.gone("s1")
     assert node.sent("b1")[-1] == "unpair"
     assert node.last_told("unpaired")["shadow"] == "s1"
-    assert not papers.open
-    assert "s1" not in node.coordination.table
+    assert not descriptors.open
+    assert "s1" not in node.state.table
 
 
 def test_the_next_coordinator_finds_the_pair_and_begins_anew(next_node: Node) -> None:
     next_node.found("b1", Kind.BODY)
     next_node.found("s1", Kind.SHADOW)
-    next_node.say("b1", say="body", pairs=(PairSaid("s1", (1, 2), (0, 1)),))
+    next_node.say("b1", say="body", pairs=(PairReport("s1", (1, 2), (0, 1)),))
     next_node.registered(paired=True)
-    next_node.create(papers=False)
+    next_node.create(descriptors=False)
     promote(next_node)
     assert next_node.sent("s1") == ["hello", "promote"]
     complete(next_node)
@@ -200,7 +200,7 @@ def test_the_next_coordinator_finds_a_body_that_has_let_go_and_pairs_them_first(
     next_node.body("b1")
     next_node.found("s1", Kind.SHADOW)
     next_node.registered()
-    next_node.create(papers=False)
+    next_node.create(descriptors=False)
     promote(next_node)
     assert next_node.connected()
     next_node.say("b1", say="paired", shadow="s1")
@@ -211,13 +211,13 @@ def test_the_next_coordinator_waits_for_the_supervisors_word_of_one_that_serves_
     next_node.body("b1")
     next_node.found("s1", Kind.SHADOW)
     next_node.say("s1", say="body")
-    next_node.create(papers=False)
-    papers = promote(next_node)
+    next_node.create(descriptors=False)
+    descriptors = promote(next_node)
     assert next_node.killed() == []
     promoted(next_node)
-    assert next_node.coordination.table.get("s1").kind is Kind.BODY
-    assert not papers.open
-    assert next_node.coordination.due_s() is None or "s1" not in next_node.coordination._ledger.works
+    assert next_node.state.table.get("s1").kind is Kind.BODY
+    assert not descriptors.open
+    assert next_node.state.due_s() is None or "s1" not in next_node.state.lifecycle.shadows
 
 
 def test_nobody_becomes_a_body_by_saying_so(node: Node) -> None:
@@ -228,7 +228,7 @@ def test_nobody_becomes_a_body_by_saying_so(node: Node) -> None:
     assert "unpair" not in node.sent("b1"), "nobody has asked it to be complete"
     for name in ("b1", "nobody"):
         promoted(node, name)
-    assert node.coordination.table.get("b1").kind is Kind.BODY
+    assert node.state.table.get("b1").kind is Kind.BODY
     assert not promote(node, "nobody").open
 
 
@@ -237,6 +237,6 @@ def test_nobody_becomes_a_body_by_saying_so(node: Node) -> None:
 )
 def test_what_says_that_it_is_complete_says_it_right(wrong: dict[str, Any]) -> None:
     right = {"say": "complete", "epoch": 1, "shadow": "s1", "resident_bytes": 1, "load_ms": 0.5}
-    assert read_said(right).resident_bytes == 1
+    assert read_instance_message(right).resident_bytes == 1
     with pytest.raises(BadMessageError):
-        read_said(right | wrong)
+        read_instance_message(right | wrong)

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from gnomon_coordinator.protocol import Change, PairSaid, Task
+from gnomon_coordinator.protocol import Change, PairReport, Task
 from gnomon_coordinator.table import Kind, Status
 
-WITH_S1 = PairSaid("s1", (1, 2), (0, 1))
+WITH_S1 = PairReport("s1", (1, 2), (0, 1))
 MakeTask = Callable[..., Task]
 Node = Any
 """The class PlayedNode of conftest.py, which pytest does not let us import."""
@@ -20,7 +20,7 @@ def both(node: Node, task: MakeTask) -> None:
 def test_a_second_shadow_is_paired_beside_the_first(node: Node, task: MakeTask) -> None:
     both(node, task)
     assert [(connect.body, connect.shadow) for connect in node.connected()] == [("b1", "s1"), ("b1", "s2")]
-    assert node.coordination.table.get("b1").partners == ("s1", "s2")
+    assert node.state.table.get("b1").partners == ("s1", "s2")
     assert node.status("b1") is node.status("s1") is node.status("s2") is Status.PAIRED
     assert "unpair" not in node.sent("b1"), "the first goes on meanwhile"
 
@@ -43,7 +43,7 @@ def test_the_end_of_one_shadow_leaves_the_other_at_work(node: Node, task: MakeTa
     assert node.last_sent("b1") == {"do": "unpair", "shadow": "s1"}
     node.say("b1", say="unpaired", shadow="s1", reason="told to")
     node.gone("s1")
-    assert node.coordination.table.get("b1").partners == ("s2",)
+    assert node.state.table.get("b1").partners == ("s2",)
     assert node.status("b1") is node.status("s2") is Status.PAIRED
     assert [one for one in node.told() if one in ("ending", "unpaired")] == ["ending", "unpaired"]
 
@@ -61,7 +61,7 @@ def test_what_a_body_says_concerns_the_shadow_that_it_names(node: Node, task: Ma
 def test_shadows_change_one_after_the_other(node: Node, task: MakeTask) -> None:
     both(node, task)
     for shadow in ("s1", "s2"):
-        node.coordination.change(shadow, Change(1, (0,), (1, 2), (0, 0, 1)), node.now_s)
+        node.state.change(shadow, Change(1, (0,), (1, 2), (0, 0, 1)), node.now_s)
         node._carry_out()
         assert (node.last_sent("b1")["do"], node.last_sent("b1")["shadow"]) == ("change", shadow)
         node.say("b1", say="changed", shadow=shadow, blocks=(1, 2))
@@ -84,10 +84,10 @@ def test_a_restart_finds_both_pairs(next_node: Node, task: MakeTask) -> None:
     node = next_node
     for name in ("s1", "s2"):
         node.found(name, Kind.SHADOW)
-    node.body("b1", WITH_S1, PairSaid("s2", (1, 2), (0, 1)))
+    node.body("b1", WITH_S1, PairReport("s2", (1, 2), (0, 1)))
     for name in ("s1", "s2"):
         node.registered(task(name), paired=True)
-        node.create(task(name), papers=False)
+        node.create(task(name), descriptors=False)
     assert node.connected() == []
     assert node.sent("b1") == node.sent("s1") == node.sent("s2") == ["hello"]
-    assert node.coordination.table.get("b1").partners == ("s1", "s2")
+    assert node.state.table.get("b1").partners == ("s1", "s2")

@@ -48,10 +48,10 @@ def test_a_long_load_goes_on_beside_the_next_one(node: Node, task: MakeTask) -> 
     burst(node, task("s1", "b1"), task("s2", "b2"))
     node.wait(0.049)
     assert loads(node, "s2") == []
-    assert node.coordination.due_s() <= node.now_s + 0.001 + 1e-9, "the loop wakes for the end of the turn"
+    assert node.state.due_s() <= node.now_s + 0.001 + 1e-9, "the loop wakes for the end of the turn"
     node.wait(0.001)
     assert loads(node, "s2") == ["s2"]
-    assert node.coordination.due_s() > node.now_s, "and does not spin afterwards"
+    assert node.state.due_s() > node.now_s, "and does not spin afterwards"
 
 
 def test_who_waits_for_two_cpus_is_not_overtaken_on_the_free_one(node: Node, task: MakeTask) -> None:

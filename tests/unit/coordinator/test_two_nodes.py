@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from gnomon_coordinator.effects import Papers, Send
-from gnomon_coordinator.protocol import PairSaid, Task, Way
+from gnomon_coordinator.effects import Descriptors, Send
+from gnomon_coordinator.protocol import PairReport, Task, Way
 from gnomon_coordinator.table import Kind, Status
 
 MakeTask = Callable[..., Task]
 Node = Any
 """The class PlayedNode of conftest.py, which pytest does not let us import."""
 WAY = Way("http://10.0.0.7:7469", "token")
-WITH_S1 = PairSaid("s1", (1, 2), (0, 1), elsewhere=True)
+WITH_S1 = PairReport("s1", (1, 2), (0, 1), elsewhere=True)
 
 
 # The Shadow's node
@@ -31,10 +31,10 @@ def comes(node: Node, shadow: str = "s1") -> list[Send]:
     """Its Body comes over a connection: what the Shadow is told."""
     told = len(node.done)
     connection = os.open(os.devnull, os.O_RDONLY)
-    papers = Papers((connection,))
-    node.coordination.reached(shadow, papers)
+    descriptors = Descriptors((connection,))
+    node.state.remote_body_connected(shadow, descriptors)
     node._carry_out()
-    papers.close()
+    descriptors.close()
     return [one for one in node.done[told:] if isinstance(one, Send)]
 
 
@@ -83,7 +83,7 @@ def test_one_whose_body_has_gone_ends(node: Node, task: MakeTask) -> None:
     assert node.last_told("ending")["reason"] == "the Body has gone"
     assert node.sent("s1")[-1] == "stop"
     node.gone("s1")
-    assert "s1" not in node.coordination.table
+    assert "s1" not in node.state.table
 
 
 def test_it_gets_other_cores_and_is_ended_when_it_is_told_to(node: Node, task: MakeTask) -> None:
@@ -91,7 +91,7 @@ def test_it_gets_other_cores_and_is_ended_when_it_is_told_to(node: Node, task: M
     loaded(node, wish)
     comes(node)
     node.say("s1", say="paired", shadow="s1")
-    node.create(task(body="uid-elsewhere", afar=True, cores=2, cpus=(0, 1)), papers=False)
+    node.create(task(body="uid-elsewhere", afar=True, cores=2, cpus=(0, 1)), descriptors=False)
     assert node.last_sent("s1") == {"do": "change", "blocks": (1, 2), "split": (0, 1), "cores": 2, "cpus": (0, 1), "shadow": "s1"}
     node.say("s1", say="changed", blocks=(1, 2))
     assert node.status("s1") is Status.PAIRED
@@ -103,7 +103,7 @@ def test_a_new_coordinator_takes_it_up_as_it_is(next_node: Node, task: MakeTask)
     node, wish = next_node, task(body="uid-elsewhere", afar=True)
     node.found("s1", Kind.SHADOW)
     node.say("s1", say="registered", shadow="s1", body="uid-elsewhere", blocks=(1, 2), paired=True, afar=True)
-    node.create(wish, papers=False)
+    node.create(wish, descriptors=False)
     node.say("s1", say="changed", blocks=(1, 2))
     node.wait(3600)
     assert "ending" not in node.told()
@@ -115,7 +115,7 @@ def test_a_new_coordinator_takes_it_up_as_it_is(next_node: Node, task: MakeTask)
     assert node.sent("s2")[-1] == "stop"
     node.body("b1")
     node.found("s3", Kind.SHADOW)
-    node.create(task("s3"), papers=False)
+    node.create(task("s3"), descriptors=False)
     node.gone("b1")
     node.say("s3", say="registered", shadow="s3", body="b1", blocks=(1, 2), paired=True, afar=True)
     assert node.killed() == ["s3"]
@@ -126,7 +126,7 @@ def test_one_whose_body_went_before_it_was_wished_for_again_waits_for_it(next_no
     node.found("s1", Kind.SHADOW)
     node.say("s1", say="registered", shadow="s1", body="uid-elsewhere", blocks=(1, 2), paired=True, afar=True)
     node.say("s1", say="unpaired", shadow="s1", reason="the Body has gone")
-    node.create(task(body="uid-elsewhere", afar=True), papers=False)
+    node.create(task(body="uid-elsewhere", afar=True), descriptors=False)
     assert [one.message["do"] for one in comes(node)] == ["join"]
     node.wait(61)
     assert "60 s for its Body" in node.last_told("ending")["reason"]
@@ -138,13 +138,13 @@ def test_one_whose_body_went_before_it_was_wished_for_again_waits_for_it(next_no
 def met(node: Node, wish: Task) -> None:
     """A Body that works with a Shadow on another node."""
     node.body()
-    node.create(wish, papers=False)
+    node.create(wish, descriptors=False)
     node.say("b1", say="paired", shadow="s1")
 
 
 def test_a_body_is_told_the_way_and_nothing_is_made_here(node: Node, task: MakeTask) -> None:
     node.body()
-    node.create(task(way=WAY), papers=False)
+    node.create(task(way=WAY), descriptors=False)
     told = node.last_sent("b1")
     assert (told["do"], told["url"], told["token"], told["blocks"]) == ("pair", WAY.url, WAY.token, (1, 2))
     assert (node.forks(), node.connected(), node.assigned(), node.sent("s1")) == ([], [], [], [])
@@ -156,7 +156,7 @@ def test_a_body_is_told_the_way_and_nothing_is_made_here(node: Node, task: MakeT
 
 def test_its_share_changes_with_its_body_alone(node: Node, task: MakeTask) -> None:
     met(node, task(way=WAY))
-    node.create(task(way=WAY, blocks=(1,), split=(0, 0), cores=2), papers=False)
+    node.create(task(way=WAY, blocks=(1,), split=(0, 0), cores=2), descriptors=False)
     assert node.last_sent("b1")["do"] == "change"
     assert node.last_sent("b1")["shadow_cores"] == 2
     node.say("b1", say="changed", shadow="s1", blocks=(1,))
@@ -183,10 +183,10 @@ def test_it_is_over_here_when_its_body_works_without_it(node: Node, task: MakeTa
     elif how == "it has gone":
         node.gone("b1")
     else:
-        node.coordination.broken("b1", "nonsense", node.now_s)
+        node.state.broken("b1", "nonsense", node.now_s)
         node._carry_out()
     assert node.told()[-2:] == ["unpaired", "failed"]
-    assert "s1" not in node.coordination.table
+    assert "s1" not in node.state.table
     assert (node.killed(), node.sent("s1")) == ([], [])
     node.wait(3600)
     assert node.told().count("failed") == 1
@@ -194,7 +194,7 @@ def test_it_is_over_here_when_its_body_works_without_it(node: Node, task: MakeTa
 
 def test_a_body_that_never_says_that_it_has_come_there_goes_on_alone(node: Node, task: MakeTask) -> None:
     node.body()
-    node.create(task(way=WAY), papers=False)
+    node.create(task(way=WAY), descriptors=False)
     node.wait(61)
     assert node.last_sent("b1") == {"do": "unpair", "shadow": "s1"}
     node.wait(6)
@@ -207,9 +207,9 @@ def test_a_new_coordinator_finds_the_pair_by_its_bodys_words(next_node: Node, ta
     node.found("b1", Kind.BODY)
     if body_first:
         node.say("b1", say="body", pairs=(WITH_S1,))
-        node.create(task(way=WAY), papers=False)
+        node.create(task(way=WAY), descriptors=False)
     else:
-        node.create(task(way=WAY), papers=False)
+        node.create(task(way=WAY), descriptors=False)
         node.say("b1", say="body", pairs=(WITH_S1,))
     node.wait(60)
     assert node.sent("b1") == ["hello"]
@@ -221,22 +221,22 @@ def test_a_body_lets_go_of_one_that_nobody_wishes_for_any_more(next_node: Node) 
     node = next_node
     node.body("b1", WITH_S1)
     assert node.sent("b1") == ["hello"], "the wish may be on its way"
-    assert node.coordination.due_s() is not None
+    assert node.state.due_s() is not None
     node.wait(11)
     assert node.last_sent("b1") == {"do": "unpair", "shadow": "s1"}
-    assert node.coordination.due_s() is None
+    assert node.state.due_s() is None
 
 
 def test_a_share_that_was_changed_over_a_restart_is_told_to_the_body(next_node: Node, task: MakeTask) -> None:
     node = next_node
     node.body("b1", WITH_S1)
-    node.create(task(way=WAY, split=(0, 0)), papers=False)
+    node.create(task(way=WAY, split=(0, 0)), descriptors=False)
     assert (node.last_sent("b1")["do"], node.last_sent("b1")["split"]) == ("change", (0, 0))
 
 
 def test_a_wish_that_comes_again_when_its_pair_has_ended_begins_none(node: Node, task: MakeTask) -> None:
     met(node, task(way=WAY))
     node.say("b1", say="unpaired", shadow="s1", reason="the Shadow has gone")
-    node.create(task(way=WAY), papers=False)
+    node.create(task(way=WAY), descriptors=False)
     assert node.last_told("failed")["reason"] == "it has ended"
     assert node.sent("b1").count("pair") == 1

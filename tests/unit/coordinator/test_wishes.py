@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_coordinator.effects import Papers
+from gnomon_coordinator.effects import Descriptors
 from gnomon_coordinator.protocol import Task
 from gnomon_coordinator.table import Kind, Status
 from gnomon_core.pairs import MAX_SHADOWS
@@ -18,15 +18,15 @@ Node = Any
 def test_a_wish_takes_a_container_of_the_pool_loads_it_and_pairs_it(node: Node) -> None:
     node.body()
     node.empty("pool-0-1")
-    papers = node.create()
+    descriptors = node.create()
     assert node.assigned() == [("pool-0-1", "s1")]
     assert node.forks() == []
     assert node.last_sent("s1")["do"] == "load"
     assert node.last_sent("s1")["blocks"] == (1, 2)
     assert node.status("s1") is Status.LOADING
-    assert "pool-0-1" not in node.coordination.table
+    assert "pool-0-1" not in node.state.table
     node.registered()
-    assert papers is not None
+    assert descriptors is not None
     assert node.last_told("registered")["shadow"] == "s1"
     [connect] = node.connected()
     assert (connect.body, connect.shadow) == ("b1", "s1")
@@ -44,7 +44,7 @@ def test_without_a_container_one_is_forked_for_it(node: Node) -> None:
     node.body()
     node.create()
     [container] = node.forks()
-    assert node.coordination.table.get("s1").partner == "b1"
+    assert node.state.table.get("s1").partner == "b1"
     node.found(container, Kind.EMPTY)
     assert node.assigned() == [(container, "s1")]
     assert node.last_sent("s1")["do"] == "load"
@@ -52,7 +52,7 @@ def test_without_a_container_one_is_forked_for_it(node: Node) -> None:
 
 def test_a_container_that_is_not_ready_yet_is_as_good(node: Node) -> None:
     node.body()
-    node.coordination.pool.resize(1, node.now_s)
+    node.state.pool.resize(1, node.now_s)
     node.wait(0)
     [container] = node.forks()
     node.found(container, Kind.EMPTY)
@@ -107,14 +107,14 @@ def test_a_body_has_so_many_shadows_and_no_more(node: Node, task: MakeTask) -> N
     names = [f"s{number}" for number in range(1, MAX_SHADOWS + 1)]
     for name in names:
         node.paired(task(name))
-    assert node.coordination.table.get("b1").partners == tuple(names)
+    assert node.state.table.get("b1").partners == tuple(names)
     node.create(task("s99"))
     assert f"has {MAX_SHADOWS} Shadows already" in node.last_told("failed")["reason"]
 
 
 def test_the_papers_are_let_go_when_they_are_not_needed_any_more(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[Papers] = []
-    monkeypatch.setattr(Papers, "close", lambda papers: closed.append(papers))  # noqa: PLW0108 - bound to the instance
+    closed: list[Descriptors] = []
+    monkeypatch.setattr(Descriptors, "close", lambda descriptors: closed.append(descriptors))  # noqa: PLW0108 - bound to the instance
     node.body()
     first = node.create()
     assert closed == []
