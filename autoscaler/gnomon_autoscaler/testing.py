@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gnomon_autoscaler.registry import BUILT_IN, Policies
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.windows import BIN_S
-from gnomon_core.actuation import CarryingOut
+from gnomon_core.actuation import Actuator, carry_out
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import MAX_SHADOWS, Pair
@@ -89,7 +90,7 @@ class MemoryFleet:
         places: int | None = None,
     ) -> None:
         self.known: dict[str, MemoryFunction] = {}
-        self._now_s = now_s
+        self.now_s = now_s
         self._nodes = tuple(nodes)
         self._start_s = start_s
         self._made = 0
@@ -105,7 +106,7 @@ class MemoryFleet:
         known = self.known.get(function)
         if known is None:
             return None
-        now_s = self._now_s()
+        now_s = self.now_s()
         known.count(now_s)
         for instance in list(known.instances.values()):
             if instance.state is InstanceState.STARTING and now_s - instance.started_s >= self._start_s:
@@ -122,7 +123,7 @@ class MemoryFleet:
         )
         instances = tuple(known.instances.values())
         return FunctionLoad(
-            known.settings, counters, instances, self._seen_nodes(), known.latency_s, requested, known.profile,
+            known.settings, counters, instances, self.nodes(), known.latency_s, requested, known.profile,
             known.latency_spread, known.queues, known.plan,
         )  # fmt: skip
 
@@ -136,79 +137,31 @@ class MemoryFleet:
             PartlyRefused: 503 `no_capacity` where no node has room, as `ScaledFleet.apply` says.
 
         """
-        carrying = CarryingOut(actions)
-        for action in carrying:
-            with carrying.attempt(action):
-                self._carry_out(function, self.known[function], action)
-        carrying.end()
+        carry_out(self.actuator(function), actions)
 
-    def _carry_out(self, function: str, known: MemoryFunction, action: Action) -> None:
-        match action:
-            case CreateBody(cores, node, memory_mb):
-                self._create(function, known, cores, node, memory_mb)
-            case DestroyBody(id_) | DestroyShadow(id_):
-                self._end(known, id_)
-            case CreateShadow(body, pair):
-                self._create_shadow(function, known, body, pair)
-            case ChangeShadow(id_, pair):
-                shadow = known.instances[id_]
-                known.instances[id_] = replace(shadow, pair=pair)
-                if shadow.state is InstanceState.READY and shadow.partner in known.instances:
-                    known.instances[shadow.partner] = _working(known.instances[shadow.partner], id_, pair)
-            case PromoteShadow(id_):
-                shadow = known.instances[id_]
-                starting = replace(shadow, kind=InstanceKind.BODY, state=InstanceState.STARTING, partner=None, pair=None)
-                known.instances[id_] = replace(starting, memory_bytes=MEMORY_BYTES, started_s=self._now_s())
-                if shadow.partner in known.instances:
-                    known.instances[shadow.partner] = _working(known.instances[shadow.partner], id_, None)
-            case Resize(id_, cores):
-                known.instances[id_] = replace(known.instances[id_], cores=cores, coming_cores=None)
-            case SetBufferPlan():
-                known.plan = action
+    def actuator(self, function: str) -> Actuator[None]:
+        """What carries out the actions on a function. Tests replace it by one that refuses."""
+        return MemoryActuator(self, function)
 
-    def _create(self, function: str, known: MemoryFunction, cores: int, node: str | None, memory_mb: int | None = None) -> None:
+    def add(self, function: str, cores: int, node: str, memory_bytes: int, **fields: Any) -> None:
+        """Add an instance of a function that starts now."""
+        self._made += 1
+        known, id_ = self.known[function], f"i-{self._made}"
+        known.instances[id_] = Instance(
+            id_, function, known.version, node, cores, memory_bytes, InstanceState.STARTING, self.now_s(), **fields
+        )
+
+    def refuse_without_place(self) -> None:
+        """Refuse where all places are taken.
+
+        Raises:
+            GnomonError: 503 `no_capacity`.
+
+        """
         if self._places is not None and sum(len(one.instances) for one in self.known.values()) >= self._places:
             raise GnomonError(503, "no_capacity", f"All {self._places} places are taken.", "Allow more.")
-        room = [seen.name for seen in self._seen_nodes() if seen.free_cores >= cores and node in (None, seen.name)]
-        if not room:
-            raise GnomonError(503, "no_capacity", f"No node has {cores} cores free.", "Remove a function or add a node.")
-        self._made += 1
-        own_mb = known.settings.memory_mb
-        size_mb = memory_mb or own_mb
-        memory_bytes = MEMORY_BYTES if size_mb is None else size_mb * MEGABYTE
-        made = Instance(
-            f"i-{self._made}", function, known.version, room[0], cores, memory_bytes, InstanceState.STARTING, self._now_s(),
-            memory_mb=memory_mb if memory_mb != own_mb else None,
-        )  # fmt: skip
-        known.instances[made.id] = made
 
-    def _create_shadow(self, function: str, known: MemoryFunction, body_id: str, pair: Pair) -> None:
-        body = known.instances.get(body_id)
-        shadows = [one for one in known.instances.values() if one.kind is InstanceKind.SHADOW and one.partner == body_id]
-        if body is None or len(shadows) >= MAX_SHADOWS:
-            raise GnomonError(409, "no_such_body", f"{body_id} has gone or has {MAX_SHADOWS} Shadows.", "Look again.")
-        place = pair.node or body.node
-        if not any(node.name == place and node.free_cores >= pair.shadow_cores for node in self._seen_nodes()):
-            raise GnomonError(503, "no_capacity", f"{place} has no {pair.shadow_cores} cores free.", "Add a node.")
-        self._made += 1
-        made = Instance(
-            f"i-{self._made}", function, known.version, place, pair.shadow_cores, MEMORY_BYTES, InstanceState.STARTING,
-            self._now_s(), kind=InstanceKind.SHADOW, partner=body_id, pair=pair,
-        )  # fmt: skip
-        known.instances[made.id] = made
-
-    def _end(self, known: MemoryFunction, id_: str) -> None:
-        """A Body takes its Shadows along; a Shadow leaves its Body without it."""
-        ended = known.instances.pop(id_, None)
-        if ended is None:
-            return
-        for other in list(known.instances.values()):
-            if other.partner == id_ and other.kind is InstanceKind.SHADOW:
-                del known.instances[other.id]
-            elif id_ in other.shadows:
-                known.instances[other.id] = _working(other, id_, None)
-
-    def _seen_nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[Node, ...]:
         used = {name: 0 for name, _ in self._nodes}
         held = dict(used)
         for known in self.known.values():
@@ -219,6 +172,78 @@ class MemoryFleet:
             Node(name, cores, self._node_bytes, cores - used[name], max(0, self._node_bytes - held[name] * self._place_bytes))
             for name, cores in self._nodes
         )
+
+
+class MemoryActuator(Actuator[None]):
+    """Carries out actions on one function of a `MemoryFleet`, at once."""
+
+    def __init__(self, fleet: MemoryFleet, function: str) -> None:
+        self._fleet, self._function = fleet, function
+        self._known = fleet.known[function]
+
+    def create_body(self, action: CreateBody) -> None:
+        self._fleet.refuse_without_place()
+        nodes = self._fleet.nodes()
+        room = [node.name for node in nodes if node.free_cores >= action.cores and action.node in (None, node.name)]
+        if not room:
+            raise GnomonError(503, "no_capacity", f"No node has {action.cores} cores free.", "Remove a function or add a node.")
+        own_mb = self._known.settings.memory_mb
+        size_mb = action.memory_mb or own_mb
+        memory_bytes = MEMORY_BYTES if size_mb is None else size_mb * MEGABYTE
+        memory_mb = action.memory_mb if action.memory_mb != own_mb else None
+        self._fleet.add(self._function, action.cores, room[0], memory_bytes, memory_mb=memory_mb)
+
+    def destroy_body(self, action: DestroyBody) -> None:
+        self._end(action.id)
+
+    def destroy_shadow(self, action: DestroyShadow) -> None:
+        self._end(action.id)
+
+    def create_shadow(self, action: CreateShadow) -> None:
+        instances, pair = self._known.instances, action.pair
+        body = instances.get(action.body)
+        shadows = [one for one in instances.values() if one.kind is InstanceKind.SHADOW and one.partner == action.body]
+        if body is None or len(shadows) >= MAX_SHADOWS:
+            raise GnomonError(409, "no_such_body", f"{action.body} has gone or has {MAX_SHADOWS} Shadows.", "Look again.")
+        place = pair.node or body.node
+        if not any(node.name == place and node.free_cores >= pair.shadow_cores for node in self._fleet.nodes()):
+            raise GnomonError(503, "no_capacity", f"{place} has no {pair.shadow_cores} cores free.", "Add a node.")
+        self._fleet.add(
+            self._function, pair.shadow_cores, place, MEMORY_BYTES, kind=InstanceKind.SHADOW, partner=body.id, pair=pair
+        )
+
+    def change_shadow(self, action: ChangeShadow) -> None:
+        shadow = self._known.instances[action.id]
+        self._known.instances[action.id] = replace(shadow, pair=action.pair)
+        if shadow.state is InstanceState.READY:
+            self._let_work(shadow.partner, action.id, action.pair)
+
+    def promote_shadow(self, action: PromoteShadow) -> None:
+        shadow = self._known.instances[action.id]
+        starting = replace(shadow, kind=InstanceKind.BODY, state=InstanceState.STARTING, partner=None, pair=None)
+        self._known.instances[action.id] = replace(starting, memory_bytes=MEMORY_BYTES, started_s=self._fleet.now_s())
+        self._let_work(shadow.partner, action.id, None)
+
+    def resize(self, action: Resize) -> None:
+        self._known.instances[action.id] = replace(self._known.instances[action.id], cores=action.cores, coming_cores=None)
+
+    def set_buffer_plan(self, action: SetBufferPlan) -> None:
+        self._known.plan = action
+
+    def _let_work(self, body_id: str | None, shadow_id: str, pair: Pair | None) -> None:
+        if body_id in self._known.instances:
+            self._known.instances[body_id] = _working(self._known.instances[body_id], shadow_id, pair)
+
+    def _end(self, id_: str) -> None:
+        """A Body takes its Shadows along; a Shadow leaves its Body without it."""
+        instances = self._known.instances
+        if instances.pop(id_, None) is None:
+            return
+        for other in list(instances.values()):
+            if other.partner == id_ and other.kind is InstanceKind.SHADOW:
+                del instances[other.id]
+            elif id_ in other.shadows:
+                instances[other.id] = _working(other, id_, None)
 
 
 class Timeline(MemoryFunction):

@@ -1,34 +1,114 @@
-"""A decision on its way: its actions one after the other, and what becomes of the rest where one is refused.
+"""Carry out the actions of a decision: which method of a platform's side each one is, and what a refusal means.
 
-    carrying = CarryingOut(decision.actions)
-    for action in carrying:
-        with carrying.attempt(action):
-            …
-    carrying.end()
+    class BodiesOfAFunction:                      # an `Actuator`
+        def create_body(self, action: CreateBody) -> None: …
+        def destroy_body(self, action: DestroyBody) -> None: …
+        …
 
-What is `Dispensable` may be refused, and the rest goes on: in a burst it may be refused at each tick. The refusal of anything
-else ends the decision, because what follows may be the end of what it was to replace.
+    carry_out(BodiesOfAFunction(…), decision.actions)
+
+The actions are carried out in their order. One that is `Dispensable` may be refused, and the rest goes on: in a burst it may be
+refused at each tick. The refusal of any other ends the decision, because what follows may be the end of what it was to replace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.scaling import Action, Dispensable
+from gnomon_core.scaling import (
+    Action,
+    ChangeShadow,
+    CreateBody,
+    CreateShadow,
+    DestroyBody,
+    DestroyShadow,
+    Dispensable,
+    PromoteShadow,
+    Resize,
+    SetBufferPlan,
+)
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(slots=True)
-class PartlyRefused(GnomonError):  # noqa: N818 - it is what happened
-    """Why not all of a decision was carried out, the last of several reasons. `done` are those of its actions that were."""
+class PartlyRefused(GnomonError):  # noqa: N818 - named after what has happened
+    """Why not all of a decision was carried out: the last of several refusals. `done` are the actions that were carried out."""
 
     done: tuple[Action, ...] = ()
 
 
-class CarryingOut:
-    """One decision."""
+class Actuator(Protocol[T_co]):
+    """Carries out actions on one function. `T_co` is None, or an awaitable where the methods are coroutines.
+
+    An action on an instance that has gone since the decision is ignored. A `GnomonError` of a method is the action's refusal.
+    """
+
+    def create_body(self, action: CreateBody) -> T_co: ...
+    def destroy_body(self, action: DestroyBody) -> T_co: ...
+    def create_shadow(self, action: CreateShadow) -> T_co: ...
+    def change_shadow(self, action: ChangeShadow) -> T_co: ...
+    def destroy_shadow(self, action: DestroyShadow) -> T_co: ...
+    def promote_shadow(self, action: PromoteShadow) -> T_co: ...
+    def resize(self, action: Resize) -> T_co: ...
+    def set_buffer_plan(self, action: SetBufferPlan) -> T_co: ...
+
+
+def carry_out(actuator: Actuator[None], actions: Sequence[Action]) -> None:
+    """Carry out a decision.
+
+    Raises:
+        PartlyRefused: an action was refused.
+
+    """
+    progress = _Progress(actions)
+    for action in progress:
+        with progress.attempt(action):
+            _begin(actuator, action)
+    progress.raise_refusal()
+
+
+async def carry_out_async(actuator: Actuator[Awaitable[None]], actions: Sequence[Action]) -> None:
+    """Carry out a decision, one action after the other.
+
+    Raises:
+        PartlyRefused: an action was refused.
+
+    """
+    progress = _Progress(actions)
+    for action in progress:
+        with progress.attempt(action):
+            await _begin(actuator, action)
+    progress.raise_refusal()
+
+
+def _begin(actuator: Actuator[T], action: Action) -> T:  # noqa: PLR0911 - one return for each action
+    match action:
+        case CreateBody():
+            return actuator.create_body(action)
+        case DestroyBody():
+            return actuator.destroy_body(action)
+        case CreateShadow():
+            return actuator.create_shadow(action)
+        case ChangeShadow():
+            return actuator.change_shadow(action)
+        case DestroyShadow():
+            return actuator.destroy_shadow(action)
+        case PromoteShadow():
+            return actuator.promote_shadow(action)
+        case Resize():
+            return actuator.resize(action)
+        case SetBufferPlan():
+            return actuator.set_buffer_plan(action)
+
+
+class _Progress:
+    """Which actions of a decision are still to be attempted, which have been carried out, and the last refusal."""
 
     def __init__(self, actions: Sequence[Action]) -> None:
         self._actions = actions
@@ -37,7 +117,6 @@ class CarryingOut:
         self._over = False
 
     def __iter__(self) -> Iterator[Action]:
-        """The actions that are to be attempted."""
         for action in self._actions:
             if self._over:
                 return
@@ -45,7 +124,6 @@ class CarryingOut:
 
     @contextmanager
     def attempt(self, action: Action) -> Iterator[None]:
-        """Carry it out within this: a `GnomonError` is its refusal."""
         try:
             yield
         except GnomonError as error:
@@ -54,13 +132,7 @@ class CarryingOut:
         else:
             self._done.append(action)
 
-    def end(self) -> None:
-        """All has been attempted.
-
-        Raises:
-            PartlyRefused: something was refused.
-
-        """
+    def raise_refusal(self) -> None:
         if self._refused is not None:
             why = self._refused
             raise PartlyRefused(why.status, why.code, why.message, why.hint, why.retry_after_s, tuple(self._done)) from why

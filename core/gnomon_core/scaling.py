@@ -212,7 +212,7 @@ Action: TypeAlias = (
 )
 """What a decision may ask for. A platform says by its capabilities what it can do."""
 Dispensable: TypeAlias = CreateShadow | ChangeShadow | PromoteShadow | Resize
-"""What may be refused without holding up the rest of its decision (`carrying_out`)."""
+"""What may be refused without holding up the rest of its decision (`actuation`)."""
 
 
 def action_to_json(action: Action) -> dict[str, Any]:
@@ -269,7 +269,7 @@ class ScaledFleet(Protocol):
 
         Raises:
             PartlyRefused: 503 `no_capacity`, the last of several. All else has been carried out if what was refused is
-                `Dispensable`; else what came before it in the list (`carrying_out`).
+                `Dispensable`; else what came before it in the list (`actuation`).
             GnomonError: nothing of it can be carried out.
 
         """

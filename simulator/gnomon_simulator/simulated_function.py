@@ -16,11 +16,10 @@ from dataclasses import replace
 from gnomon_autoscaler import Runner, require, scaling_policy
 from gnomon_autoscaler.controller import DecisionLog
 from gnomon_autoscaler.windows import BIN_S
-from gnomon_core.actuation import CarryingOut
+from gnomon_core.actuation import Actuator, carry_out
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.scaling import (
-    Action,
     ChangeShadow,
     CreateBody,
     CreateShadow,
@@ -52,7 +51,7 @@ class SimulatedRequest(Request):
     row: int
 
 
-class SimulatedFunction:
+class SimulatedFunction(Actuator[None]):
     """The binding."""
 
     def __init__(self, plan: FunctionPlan, platform: SimulatedPlatform, events: Events) -> None:
@@ -62,7 +61,7 @@ class SimulatedFunction:
         self.plan = plan
         self.requests = Requests.none_yet(plan.arrivals_s)
         self._settings = plan.settings
-        self._planned: SetBufferPlan | None = None
+        self.buffer_plan: SetBufferPlan | None = None
         self._platform = platform
         self._events = events
         self._scheduler = plan.settings.scheduler or scaling.default_scheduler
@@ -124,22 +123,22 @@ class SimulatedFunction:
             return
         request = SimulatedRequest(self._lane, now_s, now_s + self._settings.deadline_s)
         request.row = row
-        self._carry_out(self._dispatcher.arrive([request], now_s))
+        self._execute(self._dispatcher.arrive([request], now_s))
         if not self._dispatcher.workers.by_id:
             self._poke()
 
     def _finish(self, instance_id: str, batch_id: int, size: int) -> None:
         if self._platform.has(instance_id):
-            self._carry_out(self._dispatcher.finished(instance_id, batch_id, self._successes[size], self._events.now_s))
+            self._execute(self._dispatcher.finished(instance_id, batch_id, self._successes[size], self._events.now_s))
 
     def _ready(self, instance: Instance) -> None:
         self._count_starting()
         most, now_s, memory_mb = self._settings.max_batch, self._events.now_s, instance.memory_mb
-        self._carry_out(self._dispatcher.instance_ready(instance.id, instance.cores, most, now_s, memory_mb=memory_mb))
+        self._execute(self._dispatcher.instance_ready(instance.id, instance.cores, most, now_s, memory_mb=memory_mb))
         self._poke()
 
     def _pair_changed(self, body: Instance) -> None:
-        self._carry_out(self._dispatcher.pair_changed(body.id, body.pair, self._events.now_s))
+        self._execute(self._dispatcher.pair_changed(body.id, body.pair, self._events.now_s))
         self._poke()
 
     def _crash(self, kind: InstanceKind) -> None:
@@ -151,21 +150,21 @@ class SimulatedFunction:
             self._end_shadow(victim.id)
         else:
             self._platform.destroy(victim.id)
-            self._carry_out(self._dispatcher.instance_gone(victim.id, self._events.now_s))
+            self._execute(self._dispatcher.instance_gone(victim.id, self._events.now_s))
         self._poke()
 
     def _end_shadow(self, shadow_id: str) -> None:
         """End an instance; where it worked for a Body, that goes on without it."""
         body = self._platform.destroy(shadow_id)
         if body is not None:
-            self._carry_out(self._dispatcher.pair_changed(body.id, body.pair, self._events.now_s))
+            self._execute(self._dispatcher.pair_changed(body.id, body.pair, self._events.now_s))
 
     def _timer(self, set_for_s: float) -> None:
         if set_for_s != self._timer_s:
             return  # it was set to an earlier time since
         self._timer_s = NEVER_S
         now_s = self._events.now_s
-        self._carry_out(self._dispatcher.timer(now_s) if self._dispatcher.wake_s <= now_s else [])
+        self._execute(self._dispatcher.timer(now_s) if self._dispatcher.wake_s <= now_s else [])
 
     def _turn(self) -> None:
         self._look()
@@ -184,7 +183,7 @@ class SimulatedFunction:
 
     # What the dispatcher wants
 
-    def _carry_out(self, effects: Sequence[Effect]) -> None:
+    def _execute(self, effects: Sequence[Effect]) -> None:
         events = self._events
         for effect in effects:
             if isinstance(effect, Send):
@@ -195,7 +194,7 @@ class SimulatedFunction:
                 self._record(effect)
             elif isinstance(effect, Drained):
                 self._end_shadow(effect.instance_id)
-                self._carry_out(self._dispatcher.instance_gone(effect.instance_id, events.now_s))
+                self._execute(self._dispatcher.instance_gone(effect.instance_id, events.now_s))
                 self._poke()
         wake_s = self._dispatcher.wake_s
         if wake_s < self._timer_s:
@@ -219,54 +218,55 @@ class SimulatedFunction:
         self._lives.add(sum(body.state is not InstanceState.DRAINING for body in self._bodies()))
 
     def _apply(self, decision: Decision) -> str:
-        carrying = CarryingOut(decision.actions)
-        for action in carrying:
-            with carrying.attempt(action):
-                self._act(action)
         try:
-            carrying.end()
+            carry_out(self, decision.actions)
         except GnomonError as refused:
             self._runner.refused(self._events.now_s, refused)
             return f"{refused.code}: {refused}"
         self._runner.carried_out(decision)
         return ""
 
-    def _act(self, action: Action) -> None:
-        now_s = self._events.now_s
-        if isinstance(action, CreateBody):
-            self._platform.create(
-                self.plan.name, self.plan.profile, action.cores, action.node, self._ready, memory_mb=action.memory_mb
-            )
-            self._count_starting()
-        elif isinstance(action, DestroyBody):
-            self._platform.drain(action.id)
-            self._count_starting()
-            self._carry_out(self._dispatcher.drain(action.id, now_s))
-        elif isinstance(action, CreateShadow):
-            self._platform.create_shadow(action.body, action.pair, self._pair_changed)
-        elif isinstance(action, ChangeShadow):
-            self._platform.change_shadow(action.id, action.pair, self._pair_changed)
-        elif isinstance(action, DestroyShadow):
-            self._end_shadow(action.id)
-        elif isinstance(action, PromoteShadow):
-            self._platform.promote_shadow(action.id, self._pair_changed, self._ready)
-            self._count_starting()
-        elif isinstance(action, Resize):
-            self._platform.resize(action.id, action.cores)
-            if action.id in self._dispatcher.workers.by_id:
-                self._carry_out(self._dispatcher.instance_ready(action.id, action.cores, self._settings.max_batch, now_s))
-        elif isinstance(action, SetBufferPlan):
-            self._buffer(action)
+    # Actuator
 
-    def _buffer(self, plan: SetBufferPlan) -> None:
-        self._planned = plan
+    def create_body(self, action: CreateBody) -> None:
+        self._platform.create(
+            self.plan.name, self.plan.profile, action.cores, action.node, self._ready, memory_mb=action.memory_mb
+        )
+        self._count_starting()
+
+    def destroy_body(self, action: DestroyBody) -> None:
+        self._platform.drain(action.id)
+        self._count_starting()
+        self._execute(self._dispatcher.drain(action.id, self._events.now_s))
+
+    def create_shadow(self, action: CreateShadow) -> None:
+        self._platform.create_shadow(action.body, action.pair, self._pair_changed)
+
+    def change_shadow(self, action: ChangeShadow) -> None:
+        self._platform.change_shadow(action.id, action.pair, self._pair_changed)
+
+    def destroy_shadow(self, action: DestroyShadow) -> None:
+        self._end_shadow(action.id)
+
+    def promote_shadow(self, action: PromoteShadow) -> None:
+        self._platform.promote_shadow(action.id, self._pair_changed, self._ready)
+        self._count_starting()
+
+    def resize(self, action: Resize) -> None:
+        self._platform.resize(action.id, action.cores)
+        if action.id in self._dispatcher.workers.by_id:
+            now_s = self._events.now_s
+            self._execute(self._dispatcher.instance_ready(action.id, action.cores, self._settings.max_batch, now_s))
+
+    def set_buffer_plan(self, action: SetBufferPlan) -> None:
+        plan = self.buffer_plan = action
         self._settings = replace(self._settings, max_batch=plan.max_batch, max_wait_s=plan.max_wait_s)
         policy = scheduling_policy(self._scheduler, self._settings, self.plan.schedulers)
         now_s = self._events.now_s
-        self._carry_out(self._dispatcher.set_policy(self._settings, policy, now_s))
+        self._execute(self._dispatcher.set_policy(self._settings, policy, now_s))
         for worker in list(self._dispatcher.workers.by_id.values()):
             memory_mb = worker.memory_mb
-            self._carry_out(self._dispatcher.instance_ready(worker.id, worker.cores, plan.max_batch, now_s, memory_mb=memory_mb))
+            self._execute(self._dispatcher.instance_ready(worker.id, worker.cores, plan.max_batch, now_s, memory_mb=memory_mb))
 
     def _load(self) -> FunctionLoad:
         settings = self.plan.settings  # as live: a buffer plan changes what the dispatcher does, not what was deployed
@@ -282,7 +282,7 @@ class SimulatedFunction:
             latency_s=tuple([seconds for seconds in known if seconds is not None]) if None not in known else (),
             profile=self.plan.profile.model,
             latency_spread=max((latency.spread(variant, size) or 0.0 for size in sizes), default=0.0),
-            plan=self._planned,
+            plan=self.buffer_plan,
         )
 
     def _seen(self, instance: Instance) -> Instance:

@@ -30,10 +30,10 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
-from gnomon_core.actuation import CarryingOut
+from gnomon_core.actuation import Actuator, PartlyRefused, carry_out_async
 from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
@@ -140,8 +140,6 @@ class Replacing:
             self._bodies.stop(deployed, instance.id)
 
 
-ShadowAction: TypeAlias = CreateShadow | ChangeShadow | PromoteShadow
-"""What is decided of Shadows and has to be begun at once."""
 _NO_BODY = "no_such_body"
 _NO_SHADOW = "no_such_shadow"
 
@@ -154,22 +152,6 @@ class Shadows:
         self._log = log
         self._partners: dict[str, dict[str, Pair]] = {}
         """Each Body with the Shadows that its dispatcher counts on."""
-
-    async def apply(self, deployed: Deployed, action: ShadowAction) -> Instance | None:
-        """Begin what was decided; the Shadow that is new by it.
-
-        Raises:
-            GnomonError: 503 `no_capacity`.
-
-        """
-        match action:
-            case CreateShadow(body_id, pair):
-                return await self.create(deployed, body_id, pair)
-            case ChangeShadow(shadow_id, pair):
-                await self._platform.change_shadow(shadow_id, pair)
-            case PromoteShadow(shadow_id):
-                await self.promote(deployed, shadow_id)
-        return None
 
     async def create(self, deployed: Deployed, body_id: str, pair: Pair) -> Instance | None:
         """Begin a Shadow; None where its Body has gone since that was decided.
@@ -376,28 +358,12 @@ class Instances:
         if deployed is None:
             return
         refuse_hindered(self._platform, function)
-        carrying = CarryingOut(actions)
-        for action in carrying:
-            with carrying.attempt(action):
-                await self._apply_one(deployed, action)
+        try:
+            await carry_out_async(_FunctionActuator(self, self._platform, deployed, self._policy), actions)
+        except PartlyRefused:
+            self.replacing.retire(deployed)
+            raise
         self.replacing.retire(deployed)
-        carrying.end()
-
-    async def _apply_one(self, deployed: Deployed, action: Action) -> None:
-        match action:
-            case CreateBody(cores, node, memory_mb):
-                await self.create(deployed, cores, node, memory_mb)
-            case DestroyBody(instance_id):
-                self.stop(deployed, instance_id)
-            case DestroyShadow(shadow_id):
-                self._begin(self.shadows.end(deployed, shadow_id))
-            case Resize(instance_id, cores):
-                await self._platform.resize(instance_id, cores)
-                self._resized(deployed, instance_id)
-            case SetBufferPlan():
-                deployed.plan_buffer(action, self._policy)
-            case _:
-                await self._apply_to_shadow(deployed, action)
 
     async def create(self, deployed: Deployed, cores: int, node: str | None = None, memory_mb: int | None = None) -> None:
         """Begin an instance, while the function is there.
@@ -420,17 +386,43 @@ class Instances:
         self._own(deployed, begun)
         self._tell_starting(deployed)
 
-    async def _apply_to_shadow(self, deployed: Deployed, action: ShadowAction) -> None:
-        shadow = await self.shadows.apply(deployed, action)
+    async def create_shadow(self, deployed: Deployed, body_id: str, pair: Pair) -> None:
+        """Begin a Shadow of a Body.
+
+        Raises:
+            GnomonError: 503 `no_capacity`.
+
+        """
+        shadow = await self.shadows.create(deployed, body_id, pair)
         if shadow is not None:
             self._own(deployed, shadow)
         self._tell_starting(deployed)
 
-    def _resized(self, deployed: Deployed, instance_id: str) -> None:
-        """It counts with the cores that it has by now: a platform that gives them later tells of it then."""
-        cores = {one.id: one.cores for one in self._platform.instances(deployed.name)}
-        if instance_id in cores:
-            deployed.runtime.instance_resized(instance_id, cores[instance_id])
+    async def promote_shadow(self, deployed: Deployed, shadow_id: str) -> None:
+        """Let a Shadow become a Body.
+
+        Raises:
+            GnomonError: 503 `no_capacity`.
+
+        """
+        await self.shadows.promote(deployed, shadow_id)
+        self._tell_starting(deployed)
+
+    def end_shadow(self, deployed: Deployed, shadow_id: str) -> None:
+        """End a Shadow. Goes on behind the caller."""
+        self._begin(self.shadows.end(deployed, shadow_id))
+
+    async def resize(self, deployed: Deployed, instance_id: str, cores: int) -> None:
+        """Give an instance other cores. The dispatcher counts those that it has by now; a platform that is slower reports later.
+
+        Raises:
+            GnomonError: 503 `no_capacity`.
+
+        """
+        await self._platform.resize(instance_id, cores)
+        for instance in self._platform.instances(deployed.name):
+            if instance.id == instance_id:
+                deployed.runtime.instance_resized(instance_id, instance.cores)
 
     def _is_there(self, deployed: Deployed) -> bool:
         return self._deployed.get(deployed.name) is deployed
@@ -554,3 +546,34 @@ class Instances:
     def _tell_starting(self, deployed: Deployed) -> None:
         bodies = (one for one in self._platform.instances(deployed.name) if one.kind is InstanceKind.BODY)
         deployed.runtime.set_starting(sum(body.state is InstanceState.STARTING for body in bodies))
+
+
+class _FunctionActuator(Actuator[Awaitable[None]]):
+    """Carries out the decisions on one function of the gateway."""
+
+    def __init__(self, instances: Instances, platform: Platform, deployed: Deployed, policy: SchedulerOf) -> None:
+        self._instances, self._platform, self._deployed, self._policy = instances, platform, deployed, policy
+
+    async def create_body(self, action: CreateBody) -> None:
+        await self._instances.create(self._deployed, action.cores, action.node, action.memory_mb)
+
+    async def destroy_body(self, action: DestroyBody) -> None:
+        self._instances.stop(self._deployed, action.id)
+
+    async def create_shadow(self, action: CreateShadow) -> None:
+        await self._instances.create_shadow(self._deployed, action.body, action.pair)
+
+    async def change_shadow(self, action: ChangeShadow) -> None:
+        await self._platform.change_shadow(action.id, action.pair)
+
+    async def destroy_shadow(self, action: DestroyShadow) -> None:
+        self._instances.end_shadow(self._deployed, action.id)
+
+    async def promote_shadow(self, action: PromoteShadow) -> None:
+        await self._instances.promote_shadow(self._deployed, action.id)
+
+    async def resize(self, action: Resize) -> None:
+        await self._instances.resize(self._deployed, action.id, action.cores)
+
+    async def set_buffer_plan(self, action: SetBufferPlan) -> None:
+        self._deployed.plan_buffer(action, self._policy)

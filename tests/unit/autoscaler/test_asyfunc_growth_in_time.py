@@ -5,13 +5,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, asyfunc
 from gnomon_autoscaler.policies.asyfunc.lls import ARRIVES_WITHIN_S
-from gnomon_autoscaler.testing import FUNCTION, MemoryFunction, Timeline
+from gnomon_autoscaler.testing import FUNCTION, MemoryActuator, Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import Action, Resize
 from gnomon_core.settings import ScaleSettings, Settings
@@ -97,15 +98,15 @@ def test_cores_that_the_platform_refuses_are_not_counted_on() -> None:
 def no_other_cores(line: Timeline) -> list[int]:
     """The platform refuses a timeline's Bodies other cores from now on, a quota for example; those that were asked for."""
     asked: list[int] = []
-    at_once = line.fleet._carry_out
 
-    def carry_out(function: str, known: MemoryFunction, action: Action) -> None:
-        if isinstance(action, Resize) and action.cores != known.instances[action.id].cores:
-            asked.append(action.cores)
-            raise GnomonError(503, "kubernetes_denied", "exceeded quota: small", "Raise the quota.")
-        at_once(function, known, action)
+    class Refusing(MemoryActuator):
+        def resize(self, action: Resize) -> None:
+            if action.cores != line.instances[action.id].cores:
+                asked.append(action.cores)
+                raise GnomonError(503, "kubernetes_denied", "exceeded quota: small", "Raise the quota.")
+            super().resize(action)
 
-    line.fleet._carry_out = carry_out  # type: ignore[method-assign]
+    line.fleet.actuator = partial(Refusing, line.fleet)  # type: ignore[method-assign]
     return asked
 
 

@@ -11,7 +11,6 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceKind, InstanceState
 from gnomon_core.scaling import (
     ChangeShadow,
-    CreateShadow,
     DestroyBody,
     DestroyShadow,
     PromoteShadow,
@@ -132,7 +131,7 @@ async def test_a_function_that_is_removed_takes_its_shadows_along(stage: Stage) 
     await stage.settle()
     assert sorted(stage.platform.destroyed) == ["b1", "s-of-b1"]
     before = len(stage.platform.destroyed)
-    late = asyncio.create_task(stage.instances._apply_to_shadow(stage.deployed, CreateShadow("b1", PAIR)))
+    late = asyncio.create_task(stage.instances.create_shadow(stage.deployed, "b1", PAIR))
     stage.deployed.draining.clear()
     await late
     await stage.settle()

@@ -13,7 +13,6 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import Action, CreateBody, CreateShadow, SetBufferPlan
 from gnomon_platforms.knative.autoscaler.revision import RevisionInstances, Surroundings
-from gnomon_platforms.knative.autoscaler.shadows import ShadowAction
 from tests.unit.knative_autoscaler.played import Played
 
 FIRST, SECOND, THIRD = (CreateShadow(f"f-{number}", Pair(1, (0,), (0, 1))) for number in range(3))
@@ -22,9 +21,9 @@ FIRST, SECOND, THIRD = (CreateShadow(f"f-{number}", Pair(1, (0,), (0, 1))) for n
 class OneFree:
     """Nodes of which only the second Body's has room for a Shadow."""
 
-    async def apply(self, action: ShadowAction) -> None:
-        if action != SECOND:
-            raise GnomonError(503, "no_capacity", f"No room for {action}.")
+    async def create(self, body_id: str, _pair: Pair) -> None:
+        if body_id != SECOND.body:
+            raise GnomonError(503, "no_capacity", f"No room for a Shadow of {body_id}.")
 
 
 async def test_what_was_done_of_it_is_told_with_the_refusal() -> None:
@@ -36,7 +35,7 @@ async def test_what_was_done_of_it_is_told_with_the_refusal() -> None:
         await instances.apply(decision, played.rules)
     assert instances.wanted == 1, "a Shadow that is refused holds nothing up"
     assert refused.value.done == (SECOND, CreateBody(1), SetBufferPlan(4, 0.01))
-    assert refused.value.message == f"No room for {THIRD}."
+    assert refused.value.message == f"No room for a Shadow of {THIRD.body}."
 
 
 class Told:

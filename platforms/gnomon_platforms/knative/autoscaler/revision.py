@@ -45,12 +45,12 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from gnomon_core.actuation import CarryingOut
+from gnomon_core.actuation import Actuator, carry_out_async
 from gnomon_core.clock import Clock
 from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError
@@ -344,29 +344,31 @@ class RevisionInstances:
             PartlyRefused: 503 `no_capacity` and the like, of Shadows or sizes, the last of several. All else has been done.
 
         """
-        carrying = CarryingOut(actions)
-        for action in carrying:
-            with carrying.attempt(action):
-                await self._apply_one(action, rules)
-        carrying.end()
+        await carry_out_async(_RevisionActuator(self, self._around.shadows, rules.settings), actions)
 
-    async def _apply_one(self, action: Action, rules: Rules) -> None:
-        match action:
-            case CreateBody(cores):
-                # As many as its Revision says is no size of its own: it follows, when the Revision says another one.
-                self._bodies.add(None if cores == rules.settings.cores else cores)
-            case DestroyBody(body_id):
-                self._bodies.remove(body_id)
-                self._lost(body_id)
-            case Resize(body_id, cores):
-                if (refused := self._refusal(self._bodies.pod_of(body_id), cores)) is not None:
-                    raise refused
-                self._bodies.resize(body_id, cores)
-            case SetBufferPlan():
-                # The Revision may name another one since.
-                self._buffer = BufferStatus(self._asked or rules.settings.autoscaler, action)
-            case CreateShadow() | ChangeShadow() | DestroyShadow() | PromoteShadow() if self._around.shadows is not None:
-                await self._around.shadows.apply(action)
+    def create_body(self, cores: int, settings: Settings) -> None:
+        """Count one more Body. One with as many cores as its Revision says follows when the Revision says another number."""
+        self._bodies.add(None if cores == settings.cores else cores)
+
+    def destroy_body(self, body_id: str) -> None:
+        """Count one Body less; its Shadows end."""
+        self._bodies.remove(body_id)
+        self._lost(body_id)
+
+    def resize_body(self, body_id: str, cores: int) -> None:
+        """Let a Body have these cores.
+
+        Raises:
+            GnomonError: the API server has refused them to the Body's pod lately.
+
+        """
+        if (refused := self._refusal(self._bodies.pod_of(body_id), cores)) is not None:
+            raise refused
+        self._bodies.resize(body_id, cores)
+
+    def set_buffer_plan(self, plan: SetBufferPlan, settings: Settings) -> None:
+        """Publish the plan, under the policy that made it: the Revision may name another one by now."""
+        self._buffer = BufferStatus(self._asked or settings.autoscaler, plan)
 
     def shadows(self, settings: Settings) -> Condition | None:
         """Whether Bodies may have Shadows; None where the policy makes none, or before the Revision's template is known."""
@@ -464,6 +466,41 @@ class RevisionInstances:
     def _mounted(self) -> bool:
         live = self._around.live(self._key)
         return live is not None and live.mounted
+
+
+class _RevisionActuator(Actuator[Awaitable[None]]):
+    """Carries out the decisions on one Revision. Without `shadows`, actions on Shadows are ignored."""
+
+    def __init__(self, instances: RevisionInstances, shadows_: RevisionShadows | None, settings: Settings) -> None:
+        self._instances, self._shadows, self._settings = instances, shadows_, settings
+
+    async def create_body(self, action: CreateBody) -> None:
+        self._instances.create_body(action.cores, self._settings)
+
+    async def destroy_body(self, action: DestroyBody) -> None:
+        self._instances.destroy_body(action.id)
+
+    async def resize(self, action: Resize) -> None:
+        self._instances.resize_body(action.id, action.cores)
+
+    async def set_buffer_plan(self, action: SetBufferPlan) -> None:
+        self._instances.set_buffer_plan(action, self._settings)
+
+    async def create_shadow(self, action: CreateShadow) -> None:
+        if self._shadows is not None:
+            await self._shadows.create(action.body, action.pair)
+
+    async def change_shadow(self, action: ChangeShadow) -> None:
+        if self._shadows is not None:
+            await self._shadows.change(action.id, action.pair)
+
+    async def destroy_shadow(self, action: DestroyShadow) -> None:
+        if self._shadows is not None:
+            self._shadows.destroy(action.id)
+
+    async def promote_shadow(self, action: PromoteShadow) -> None:
+        if self._shadows is not None:
+            self._shadows.promote(action.id)
 
 
 PATIENCE_S = 10.0

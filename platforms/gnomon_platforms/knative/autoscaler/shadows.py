@@ -23,8 +23,8 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import BatchChannel
+from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import ChangeShadow, CreateShadow, DestroyShadow, PromoteShadow
 from gnomon_core.settings import Settings
 from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.kubernetes.informer import Informer, Source
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 ADOPTING_S = 60.0
 """For so long after a start the Body of a Shadow that an earlier leader has left may still be found."""
 _NO_BODY = "no_such_body"
-ShadowAction = CreateShadow | ChangeShadow | DestroyShadow | PromoteShadow
 
 _LOG = logging.getLogger("gnomon.knative")
 
@@ -121,31 +120,46 @@ class RevisionShadows:
         """The Shadows of a Revision's Bodies."""
         return () if self._on_nodes is None else tuple(self._on_nodes.instances(function))
 
-    async def apply(self, action: ShadowAction) -> None:
-        """Carry out what was decided.
+    async def create(self, body_id: str, pair: Pair) -> None:
+        """Begin a Shadow; nothing where its Body has gone since that was decided.
 
         Raises:
-            GnomonError: 503 `no_capacity`, `no_pool`, `node_unreachable`, or what the node refuses; 409 `no_such_shadow` for one
-                that is to become a Body.
+            GnomonError: 503 `no_capacity`, `no_pool`, `node_unreachable`, or what the node refuses.
 
         """
-        pairs = None if self._on_nodes is None else self._on_nodes.pairs
-        if pairs is None:
+        if self._on_nodes is None or self._on_nodes.pairs is None:
             return
-        match action:
-            case CreateShadow(body_id, pair):
-                try:
-                    await pairs.create(body_id, pair, f"{body_id}-s{chance_of_secrets.token_hex(3)}")
-                except GnomonError as refused:
-                    if refused.code != _NO_BODY:
-                        raise
-                    _LOG.info("%s: %s", body_id, refused)
-            case ChangeShadow(shadow_id, pair):
-                await pairs.change(shadow_id, pair)
-            case DestroyShadow(shadow_id):
-                pairs.destroy(shadow_id)
-            case PromoteShadow(shadow_id):
-                raise GnomonError(409, "no_such_shadow", f"{shadow_id} cannot become a Body on Knative.", "Create a Body.")
+        try:
+            await self._on_nodes.pairs.create(body_id, pair, f"{body_id}-s{chance_of_secrets.token_hex(3)}")
+        except GnomonError as refused:
+            if refused.code != _NO_BODY:
+                raise
+            _LOG.info("%s: %s", body_id, refused)
+
+    async def change(self, shadow_id: str, pair: Pair) -> None:
+        """Let a Shadow hold other blocks.
+
+        Raises:
+            GnomonError: 503 `no_capacity`, `node_unreachable`, or what the node refuses.
+
+        """
+        if self._on_nodes is not None and self._on_nodes.pairs is not None:
+            await self._on_nodes.pairs.change(shadow_id, pair)
+
+    def destroy(self, shadow_id: str) -> None:
+        """End a Shadow."""
+        if self._on_nodes is not None and self._on_nodes.pairs is not None:
+            self._on_nodes.pairs.destroy(shadow_id)
+
+    def promote(self, shadow_id: str) -> None:
+        """Refuse: on Knative a pod is a Body or belongs to no Revision.
+
+        Raises:
+            GnomonError: 409 `no_such_shadow`.
+
+        """
+        if self._on_nodes is not None and self._on_nodes.pairs is not None:
+            raise GnomonError(409, "no_such_shadow", f"{shadow_id} cannot become a Body on Knative.", "Create a Body.")
 
     def body_gone(self, body_id: str) -> None:
         """An instance has lost its pod: its Shadows go along."""
