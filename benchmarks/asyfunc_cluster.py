@@ -105,7 +105,7 @@ READINGS: Mapping[str, Options] = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is simulated.
+    """One simulated configuration: profile, weight mode, arrivals, settings.
 
     `serial` None takes the profile as it was measured, `kappa` None follows from it; `readings` adds other readings of the paper.
     """
@@ -133,7 +133,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One policy's hour."""
+    """The result of one policy for one simulated hour."""
 
     policy: str
     violations: float
@@ -329,7 +329,7 @@ CLAIMS: tuple[tuple[str, Callable[[dict[str, Row]], bool]], ...] = (
 
 
 def cells_of(path: Path, *, quick: bool, readings: bool) -> list[Cell]:
-    """What is simulated for one profile: the usual hour in both weight modes, and the sweeps around it."""
+    """The configurations of one profile: the usual hour in both weight modes, and the sweeps around it."""
     usual, *others = serials_of(path)
     first = Cell(path, usual, SLOS[0], MODES[0], None, QUICK_S if quick else HOUR_S, readings and quick)
     if quick:
@@ -349,7 +349,7 @@ def hours_of(path: Path) -> list[Cell]:
 
 
 def sweeps_of(path: Path) -> list[Cell]:
-    """What is around the usual hour: the sweeps, and the paper read otherwise."""
+    """Variations of the usual hour: the sweeps, and other readings of the paper."""
     return [cell for cell in cells_of(path, quick=False, readings=True) if cell.duration_s == QUARTER_S]
 
 
@@ -368,7 +368,7 @@ def serials_of(path: Path) -> tuple[float | None, ...]:
 
 
 def chosen_of(cells: Iterable[Cell], serials: Sequence[float], slos: Sequence[float], modes: Sequence[str]) -> list[Cell]:
-    """Those with one of each; nothing named means all."""
+    """The configurations that contain one of each chosen value; no choice means all."""
     return [
         cell
         for cell in cells
@@ -399,7 +399,7 @@ def figures_of(outcome: Outcome) -> list[Figure]:
 
 
 def readings_of(outcome: Outcome) -> list[Figure]:
-    """What each other reading of the paper makes of the cell, beside the default; nothing where they were not simulated."""
+    """Results under each other reading of the paper, beside the default; empty where they were not simulated."""
     key, rows, settled = key_of(outcome), outcome.rows, outcome.rows["asyfunc"]
     return [
         Figure(
@@ -430,7 +430,7 @@ def judged(outcomes: Sequence[Outcome]) -> list[Figure]:
 
 
 def key_of(outcome: Outcome) -> str:
-    """What the keys of a cell's figures begin with."""
+    """The prefix of the keys of a configuration's figures."""
     return f"{outcome.model}: {outcome.cell.name}, {outcome.cell.duration_s / 60:g} min"
 
 

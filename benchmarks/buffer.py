@@ -72,7 +72,7 @@ SWEEP_GOAL_S, ONE_BATCH_GOAL_S, LIVE_GOAL_S = 0.5, 0.05, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One buffer and its arrivals."""
+    """A buffer (B, T) and its arrivals."""
 
     name: str
     process: Map
@@ -102,7 +102,7 @@ class Off:
 
 
 def processes() -> Iterator[tuple[str, Map]]:
-    """What arrives."""
+    """The arrival processes of the benchmark."""
     for rate in (0.5, 5.0, 20.0, 52.0, 110.0, 500.0, 3000.0):
         yield f"Poisson {rate:g}/s", Map.poisson(rate)
     for slow, quick, leave_slow, leave_quick in (

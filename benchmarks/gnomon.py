@@ -37,7 +37,7 @@ class RefusedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Gnomon:
-    """One that serves."""
+    """A running `gnomon serve`."""
 
     address: str
     state: Path

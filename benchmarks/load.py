@@ -141,7 +141,7 @@ def _window(report: Report, begin_s: float, length_s: float) -> Window:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One request."""
+    """The outcome of one request."""
 
     intended_s: float
     sent_s: float
@@ -186,7 +186,7 @@ class NoLoadError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one stretch of load showed."""
+    """Measurements of one period of load."""
 
     requests_rps: float
     median_ms: float

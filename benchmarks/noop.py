@@ -1,4 +1,4 @@
-"""What a request costs: a function that does nothing, in an instance process of its own, through the whole path.
+"""The cost of a request: a function that does nothing, in an instance process of its own, through the whole path.
 
     python -m benchmarks.noop [--quick]
 

@@ -156,7 +156,7 @@ QUICK = Pace(quick=True, repeats=3, load_s=2, step_s=2.0, overload_s=12.0, cycle
 
 
 def asked(description: str, arguments: Sequence[str] | None = None) -> Pace:
-    """What the command line asks for."""
+    """The parsed command line."""
     return pace_of(pace_parser(description).parse_args(arguments))
 
 
@@ -178,7 +178,7 @@ def step(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One function of one system."""
+    """A function of one system under test."""
 
     system: str
     url: str
@@ -191,7 +191,7 @@ class Endpoint:
         return Endpoint(system, url, body_of(workload), {"Content-Type": content_type(workload)})
 
     def ask(self) -> bytes:
-        """One answer.
+        """Send one request and return its answer.
 
         Raises:
             OSError: there is none, or it is not 200.

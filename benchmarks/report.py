@@ -38,7 +38,7 @@ _NORMAL95 = 1.960
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure. `comparison` is "<=" or ">=" where there is a goal; `met` is "met", "missed", "not resolved" or ""."""
+    """A published figure. `comparison` is "<=" or ">=" if it has a goal; `met`: "met", "missed", "not resolved", ""."""
 
     key: str
     value: float
@@ -123,7 +123,7 @@ def table(documents: Iterable[Mapping[str, Any]]) -> str:
 
 
 def machine() -> str:
-    """What it ran on, in words."""
+    """The machine that the benchmark ran on, in words."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     cores = f"{os.cpu_count()} cores ({processor()})"
     return f"{cores}, {memory_gib:.0f} GiB, {platform.system()} {platform.release()} {platform.machine()}"
@@ -176,7 +176,7 @@ class Kept:
                 self._results[document["key"]] = document["result"]
 
     def get(self, key: str) -> Any:
-        """What was kept under this key, None if nothing was."""
+        """The result that was kept under this key, or None."""
         return self._results.get(key)
 
     def keep(self, key: str, result: Any) -> None:
@@ -203,7 +203,7 @@ T = TypeVar("T")
 
 
 def unless_missing(name: str, have: Callable[[], T]) -> T | None:
-    """What `have` gives; None where the model's package is not installed, which is said.
+    """The result of `have`; None where the model's package is not installed, which is printed.
 
     Raises:
         GnomonError: it cannot be had for another reason.

@@ -55,7 +55,7 @@ def main(pace: Pace) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What happened. `executed` is the number of requests in all batches that were sent to instances."""
+    """The result of a run. `executed` is the number of requests in all batches that were sent to instances."""
 
     report: Report
     cycles: int

@@ -1,4 +1,4 @@
-"""What batching is worth where reading the weights is most of the work: three layers of 4096 × 4096, 201 MB.
+"""The gain of batching where reading the weights is most of the work: three layers of 4096 × 4096, 201 MB.
 
     python -m benchmarks.weight_bound [--quick]
 

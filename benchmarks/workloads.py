@@ -98,7 +98,7 @@ MAKERS: dict[str, Callable[[], Predict]] = {
 
 
 def body_of(workload: str) -> bytes:
-    """What is sent: JSON, or the photograph that ships with matplotlib."""
+    """The request's body: JSON, or the photograph that ships with matplotlib."""
     if workload != "photo":
         return json.dumps({"x": [X]}).encode()
     from matplotlib import cbook

@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def wanted_digest(choice: str) -> str:
-    """What the environment is made from, as one digest."""
+    """One digest of everything that the environment is made from."""
     parts = [choice, sys.version, str(ROOT), (ROOT / "pyproject.toml").read_text(), (ROOT / "constraints.txt").read_text()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -103,7 +103,7 @@ def run(command: list[str]) -> None:
 
 
 def fail(message: str) -> int:
-    """One clear line, and the exit status."""
+    """Print one line and exit."""
     print(f"gnomon: {message}", file=sys.stderr)
     return 1
 

@@ -84,7 +84,7 @@ def pack_wheel() -> Path:
 
 
 def wanted(context: Context) -> list[str]:
-    """What an image's lock is to meet."""
+    """The requirements of an image's lock."""
     project = tomllib.loads(PROJECT.read_text())["project"]
     named = [one for extra in context.extras for one in project["optional-dependencies"][extra]]
     return [*project["dependencies"], *named]
@@ -109,7 +109,7 @@ def locked_build() -> str:
 
 
 def lock(context: Context, environment: Mapping[str, str]) -> str:
-    """What an image needs, resolved to the versions that are tested together."""
+    """The requirements of an image, resolved to the versions that are tested together."""
     command = [
         str(Path(sys.executable).with_name("uv")), "pip", "compile", "--quiet", "--universal", "--generate-hashes",
         "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links", "--python-version", PYTHON_OF_THE_IMAGE,

@@ -1,4 +1,4 @@
-"""What a comparison is made of: when requests come, what can be bought, what is asked for, and what somebody made of it.
+"""The parts of a comparison: arrivals, prices and sizes, the objective, and the result of each policy.
 
 Which demands meet which objectives, and what is for sale.
 
@@ -86,7 +86,7 @@ Vector = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """One minute by arrivals. A latency is None where nothing came, or where so many were never answered."""
+    """One minute of arrivals. A latency is None where nothing arrived, or where too many requests were never answered."""
 
     rate_rps: float
     median_s: float | None
@@ -178,7 +178,7 @@ class Demand:
 
     @property
     def judged_s(self) -> Vector:
-        """Those that are judged, from second 0."""
+        """The arrivals that count in the result, from second 0."""
         found: Vector = self.times_s[np.searchsorted(self.times_s, self.begin_s) :] - self.begin_s
         return found
 
@@ -197,7 +197,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What can be bought: calls of functions of these sizes, and machines, which serve `start_s` after they are asked for."""
+    """What can be bought: function calls of these sizes, and machines, which serve `start_s` after the order."""
 
     functions: tuple[Size, ...]
     price: LambdaPrice
@@ -207,7 +207,7 @@ class Supply:
 
     @property
     def usd_per_machine_s(self) -> float:
-        """What holding a machine for a second costs."""
+        """The price of one machine for one second, in USD."""
         return self.machine_price.per_second(self.machine.cores, self.machine.memory_mb)
 
 
@@ -225,7 +225,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one of them did.
+    """The result of one policy.
 
     Each judged request's arrival and latency, infinite without an answer; dollars in all; and of each minute its instances.
     """
@@ -261,7 +261,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One side by side with the others. `late` and `on_demand` are shares of the requests, `machines` and `batch` means.
+    """One policy beside the others. `late` and `on_demand` are shares of the requests, `machines` and `batch` are means.
 
     `ccdf` is the share of the requests that take longer than each of `minutes.RATIOS` × the SLO.
     """
@@ -322,12 +322,12 @@ class Case:
 
     @property
     def key(self) -> str:
-        """What it goes by."""
+        """The case's name in results."""
         return f"{self.demand}, {self.hours:g} h, P{self.objective.percent:g} ≤ {self.objective.slo_s * 1e3:g} ms"
 
 
 def cases(*, quick: bool, hours: float = HOURS) -> list[Case]:
-    """What is compared over so many hours; --quick is a quarter of an hour of two demands."""
+    """The cases for this number of hours; --quick is a quarter of an hour of two arrival processes."""
     loose, strict, bursty = Objective(0.8, 95.0), Objective(0.15, 95.0), Objective(0.8, 99.0)
     if quick:
         return [Case("Twitter", 0.25, loose), Case(BURSTY, 0.25, bursty)]
@@ -336,7 +336,7 @@ def cases(*, quick: bool, hours: float = HOURS) -> list[Case]:
 
 
 def demand_of(case: Case) -> Demand:
-    """Its arrivals, an hour of history before them."""
+    """The arrivals of a case, with an hour of history before them."""
     whole = _WHOLE[case.demand]
     times_s = _arrivals(case.demand)
     return Demand(times_s[times_s < HOUR_S + case.hours * HOUR_S], HOUR_S, whole)
@@ -358,7 +358,7 @@ def _arrivals(name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
 
 @cache
 def supply(profile: Path = PROFILE) -> Supply:
-    """What is for sale."""
+    """Sizes and prices of the case."""
     model = ModelProfile.from_json(json.loads(profile.read_text(encoding="utf-8")))
     machine = Size(f"a share of {MACHINE} with {MACHINE_CORES} cores", MACHINE_MB, MACHINE_CORES, _row(model.whole, 2.0))
     functions = tuple(
@@ -369,7 +369,7 @@ def supply(profile: Path = PROFILE) -> Supply:
 
 
 def _row(table: LatencyTable, cores: float) -> tuple[float, ...]:
-    """What batches take on a number of cores up to two that need not be whole."""
+    """Batch latencies for a number of cores up to two, which need not be whole."""
     rows = []
     for batch in range(1, BATCHES + 1):
         one_s, two_s = table.at(1, batch), table.at(2, batch)
@@ -396,7 +396,7 @@ def side_by_side(demand: Demand, supply: Supply, objective: Objective, names: Se
 
 
 def served(name: str, demand: Demand, supply: Supply, objective: Objective) -> Served:
-    """What one of `NAMES` does to the demand.
+    """The result of one of `NAMES` for these arrivals.
 
     Raises:
         GnomonError: 400 `bad_demand` for a demand without history or without requests; 400 `unknown_baseline`.

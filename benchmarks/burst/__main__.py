@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def run(policy: str, asked: argparse.Namespace, burst: Burst, slo_s: float) -> Seen:
-    """One policy, on a Gnomon of its own."""
+    """Run one policy on a Gnomon of its own."""
     with gnomon.serving() as ours:
         deploy(ours, policy, asked, slo_s)
         step(f"{policy}: serving; {burst.duration_s:g} s of load")
@@ -108,7 +108,7 @@ def load(ours: gnomon.Gnomon, burst: Burst, deadline_s: float) -> Report:
 
 
 def decisions(ours: gnomon.Gnomon, since: datetime) -> list[str]:
-    """What the policy changed since then, with its reasons, oldest first."""
+    """Decisions of the policy since then, with their reasons, oldest first."""
     rows = ours.call("GET", f"/gnomon/functions/{NAME}/decisions?limit=500")
     changed = [(datetime.fromisoformat(row["at"]), row["reason"]) for row in rows if row["actions"]]
     return [f"{(at - since).total_seconds():6.2f} s  {reason}" for at, reason in sorted(changed) if at >= since]

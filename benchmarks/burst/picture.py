@@ -1,4 +1,4 @@
-"""What happened: a line a policy, and a picture with a column a policy, a row a quantity, the seconds below."""
+"""Show the runs: a table with a line per policy, and a picture with a column per policy and a row per quantity over time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BIN_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One policy's run. Times of `looks` are seconds from the run's start."""
+    """The run of one policy. Times of `looks` are seconds from the run's start."""
 
     policy: str
     burst: Burst
@@ -55,7 +55,7 @@ class Seen:
 
 
 def table(runs: Sequence[Seen]) -> str:
-    """One line a policy."""
+    """A Markdown table with one line per policy."""
     heading = (
         f"{'policy':10} {'requests':>8} {'late or refused':>16} {'in the burst':>14} {'p50 ms':>7} {'p95 ms':>7} "
         f"{'Bodies':>6} {'Shadows':>7} {'offloaded':>9} {'GiB·s':>6}"

@@ -25,7 +25,7 @@ HEADING = (
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """One second of a run; None where nothing was answered or sent in it. `late` are late or refused."""
+    """One second of a run; None where nothing was answered or sent. `late` counts late and refused requests."""
 
     at_s: int
     asked: int

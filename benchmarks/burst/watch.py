@@ -1,4 +1,4 @@
-"""What a function has, looked at ten times a second while the load runs.
+"""Sample the instances of a function ten times a second while the load runs.
 
 Bodies and Shadows, each in its state, come from `GET /gnomon/functions/{name}`, batches from the difference of two readings of
 /metrics, memory is what all instances hold together.
@@ -38,7 +38,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One moment.
+    """One sample.
 
     `instances` counts them by kind and state, ("shadow", "starting") are those that load their blocks. `batches` were sent since
     the look before, of `samples` in all.

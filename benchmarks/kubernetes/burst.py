@@ -52,7 +52,7 @@ PAUSE_S = 0.5
 
 @dataclass
 class Turns:
-    """What was seen of one kind of place."""
+    """Measurements of one place for Shadows."""
 
     body_ms: list[float] = field(default_factory=list)
     body_answered_ms: dict[int, list[float]] = field(default_factory=lambda: {batch: [] for batch in BATCHES})
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def beside() -> str:
-    """What else the machine did: its queue, which on a quiet one is what this benchmark keeps busy."""
+    """The machine's run queue during the measurement; on a quiet machine only this benchmark fills it."""
     return f"load {os.getloadavg()[1]:.1f} on {os.cpu_count()} CPUs"
 
 
@@ -194,7 +194,7 @@ async def _until_ready(place: Place, body: Serving, shadow_id: str) -> None:
 
 
 def figures_of(seen: dict[str, Turns], what: str) -> list[Figure]:
-    """What is published."""
+    """The published figures."""
     pods, processes = seen["pods"], seen["processes"]
     figures = [at_quantile("pods: a Shadow ready, median", pods.ready_ms, "ms", at_most=READY_GOAL_MS, detail=what)]
     for batch in BATCHES:

@@ -62,7 +62,7 @@ SETTLING_S = 10.0
 
 
 def spec(number: int) -> FunctionSpec:
-    """One function of many."""
+    """The specification of function `number`."""
     labels = {"com.openfaas.scale.type": "queue", "com.openfaas.scale.target": str(TARGET)}
     document = {"service": f"f{number:04d}", "image": "gnomon/none:1", "namespace": NAMESPACE, "labels": labels}
     return read_deployment({**document, "requests": {"cpu": "100m", "memory": "64Mi"}})
@@ -88,16 +88,16 @@ class Counted:
         return load
 
     def standing(self, function: str) -> object:
-        """What the function is known by apart from its requests."""
+        """A value that changes with the function's settings and instances, but not with its requests."""
         return self._fleet.standing(function)
 
     def counters(self, function: str) -> LoadCounters | None:
-        """Those of `load`."""
+        """The counters of `load`."""
         counters = self._fleet.counters(function)
         return self._counters(function) if self._is_made_up(function) else counters
 
     def stamp(self, function: str) -> object:
-        """What the function's counters and instances are known by."""
+        """A value that changes with the function's counters and instances."""
         stamp = self._fleet.stamp(function)
         if not self._is_made_up(function):
             return stamp
@@ -123,7 +123,7 @@ class Counted:
 
 @dataclass
 class Joined:
-    """What is measured."""
+    """The parts of the measured controller."""
 
     manager: Manager
     platform: OpenFaasPlatform
@@ -250,7 +250,7 @@ def said(text: str) -> None:
 
 
 def memory() -> dict[str, float]:
-    """What the process holds, and what it held at most."""
+    """Resident memory of the process now, and its peak."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {name: 1024 * int(lines[field].split()[0]) for name, field in (("resident_bytes", "VmRSS"), ("peak_bytes", "VmHWM"))}
 

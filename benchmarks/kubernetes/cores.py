@@ -95,7 +95,7 @@ async def _round(pods: Pods, body: Serving, seen: Seen) -> None:
 
 
 async def _settled(body: Serving) -> float:
-    """What a batch takes, the median of the next few."""
+    """The median latency of the next few batches."""
     before = len(body.served)
     while len(body.served) < before + SETTLED:
         await _another(body)
@@ -118,7 +118,7 @@ async def _another(body: Serving, pause_s: float = 0.01) -> None:
 
 
 def figures_of(seen: Seen) -> list[Figure]:
-    """What is published."""
+    """The published figures."""
     gain = [two / one for one, two in zip(seen.one_core_s, seen.two_cores_s, strict=True)]
     return [
         at_quantile("1 → 2 cores: in effect", seen.effect_s, "s", at_most=GOAL_S, detail="the first answer at the pace of two"),

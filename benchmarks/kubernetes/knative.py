@@ -53,14 +53,14 @@ class Point:
 
 @dataclass
 class Answers:
-    """What became of requests: seconds of those that were answered, and what was said to the others."""
+    """Outcomes of requests: latencies in seconds of those that were answered, and the errors of the others."""
 
     took_s: list[float] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
 
 
 class Revision:
-    """One that answers `name`, from its ksvc's creation to its removal."""
+    """A Revision that answers `name`, from its ksvc's creation to its removal."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str, image: str, annotations: dict[str, str]) -> None:
         self._cluster, self._namespace, self._name = cluster, namespace, name
@@ -112,7 +112,7 @@ class Revision:
         return at_s - since_s
 
     async def ask(self, answers: Answers) -> None:
-        """One request to the Revision's public Service, as an ingress sends it, on a connection of its own."""
+        """Send one request to the Revision's public Service, as an ingress does, on a connection of its own."""
         async with _session() as session:
             await self._one(session, answers)
 
@@ -186,7 +186,7 @@ SEED = 32
 
 @dataclass
 class Seen:
-    """What was measured of one class: seconds, and for each load its changes of the number of pods."""
+    """Measurements of one autoscaler class: seconds, and for each load its changes of the number of pods."""
 
     ready_s: list[float] = field(default_factory=list)
     decided_s: list[float] = field(default_factory=list)
@@ -243,13 +243,13 @@ async def rounds(found: Cluster, namespace_: str, pace: Pace) -> dict[str, Seen]
 
 
 def turn(number: int) -> list[str]:
-    """Who is first is second the next time."""
+    """Alternate which class goes first."""
     names = [STOCK, GNOMON]
     return names if number % 2 == 0 else names[::-1]
 
 
 def revision(found: Cluster, namespace_: str, name: str, number: int) -> Revision:
-    """One of a class. The names are as long, so that nothing else differs."""
+    """Create a Revision of a class. Both names have the same length, so that nothing else differs."""
     annotations = {ANNOTATION + key: text for key, text in ANNOTATIONS.items()} | {ANNOTATION + "class": CLASSES[name]}
     return Revision(found, namespace_, f"{name}-{number}", image("answer"), annotations)
 
@@ -268,7 +268,7 @@ async def from_zero(one: Revision, seen: Seen, chance: Random) -> float:
 
 
 async def rising(one: Revision, seen: Seen) -> None:
-    """One pod, then the load."""
+    """Start with one pod, then apply the load."""
     await one.sleeps()
     await one.ask(Answers())
     began_s = time.monotonic()

@@ -52,7 +52,7 @@ _PROCESSES.set_forkserver_preload([candidate.__name__])
 
 @dataclass
 class Tally:
-    """What was seen of one object in the course of some rounds."""
+    """Writes of one object in the course of some rounds."""
 
     rounds: int = 0
     writes: int = 0
@@ -178,7 +178,7 @@ async def _frozen(pid: int) -> None:
 
 
 def state_of(pid: int) -> str:
-    """What the kernel says of a process; T where it is stopped."""
+    """The kernel's state of a process; T where it is stopped."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
@@ -250,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def figures(guarded: Tally, control: Tally) -> list[Figure]:
-    """What is published."""
+    """The published figures."""
     said = (
         f"of {guarded.writes} accepted; {guarded.between} leaders were frozen between a check and its write, "
         f"{guarded.unseen} writes not seen"

@@ -45,7 +45,7 @@ GONE_LIMIT_S = 300.0
 
 @dataclass(frozen=True)
 class Ground:
-    """Where Bodies can be pods. `token` is the coordinators', empty where no node has one."""
+    """A cluster where Bodies can be pods. `token` is the coordinators', empty where no node has one."""
 
     cluster: Cluster
     namespace: str
@@ -143,7 +143,7 @@ async def pods_on(ground: Ground) -> AsyncIterator[Pods]:
 
 @dataclass(frozen=True)
 class Plane:
-    """One that runs."""
+    """A running control plane."""
 
     control: ControlPlane
     server: str

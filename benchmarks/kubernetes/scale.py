@@ -48,7 +48,7 @@ class Well(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 class Pods(ThreadingHTTPServer):
@@ -60,7 +60,7 @@ class Pods(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def pods() -> Iterator[None]:
-    """What answers at the address of all pods."""
+    """A server that answers at the address of all pods."""
     server = Pods((PODS_AT, PORT), Well)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -78,7 +78,7 @@ def deployed(functions: int) -> list[dict[str, Any]]:
 
 
 def belongings(found: dict[str, Any], nodes: int) -> Iterator[dict[str, Any]]:
-    """What belongs to these Deployments, as a controller leaves it."""
+    """The objects of these Deployments, as a controller leaves them."""
     for number, owner in enumerate(found["items"]):
         function = spec(number)
         template = owner["spec"]["template"]
@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def figures(found: dict[str, Any], functions: int, nodes: int) -> list[Figure]:
-    """What is published."""
+    """The published figures."""
     passes, idle, busy = found["passes"], found["idle"], found["busy"]
     changed, decided = passes[0]["changed"], min(one["decided"] for one in passes)
     said = f"{functions} functions on {nodes} nodes; {decided} decided, {changed} written; waits for its own core, too"

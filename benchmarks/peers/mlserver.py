@@ -17,7 +17,7 @@ NAME = "mlserver"
 
 @contextlib.contextmanager
 def serving(workload: str, folder: Path, *, batch: int, wait_ms: int = 0) -> Iterator[Endpoint]:
-    """One workload on one worker process with one thread."""
+    """Serve one workload with one worker process of one thread."""
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
     settings = {

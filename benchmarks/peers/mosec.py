@@ -14,7 +14,7 @@ NAME = "mosec"
 
 @contextlib.contextmanager
 def serving(workload: str, folder: Path, *, batch: int, wait_ms: int = 0, deadline_s: float = 30.0) -> Iterator[Endpoint]:
-    """One workload on one worker with one thread. A request is given up by the server after `deadline_s`."""
+    """Serve one workload with one worker of one thread. The server gives up a request after `deadline_s`."""
     port = free_port()
     command = [str(python_of(NAME)), str(HERE / "applications" / "mosec_application.py")]
     options = ["--address", "127.0.0.1", "--port", str(port), "--timeout", f"{deadline_s * 1e3:.0f}", "--log-level", "warning"]

@@ -1,4 +1,4 @@
-"""What is measured: 46 of Lambda's memory sizes × 20 batches, the order of it, and what has been found, on disk.
+"""Cells of the measurement: 46 of Lambda's memory sizes × 20 batches, their order, and the results on disk.
 
 128 to 3,008 MB in steps of 64 MB are the sizes that Lambda had when BATCH was published: 0.07 to 1.70 cores at 1,769 MB for each,
 so that a machine of two cores has them all. As on Lambda an instance computes on as many threads as it has cores or parts of
@@ -40,7 +40,7 @@ Cell: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One of a cell, in one of the rounds; its number among all of them."""
+    """One measurement of a cell in one round, and its number among all of them."""
 
     number: int
     round: int
@@ -76,7 +76,7 @@ class Grid:
 
 
 def cores_of(memory_mb: int) -> float:
-    """What Lambda gives with so much memory."""
+    """The cores that Lambda gives a function of this memory size."""
     return memory_mb / MB_PER_CORE
 
 
@@ -141,7 +141,7 @@ class Kept:
         return [visit for visit in visits if visit.number not in self._visits]
 
     def cells(self, rounds: Container[int] | None = None) -> dict[Cell, Times]:
-        """What was found of each cell, in all rounds or in some."""
+        """The results of each cell, in all rounds or in some."""
         found: dict[Cell, Times] = {}
         for visit, times in self._visits.values():
             if rounds is None or visit.round in rounds:
@@ -241,7 +241,7 @@ def table(kept: Kept) -> str:
 
 
 def _repeatability(kept: Kept, rounds: int) -> list[Figure]:
-    """What the medians themselves are worth."""
+    """How repeatable the medians are."""
     every = kept.cells().values()
     found = [
         Figure(
@@ -269,7 +269,7 @@ def _repeatability(kept: Kept, rounds: int) -> list[Figure]:
 
 
 def _parts(errors: dict[Cell, float]) -> Sequence[tuple[str, list[Cell]]]:
-    """Where the errors lie."""
+    """Errors by part of the range."""
     parts = [
         ("up to a quarter of a core", [cell for cell in errors if cell[0] <= MB_PER_CORE / 4]),
         ("up to a core", [cell for cell in errors if MB_PER_CORE / 4 < cell[0] <= MB_PER_CORE]),

@@ -41,7 +41,7 @@ class NoQuotaError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where groups are made, and whether the files there are version 2's."""
+    """Where cgroups are made, and whether the files there are version 2's."""
 
     parent: Path
     unified: bool
@@ -116,7 +116,7 @@ class Quota:
 
 
 def hierarchy_of(mounts: str, own: str) -> Hierarchy | None:
-    """Where to make a group, from /proc/mounts and /proc/self/cgroup: below our own, by version 1 if that has the controller."""
+    """Where to make a cgroup, from /proc/mounts and /proc/self/cgroup: below ours, by version 1 if it has the controller."""
     unified: Hierarchy | None = None
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in own.splitlines())}
     for line in mounts.splitlines():
@@ -280,7 +280,7 @@ def _cost(cell: Cell) -> float:
 
 
 def _shared(items: Iterator[Visit]) -> Iterator[Visit]:
-    """One by one for several threads, each item for one of them."""
+    """An iterator that several threads share: each item goes to one of them."""
     lock = threading.Lock()
 
     def take() -> Visit | None:

@@ -1,1 +1,1 @@
-"""What hostile and careless use does to a running gateway: one module for each figure."""
+"""Hostile and careless use of a running gateway: one module for each figure."""

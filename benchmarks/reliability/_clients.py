@@ -33,7 +33,7 @@ def processes(count: int) -> Iterator[Callable[..., Future[Any]]]:
 
 
 def good(port: int, asked: bytes, seconds: float, pause_s: float = 0.002) -> list[float]:
-    """One client on a connection that is kept: seconds until each answer."""
+    """A well-behaved client on a kept connection: the latency of each answer in seconds."""
     latencies_s: list[float] = []
     end_s = time.perf_counter() + seconds
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:

@@ -103,7 +103,7 @@ def main(pace: Pace) -> None:
 
 
 def sent(endpoint: Endpoint, times_s: Sequence[float]) -> Report:
-    """What became of each request."""
+    """The outcome of each request."""
     plan = Plan(times_s, DEADLINE_S, max_connections=2048, open_first=64)
     return replay_apart(plan, Target(endpoint.url, headers=endpoint.headers, body=endpoint.body))
 

@@ -224,7 +224,7 @@ def strike(serving: Serving, kind: str, chance: random.Random) -> bool:
 
 @contextlib.asynccontextmanager
 async def ledger(history: History) -> AsyncIterator[int]:
-    """Where the handler's instances tell what they execute: its port."""
+    """A server where the handler's instances report what they execute; yields its port."""
 
     async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.CancelledError):

@@ -97,7 +97,7 @@ def idle(port: int, pace: Pace, apart: Callable[..., Any], seconds: float) -> li
 
 
 def readers(ours: gnomon.Gnomon) -> list[Figure]:
-    """Who asks for much and takes nothing."""
+    """Clients that request large answers and read nothing."""
     asked_bytes = clients.request("/function/large", BODY)
     before = resident_mib(ours)
     held = []

@@ -40,7 +40,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass
 class Course:
-    """What a run has done so far, and the gateway's memory beside it: seconds, bytes and lives at each sample."""
+    """The run so far, and the gateway's memory beside it: seconds, bytes and instance lifetimes at each sample."""
 
     lives: int = 0
     requests: int = 0
@@ -83,7 +83,7 @@ async def soak(ours: gnomon.Gnomon, duration_s: float, lives: int, requests: int
 
 
 async def ask(session: aiohttp.ClientSession, ours: gnomon.Gnomon, course: Course, ended: asyncio.Event, every_s: float) -> None:
-    """One request after another, one begun each `every_s` seconds or when the last is answered."""
+    """Send one request after another, each `every_s` seconds or when the last is answered."""
     due_s = time.monotonic()
     while not ended.is_set():
         async with session.post(f"{ours.url}/function/{NAME}", data=b'{"x": [7]}') as answer:

@@ -45,7 +45,7 @@ def rows(figures: Iterable[Mapping[str, Any]], serial: str = USUAL) -> dict[str,
 
 
 def table(title: str, models: Mapping[str, Mapping[str, float]]) -> str:
-    """One metric of every model as Markdown."""
+    """One metric of every model as a Markdown table."""
     policies = list(dict.fromkeys(policy for row in models.values() for policy in row))
     lines = [f"**{title}**", "", f"| model | {' | '.join(policies)} |", "| --- " * (len(policies) + 1) + "|"]
     for model, row in sorted(models.items()):

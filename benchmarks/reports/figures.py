@@ -163,7 +163,7 @@ def _cell(value: Cell) -> str:
 
 
 class Measured:
-    """One benchmark's document; `there` says whether it has been measured."""
+    """The document of one benchmark; `there` says whether it has been measured."""
 
     def __init__(self, name: str, folder: Path = RESULTS) -> None:
         self.name, self.command = name, f"python -m benchmarks {name}"
@@ -176,7 +176,7 @@ class Measured:
 
     @property
     def figures(self) -> Sequence[dict[str, Any]]:
-        """Its figures, as `benchmarks.report.Figure` has them."""
+        """The document's figures, as `benchmarks.report.Figure` has them."""
         found: Sequence[dict[str, Any]] = self.document.get("figures", [])
         return found
 

@@ -111,7 +111,7 @@ def _files(source: ModuleType | Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What is kept; nothing, if it is not there or was cut off."""
+    """The kept results; empty where there are none or the file was cut off."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def module_of(name: str) -> str:
-    """Where a benchmark is, below `benchmarks`."""
+    """The module of a benchmark, below `benchmarks`."""
     return name if name == "asyfunc_cluster" else f"shadow.{name}"
 
 

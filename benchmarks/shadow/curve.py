@@ -1,4 +1,4 @@
-"""What a Shadow brings by how much of the model it holds: the pair's latency against the Body's alone, for more and more blocks.
+"""The pair's latency ÷ the Body's alone, by the share of the model that the Shadow holds.
 
     python -m benchmarks.shadow.curve [--quick]
 

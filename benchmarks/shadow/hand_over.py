@@ -1,4 +1,4 @@
-"""What it costs to hand tensors over between a Body and its Shadow, each on its CPU: milliseconds a megabyte, each way.
+"""The cost of handing tensors over between a Body and its Shadow, each on its own CPU: milliseconds per megabyte, each way.
 
     python -m benchmarks.shadow.hand_over [--quick]
 
@@ -114,7 +114,7 @@ def measured(ends: Ends, size_mb: int) -> dict[str, float]:
 
 
 def one(ends: Ends, given: Tensor, *, foretold: bool) -> Times:
-    """One hand-over there and back. The Shadow's answer is what it was given, in memory of its own.
+    """One hand-over there and back. The Shadow answers with its input, copied to memory of its own.
 
     Raises:
         RuntimeError: it came back otherwise, or not at all.

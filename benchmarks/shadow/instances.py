@@ -35,7 +35,7 @@ RELATIVE_DIFFERENCE = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Cpus:
-    """One CPU for Bodies and one for Shadows."""
+    """The CPU of the Bodies and the CPU of the Shadows."""
 
     body: int
     shadow: int

@@ -44,7 +44,7 @@ NEXT_S = 30.0
 
 @dataclass
 class Toll:
-    """What was killed, and what is left."""
+    """Killed processes, and resources that are left behind."""
 
     shadows: int = 0
     coordinators: int = 0

@@ -1,4 +1,4 @@
-"""What four Bodies of one model hold together, the weights shared.
+"""Memory of four Bodies of one model that share its weights.
 
     python -m benchmarks.shadow.memory [--quick]
 

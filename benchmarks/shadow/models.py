@@ -82,7 +82,7 @@ class StoredModel(Model):
 
 
 def repository() -> DirectoryRepository:
-    """Where the captured models are."""
+    """The folder of the captured models."""
     return DirectoryRepository(MODELS)
 
 
@@ -153,7 +153,7 @@ def _read_layers(path: Path) -> Layers:
 
 
 def digest(rows: Tensor) -> str:
-    """What tells answers apart that are not the same to the bit."""
+    """A digest that differs for answers that are not bit-equal."""
     return hashlib.sha256(rows.contiguous().numpy().tobytes()).hexdigest()
 
 
@@ -172,12 +172,12 @@ def measured_profile(model: StoredModel, repeats: int) -> ModelProfile:
 
 
 def whole_s(profile: ModelProfile, batch: int) -> float:
-    """What a Body with one core takes for a batch."""
+    """Latency of a batch on a Body with one core, in seconds."""
     return known(profile.whole.at(1, batch))
 
 
 def task_of(model: StoredModel, profile: ModelProfile, pair: Pair) -> Task:
-    """What a pair is told, as a platform with this profile tells it."""
+    """The task of a pair, as a platform with this profile sends it."""
     return Task(model, pair.blocks, pair.split, predicted_ms(profile, pair))
 
 
@@ -187,7 +187,7 @@ def best_pair(profile: ModelProfile, blocks: tuple[int, ...]) -> Pair:
 
 
 def predicted_s(profile: ModelProfile, blocks: tuple[int, ...], batch: int, shadow_samples: int) -> float:
-    """What the profile foretells of a batch (gnomon_core.pairs, Eq. 6)."""
+    """The latency that the profile predicts for a batch (gnomon_core.pairs, Eq. 6)."""
     return known(split_seconds(profile, ONE_EACH, profile.layers.runs(blocks), batch, shadow_samples))
 
 

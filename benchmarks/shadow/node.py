@@ -67,7 +67,7 @@ class Told:
         self._news.set()
 
     def shadow_found(self, shadow: Instance) -> None:
-        """Nobody was here before."""
+        """Never called: no earlier coordinator has left a Shadow."""
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
         print(f"  {function} {instance_id}: {text}", flush=True)
@@ -118,7 +118,7 @@ class Serving:
         self.expected = None
 
     async def ask(self) -> Batch:
-        """One batch.
+        """Send one batch and return its results.
 
         Raises:
             WrongAnswerError: it was lost, or not the unsplit model's answer.
@@ -212,7 +212,7 @@ class Node(Place):
         return spec
 
     def life(self, shadow_id: str) -> ShadowLife | None:
-        """What the platform knows of a Shadow; None where it has gone."""
+        """The platform's record of a Shadow; None once the Shadow has ended."""
         return self.platform._pairs.lives.get(shadow_id)  # noqa: SLF001 - stamps and process ids are nobody else's business
 
     def pid(self, body_id: str) -> int:

@@ -1,4 +1,4 @@
-"""What the machinery costs a Body that has no Shadow: against a Body that could have none.
+"""The overhead of pairing for a Body that has no Shadow, against a Body that could have none.
 
     python -m benchmarks.shadow.overhead [--quick]
 
@@ -64,7 +64,7 @@ Side = tuple[Node, StoredModel]
 
 
 async def _sample(sides: tuple[Side, Side], batch: int, turns: int, *, plain_first: bool) -> float:
-    """One process of each kind. Which is made first changes from sample to sample: it gets other memory."""
+    """One process of each kind. The order alternates from sample to sample, because the first process gets other memory."""
     bodies: dict[int, Serving] = {}
     for index in (1, 0) if plain_first else (0, 1):
         node, model = sides[index]

@@ -48,7 +48,7 @@ EVERY = {"two cores": 2, "two Bodies": 2}
 
 @dataclass
 class Turns:
-    """What one batch size took each contestant, turn by turn; and how far the pair's answers were from the Body's alone."""
+    """Latencies of one batch size for each contestant, turn by turn, and how far the pair's answers were from the Body's."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     differences: list[float] = field(default_factory=list)

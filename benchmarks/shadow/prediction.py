@@ -1,4 +1,4 @@
-"""What the profile foretells of a pair, against what the pair takes: batch by batch, for many blocks and splits.
+"""Latency of a pair, predicted by the profile and measured: batch by batch, for many blocks and splits.
 
     python -m benchmarks.shadow.prediction [--quick]
 
@@ -55,7 +55,7 @@ WARM_UPS = 1
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One pair's latency for one split of one batch. `drift` is what a Body alone took meanwhile, against its profile."""
+    """Latency of a pair for one split of one batch. `drift` is the Body's own latency meanwhile ÷ its profile's."""
 
     blocks: tuple[int, ...]
     batch: int

@@ -36,7 +36,7 @@ MODES = ("shared", "private")
 
 @dataclass
 class Runs:
-    """What one weight mode has shown, in milliseconds."""
+    """Measurements of one weight mode, in milliseconds."""
 
     promoted_ms: list[float] = field(default_factory=list)
     created_ms: list[float] = field(default_factory=list)

@@ -158,7 +158,7 @@ def _be_shadow(listener: socket.socket, stamp: int, size_bytes: int, cpu: int) -
 
 @dataclass
 class Turns:
-    """What one batch size took each contestant, turn by turn; and how far their answers were from the Body's alone."""
+    """Latencies of one batch size for each contestant, turn by turn, and how far their answers were from the Body's."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     differences: list[float] = field(default_factory=list)

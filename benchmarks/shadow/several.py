@@ -54,7 +54,7 @@ def main(pace: Pace) -> None:
 
 
 def measure(place: Nursery, cpus: Cpus, model: StoredModel, blocks: tuple[int, ...], turns: int) -> dict[str, list[float]]:
-    """What a batch took in each case, turn by turn. Batches without all of the Shadows' rows are none."""
+    """Latency of a batch in each case, turn by turn. Batches without the rows of all Shadows do not count."""
     made = {case: _body_with(place, cpus, model, blocks, given) for case, given in CASES.items()}
     x = samples_of(model, BATCH)
     alone = body_of(place, model, (cpus.body,))
@@ -95,7 +95,7 @@ def figures_of(model: StoredModel, blocks: tuple[int, ...], seconds: dict[str, l
 
 
 def foretold(model: StoredModel, profile: ModelProfile, blocks: tuple[int, ...]) -> list[Figure]:
-    """What 1, 2, … Shadows of one core would make of a batch, by the profile."""
+    """The latency that the profile predicts with 1, 2, … Shadows of one core."""
     figures: list[Figure] = []
     for count in range(1, MOST + 1):
         splits = best_splits(profile, (1,) * (count + 1), blocks, BATCH)

@@ -135,7 +135,7 @@ def blocks_of(model: StoredModel, size_mb: int) -> tuple[int, ...]:
 
 
 async def _start(node: Node, body: Serving, model: StoredModel, size_mb: int, *, answered: bool) -> Start:
-    """One Shadow from its decision to its end."""
+    """Start one Shadow and end it again."""
     pair = Pair(1, blocks_of(model, size_mb), SPLIT)
     served_before = len(body.served)
     began_s = time.perf_counter()

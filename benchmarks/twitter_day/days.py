@@ -1,4 +1,4 @@
-"""What the day is asked for: two ways to pay with service times for each, and three objectives; and its arrivals.
+"""The cases of the day: two ways to pay with service times for each, three objectives, and the arrivals.
 
 **Arrivals.** The trace has counts of 100 ms; requests are uniform within their bin, from a seed. The policy counts per second, so
 that it sees nothing of how they were drawn.
@@ -77,7 +77,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """What it goes by."""
+        """The case's name in results."""
         return f"{self.paid}, {self.fixed_ms:g} + {self.each_ms:g}·k ms, {self.slo_ms:g} ms"
 
     @property
@@ -108,12 +108,12 @@ class Case:
         return float((latency_s <= self.slo_s + ROUNDING).mean())
 
     def usd_of_calls(self, sizes: npt.NDArray[np.intp]) -> Vector:
-        """What batches of these sizes cost, each."""
+        """The price of each batch of these sizes, in USD."""
         return LAMBDA["x86"].per_call(MEMORY_MB, self.service_s)[sizes - 1]
 
     @property
     def usd_per_instance_s(self) -> float:
-        """What holding an instance for a second costs."""
+        """The price of one instance for one second, in USD."""
         return HELD.per_second(1.0, INSTANCE_MB)
 
 
@@ -166,7 +166,7 @@ MODES: dict[str, Callable[[Settings], ScalingPolicy]] = {
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What the policy said in one hour: bounds (since, B, T), instances paid for at each look, when it planned; and its state."""
+    """The policy's hour: bounds (since, B, T), instances paid for at each sample, times of planning, and the policy's state."""
 
     bounds: Sequence[tuple[float, int, float]]
     paid: Sequence[int]
@@ -237,7 +237,7 @@ def _instances(count: int) -> tuple[Instance, ...]:
 
 
 def hours(case: Case, parts: Sequence[Followed], judged: Sequence[int]) -> list[Hour]:
-    """What happened to the requests of each of these hours, with what the policy said from the first hour of the day on."""
+    """Replay the requests of these hours, with the policy's plans from the first hour of the day on."""
     times = arrivals()[: int(np.searchsorted(arrivals(), len(parts) * HOUR_S))]
     run = rebuffered(times, [Bounds(*each) for part in parts for each in part.bounds])
     opened_s, sizes = times[run.first], run.sizes[run.first]
@@ -288,7 +288,7 @@ class Cheapest:
 
 
 def ran(case: Case, times: Vector, batch: int, timeout_s: float) -> Cheapest:
-    """One plan on these arrivals."""
+    """Replay these arrivals under one plan."""
     run = buffered(times, batch, timeout_s)
     sizes = run.sizes[run.first]
     latency_s, instances = run.latency_s(case.service_s), 0
@@ -353,7 +353,7 @@ def _longest(holds: Callable[[int], bool], count: int) -> int:
 
 
 def _least_usd(case: Case, times: Vector, batch: int) -> float:
-    """What a request costs at least with batches of up to `batch`: were all of them as large as pays best."""
+    """A lower bound of the price of a request in USD: all batches have the cheapest size up to `batch`."""
     sizes = np.arange(1, batch + 1)
     if case.held:
         busy_s = len(times) * float((case.service_s[:batch] / sizes).min())

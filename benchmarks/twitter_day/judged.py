@@ -1,4 +1,4 @@
-"""What is said of a case: its hours for whoever draws them, and the figures with their goals.
+"""The verdict on a case: its hours for plots, and the figures with their goals.
 
 The percentile is to be met in 21 of 22 hours, at a cost within 10 % of the cheapest plan of the same hour; a case is one that
 batches if the cheapest plan has B ≥ 4 in half of the hours.

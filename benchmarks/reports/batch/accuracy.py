@@ -53,7 +53,7 @@ REAL = (
 
 
 def steps(setting: Setting) -> Iterable[Step]:
-    """One for each panel."""
+    """One step for each panel."""
     for figure, cases in (("fig12", SYNTHETIC), ("fig13", REAL)):
         for number, (arrivals, application, memory_mb, batch, timeout_s) in enumerate(chosen(setting, cases), start=1):
             about = {
@@ -73,7 +73,7 @@ def chosen(setting: Setting, cases: Sequence[tuple[str, str, int, int, float]]) 
 
 
 def _case(parameters: Mapping[str, Any], results: Results) -> dict[str, Any]:
-    """One panel: both predictions, and what happened."""
+    """One panel: both predictions, and the replay's result."""
     service = Service(results[services.step_name(parameters["application"])])
     batch, timeout_s = parameters["batch"], parameters["timeout_s"]
     seconds = service.row(parameters["memory_mb"], batch)

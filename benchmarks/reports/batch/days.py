@@ -59,7 +59,7 @@ def columns(setting: Setting, of: tuple[tuple[str, str], ...]) -> tuple[tuple[st
 
 
 def day_of(results: Results, figure: str, day: str, application: str, billing: str = "paper") -> dict[str, Any]:
-    """What a day's step found."""
+    """The result of a day's step."""
     found: dict[str, Any] = results[step_name(figure, day, application, billing)]
     return found
 
@@ -122,7 +122,7 @@ def _day(parameters: Mapping[str, Any], results: Results) -> dict[str, Any]:
 
 
 def _hour(choice: Choice, service: Service, price: LambdaPrice, times: Vector) -> tuple[dict[str, Any], Vector]:
-    """What happens to an hour's requests under a plan."""
+    """Replay an hour's requests under a plan."""
     plan: Plan = choice.plan
     batch, timeout_s, memory_mb = plan.buffer.batch, plan.buffer.timeout_s, plan.size.memory_mb
     row = service.row(memory_mb, batch)
@@ -143,7 +143,7 @@ def _hour(choice: Choice, service: Service, price: LambdaPrice, times: Vector) -
 
 
 def _vanilla(service: Service, price: LambdaPrice, memories_mb: Iterable[float]) -> dict[str, float]:
-    """One request a call, at the memory that makes it cheapest."""
+    """One request a call, at the memory size with the lowest price."""
     found = []
     for memory_mb in memories_mb:
         seconds = service.row(memory_mb, 1)[0]

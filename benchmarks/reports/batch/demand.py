@@ -33,7 +33,7 @@ FILES = (TRACE, PUBLISHED, PUBLISHED_BURSTY)
 
 
 def bursty(name: str) -> Map:
-    """One of the two MMPP(2)s."""
+    """The arrivals of one of the two MMPP(2)s."""
     return Map.from_json(_published(PUBLISHED_BURSTY.name)["synthetic_workload"][BURSTY[name]])
 
 

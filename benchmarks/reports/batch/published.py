@@ -10,7 +10,7 @@ READ = ("regression", "twitter_day", comparisons.BENCHMARK)
 
 
 def claims() -> list[Claim]:
-    """Those of the regression, of the Twitter day planned anew, and of BATCH beside comparisons."""
+    """Claims on the regression, on the Twitter day planned anew, and on BATCH beside other systems."""
     regression, twitter, beside = (Measured(name) for name in READ)
     return [accuracy.regressed(regression), cost.replanned(twitter), *comparisons.claims(beside)]
 

@@ -1,4 +1,4 @@
-"""What happens to requests behind a buffer, batch by batch, with service times as they were measured."""
+"""Replay requests through a buffer, batch by batch, with measured service times."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ TIMEOUTS_S = (0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5,
 
 
 def steps(setting: Setting) -> Iterable[Step]:
-    """One for all three panels."""
+    """One step for all three panels."""
     about = {"batches": setting.plan_batches, "memories_mb": setting.memories_mb, "requests": min(setting.requests, 100_000)}
     yield Step(
         "fig4",

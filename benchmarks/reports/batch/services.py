@@ -68,7 +68,7 @@ class Service:
 
 
 def steps(setting: Setting) -> Iterable[Step]:
-    """One for each application."""
+    """One step for each application."""
     for one in APPLICATIONS.values():
         name = step_name(one.name)
         if setting.quick:
@@ -88,12 +88,12 @@ def step_name(application: str) -> str:
 
 
 def service_of(results: Results, application: str) -> Service:
-    """What was measured of an application."""
+    """The measurements of an application."""
     return Service(results[step_name(application)])
 
 
 def described(one: Application, setting: Setting) -> str:
-    """What stands for an application."""
+    """The model that stands for an application, in words."""
     return f"{one.profile} (published profile)" if setting.quick else one.model.removeprefix("torchvision:")
 
 

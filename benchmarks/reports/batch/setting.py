@@ -1,4 +1,4 @@
-"""What is measured, and what stands for what the paper had.
+"""The applications of the report, and the models that stand for the paper's.
 
 The paper's five applications run in TensorFlow 1 and MXNet on Lambda; here they are layer programs on this machine's cores, whose
 share is that of Lambda's memory: 1,769 MB are one vCPU. MoBiNet, Inception-v4 and ResNet-v2 are published for other frameworks
@@ -17,7 +17,7 @@ PAPER_MB = (1536, 3008)
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """One of the paper's, and what stands for it here; `profile` is a published profile that can stand for measuring."""
+    """An application of the paper and its stand-in model; `profile` is a published profile, used instead of measuring."""
 
     name: str
     model: str

@@ -1,1 +1,1 @@
-"""What the report says: each module makes the sections of one figure, or of several of one kind, from what was measured."""
+"""The report's text: each module makes the sections of one figure, or of several of one kind, from measurements."""

@@ -116,7 +116,7 @@ Runs = Mapping[str, Sequence[Minute]]
 
 
 def minutes(folder: Path = RESULTS) -> dict[str, dict[str, list[Minute]]]:
-    """What `benchmarks.batch_baselines` has kept of every minute, by case and name; empty where it has not been run."""
+    """What `benchmarks.batch_baselines` kept of every minute, by case and name; empty where it has not been run."""
     path = folder / MINUTES
     found: dict[str, dict[str, list[Minute]]] = {}
     for (case, name), each in (from_csv(path.read_text(encoding="utf-8")) if path.exists() else {}).items():

@@ -1,4 +1,4 @@
-"""What the paper says of BATCH beside others, and whether it is so in `benchmarks.batch_baselines`' document.
+"""The paper's claims on BATCH beside other systems, and verdicts from `benchmarks.batch_baselines`' document.
 
 Figures 2, 3, 16, and SageMaker's part of 14 and 17: BATCH beside others, as `benchmarks.batch_baselines` measures them.
 
@@ -47,7 +47,7 @@ def cases_of(measured: Measured) -> dict[str, Rows]:
 
 
 def claims(measured: Measured, part: str = "") -> Iterable[Claim]:
-    """What the paper says of others, by the benchmark's document alone; of one section, or of all."""
+    """The paper's claims on other systems, checked against the benchmark's document; of one section, or of all."""
     for one in COMPARISONS:
         if part not in ("", one.part):
             continue
@@ -245,7 +245,7 @@ def bursts(_: Setting, __: Results) -> Section:
 
 
 def others(_: Setting, __: Results) -> Section:
-    """What concerns all of them, and SageMaker's part of Figures 14 and 17."""
+    """Notes on all comparisons, and SageMaker's part of Figures 14 and 17."""
     measured = Measured(BENCHMARK)
     cases = cases_of(measured)
     text = (
@@ -264,7 +264,7 @@ def others(_: Setting, __: Results) -> Section:
 
 
 def _part(part: Part) -> Section:
-    """One figure: a picture for each of its demand's objectives, as far as minutes were kept."""
+    """One figure: a picture for each objective of its arrivals, where minutes were kept."""
     measured = Measured(BENCHMARK)
     kept = arrivals.minutes()
     of_demand = {case: kept[case] for case in cases_of(measured) if case in kept and case.startswith(part.demand)}

@@ -265,7 +265,7 @@ def _reasons(days: Days) -> str:
 
 
 def replanned(twitter: Measured) -> Claim:
-    """What planning anew at changes does, by that benchmark's document alone."""
+    """The effect of planning anew at changes, from that benchmark's document."""
     says = "BATCH keeps the SLO while the load changes (sliding window of an hour)."
     if not twitter.there:
         return unmeasured("Section VI-D, planned anew at changes", says, twitter.command)
