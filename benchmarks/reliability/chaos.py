@@ -7,7 +7,9 @@ moments an instance, all zygotes, the coordinator, the supervisor or the gateway
 (SIGSTOP); a gateway is started again at once, on the same state and port.
 
 The history is checked: an answer that is not its request's own is wrong, a handler's request that was executed twice is doubled.
-Outages are the times from a fault to the first answer to a request that was sent after it.
+An outage is the time from a fault to the first answer to a request that was sent after the fault, at the slower function. Faults
+do not overlap: the next one strikes when both functions have answered again. `--faults` is therefore an upper bound. Shares count
+every attempt, also those for which the gateway was not there to connect to.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ CLOSE = 1e-4
 KINDS = {"instance": 35, "frozen": 10, "zygote": 20, "coordinator": 10, "supervisor": 15, "gateway": 10}
 """Faults and how often each is chosen."""
 REFUSED_AT_MOST = 0.01
+RECOVERS_S = 90.0
+"""A fault whose outage lasts longer counts as one of this length, and the next one strikes."""
 NO_CONNECTION, BROKE_OFF = "no connection", "broke off"
 NO_INSTANCE = "503 no_instance"
 
@@ -57,26 +61,35 @@ class History:
 
     executed: Counter[str] = field(default_factory=Counter)
     """Executions of a handler's request."""
-    ends: Counter[str] = field(default_factory=Counter)
+    ends: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By function, how its attempts ended."""
     wrong: list[str] = field(default_factory=list)
-    good: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """By function, when each request with an answer was sent and answered."""
-    faults: list[tuple[float, str]] = field(default_factory=list)
+    answered: dict[str, float] = field(default_factory=dict)
+    """By function, when the youngest request that was answered had been sent."""
+    outages: dict[str, list[float]] = field(default_factory=dict)
+    """By kind of fault, how long each outage was."""
+    duration_s: float = 0.0
 
     @property
     def doubled(self) -> list[str]:
         return [token for token, times in self.executed.items() if times > 1]
 
-    def outages(self) -> dict[str, list[float]]:
-        """By fault, how long until a request that was sent after it had its answer: that of the slower function."""
-        found: dict[str, list[float]] = {kind: [] for kind in KINDS}
-        for at_s, kind in self.faults:
-            waits = [
-                min((answered_s for sent_s, answered_s in pairs if sent_s >= at_s), default=None) for pairs in self.good.values()
-            ]
-            if waits and None not in waits:
-                found[kind].append(max(one for one in waits if one is not None) - at_s)
-        return found
+    @property
+    def attempts(self) -> int:
+        return self.ends.total()
+
+    @property
+    def faults(self) -> int:
+        return sum(map(len, self.outages.values()))
+
+    def share(self, end: str, function: str = "") -> float:
+        """The share of all attempts, or of those at one function, that ended so."""
+        of = [(count, its) for (name, its), count in self.ends.items() if function in ("", name)]
+        return sum(count for count, its in of if its == end) / max(1, sum(count for count, _ in of))
+
+    def recovered(self, since_s: float) -> bool:
+        """Whether each function has answered a request that was sent since then."""
+        return all(self.answered.get(function, 0.0) >= since_s for function in (MODEL, HANDLER))
 
 
 class Serving:
@@ -178,9 +191,9 @@ async def callers(
                 end = NO_CONNECTION
             except aiohttp.ClientError:
                 end = BROKE_OFF
-            history.ends[end] += 1
+            history.ends[function, end] += 1
             if end == "200":
-                history.good.setdefault(function, []).append((sent_s, time.monotonic()))
+                history.answered[function] = max(sent_s, history.answered.get(function, 0.0))
             await asyncio.sleep(PAUSE_S)
 
     timeout = aiohttp.ClientTimeout(total=None)
@@ -195,16 +208,21 @@ async def callers(
 
 
 async def faults(serving: Serving, history: History, duration_s: float, count: int) -> None:
-    """Kill what chance says, at moments that chance says."""
+    """Kill what chance says, at moments that chance says, each after the outage of the one before."""
     chance = random.Random(SEED)
     begun_s = time.monotonic()
     for moment in sorted(chance.uniform(0.0, duration_s) for _ in range(count)):
         await asyncio.sleep(max(0.0, begun_s + moment - time.monotonic()))
-        kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
         at_s = time.monotonic()
+        if at_s >= begun_s + duration_s:
+            break
+        kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
         if await asyncio.to_thread(strike, serving, kind, chance):
-            history.faults.append((at_s, kind))
+            while not history.recovered(at_s) and time.monotonic() < at_s + RECOVERS_S:  # noqa: ASYNC110 - answers are no event
+                await asyncio.sleep(PAUSE_S / 4)
+            history.outages.setdefault(kind, []).append(time.monotonic() - at_s)
     await asyncio.sleep(max(0.0, begun_s + duration_s - time.monotonic()))
+    history.duration_s = time.monotonic() - begun_s
 
 
 def strike(serving: Serving, kind: str, chance: random.Random) -> bool:
@@ -276,15 +294,19 @@ def deploy(ours: gnomon.Gnomon, port: int) -> None:
 
 
 def figures(history: History, deadline_ms: float) -> list[Figure]:
-    reached = sum(history.ends.values()) - history.ends[NO_CONNECTION]
-    refused = history.ends[NO_INSTANCE] / reached
-    run_of = f"{reached} requests, {len(history.faults)} faults, deadline {deadline_ms:g} ms"
+    run_of = f"{history.attempts} attempts, {history.faults} faults, deadline {deadline_ms:g} ms"
     made = [
         judged("wrong", len(history.wrong), "", 0, run_of),
         judged("doubled", len(history.doubled), "", 0, f"{sum(history.executed.values())} executions of the handler"),
-        judged("refused_for_want_of_an_instance", refused, "", REFUSED_AT_MOST, ends_in_words(history)),
+        judged("refused_for_want_of_an_instance", history.share(NO_INSTANCE), "", REFUSED_AT_MOST, ends_in_words(history)),
+        *(Figure(f"refused_{function}", history.share(NO_INSTANCE, function), "") for function in (MODEL, HANDLER)),
+        Figure("no_connection", history.share(NO_CONNECTION), "", detail="attempts while no gateway listened"),
+        Figure("attempts", history.attempts, ""),
+        Figure("duration", history.duration_s, "s"),
     ]
-    for kind, outages in history.outages().items():
+    for kind in KINDS:
+        outages = history.outages.get(kind, [])
+        made.append(Figure(f"faults_{kind}", len(outages), ""))
         if outages:
             detail = f"median of {len(outages)}; at most {max(outages):.2f} s"
             made.append(Figure(f"outage_{kind}", statistics.median(outages), "s", detail=detail))
@@ -292,14 +314,17 @@ def figures(history: History, deadline_ms: float) -> list[Figure]:
 
 
 def ends_in_words(history: History) -> str:
-    return ", ".join(f"{count} × {end}" for end, count in history.ends.most_common())
+    ends: Counter[str] = Counter()
+    for (_, end), count in history.ends.items():
+        ends[end] += count
+    return ", ".join(f"{count} × {end}" for end, count in ends.most_common())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = pace_parser(__doc__ or "")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--minutes", type=float, default=30.0, help="how long")
-    parser.add_argument("--faults", type=int, default=400, help="how many in that time")
+    parser.add_argument("--faults", type=int, default=400, help="how many in that time, if they can")
     parser.add_argument("--deadline-ms", type=float, default=30_000.0, help="of every request")
     asked = parser.parse_args(arguments)
     pace = pace_of(asked)

@@ -245,7 +245,7 @@ WARMINGS = 3
 TORCH_PAUSE_S = 5.0
 """Importing torch takes seconds of a core: a zygote that ends each time must not take all of one."""
 TORCH_STEADY_S = 1.0
-"""One that ends later than this after it was warm is replaced without a pause: something from outside has ended it."""
+"""A zygote that ends later than this after it was warm was ended from outside: it is replaced without a pause."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -278,6 +278,8 @@ class Supervision:
         """There is a supervisor that can be told something."""
         self._up_since_s = float("-inf")
         self._torch_warm_s = float("inf")
+        self._torch_failures = 0
+        """How many zygotes with torch in a row have ended early: the first of them may have been killed."""
         self._restarting: asyncio.Task[None] | None = None
         self._beginning_torch: asyncio.Task[None] | None = None
         self._stopping = False
@@ -407,10 +409,12 @@ class Supervision:
 
     def _begin_torch_again(self) -> None:
         steady = self._clock.now_s() - self._torch_warm_s > TORCH_STEADY_S
+        self._torch_failures = 0 if steady else self._torch_failures + 1
         self._torch_warm_s = float("inf")
+        pause_s = TORCH_PAUSE_S if self._torch_failures > 1 else 0.0
 
         async def begin() -> None:
-            await self._clock.sleep(0.0 if steady else TORCH_PAUSE_S)
+            await self._clock.sleep(pause_s)
             if self._up.is_set():
                 self.zygotes.begin(TORCH)
 

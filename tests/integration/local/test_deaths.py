@@ -119,9 +119,12 @@ async def test_an_instance_that_is_not_born_yet_is_born_of_the_next_one(running:
 
 
 @pytest.mark.torch
-async def test_a_killed_zygote_with_torch_is_replaced_before_anybody_needs_it(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("steady_s", [0.0, 3600.0], ids=["after it served", "as soon as it was warm"])
+async def test_a_killed_zygote_with_torch_is_replaced_before_anybody_needs_it(
+    tmp_path: Path, monkeypatch: Any, steady_s: float
+) -> None:
     monkeypatch.setattr(supervision, "TORCH_PAUSE_S", 3600.0)
-    monkeypatch.setattr(supervision, "TORCH_STEADY_S", 0.0)
+    monkeypatch.setattr(supervision, "TORCH_STEADY_S", steady_s)
     platform = LocalPlatform(tmp_path / "state", NoModels(), NothingBuilt(), pool=0)
     await platform.start(Recorder())
     try:
