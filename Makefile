@@ -12,7 +12,7 @@ BESIDE := tests/e2e/test_readme.py $(addprefix tests/integration/,profiler aws_l
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
-.PHONY: help run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check format bench figures templates constraints clean venv bench-shadow bench-kubernetes reliability fuzz demo-burst report-batch
+.PHONY: help run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check format bench figures templates stubs constraints clean venv bench-shadow bench-kubernetes reliability fuzz demo-burst report-batch
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -85,6 +85,10 @@ figures: venv  ## every measured figure with its goal, those not met first
 
 templates: venv  ## put our wheel and hash-locked requirements beside the Dockerfiles in templates/ and deploy/images
 	@$(BIN)/python deploy/pack_templates.py
+
+stubs: venv  ## generate the node plugin's protobuf modules from their .proto files
+	@cd coordinator && ../$(BIN)/uv run --quiet --no-project --with grpcio-tools==1.76.0 --with setuptools python -m grpc_tools.protoc \
+		--proto_path=. --python_out=. --pyi_out=. gnomon_coordinator/node/csi.proto gnomon_coordinator/node/plugin_registration.proto
 
 constraints: venv  ## renew the versions that are tested together
 	@$(BIN)/uv pip compile --quiet --upgrade --extra dev --no-header --no-annotate pyproject.toml > constraints.txt

@@ -26,9 +26,9 @@ from aiohttp import web
 from gnomon_coordinator.node.arrivals import Arrivals
 from gnomon_coordinator.node.bodies import Bodies
 from gnomon_coordinator.node.control import Control
+from gnomon_coordinator.node.csi import CsiPlugin
 from gnomon_coordinator.node.pod_sockets import Epochs, Leaving, News, file_of
 from gnomon_coordinator.node.pool import Cpus, Ears, Pool
-from gnomon_coordinator.node.services import Services
 from gnomon_coordinator.node.shadows import Shadows
 from gnomon_coordinator.node.volumes import NAME, Volumes
 from gnomon_core.coordination import NODE_PORT, PAIR_PORT
@@ -79,7 +79,7 @@ class Agent:
         state = settings.state
         self.volumes = Volumes(settings.kubelet / "pods", state / "volumes", self.bodies.came, self.bodies.shut_out)
         registration = settings.kubelet / "plugins_registry" / f"{NAME}-reg.sock"
-        self._services = Services(settings.node, self.volumes, state / "csi.sock", registration)
+        self._csi = CsiPlugin(settings.node, self.volumes, state / "csi.sock", registration)
         control = Control(self.shadows, self.news, Epochs(file_of(state, settings.token)), self.state, settings.token)
         self._runner = web.AppRunner(control.application(), access_log=None, shutdown_timeout=END_S)
         self._arrivals = Arrivals(self.shadows)
@@ -106,7 +106,7 @@ class Agent:
         self.port = self._runner.addresses[0][1]
         self._arrivals.start(settings.host, settings.pair_port)
         self.pair_port = self._arrivals.port
-        self._services.start()
+        self._csi.start()
 
     async def stay(self) -> None:
         """Go on until the pods that end have gone, or are taken to stay: a kubelet cannot end them without us."""
@@ -118,7 +118,7 @@ class Agent:
 
     async def stop(self) -> None:
         """Be found no more, and let go of everything. Folders and records stay for whoever comes next."""
-        await self._services.stop()
+        await self._csi.stop()
         self.news.end()
         await self._arrivals.stop()
         await self._runner.cleanup()

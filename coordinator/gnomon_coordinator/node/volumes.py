@@ -14,14 +14,7 @@ Folders below another one, reached name by name: no link on the way is followed,
 A pod's volumes lie in folders of the kubelet's, but a container that runs as root may write into the last of them. We are root
 on the node: a path that we open by its name could lead anywhere by then, one that we walk cannot.
 
-What the kubelet says to a node plugin, and what it is answered: the parts of CSI 1.x that an inline ephemeral volume needs.
-
-    Registration (kubelet's plugin watcher)   GetInfo, NotifyRegistrationStatus
-    csi.v1.Identity                           GetPluginInfo, GetPluginCapabilities, Probe
-    csi.v1.Node                               NodeGetInfo, NodeGetCapabilities, NodePublishVolume, NodeUnpublishVolume
-
-Field numbers are those of the public csi.proto (container-storage-interface/spec) and of the kubelet's pluginregistration/v1.
-With `podInfoOnMount` the kubelet itself puts the pod into the volume's context, over whatever a pod's author wrote there.
+With `podInfoOnMount` the kubelet itself puts the pod into the volume's context, over anything that a pod's author wrote there.
 """
 
 from __future__ import annotations
@@ -32,13 +25,13 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gnomon_coordinator.node.csi_pb2 import NodePublishVolumeRequest, NodeUnpublishVolumeRequest
 from gnomon_coordinator.node.pod_sockets import Came, Door, Pod
-from gnomon_core import protobuf
 from gnomon_core.whole_files import replace_file
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -105,87 +98,10 @@ def removed(parent: int, name: str) -> None:
 
 NAME = "node.gnomon"
 """The driver's name, in the CSIDriver object and in each pod's volume."""
-REGISTRATION, IDENTITY, NODE = "pluginregistration.Registration", "csi.v1.Identity", "csi.v1.Node"
 POD_KEY = "csi.storage.k8s.io/"
 EPHEMERAL_KEY = POD_KEY + "ephemeral"
 FUNCTION_KEY = "gnomon/function"
 """In the attributes of a pod's volume: the function that it is a part of, as our pod template says it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """NodePublishVolume: make this volume appear at this path, for the pod that `context` names."""
-
-    volume_id: str
-    target: str
-    context: Mapping[str, str] = field(default_factory=dict)
-    block: bool = False
-
-    @staticmethod
-    def read(data: bytes) -> Publish:
-        """Raises WireFormatError."""
-        found = protobuf.read(data)
-        capability = protobuf.read(_message(found, 5))
-        return Publish(protobuf.text(found, 1), protobuf.text(found, 4), protobuf.texts(found, 8), block=1 in capability)
-
-    def written(self) -> bytes:
-        """As a kubelet sends it: mounted, by one node, for writing."""
-        access = protobuf.written({2: b"", 3: b"\x08\x01"} if not self.block else {1: b"", 3: b"\x08\x01"})
-        return protobuf.written({1: self.volume_id, 4: self.target, 5: access, 8: self.context})
-
-
-@dataclass(frozen=True, slots=True)
-class Unpublish:
-    """NodeUnpublishVolume: undo it."""
-
-    volume_id: str
-    target: str
-
-    @staticmethod
-    def read(data: bytes) -> Unpublish:
-        """Raises WireFormatError."""
-        found = protobuf.read(data)
-        return Unpublish(protobuf.text(found, 1), protobuf.text(found, 2))
-
-    def written(self) -> bytes:
-        return protobuf.written({1: self.volume_id, 2: self.target})
-
-
-def registration(endpoint: str) -> bytes:
-    """PluginInfo: a CSI driver whose services are behind this socket."""
-    return protobuf.written({1: "CSIPlugin", 2: NAME, 3: endpoint, 4: "1.0.0"})
-
-
-def registered(data: bytes) -> tuple[bool, str]:
-    """RegistrationStatus: whether the kubelet has taken the driver, and why not. Raises WireFormatError."""
-    found = protobuf.read(data)
-    return protobuf.flag(found, 1), protobuf.text(found, 2)
-
-
-def plugin_info(version: str) -> bytes:
-    """GetPluginInfoResponse."""
-    return protobuf.written({1: NAME, 2: version})
-
-
-def ready(*, is_ready: bool) -> bytes:
-    """ProbeResponse, whose field is a message: false and unknown are different."""
-    return protobuf.written({1: protobuf.written({1: is_ready})})
-
-
-def node_info(node: str) -> bytes:
-    """NodeGetInfoResponse: the node, by the name that Kubernetes has for it."""
-    return protobuf.written({1: node})
-
-
-NOTHING = b""
-"""A response without fields; no capabilities, where capabilities are asked for."""
-
-
-def _message(found: protobuf.Fields, number: int) -> bytes:
-    value = found.get(number, [b""])[-1]
-    if not isinstance(value, bytes):
-        raise protobuf.WireFormatError(f"field {number} is no message")
-    return value
 
 
 _LOG = logging.getLogger("gnomon.node")
@@ -242,14 +158,14 @@ class Volumes:
             else:
                 self._volumes[volume.id] = volume
 
-    def publish(self, wanted: Publish) -> None:
+    def publish(self, request: NodePublishVolumeRequest) -> None:
         """Make the pod's folder, with a socket in it that is its own.
 
         Raises:
             RefusedError: the request is not what a kubelet asks for an inline volume, or the folder cannot be made.
 
         """
-        volume = self._wanted(wanted)
+        volume = self._requested(request)
         known = self._volumes.get(volume.id)
         if known is not None and known != volume:
             raise RefusedError("ALREADY_EXISTS", f"volume {volume.id} is published for pod {known.pod.uid}, elsewhere")
@@ -262,18 +178,18 @@ class Volumes:
             raise RefusedError("INTERNAL", f"the volume's folder cannot be made: {error}") from error
         self._volumes[volume.id] = volume
 
-    def unpublish(self, wanted: Unpublish) -> None:
+    def unpublish(self, request: NodeUnpublishVolumeRequest) -> None:
         """Close the door and remove the folder. One that has gone, or was never published, is no mistake.
 
         Raises:
             RefusedError: the path is none of a pod's volumes, or the folder cannot be removed.
 
         """
-        where = self._where(wanted.volume_id, wanted.target)
-        known = self._volumes.get(wanted.volume_id)
+        where = self._where(request.volume_id, request.target_path)
+        known = self._volumes.get(request.volume_id)
         if known is not None and known.where != where:
             raise RefusedError("INVALID_ARGUMENT", f"volume {known.id} is published elsewhere")
-        self._shut(wanted.volume_id)
+        self._shut(request.volume_id)
         if known is not None:
             self._went(known.pod)
         try:
@@ -283,7 +199,7 @@ class Volumes:
             pass
         except OSError as error:
             raise RefusedError("INTERNAL", f"the volume's folder cannot be removed: {error}") from error
-        self._forget(wanted.volume_id)
+        self._forget(request.volume_id)
 
     def close(self) -> None:
         """Close the doors; the folders stay for whoever comes next."""
@@ -292,10 +208,10 @@ class Volumes:
 
     # Requests
 
-    def _wanted(self, wanted: Publish) -> Volume:
-        where = self._where(wanted.volume_id, wanted.target)
-        context = wanted.context
-        if wanted.block:
+    def _requested(self, request: NodePublishVolumeRequest) -> Volume:
+        where = self._where(request.volume_id, request.target_path)
+        context = request.volume_context
+        if request.volume_capability.HasField("block"):
             raise RefusedError("INVALID_ARGUMENT", "this volume is a folder, not a device")
         if context.get(EPHEMERAL_KEY) != "true":
             raise RefusedError("INVALID_ARGUMENT", "only an inline volume of a pod (csi: in its specification) is served")
@@ -305,7 +221,7 @@ class Volumes:
         if where[0] != uid:
             raise RefusedError("INVALID_ARGUMENT", f"the path is pod {where[0]}'s, the volume pod {uid}'s")
         function = context.get(FUNCTION_KEY, "")
-        return Volume(wanted.volume_id, Pod(uid, namespace, name, function if _NAME.fullmatch(function) else ""), where)
+        return Volume(request.volume_id, Pod(uid, namespace, name, function if _NAME.fullmatch(function) else ""), where)
 
     def _where(self, volume_id: str, target: str) -> tuple[str, ...]:
         """UID, volumes, kubernetes.io~csi, NAME, mount: below the folder of all pods, and nothing else."""

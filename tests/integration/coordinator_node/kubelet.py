@@ -8,9 +8,9 @@ from pathlib import Path
 
 import grpc
 
-from gnomon_coordinator.node import volumes as csi
+from gnomon_coordinator.node import csi, csi_pb2, plugin_registration_pb2
 from gnomon_coordinator.node.pod_sockets import SOCKET
-from gnomon_core import protobuf
+from gnomon_coordinator.node.volumes import POD_KEY
 
 PATIENCE_S = 20.0
 
@@ -28,7 +28,7 @@ class Pod:
 
     def __post_init__(self) -> None:
         said = {"pod.uid": self.uid, "pod.name": self.name, "pod.namespace": self.namespace, "ephemeral": "true"}
-        self.context |= {csi.POD_KEY + key: value for key, value in said.items()}
+        self.context |= {POD_KEY + key: value for key, value in said.items()}
         self.target.parent.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -39,11 +39,11 @@ class Pod:
     def volume_id(self) -> str:
         return f"csi-{self.uid}-{self.volume}"
 
-    def publish(self) -> csi.Publish:
-        return csi.Publish(self.volume_id, str(self.target), self.context)
+    def publish(self) -> csi_pb2.NodePublishVolumeRequest:
+        return publish_request(self.volume_id, str(self.target), self.context)
 
-    def unpublish(self) -> csi.Unpublish:
-        return csi.Unpublish(self.volume_id, str(self.target))
+    def unpublish(self) -> csi_pb2.NodeUnpublishVolumeRequest:
+        return csi_pb2.NodeUnpublishVolumeRequest(volume_id=self.volume_id, target_path=str(self.target))
 
     def connect(self) -> socket.socket:
         """What the pod's Body does."""
@@ -57,13 +57,26 @@ class Pod:
         return connection
 
 
+def publish_request(
+    volume_id: str, target: str, context: dict[str, str] | None = None, *, block: bool = False
+) -> csi_pb2.NodePublishVolumeRequest:
+    """As a kubelet sends it: mounted, or as a device, by one node, for writing."""
+    capability = csi_pb2.VolumeCapability(
+        access_mode=csi_pb2.VolumeCapability.AccessMode(mode=csi_pb2.VolumeCapability.AccessMode.SINGLE_NODE_WRITER)
+    )
+    (capability.block if block else capability.mount).SetInParent()
+    return csi_pb2.NodePublishVolumeRequest(
+        volume_id=volume_id, target_path=target, volume_capability=capability, volume_context=context or {}
+    )
+
+
 class Kubelet:
     """Finds the plugin as a kubelet's plugin watcher does, and asks it on the socket that it names."""
 
     def __init__(self, registration: Path) -> None:
         self._registration = grpc.insecure_channel(f"unix:{registration}")
-        info = protobuf.read(self._ask(self._registration, csi.REGISTRATION, "GetInfo"))
-        self.kind, self.driver, self.endpoint, self.versions = (protobuf.text(info, number) for number in (1, 2, 3, 4))
+        info = plugin_registration_pb2.PluginInfo.FromString(self._ask(self._registration, csi.REGISTRATION, "GetInfo"))
+        self.kind, self.driver, self.endpoint, self.versions = info.type, info.name, info.endpoint, list(info.supported_versions)
         self._driver = grpc.insecure_channel(f"unix:{self.endpoint}")
 
     def close(self) -> None:
@@ -71,19 +84,20 @@ class Kubelet:
         self._driver.close()
 
     def notify(self, *, taken: bool, reason: str = "") -> None:
-        self._ask(self._registration, csi.REGISTRATION, "NotifyRegistrationStatus", protobuf.written({1: taken, 2: reason}))
+        status = plugin_registration_pb2.RegistrationStatus(plugin_registered=taken, error=reason)
+        self._ask(self._registration, csi.REGISTRATION, "NotifyRegistrationStatus", status.SerializeToString())
 
-    def identity(self, method: str) -> protobuf.Fields:
-        return protobuf.read(self._ask(self._driver, csi.IDENTITY, method))
+    def identity(self, method: str) -> bytes:
+        return self._ask(self._driver, csi.IDENTITY, method)
 
-    def node(self, method: str, request: bytes = b"") -> protobuf.Fields:
-        return protobuf.read(self._ask(self._driver, csi.NODE, method, request))
+    def node(self, method: str, request: bytes = b"") -> bytes:
+        return self._ask(self._driver, csi.NODE, method, request)
 
-    def publish(self, wanted: Pod | csi.Publish) -> None:
-        self.node("NodePublishVolume", (wanted.publish() if isinstance(wanted, Pod) else wanted).written())
+    def publish(self, wanted: Pod | csi_pb2.NodePublishVolumeRequest) -> None:
+        self.node("NodePublishVolume", (wanted.publish() if isinstance(wanted, Pod) else wanted).SerializeToString())
 
-    def unpublish(self, wanted: Pod | csi.Unpublish) -> None:
-        self.node("NodeUnpublishVolume", (wanted.unpublish() if isinstance(wanted, Pod) else wanted).written())
+    def unpublish(self, wanted: Pod | csi_pb2.NodeUnpublishVolumeRequest) -> None:
+        self.node("NodeUnpublishVolume", (wanted.unpublish() if isinstance(wanted, Pod) else wanted).SerializeToString())
 
     @staticmethod
     def _ask(channel: grpc.Channel, service: str, method: str, request: bytes = b"") -> bytes:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from gnomon_coordinator.node import volumes as csi
+from gnomon_coordinator.node import volumes
 from gnomon_coordinator.node.pod_sockets import SOCKET
 from gnomon_core.wire import Frame, Kind, Member, decode, encode
 from gnomon_profiler.extractor import Description, capture
@@ -176,7 +176,7 @@ class Node:
         self.agent = Started(self.folder, "agent", ["-I", "-m", "gnomon_coordinator.node", *options])
         self.started.append(self.agent)
         self.port = self.agent.port(rf"listening on {re.escape(self.host)}:")
-        self.kubelet = Kubelet(self.where / "plugins_registry" / f"{csi.NAME}-reg.sock")
+        self.kubelet = Kubelet(self.where / "plugins_registry" / f"{volumes.NAME}-reg.sock")
         self.kubelets.append(self.kubelet)
 
     def ask(self, method: str, path: str, document: Mapping[str, Any] | None = None, token: str = TOKEN) -> tuple[int, Any]:
@@ -203,7 +203,7 @@ class Node:
 
     def pod(self, uid: str) -> Pod:
         """A pod with its volume."""
-        pod = Pod(self.pods, uid, f"line-{uid}", context={csi.FUNCTION_KEY: "line"})
+        pod = Pod(self.pods, uid, f"line-{uid}", context={volumes.FUNCTION_KEY: "line"})
         self.kubelet.publish(pod)
         return pod
 

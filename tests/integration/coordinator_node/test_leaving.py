@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_coordinator.node import volumes as csi
+from gnomon_coordinator.node import volumes
 from tests.integration.coordinator_node.kubelet import Kubelet, Pod
 from tests.integration.coordinator_node.node import Started
 
@@ -37,7 +37,7 @@ def test_told_to_end_it_first_lets_the_pods_go_that_end_with_it(folder: Path) ->
     agent = agent_in(folder)
     try:
         agent.port(r"listening on 127\.0\.0\.1:")
-        with closing(Kubelet(folder / "plugins_registry" / f"{csi.NAME}-reg.sock")) as kubelet:
+        with closing(Kubelet(folder / "plugins_registry" / f"{volumes.NAME}-reg.sock")) as kubelet:
             first, other = Pod(folder / "pods", "uid-1"), Pod(folder / "pods", "uid-2")
             for pod in (first, other):
                 kubelet.publish(pod)

@@ -14,11 +14,11 @@ from pathlib import Path
 import grpc
 import pytest
 
+from gnomon_coordinator.node import csi_pb2, volumes
 from gnomon_coordinator.node import pod_sockets as doors
-from gnomon_coordinator.node import volumes as csi
-from gnomon_coordinator.node.services import Services
+from gnomon_coordinator.node.csi import CsiPlugin
 from gnomon_coordinator.node.volumes import Volumes
-from tests.integration.coordinator_node.kubelet import Kubelet, Pod
+from tests.integration.coordinator_node.kubelet import Kubelet, Pod, publish_request
 
 SOMEBODY = 12_000
 
@@ -34,16 +34,16 @@ class Plugin:
         self.volumes = Volumes(self.pods, folder / "state", lambda *who: self.came.append(who), self.went.append)
         self.volumes.recover()
         self.registration = folder / "registry" / "node.gnomon-reg.sock"
-        self._services = Services("node-a", self.volumes, folder / "csi.sock", self.registration)
+        self._csi = CsiPlugin("node-a", self.volumes, folder / "csi.sock", self.registration)
 
     async def start(self) -> Kubelet:
-        self._services.start()
+        self._csi.start()
         self.kubelet = await asyncio.to_thread(Kubelet, self.registration)
         return self.kubelet
 
     async def stop(self) -> None:
         self.kubelet.close()
-        await self._services.stop()
+        await self._csi.stop()
         self.volumes.close()
         for _, connection in self.came:
             connection.close()
@@ -85,13 +85,15 @@ async def refused(act: Callable[[], object]) -> grpc.StatusCode:
 async def test_a_kubelet_finds_the_plugin_and_what_it_can_do(plugin: Plugin, caplog: pytest.LogCaptureFixture) -> None:
     kubelet = plugin.kubelet
 
-    assert (kubelet.kind, kubelet.driver, kubelet.versions) == ("CSIPlugin", csi.NAME, "1.0.0")
+    assert (kubelet.kind, kubelet.driver, kubelet.versions) == ("CSIPlugin", volumes.NAME, ["1.0.0"])
     assert kubelet.endpoint == str(plugin.folder / "csi.sock")
-    assert (await asyncio.to_thread(kubelet.identity, "GetPluginInfo"))[1] == [csi.NAME.encode()]
-    assert await asyncio.to_thread(kubelet.identity, "Probe") == {1: [b"\x08\x01"]}
-    assert await asyncio.to_thread(kubelet.identity, "GetPluginCapabilities") == {}
-    assert await asyncio.to_thread(kubelet.node, "NodeGetInfo") == {1: [b"node-a"]}
-    assert await asyncio.to_thread(kubelet.node, "NodeGetCapabilities") == {}
+    info = csi_pb2.GetPluginInfoResponse.FromString(await asyncio.to_thread(kubelet.identity, "GetPluginInfo"))
+    assert info.name == volumes.NAME
+    # Bytes as the wire format's documentation has them: a message in field 1 whose field 1 is true, and a text in field 1.
+    assert await asyncio.to_thread(kubelet.identity, "Probe") == b"\x0a\x02\x08\x01"
+    assert await asyncio.to_thread(kubelet.identity, "GetPluginCapabilities") == b""
+    assert await asyncio.to_thread(kubelet.node, "NodeGetInfo") == b"\x0a\x06node-a"
+    assert await asyncio.to_thread(kubelet.node, "NodeGetCapabilities") == b""
     await asyncio.to_thread(kubelet.notify, taken=True)
     await asyncio.to_thread(kubelet.notify, taken=False, reason="another has this name")
     assert "another has this name" in caplog.text
@@ -99,7 +101,7 @@ async def test_a_kubelet_finds_the_plugin_and_what_it_can_do(plugin: Plugin, cap
 
 
 async def test_who_comes_through_a_pods_socket_is_that_pod(plugin: Plugin) -> None:
-    first = Pod(plugin.pods, "uid-1", "resnet-1", context={csi.FUNCTION_KEY: "resnet"})
+    first = Pod(plugin.pods, "uid-1", "resnet-1", context={volumes.FUNCTION_KEY: "resnet"})
     other = Pod(plugin.pods, "uid-2", "vgg-7", "tenant")
     for pod in (first, other):
         await asyncio.to_thread(plugin.kubelet.publish, pod)
@@ -191,24 +193,27 @@ async def test_nothing_is_made_or_removed_outside_a_pods_volumes(plugin: Plugin,
     await asyncio.to_thread(kubelet.publish, pod)
     where = target.format(pods=plugin.pods)
 
-    code = await refused(lambda: kubelet.publish(csi.Publish("csi-2", where, pod.context)))
+    code = await refused(lambda: kubelet.publish(publish_request("csi-2", where, pod.context)))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert await refused(lambda: kubelet.unpublish(csi.Unpublish("csi-2", where))) is grpc.StatusCode.INVALID_ARGUMENT
+    assert (
+        await refused(lambda: kubelet.unpublish(csi_pb2.NodeUnpublishVolumeRequest(volume_id="csi-2", target_path=where)))
+        is grpc.StatusCode.INVALID_ARGUMENT
+    )
     assert pod.target.is_dir()
 
 
 async def test_a_volume_is_for_the_pod_whose_path_it_is(plugin: Plugin) -> None:
     mine, theirs, kubelet = Pod(plugin.pods, "uid-1"), Pod(plugin.pods, "uid-2"), plugin.kubelet
     # A pod's path with another pod's name in the context: whoever asks this is no kubelet.
-    wanted = csi.Publish(mine.volume_id, str(theirs.target), mine.context)
+    wanted = publish_request(mine.volume_id, str(theirs.target), mine.context)
 
     assert await refused(lambda: kubelet.publish(wanted)) is grpc.StatusCode.INVALID_ARGUMENT
     assert not theirs.target.exists()
     await asyncio.to_thread(kubelet.publish, mine)
     # The same volume for somebody else, or taken away from somewhere else.
-    again = csi.Publish(mine.volume_id, str(theirs.target), theirs.context)
+    again = publish_request(mine.volume_id, str(theirs.target), theirs.context)
     assert await refused(lambda: kubelet.publish(again)) is grpc.StatusCode.ALREADY_EXISTS
-    away = csi.Unpublish(mine.volume_id, str(theirs.target))
+    away = csi_pb2.NodeUnpublishVolumeRequest(volume_id=mine.volume_id, target_path=str(theirs.target))
     assert await refused(lambda: kubelet.unpublish(away)) is grpc.StatusCode.INVALID_ARGUMENT
     assert (await plugin.who(mine))[0].uid == "uid-1"
 
@@ -216,10 +221,10 @@ async def test_a_volume_is_for_the_pod_whose_path_it_is(plugin: Plugin) -> None:
 @pytest.mark.parametrize(
     "context",
     [
-        {csi.EPHEMERAL_KEY: "false"},
-        {csi.POD_KEY + "pod.uid": ""},
-        {csi.POD_KEY + "pod.name": "Not a name"},
-        {csi.POD_KEY + "pod.namespace": "../other"},
+        {volumes.EPHEMERAL_KEY: "false"},
+        {volumes.POD_KEY + "pod.uid": ""},
+        {volumes.POD_KEY + "pod.name": "Not a name"},
+        {volumes.POD_KEY + "pod.namespace": "../other"},
     ],
 )
 async def test_only_an_inline_volume_of_a_named_pod_is_served(plugin: Plugin, context: dict[str, str]) -> None:
@@ -232,11 +237,11 @@ async def test_only_an_inline_volume_of_a_named_pod_is_served(plugin: Plugin, co
 
 async def test_a_request_that_is_no_message_or_asks_for_a_device_is_refused(plugin: Plugin) -> None:
     pod, kubelet = Pod(plugin.pods, "uid-1"), plugin.kubelet
-    device = csi.Publish(pod.volume_id, str(pod.target), pod.context, block=True)
+    device = publish_request(pod.volume_id, str(pod.target), pod.context, block=True)
 
     assert await refused(lambda: kubelet.node("NodePublishVolume", b"\x0a\xff")) is grpc.StatusCode.INVALID_ARGUMENT
     assert await refused(lambda: kubelet.publish(device)) is grpc.StatusCode.INVALID_ARGUMENT
-    assert await refused(lambda: kubelet.publish(csi.Publish("../x", str(pod.target)))) is grpc.StatusCode.INVALID_ARGUMENT
+    assert await refused(lambda: kubelet.publish(publish_request("../x", str(pod.target)))) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_links_on_the_way_lead_nowhere(plugin: Plugin) -> None:

@@ -22,7 +22,7 @@ from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster, until
 from deploy.test_cluster.models import end_coordinators
-from gnomon_coordinator.node import volumes as csi
+from gnomon_coordinator.node import volumes
 from gnomon_coordinator.node.pod_sockets import SOCKET
 from tests.integration.coordinator_node.node import TOKEN, Body, Node
 from tests.kubernetes.conftest import accounts
@@ -88,7 +88,7 @@ def installed(cluster: Cluster, compiled: build.Programs, answer_image: str) -> 
         end_coordinators(kubectl)
         kubectl("delete", "--ignore-not-found", "--timeout=60s", "-f", "-", given=text)
         shutil.rmtree(folder)
-        shutil.rmtree(KUBELET / "plugins" / csi.NAME, ignore_errors=True)
+        shutil.rmtree(KUBELET / "plugins" / volumes.NAME, ignore_errors=True)
 
 
 def ready(cluster: Cluster, node: Node) -> bool:
@@ -144,7 +144,7 @@ def draining(name: str, image: str) -> dict[str, Any]:
     }
     spec = {
         "containers": [container],
-        "volumes": [{"name": "gnomon", "csi": {"driver": csi.NAME, "readOnly": True}}],
+        "volumes": [{"name": "gnomon", "csi": {"driver": volumes.NAME, "readOnly": True}}],
         "automountServiceAccountToken": False,
         "securityContext": {"runAsNonRoot": True, "runAsUser": 12000, "seccompProfile": {"type": "RuntimeDefault"}},
         "terminationGracePeriodSeconds": DRAIN_S + 3,

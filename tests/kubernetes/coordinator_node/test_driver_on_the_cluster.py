@@ -23,7 +23,7 @@ from kubernetes import client
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster, until
-from gnomon_coordinator.node import volumes as csi
+from gnomon_coordinator.node import volumes
 from gnomon_coordinator.node.pod_sockets import SOCKET
 from tests.integration.coordinator_node.node import Body, Node
 
@@ -46,14 +46,14 @@ def plugin(cluster: Cluster) -> Iterator[Node]:
     made = Node(folder, kubelet=KUBELET, name=cluster.core.list_node().items[0].metadata.name)
     yield made
     made.close()
-    storage.delete_csi_driver(csi.NAME)
+    storage.delete_csi_driver(volumes.NAME)
     shutil.rmtree(folder)
-    shutil.rmtree(KUBELET / "plugins" / csi.NAME)
+    shutil.rmtree(KUBELET / "plugins" / volumes.NAME)
 
 
 def pod_with_volume(cluster: Cluster, namespace: str, name: str, image: str) -> Any:
     """A pod as strict as a function's, with the volume. Returns it once it runs."""
-    volume = {"driver": csi.NAME, "readOnly": True, "volumeAttributes": {csi.FUNCTION_KEY: "line"}}
+    volume = {"driver": volumes.NAME, "readOnly": True, "volumeAttributes": {volumes.FUNCTION_KEY: "line"}}
     container = {
         "name": "answer",
         "image": image,
@@ -110,7 +110,7 @@ def test_a_restricted_pods_volume_is_a_socket_of_its_own(
     def registered() -> bool:
         # The client refuses the answer while there is no driver: `drivers` is null then.
         found = json.loads(storage.read_csi_node(node, _preload_content=False).data)["spec"]["drivers"] or ()
-        return any(one["name"] == csi.NAME and one["nodeID"] == node for one in found)
+        return any(one["name"] == volumes.NAME and one["nodeID"] == node for one in found)
 
     until(registered, "the kubelet to register the driver")
     first, other = (pod_with_volume(cluster, namespace, name, answer_image) for name in ("first", "other"))
@@ -135,7 +135,7 @@ def test_a_restricted_pods_volume_is_a_socket_of_its_own(
     until(lambda: not cluster.core.list_namespaced_pod(namespace).items, "the pods to end")
     for pod in (first, other):
         assert not (KUBELET / "pods" / pod.metadata.uid / "volumes" / "kubernetes.io~csi" / "gnomon").exists()
-    assert not list((KUBELET / "plugins" / csi.NAME / "volumes").iterdir())
+    assert not list((KUBELET / "plugins" / volumes.NAME / "volumes").iterdir())
 
 
 @pytest.mark.torch
