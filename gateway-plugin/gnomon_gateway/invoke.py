@@ -72,7 +72,7 @@ class Functions:
         if invocation.content_length > self._max_body_bytes:
             invocation.refuse_unread(too_large(self._max_body_bytes))
         elif invocation.content_length and not runtime.has_room_for(invocation.content_length):
-            invocation.turn_away()
+            invocation.refuse_queue_full()
         else:
             exchange.accept(invocation, self._max_body_bytes)
 
@@ -144,11 +144,11 @@ class Invocation:
         self._request = self._request_with(body)
         self._runtime.submit(self._request)
 
-    def turn_away(self) -> None:
+    def refuse_queue_full(self) -> None:
         """There is no room for the body: say so before it is read."""
         request = self._request_with(b"")
         request.body_bytes += self.content_length
-        self._runtime.turn_away(request)
+        self._runtime.refuse_queue_full(request)
 
     def _request_with(self, body: bytes | memoryview) -> Request:
         runtime = self._runtime

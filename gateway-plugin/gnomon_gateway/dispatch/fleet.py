@@ -22,8 +22,7 @@ instance takes as many as it is said to. As served latencies correct what was fo
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import FleetView, Slot
@@ -31,9 +30,6 @@ from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.queueing.admission import Capacity
 from gnomon_gateway.queueing.prediction import Place
 from gnomon_gateway.queueing.request import Batch
-
-Largest: TypeAlias = Callable[[int, int, Pair | None], int]
-"""The largest batch that is good for an instance: of its size, of what it could take at most, and of what its Shadow does."""
 
 
 class Worker:
@@ -95,10 +91,10 @@ class Worker:
 class Workers:
     """The fleet, with the views that policies see. A view is made when it is asked for and kept until something changes."""
 
-    __slots__ = ("_added", "_capacity", "_idle", "_largest", "_solo_view", "_view", "busy", "busy_cores", "by_id", "starting")
+    __slots__ = ("_added", "_capacity", "_idle", "_sizing", "_solo_view", "_view", "busy", "busy_cores", "by_id", "starting")
 
-    def __init__(self, largest: Largest) -> None:
-        self._largest = largest
+    def __init__(self, sizing: Sizing) -> None:
+        self._sizing = sizing
         self.by_id: dict[str, Worker] = {}
         self.busy = 0
         self.busy_cores = 0
@@ -186,7 +182,7 @@ class Workers:
     def size_again(self) -> None:
         """What is known about latency has changed: so may what is good for each."""
         for worker in self.by_id.values():
-            if self._largest(worker.slot.size, worker.most, worker.pair) != worker.slot.max_batch:
+            if self._sizing.largest(worker.slot.size, worker.most, worker.pair) != worker.slot.max_batch:
                 self._leave_idle(worker)
                 self._size(worker)
 
@@ -253,7 +249,7 @@ class Workers:
     def _size(self, worker: Worker) -> None:
         """Its cores, its bound or its Shadow are others now."""
         size = worker.cores if worker.memory_mb is None else worker.memory_mb
-        worker.size(self._largest(size, worker.most, worker.pair))
+        worker.size(self._sizing.largest(size, worker.most, worker.pair))
         self._idle_again(worker)
         self._resized()
 

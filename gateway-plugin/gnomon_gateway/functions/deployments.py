@@ -92,7 +92,7 @@ class Deployed:
         """It is removed: answer what waits, as far as somebody can, and return when nothing is in flight or its time is over."""
         self.runtime.removed()
         if not self.runtime.ready:
-            self.runtime.give_up(function_removed())
+            self.runtime.fail_waiting(function_removed())
         try:
             await asyncio.wait_for(self.runtime.drain_all(), self.spec.settings.deadline_s + 5.0)
         except TimeoutError:

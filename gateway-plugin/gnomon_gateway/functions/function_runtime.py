@@ -1,24 +1,16 @@
-"""One deployed function while it serves: the dispatcher bound to real instances, a real clock and the event loop's timer.
+"""One deployed function while it serves: its dispatcher, bound to instances, a clock and the event loop's timer.
 
-    HTTP ─▶ submit(request) ─▶ Dispatcher ─▶ BatchChannel.run(frame) … done(frame) ─▶ Dispatcher ─▶ request.responder
+    HTTP ─▶ submit(request) ─▶ Dispatcher ─▶ Send ─▶ BatchChannel.run(frame)
+                                                         … done(frame) ─▶ Dispatcher.finished ─▶ Answer ─▶ request.responder
+    Cancel ─▶ BatchChannel.cancel        Drained ─▶ `drain` returns        wake_s ─▶ call_later ─▶ Dispatcher.timer
 
-The owner (who talks to the platform) says which instances there are: `instance_ready`, `instance_gone`, `drain`. It is called
-back when a request waits and there is no instance (`on_demand`), and when an instance no longer answers (`on_frozen`), so that it
-can replace it. It says why the function cannot start, where it cannot (`cannot_start`). Everything here runs on the event loop
-and returns at once; only draining is awaited.
-
-What the dispatcher wants, done: batches to instances, answers to clients, and its timer on the event loop.
-
-    Send ─▶ BatchChannel.run(frame) … done(frame) ─▶ Dispatcher.finished ─▶ Answer ─▶ request.responder
-    Cancel ─▶ BatchChannel.cancel        Drained ─▶ whoever awaits it        wake_s ─▶ call_later
+`Instances`, which talks to the platform, reports instances with `instance_ready`, `instance_gone` and `drain`. As the runtime's
+`InstanceOwner` it is asked for an instance if requests wait and there is none, and told of an instance that no longer answers.
+Everything runs on the event loop and returns at once; only draining is awaited.
 
 A channel that closes before its batch has ended means that the instance is gone. A stream that breaks off may also mean that the
-function gave up: there the canary tells. An answer that cannot be written is its own request's affair: the others of its batch
-count as answered already, and nobody else would tell them anything.
-
-The kinds of requests that a function takes, made once, so that the hot path compares by identity.
-
-How the request path finds a function.
+handler gave up, which a canary request decides. An answer that cannot be written fails only its own request: the other members of
+the batch are answered all the same.
 """
 
 from __future__ import annotations
@@ -51,72 +43,375 @@ from gnomon_gateway.http.exchange import internal_error
 from gnomon_gateway.queueing.request import ANSWERED, Batch, LaneKey, Request, Responder
 
 LOOK_AFTER_S = 0.005
-"""Whether a client is still there is asked of the kernel for requests that have waited so long."""
+"""Requests that have waited so long are checked for a closed connection before they are sent to an instance."""
 
 _LOG = logging.getLogger(__name__)
 
 
-class Delivery:
-    """A dispatcher bound to the channels of real instances and to the event loop's timer.
+class InstanceOwner:
+    """Starts and replaces the instances of functions. This one does nothing: the instances are somebody else's to manage."""
 
-    `FunctionRuntime` stands on it: one object in two rooms, because a request passes from one to the other several times.
+    def instance_needed(self, function: str) -> None:
+        """A request waits, and the function has no instance."""
+
+    def start_refusal(self, function: str) -> GnomonError | None:
+        """The error for a call of a function without a ready instance; None if one may be ready soon."""
+
+    def instance_frozen(self, instance_id: str, reason: str) -> None:
+        """The instance no longer answers. The dispatcher sends nothing to it any more."""
+
+
+NO_OWNER = InstanceOwner()
+
+
+class FunctionRuntime:
+    """A function's queue, scheduling policy, instances and counters.
+
+    `signature` is None for a function that takes HTTP requests as they are; `profile` is its model's, or None. `epoch` numbers
+    the owner of the queue: an instance refuses batches with an epoch older than one that it has seen.
     """
 
-    _max_batch: int
-    """How many samples a batch has at most."""
-
-    def __init__(self, name: str, dispatcher: Dispatcher, epoch: int, on_frozen: Callable[[str, str], None]) -> None:
-        self.name = name
-        self.dispatcher = dispatcher
+    def __init__(
+        self,
+        key: FunctionKey,
+        settings: Settings,
+        policy: SchedulingPolicy,
+        latency: LiveLatency,
+        *,
+        signature: ModelSignature | None = None,
+        profile: ModelProfile | None = None,
+        epoch: int = 1,
+        owner: InstanceOwner = NO_OWNER,
+    ) -> None:
+        self.key = key
+        self.name = str(key)
+        self.latency = latency
+        self._set_up(settings, signature, profile)
+        self._max_batch = settings.max_batch
+        """The most samples of a batch, by the settings or by a buffer plan."""
+        self.dispatcher = Dispatcher(settings, policy, latency, time.monotonic(), sized_by=self._profiled_variants)
         self.metrics = FunctionMetrics()
+        self._owner = owner
         self._epoch = epoch
         self._outdated: Callable[[int], None] | None = None
         self._disowned = False
+        self._removed = False
+        self._arrived: list[Request] = []
+        """Requests submitted in this turn of the event loop."""
         self._channels: dict[str, BatchChannel] = {}
+        self._been_ready: set[str] = set()
         self._served: set[str] = set()
         self._drains: dict[str, list[asyncio.Future[None]]] = {}
         self._emptied: list[asyncio.Future[None]] = []
         self._background = Background()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = float("inf")
-        self._health = Health(dispatcher, self._channels, partial(self._frozen, on_frozen))
+        self._health = Health(self.dispatcher, self._channels, self._frozen)
+
+    # Requests
+
+    def submit(self, request: Request) -> None:
+        """Accept a request that has just arrived (`arrived_s`, on the monotonic clock).
+
+        Its responder is called exactly once, now or later, unless `left` is called first.
+        """
+        self.metrics.started += 1
+        if not self._arrived:
+            asyncio.get_running_loop().call_soon(self._admit)
+        self._arrived.append(request)
+
+    def refuse_queue_full(self, request: Request) -> None:
+        """Refuse and count a request because the queue has no room for its body, which has not been read."""
+        self.metrics.started += 1
+        self._execute(self.dispatcher.refuse_queue_full(request, time.monotonic()))
+        if not self.dispatcher.workers.by_id:
+            self._request_instance()
+
+    def _admit(self) -> None:
+        """Admit the requests that arrived in this turn of the event loop, so that they can share a batch without waiting.
+
+        Clients that closed the connection right after the request are left out; the loop reports them only in its next turn.
+        """
+        if self._disowned:
+            self.hand_over_waiting()
+        for client in [request.client for request in self._arrived if request.client is not None and request.client.has_left()]:
+            client.lost()  # removes its request from `_arrived`
+        arrived, self._arrived = self._arrived, []
+        if not arrived:
+            return
+        refusal = self.refusal()
+        if refusal is not None:
+            self._execute(self.dispatcher.refuse(arrived, refusal, time.monotonic()))
+            return
+        self._execute(self.dispatcher.arrive(arrived, time.monotonic()))
+        if not self.dispatcher.workers.by_id:
+            self._request_instance()
+
+    def refusal(self) -> GnomonError | None:
+        """The error for a call because the function cannot start; None if an instance is ready or may soon be."""
+        if self.dispatcher.workers.by_id or self._removed:
+            return None
+        return self._owner.start_refusal(self.name)
+
+    def refuse_waiting(self) -> None:
+        """If the function cannot start, answer all waiting requests with the reason."""
+        refusal = self.refusal()
+        if refusal is not None:
+            self.fail_waiting(refusal)
+
+    def left(self, request: Request) -> None:
+        """The request's client has disconnected; its responder is not called any more."""
+        self.metrics.left += 1
+        request.responder = None
+        if request in self._arrived:
+            self._arrived.remove(request)
+            request.state = ANSWERED
+        else:
+            self._execute(self.dispatcher.left(request, time.monotonic()))
+
+    def has_room_for(self, body_bytes: int) -> bool:
+        """Whether the queue has room for a request of this size. Asked before a large body is read."""
+        return self.dispatcher.queue.has_room(body_bytes)
+
+    # Instances
+
+    def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
+        """Send batches to this instance from now on."""
+        self._channels[instance.id] = channel
+        self._been_ready.add(instance.id)
+        self._health.start()
+        effects = self.dispatcher.instance_ready(
+            instance.id,
+            instance.cores,
+            self._max_batch,
+            time.monotonic(),
+            memory_mb=instance.memory_mb,
+            concurrency=instance.concurrency,
+        )
+        self._execute(effects)
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
-        """The instance has ended. The batch that it executed is answered with 502, or run again where that is safe."""
+        """The instance has ended. Its requests are answered with 502, or retried if that is safe."""
         channel = self._channels.pop(instance_id, None)
         if channel is not None:
             _LOG.info("instance %s of %s is gone: %s", instance_id, self.name, reason)
         unread = channel is not None and channel.unread
-        self._carry_out(self.dispatcher.instance_gone(instance_id, time.monotonic(), unread=unread))
+        self._execute(self.dispatcher.instance_gone(instance_id, time.monotonic(), unread=unread))
+
+    def instance_resized(self, instance_id: str, cores: int) -> None:
+        """The instance's number of cores has changed."""
+        if instance_id in self._channels:
+            self._execute(self.dispatcher.instance_ready(instance_id, cores, self._max_batch, time.monotonic()))
+
+    def pair_changed(self, instance_id: str, pair: Pair | None) -> None:
+        """From its next batch on this Body works with the Shadows of `pair`, or alone."""
+        self._execute(self.dispatcher.pair_changed(instance_id, pair, time.monotonic()))
+
+    async def drain(self, instance_id: str) -> None:
+        """Send the instance no further batches, and return once it has none in flight. The instance may then be stopped."""
+        drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._drains.setdefault(instance_id, []).append(drained)
+        self._execute(self.dispatcher.drain(instance_id, time.monotonic()))
+        await drained
+
+    async def drain_all(self) -> None:
+        """Return once every admitted request has been answered; nothing is sent to any instance afterwards.
+
+        The longest deadline bounds the time. The caller ensures that no further request is submitted. An instance may still
+        execute a batch whose deadlines have passed.
+        """
+        self._admit()
+        while self.dispatcher.in_system:
+            emptied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._emptied.append(emptied)
+            await emptied
+        for instance_id in list(self._channels):
+            self._execute(self.dispatcher.drain(instance_id, time.monotonic()))
+
+    def fail_waiting(self, error: GnomonError) -> None:
+        """Answer all waiting requests with this error."""
+        self._admit()
+        self._execute(self.dispatcher.fail_waiting(error, time.monotonic()))
+
+    async def quiet(self) -> None:
+        """Return once no request waits and no instance executes a batch of this queue."""
+        while self.dispatcher.in_system or self.dispatcher.workers.busy:
+            emptied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._emptied.append(emptied)
+            await emptied
+
+    def forget_latency(self) -> None:
+        """Forget the latencies of the handler, which was replaced. Those of a model do not depend on the version."""
+        if self.dispatcher.learns and self.settings.model is None:
+            for variant in set(self.variants):
+                self.latency.forget(variant)
+
+    def removed(self) -> None:
+        """The function was removed: no instance will start, and a new function of its name learns latencies anew."""
+        self.forget_latency()
+        self.dispatcher.learns = False
+        self._removed = True
+
+    def close(self) -> None:
+        """Cancel the timers. No request is submitted afterwards."""
+        self._health.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._timer_s = None, float("inf")
+
+    # Ownership of the queue, if several gateway replicas share the functions
 
     def own(self, epoch: int, outdated: Callable[[int], None] | None = None) -> None:
-        """This replica owns the queue since a map of this epoch. `outdated` is called when an instance knows of a newer one."""
+        """This replica owns the queue as of this epoch. `outdated` is called if an instance reports a newer one."""
         self._epoch, self._outdated, self._disowned = epoch, outdated, False
 
     def disown(self) -> None:
-        """Another replica owns the queue: from now on nothing is sent to any instance. See `give_back`."""
+        """Another replica owns the queue: send no further batch, and hand over the waiting requests."""
         self._disowned = True
-        self.give_back()
+        self.hand_over_waiting()
 
-    def give_back(self) -> None:
-        """Hand everything that waits to whoever has the queue now; nothing of it was executed. What executes goes on."""
-        for effect in self.dispatcher.give_up(queue_moved(), time.monotonic()):
+    def hand_over_waiting(self) -> None:
+        """Refuse all waiting requests with `queue_moved`: their forwarders ask the new owner. Batches in flight continue."""
+        arrived, self._arrived = self._arrived, []
+        for request in arrived:
+            request.state = ANSWERED
+            self._hand_over(request)
+        for effect in self.dispatcher.fail_waiting(queue_moved(), time.monotonic()):
             if isinstance(effect, Answer):
-                self._hand_on(effect.request)
-        self._carry_out([])
+                self._hand_over(effect.request)
+        self._execute([])
 
-    def _hand_on(self, request: Request) -> None:
-        """The request leaves this queue without an answer."""
+    def _hand_over(self, request: Request) -> None:
+        """Refuse one request with `queue_moved`; the new owner answers its client."""
         responder, request.responder = request.responder, None
         self.metrics.left += 1
         if responder is not None:
             try:
                 responder.refuse(queue_moved())
-            except Exception:  # noqa: BLE001 - others are still to be handed on
-                _give_up_on(responder)
+            except Exception:  # noqa: BLE001 - the other requests must still be handed over
+                _fail_responder(responder)
 
-    def _carry_out(self, effects: Effects, result: Frame | None = None) -> None:
-        """Do what the dispatcher wants, in its order, and set the timer for what comes next."""
+    # Settings
+
+    def update(
+        self,
+        settings: Settings,
+        policy: SchedulingPolicy,
+        signature: ModelSignature | None = None,
+        profile: ModelProfile | None = None,
+    ) -> None:
+        """Use other settings and another policy from now on. Waiting requests stay."""
+        self._set_up(settings, signature, profile)
+        self._schedule_by(policy, settings.max_batch)
+
+    def set_profile(self, profile: ModelProfile | None) -> None:
+        """Use another profile of the model from now on. Waiting requests and the buffer plan stay."""
+        self._set_up(self.settings, self.signature, profile)
+        self._schedule_by(self.policy, self._max_batch)
+
+    def plan_buffer(self, policy: SchedulingPolicy, max_batch: int) -> None:
+        """Use this policy and this largest batch until the function is deployed again.
+
+        The settings stay: the largest single request, and the batch sizes for which `latency_s` is reported.
+        """
+        self._schedule_by(policy, max_batch)
+
+    def _schedule_by(self, policy: SchedulingPolicy, max_batch: int) -> None:
+        self._max_batch = max_batch
+        now_s = time.monotonic()
+        effects = self.dispatcher.set_policy(self.settings, policy, now_s, sized_by=self._profiled_variants)
+        for worker in list(self.dispatcher.workers.by_id.values()):
+            effects += self.dispatcher.instance_ready(worker.id, worker.cores, max_batch, now_s, memory_mb=worker.memory_mb)
+        self._execute(effects)
+
+    def set_starting(self, count: int) -> None:
+        """Set the number of starting instances, which policies may consider."""
+        self.dispatcher.workers.set_starting(count)
+
+    # Readings
+
+    @property
+    def policy(self) -> SchedulingPolicy:
+        return self.dispatcher.policy
+
+    @property
+    def ready(self) -> int:
+        """How many instances can take batches."""
+        return self.dispatcher.workers.capacity().instances
+
+    def load(self) -> LoadCounters:
+        """The function's load, cumulative and now."""
+        return self.dispatcher.counters(time.monotonic())
+
+    def events(self) -> tuple[object, ...]:
+        """A value that changes whenever the load changes."""
+        return self.dispatcher.events()
+
+    @property
+    def has_served(self) -> bool:
+        """Whether any request has arrived."""
+        return self.metrics.started > 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests wait or execute."""
+        return self.dispatcher.in_system > 0
+
+    @property
+    def starting(self) -> int:
+        """The number of starting instances."""
+        return self.dispatcher.workers.starting
+
+    def has_been_ready(self, instance_id: str) -> bool:
+        """Whether the instance has been ready, even if its channel has closed, until `forget` is called."""
+        return instance_id in self._been_ready
+
+    def in_flight(self, instance_id: str) -> int:
+        """The number of requests that the instance executes; 0 if it is idle or unknown."""
+        worker = self.dispatcher.workers.by_id.get(instance_id)
+        return sum([len(batch.requests) for batch in worker.batches.values()]) if worker is not None else 0
+
+    def all_in_flight(self) -> dict[str, int]:
+        """The number of executing requests by instance, without idle instances."""
+        return {instance_id: count for instance_id in self.dispatcher.workers.by_id if (count := self.in_flight(instance_id))}
+
+    def largest_batches(self) -> dict[str, int]:
+        """The largest batch of each instance, in samples."""
+        return {worker.id: worker.slot.max_batch for worker in self.dispatcher.workers.by_id.values()}
+
+    def forget(self, instance_id: str) -> bool:
+        """Forget an instance that has ended; returns whether it ever answered a batch."""
+        served = instance_id in self._served or self._executes_retry(instance_id)
+        self._served.discard(instance_id)
+        self._been_ready.discard(instance_id)
+        return served
+
+    def latency_s(self) -> tuple[float, ...]:
+        """Predicted latency of an instance with the function's cores for batches of 1, 2, … `max_batch`; empty if unknown.
+
+        Events and tensors of a model take different times: if both are known and called, the longer time is given.
+        """
+        sizes, variants = range(1, self.settings.max_batch + 1), self.dispatcher.sizing.counted(self.variants)
+        rows = [[self.latency.seconds(variant, self.settings.cores, size) for size in sizes] for variant in variants]
+        known = [[seconds for seconds in row if seconds is not None] for row in rows if None not in row]
+        return tuple([max(both) for both in zip(*known, strict=True)])
+
+    def latency_spread(self, sizes: Iterable[int]) -> float:
+        """The mean relative error of recent predictions, at the instance size where it is largest."""
+        return max((self.latency.spread(variant, size) or 0.0 for size in sizes for variant in self.variants), default=0.0)
+
+    def ratios(self) -> Mapping[int, float]:
+        """Measured latency by the profile's prediction, by cores; only for sizes with enough measurements."""
+        return self.latency.corrections(self._profiled_variants)
+
+    def profile(self, ratios: Mapping[int, float] | None = None) -> ModelProfile | None:
+        """The model's profile, corrected by these ratios or by those measured here; None without a profile."""
+        return self._profile.by(ratios or self.ratios()) if self._profile is not None else None
+
+    # Effects of the dispatcher
+
+    def _execute(self, effects: Effects, result: Frame | None = None) -> None:
+        """Execute the dispatcher's effects in their order, then set the timer for its next deadline."""
         for effect in effects:
             if isinstance(effect, Answer):
                 self._answer(effect, result)
@@ -134,7 +429,7 @@ class Delivery:
         if wake_s < self._timer_s:
             self._set_timer(wake_s)
         if self._emptied and not self.dispatcher.in_system:
-            self._tell_emptied()
+            self._report_emptied()
 
     def _send(self, batch: Batch) -> None:
         members = [Member(0, request.size, request.meta, request.body) for request in batch.requests]
@@ -146,53 +441,53 @@ class Delivery:
         channel.run(frame, partial(self._done, batch), stream)
 
     def _done(self, batch: Batch, frame: Frame | None) -> None:
-        """The batch has its results, or None came because the instance was lost."""
+        """The batch has its results; None means that the instance's channel closed."""
         if frame is None and batch.streamed:
             self._background.begin(self._stream_broke(batch))
             return
         if frame is None:
-            if self._executes_suspect(batch.instance_id):
+            if self._executes_retry(batch.instance_id):
                 self._served.add(batch.instance_id)
             self.instance_gone(batch.instance_id, "its channel closed")
             return
         if frame.epoch > self._epoch:
-            self._refused(batch, frame.epoch)
+            self._batch_refused(batch, frame.epoch)
             return
         self._served.add(batch.instance_id)
         codes = [200] if batch.streamed else [member.code for member in frame.members]
-        self._withdraw_who_left()
+        self._drop_disconnected()
         now_s = time.monotonic()
         if batch.pair is not None:
             self.metrics.pairs.done(batch, frame, now_s)
-        self._carry_out(self.dispatcher.finished(batch.instance_id, batch.id, codes, now_s), frame)
+        self._execute(self.dispatcher.finished(batch.instance_id, batch.id, codes, now_s), frame)
 
-    def _executes_suspect(self, instance_id: str) -> bool:
-        """Whether the instance executes a request by itself that has failed before: its end says nothing about how it started."""
+    def _executes_retry(self, instance_id: str) -> bool:
+        """Whether the instance executes a retried request, which may have killed it: then its end is no failed start."""
         worker = self.dispatcher.workers.by_id.get(instance_id)
         return worker is not None and any(one.retried for batch in worker.batches.values() for one in batch.requests)
 
-    def _refused(self, batch: Batch, newest: int) -> None:
-        """The instance has had a batch of a later owner, and has not run this one."""
-        self._carry_out(self.dispatcher.not_run(batch.instance_id, batch.id, time.monotonic()))
+    def _batch_refused(self, batch: Batch, newest: int) -> None:
+        """The instance refused the batch because the queue has a newer owner."""
+        self._execute(self.dispatcher.batch_refused(batch.instance_id, batch.id, time.monotonic()))
         if self._outdated is None:
-            # Nobody shares the queue with us: that owner is history.
+            # This replica shares the queue with no other, so the newer epoch is of an earlier owner that has ended.
             self._epoch = newest
-            self._carry_out(self.dispatcher.look_again(time.monotonic()))
+            self._execute(self.dispatcher.reschedule(time.monotonic()))
         else:
             self._outdated(newest)
-            self.give_back()
+            self.hand_over_waiting()
 
     def _answer(self, answer: Answer, result: Frame | None) -> None:
         responder, answer.request.responder = answer.request.responder, None
         try:
-            self._tell(responder, answer, result)
-        except Exception:  # noqa: BLE001 - others are still to be answered
-            _give_up_on(responder)
+            self._deliver(responder, answer, result)
+        except Exception:  # noqa: BLE001 - the other members must still be answered
+            _fail_responder(responder)
 
-    def _tell(self, responder: Responder | None, answer: Answer, result: Frame | None) -> None:
+    def _deliver(self, responder: Responder | None, answer: Answer, result: Frame | None) -> None:
         request, error, index = answer
         duration_s = time.monotonic() - request.arrived_s
-        request.body = request.meta = b""  # its entry among the deadlines may outlive it
+        request.body = request.meta = b""  # free memory: the request's entry in `Deadlines` may outlive it
         streamed = request.batch is not None and request.batch.streamed
         if error is not None:
             self.metrics.refused(error, duration_s)
@@ -214,27 +509,27 @@ class Delivery:
         request = batch.requests[0]
         self._health.sign_of_life(batch)
         if frame.kind == Kind.STREAM_START:
-            self.dispatcher.stream_began(request)
+            self.dispatcher.stream_started(request)
         if request.batch is batch and request.is_open and request.responder is not None:
             try:
                 request.responder.stream(frame)
-            except Exception:  # noqa: BLE001 - whoever reads from the instance is not to blame
+            except Exception:  # noqa: BLE001 - an error of one client must not end the instance's channel
                 self._break_off(request)
 
     def _break_off(self, request: Request) -> None:
-        """A part of its answer cannot be written: its connection ends, and nobody waits for the rest of the stream."""
-        _LOG.exception("an answer cannot be written")
+        """A part of a streamed answer cannot be written: close the connection and withdraw the request."""
+        _LOG.exception("%s: internal error while writing a streamed answer; its connection is closed", self.name)
         responder, request.responder = request.responder, None
         self.metrics.refused(internal_error(), time.monotonic() - request.arrived_s)
         if responder is not None:
             responder.broken()
-        self._carry_out(self.dispatcher.left(request, time.monotonic()))
+        self._execute(self.dispatcher.left(request, time.monotonic()))
 
     async def _stream_broke(self, batch: Batch) -> None:
-        """A stream ended in the middle: the function gave up, or the instance is gone. The canary tells."""
+        """A stream ended in the middle: a canary request decides whether the handler gave up or the instance is gone."""
         channel = self._channels.get(batch.instance_id)
         if channel is not None and await channel.probe(PROBE_TIMEOUT_S):
-            self._carry_out(self.dispatcher.finished(batch.instance_id, batch.id, (), time.monotonic()))
+            self._execute(self.dispatcher.finished(batch.instance_id, batch.id, (), time.monotonic()))
         else:
             self.instance_gone(batch.instance_id, "its channel closed")
 
@@ -242,18 +537,18 @@ class Delivery:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_s = wake_s
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, wake_s - time.monotonic()), self._timer_came)
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, wake_s - time.monotonic()), self._timer_expired)
 
-    def _timer_came(self) -> None:
+    def _timer_expired(self) -> None:
         self._timer, self._timer_s = None, float("inf")
-        self._withdraw_who_left()
-        self._carry_out(self.dispatcher.timer(time.monotonic()))
+        self._drop_disconnected()
+        self._execute(self.dispatcher.timer(time.monotonic()))
 
-    def _withdraw_who_left(self) -> None:
-        """A batch is about to be made of the oldest requests: leave out those whose clients have closed their connections.
+    def _drop_disconnected(self) -> None:
+        """Withdraw requests whose clients have disconnected before the next batches are made of them.
 
-        The loop tells of it as well, but perhaps after what it tells now. Only who has waited for a while is looked at, so that a
-        function that keeps up pays nothing.
+        The event loop reports closed connections too, but perhaps only after the present event. Only requests that have waited
+        for `LOOK_AFTER_S` are checked, so that a function without a backlog pays nothing.
         """
         waited_since_s = time.monotonic() - LOOK_AFTER_S
         for lane in self.dispatcher.queue.waiting_lanes():
@@ -268,31 +563,57 @@ class Delivery:
             for client in gone:
                 client.lost()
 
-    def _tell_emptied(self) -> None:
+    def _report_emptied(self) -> None:
         waiting, self._emptied = self._emptied, []
         for emptied in waiting:
             if not emptied.done():
                 emptied.set_result(None)
 
-    def _frozen(self, on_frozen: Callable[[str, str], None], instance_id: str, reason: str) -> None:
-        """An instance does not answer: give it nothing more, and let the owner replace it."""
-        _LOG.warning("instance %s of %s is frozen: %s", instance_id, self.name, reason)
-        self._carry_out(self.dispatcher.drain(instance_id, time.monotonic()))
-        on_frozen(instance_id, reason)
+    def _frozen(self, instance_id: str, reason: str) -> None:
+        """An instance does not answer: send it no further batches, and let the owner replace it."""
+        _LOG.warning("instance %s of %s no longer answers and is replaced: %s", instance_id, self.name, reason)
+        self._execute(self.dispatcher.drain(instance_id, time.monotonic()))
+        self._owner.instance_frozen(instance_id, reason)
+
+    def _request_instance(self) -> None:
+        if self._removed:
+            self.fail_waiting(function_removed())
+        else:
+            self._owner.instance_needed(self.name)
+
+    def _set_up(self, settings: Settings, signature: ModelSignature | None, profile: ModelProfile | None) -> None:
+        """Derive lanes and latency keys from the deployment; `_profiled_variants` are those that a profile predicts."""
+        self.settings, self.signature = settings, signature
+        self.variant = settings.model or self.name
+        named = lanes(self.variant, signature)
+        self.event_lane, self.stream_lane, self.tensor_lane = named
+        self._profile = Corrected(profile) if profile is not None else None
+        self.variants = named.variants
+        self.replay_safe = signature is not None or settings.retry
+        """Whether a request may be executed twice: inference is idempotent, a handler only if `gnomon/retry` says so."""
+        self._profiled_variants = named.variants if profile is not None else ()
 
 
-def _give_up_on(responder: Responder | None) -> None:
-    """What it was told has failed in its hands: it may still take an error, or else end its connection."""
-    _LOG.exception("an answer cannot be written")
-    if responder is not None:
-        try:
-            responder.refuse(internal_error())
-        except Exception:  # noqa: BLE001 - it is not the first
-            responder.broken()
+class FunctionDirectory(Protocol):
+    """Finds deployed functions by the name in a URL."""
+
+    def lookup(self, name: str) -> FunctionRuntime | None:
+        """The function called `name` or `name.namespace`; None where there is none.
+
+        Called once per request on the event loop: a dictionary look-up, nothing that waits.
+        """
+        ...
+
+    def refusal(self, name: str) -> GnomonError:
+        """The error for a call of a function that `lookup` does not find: `no_such_function`, or why it is not served."""
+        ...
 
 
 class Lanes(NamedTuple):
-    """HTTP requests in batches, those whose answer streams, and samples of a model's signature."""
+    """The lane keys of a function, made once so that the hot path compares by identity.
+
+    `event` is for HTTP requests that share batches, `stream` for those whose answer streams, `tensor` for a model's samples.
+    """
 
     event: LaneKey
     stream: LaneKey
@@ -306,7 +627,7 @@ class Lanes(NamedTuple):
 
 def lanes(variant: str, signature: ModelSignature | None) -> Lanes:
     """The lanes of a function; `variant` is its key in the latency model."""
-    # An image and a tensor take different work: they are predicted apart.
+    # An image must be decoded, a tensor need not: their latencies are learned separately.
     events = f"{variant}/events" if signature is not None else variant
     inputs = signature.inputs if signature is not None else ()
     head = {"kind": "tensors", "inputs": [spec.to_json() for spec in inputs]}
@@ -315,337 +636,21 @@ def lanes(variant: str, signature: ModelSignature | None) -> Lanes:
     )
 
 
-class FunctionRuntime(Delivery):
-    """A function's queue, policy, instances and counters, live.
-
-    `signature` is None for a function that takes HTTP requests as they are; `profile` is its model's, None without one. `epoch`
-    names this owner of the queue: instances refuse batches of an owner before it.
-    """
-
-    def __init__(
-        self,
-        key: FunctionKey,
-        settings: Settings,
-        policy: SchedulingPolicy,
-        latency: LiveLatency,
-        *,
-        signature: ModelSignature | None = None,
-        profile: ModelProfile | None = None,
-        epoch: int = 1,
-        on_demand: Callable[[], None] = lambda: None,
-        cannot_start: Callable[[], GnomonError | None] = lambda: None,
-        on_frozen: Callable[[str, str], None] = lambda *_: None,
-    ) -> None:
-        self.name = str(key)
-        self.key = key
-        self.latency = latency
-        self._set_up(settings, signature, profile)
-        self._max_batch = settings.max_batch
-        dispatcher = Dispatcher(settings, policy, latency, time.monotonic(), sized_by=self._foretold)
-        super().__init__(self.name, dispatcher, epoch, on_frozen)
-        self._on_demand = on_demand
-        self._cannot_start = cannot_start
-        self._arrived: list[Request] = []
-        self._been_ready: set[str] = set()
-
-    # Requests
-
-    def submit(self, request: Request) -> None:
-        """Take a request that has arrived just now (`arrived_s`, on the monotonic clock).
-
-        Its responder is called exactly once, now or later, unless `left` is called first.
-        """
-        self.metrics.started += 1
-        if not self._arrived:
-            asyncio.get_running_loop().call_soon(self._admit)
-        self._arrived.append(request)
-
-    def turn_away(self, request: Request) -> None:
-        """Refuse a request now, and count it, because there is no room for its body, which has not been read."""
-        self.metrics.started += 1
-        self._carry_out(self.dispatcher.turn_away(request, time.monotonic()))
-        if not self.dispatcher.workers.by_id:
-            self._on_demand()
-
-    def _admit(self) -> None:
-        """Let in what has arrived in this turn of the loop: requests that come together leave together, and nobody waits.
-
-        Who closes the connection right behind a request is left out: the loop tells of that a turn later.
-        """
-        if self._disowned:
-            self.give_back()
-        for client in [request.client for request in self._arrived if request.client is not None and request.client.has_left()]:
-            client.lost()  # which takes its request from those that have arrived
-        arrived, self._arrived = self._arrived, []
-        if not arrived:
-            return
-        refusal = self.refusal()
-        if refusal is not None:
-            self._carry_out(self.dispatcher.refuse(arrived, refusal, time.monotonic()))
-            return
-        self._carry_out(self.dispatcher.arrive(arrived, time.monotonic()))
-        if not self.dispatcher.workers.by_id:
-            self._on_demand()
-
-    def refusal(self) -> GnomonError | None:
-        """What a call is answered now because the function cannot start; None where an instance lives or may soon."""
-        return None if self.dispatcher.workers.by_id else self._cannot_start()
-
-    def refuse_waiting(self) -> None:
-        """Answer everything that waits where the function cannot start."""
-        refusal = self.refusal()
-        if refusal is not None:
-            self.give_up(refusal)
-
-    def left(self, request: Request) -> None:
-        """The client of this request has gone; its responder is not called any more."""
-        self.metrics.left += 1
-        request.responder = None
-        if request in self._arrived:
-            self._arrived.remove(request)
-            request.state = ANSWERED
-        else:
-            self._carry_out(self.dispatcher.left(request, time.monotonic()))
-
-    def has_room_for(self, body_bytes: int) -> bool:
-        """Whether the queue would take a request of this size now. Asked before a large body is read."""
-        return self.dispatcher.queue.has_room(body_bytes)
-
-    # Instances
-
-    def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
-        """Route batches to this instance from now on."""
-        self._channels[instance.id] = channel
-        self._been_ready.add(instance.id)
-        self._health.start()
-        effects = self.dispatcher.instance_ready(
-            instance.id,
-            instance.cores,
-            self._max_batch,
-            time.monotonic(),
-            memory_mb=instance.memory_mb,
-            concurrency=instance.concurrency,
-        )
-        self._carry_out(effects)
-
-    def instance_resized(self, instance_id: str, cores: int) -> None:
-        """The instance has another number of cores."""
-        if instance_id in self._channels:
-            self._carry_out(self.dispatcher.instance_ready(instance_id, cores, self._max_batch, time.monotonic()))
-
-    def pair_changed(self, instance_id: str, pair: Pair | None) -> None:
-        """From its next batch on this Body works with a Shadow, or alone."""
-        self._carry_out(self.dispatcher.pair_changed(instance_id, pair, time.monotonic()))
-
-    async def drain(self, instance_id: str) -> None:
-        """Stop routing to the instance and return when nothing is in flight there. It may then be stopped."""
-        drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._drains.setdefault(instance_id, []).append(drained)
-        self._carry_out(self.dispatcher.drain(instance_id, time.monotonic()))
-        await drained
-
-    async def drain_all(self) -> None:
-        """Return when everything that was let in has been answered; nothing is sent to any instance afterwards.
-
-        Bounded by the longest deadline. The caller has seen to it that nothing new is submitted. An instance may still execute
-        what nobody waits for any more: a batch whose deadlines have passed, perhaps one that never ends.
-        """
-        self._admit()
-        while self.dispatcher.in_system:
-            emptied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._emptied.append(emptied)
-            await emptied
-        for instance_id in list(self._channels):
-            self._carry_out(self.dispatcher.drain(instance_id, time.monotonic()))
-
-    def give_up(self, error: GnomonError) -> None:
-        """Answer everything that waits with this error."""
-        self._admit()
-        self._carry_out(self.dispatcher.give_up(error, time.monotonic()))
-
-    def give_back(self) -> None:
-        arrived, self._arrived = self._arrived, []
-        for request in arrived:
-            request.state = ANSWERED
-            self._hand_on(request)
-        super().give_back()
-
-    async def quiet(self) -> None:
-        """Return when nobody waits for an answer and no instance executes anything of this queue."""
-        while self.dispatcher.in_system or self.dispatcher.workers.busy:
-            emptied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._emptied.append(emptied)
-            await emptied
-
-    def learn_afresh(self) -> None:
-        """Another handler is to serve: what the one before it took says nothing of this one. A model takes what it takes."""
-        if self.dispatcher.learns and self.settings.model is None:
-            for variant in set(self.variants):
-                self.latency.forget(variant)
-
-    def removed(self) -> None:
-        """Nobody makes an instance for it any more. What its last batches take says nothing of another function by its name."""
-        self.learn_afresh()
-        self.dispatcher.learns = False
-        self._on_demand = lambda: self.give_up(function_removed())
-
-    def close(self) -> None:
-        """Release the loop's timers. Nothing is submitted afterwards."""
-        self._health.stop()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer, self._timer_s = None, float("inf")
-
-    # Settings
-
-    def update(
-        self,
-        settings: Settings,
-        policy: SchedulingPolicy,
-        signature: ModelSignature | None = None,
-        profile: ModelProfile | None = None,
-    ) -> None:
-        """Serve by other settings and another policy from now on. What waits stays."""
-        self._set_up(settings, signature, profile)
-        self._schedule_by(policy, settings.max_batch)
-
-    def measured(self, profile: ModelProfile | None) -> None:
-        """Its model's profile is another one from now on. What waits stays, and what was planned of its batches."""
-        self._set_up(self.settings, self.signature, profile)
-        self._schedule_by(self.policy, self._max_batch)
-
-    def plan_buffer(self, policy: SchedulingPolicy, max_batch: int) -> None:
-        """Make batches by this policy, of so many samples at most, until the function is deployed anew.
-
-        What was deployed stays what it is: how large a single request may be, and up to which batch latency is told.
-        """
-        self._schedule_by(policy, max_batch)
-
-    def _schedule_by(self, policy: SchedulingPolicy, max_batch: int) -> None:
-        self._max_batch = max_batch
-        now_s = time.monotonic()
-        effects = self.dispatcher.set_policy(self.settings, policy, now_s, sized_by=self._foretold)
-        for worker in list(self.dispatcher.workers.by_id.values()):
-            effects += self.dispatcher.instance_ready(worker.id, worker.cores, max_batch, now_s, memory_mb=worker.memory_mb)
-        self._carry_out(effects)
-
-    def set_starting(self, count: int) -> None:
-        """How many instances will be ready soon, for policies that want to know."""
-        self.dispatcher.workers.set_starting(count)
-
-    # Readings
-
-    @property
-    def policy(self) -> SchedulingPolicy:
-        return self.dispatcher.policy
-
-    @property
-    def ready(self) -> int:
-        """How many instances can take batches."""
-        return self.dispatcher.workers.capacity().instances
-
-    def load(self) -> LoadCounters:
-        """The function's load, cumulative and now."""
-        return self.dispatcher.counters(time.monotonic())
-
-    def events(self) -> tuple[object, ...]:
-        """A value that is another one as soon as its load has changed."""
-        return self.dispatcher.events()
-
-    @property
-    def has_served(self) -> bool:
-        """Whether any request has come."""
-        return self.metrics.started > 0
-
-    @property
-    def busy(self) -> bool:
-        """Whether requests wait or execute."""
-        return self.dispatcher.in_system > 0
-
-    @property
-    def starting(self) -> int:
-        """How many instances will be ready soon."""
-        return self.dispatcher.workers.starting
-
-    def has_been_ready(self, instance_id: str) -> bool:
-        """Whether the instance has been ready. Also of one whose channel has closed, until it is forgotten."""
-        return instance_id in self._been_ready
-
-    def in_flight(self, instance_id: str) -> int:
-        """How many requests the instance executes; 0 when it is idle or unknown."""
-        worker = self.dispatcher.workers.by_id.get(instance_id)
-        return sum([len(batch.requests) for batch in worker.batches.values()]) if worker is not None else 0
-
-    def all_in_flight(self) -> dict[str, int]:
-        """The same of all instances that are not idle."""
-        return {instance_id: count for instance_id in self.dispatcher.workers.by_id if (count := self.in_flight(instance_id))}
-
-    def largest_batches(self) -> dict[str, int]:
-        """How many samples each instance takes at once."""
-        return {worker.id: worker.slot.max_batch for worker in self.dispatcher.workers.by_id.values()}
-
-    def forget(self, instance_id: str) -> bool:
-        """The instance will not be heard of again; whether it had ever answered."""
-        served = instance_id in self._served or self._executes_suspect(instance_id)
-        self._served.discard(instance_id)
-        self._been_ready.discard(instance_id)
-        return served
-
-    def latency_s(self) -> tuple[float, ...]:
-        """Predicted latency of an instance with the function's cores for batches of 1, 2, … `max_batch`; empty if unknown.
-
-        Events and tensors of a model take different times: where both are known and called, the longer one is told.
-        """
-        sizes, variants = range(1, self.settings.max_batch + 1), self.dispatcher.sizing.counted(self.variants)
-        rows = [[self.latency.seconds(variant, self.settings.cores, size) for size in sizes] for variant in variants]
-        known = [[seconds for seconds in row if seconds is not None] for row in rows if None not in row]
-        return tuple([max(both) for both in zip(*known, strict=True)])
-
-    def latency_spread(self, sizes: Iterable[int]) -> float:
-        """How far batches have lately been from what was predicted, as a share of it: the most of instances of these sizes."""
-        return max((self.latency.spread(variant, size) or 0.0 for size in sizes for variant in self.variants), default=0.0)
-
-    def ratios(self) -> Mapping[int, float]:
-        """By cores, how long batches take against what the profile foretold; only where enough were measured."""
-        return self.latency.corrections(self._foretold)
-
-    def profile(self, ratios: Mapping[int, float] | None = None) -> ModelProfile | None:
-        """Its model's profile, corrected by what was measured, here or by whoever gives these ratios; None without one."""
-        return self._profile.by(ratios or self.ratios()) if self._profile is not None else None
-
-    def _set_up(self, settings: Settings, signature: ModelSignature | None, profile: ModelProfile | None) -> None:
-        """What follows from the deployment: the keys of its latencies, `variant` for tensors, `_foretold` those of a profile."""
-        self.settings, self.signature = settings, signature
-        self.variant = settings.model or self.name
-        named = lanes(self.variant, signature)
-        self.event_lane, self.stream_lane, self.tensor_lane = named
-        self._profile = Corrected(profile) if profile is not None else None
-        self.variants = named.variants
-        self.replay_safe = signature is not None or settings.retry
-        """Whether a request may be executed twice: inference changes nothing, and of a handler its author says so."""
-        self._foretold = named.variants if profile is not None else ()
-
-
-class FunctionDirectory(Protocol):
-    """The deployed functions, by the name in a URL."""
-
-    def lookup(self, name: str) -> FunctionRuntime | None:
-        """The function called `name` or `name.namespace`; None where there is none.
-
-        Called once per request on the event loop: a dictionary look-up, nothing that waits.
-        """
-        ...
-
-    def refusal(self, name: str) -> GnomonError:
-        """What a call of a function is answered that `lookup` does not find: `no_such_function`, or why it is away."""
-        ...
-
-
 def names_of(key: FunctionKey) -> tuple[str, ...]:
-    """What a function may be called by in a URL."""
+    """The names of a function in URLs."""
     return (str(key), key.name) if key.namespace == DEFAULT_NAMESPACE else (str(key),)
 
 
 def no_such_function(name: str) -> GnomonError:
     """404: there is no such function."""
     return not_found("function_not_found", f"There is no function {name[:200]!r}.", "List them with: gnomon list")
+
+
+def _fail_responder(responder: Responder | None) -> None:
+    """Writing an answer failed: send an error instead, or close the connection if that fails too."""
+    _LOG.exception("internal error while writing an answer")
+    if responder is not None:
+        try:
+            responder.refuse(internal_error())
+        except Exception:  # noqa: BLE001 - closing the connection is the last resort
+            responder.broken()

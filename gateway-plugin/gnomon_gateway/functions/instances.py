@@ -56,7 +56,7 @@ from gnomon_core.scaling import (
 from gnomon_gateway.dispatch.dispatcher import function_removed
 from gnomon_gateway.functions.context import ScalingControl
 from gnomon_gateway.functions.deployments import Deployed, SchedulerOf
-from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.function_runtime import FunctionRuntime, InstanceOwner
 from gnomon_gateway.functions.validation import left_over, refuse_hindered
 from gnomon_gateway.replicas.state_sync import Elsewhere, Lost
 
@@ -241,7 +241,7 @@ class Shadows:
         _LOG.warning("%s: Shadow %s of %s has ended: %s", deployed.name, shadow_id, body_id, reason)
 
 
-class Instances:
+class Instances(InstanceOwner):
     """The instances of every function.
 
     `log` keeps a line that an instance wrote; `scaling` is told what happens to instances and asked how many are wanted; `policy`
@@ -302,17 +302,6 @@ class Instances:
     async def settle(self) -> None:
         """Return when nothing that was begun here is under way any more."""
         await self._background.settled()
-
-    def cannot_start(self, deployed: Deployed) -> GnomonError | None:
-        """Why a call of this function, which has no instance that is ready, is refused; None where it is worth waiting."""
-        if deployed.start_failures.problem is None:
-            return None
-        return deployed.start_failures.refusal(
-            time.monotonic(),
-            starting=deployed.runtime.starting,
-            instances=len(self._platform.instances(deployed.name)),
-            backoff_s=self._scaling.start_backoff_s(deployed.name),
-        )
 
     def seen(self, function: str) -> tuple[Instance, ...]:
         """All its instances that are not gone, of earlier versions as well."""
@@ -440,8 +429,24 @@ class Instances:
             deployed.draining.add(instance_id)
             self._begin(self._drain(deployed, instance_id))
 
-    def frozen(self, instance_id: str, reason: str) -> None:
-        """An instance does not answer any more: stop it, its batch fails with it, and it is replaced."""
+    # InstanceOwner: what the functions' runtimes ask for
+
+    def instance_needed(self, function: str) -> None:
+        self._scaling.poke(function)
+
+    def start_refusal(self, function: str) -> GnomonError | None:
+        deployed = self._deployed.get(function)
+        if deployed is None or deployed.start_failures.problem is None:
+            return None
+        return deployed.start_failures.refusal(
+            time.monotonic(),
+            starting=deployed.runtime.starting,
+            instances=len(self._platform.instances(function)),
+            backoff_s=self._scaling.start_backoff_s(function),
+        )
+
+    def instance_frozen(self, instance_id: str, reason: str) -> None:
+        """Stop an instance that no longer answers. Its batches fail with it, and another instance replaces it."""
         deployed = self._owners.get(instance_id)
         if deployed is not None:
             deployed.draining.add(instance_id)
@@ -456,7 +461,7 @@ class Instances:
         if deployed is not None and instance_id not in deployed.draining:
             if lost.served:
                 self._scaling.served(deployed.name)
-            self.frozen(instance_id, lost.reason)
+            self.instance_frozen(instance_id, lost.reason)
 
     # PlatformListener
 
@@ -475,7 +480,7 @@ class Instances:
             self.shadows.pair_changed(deployed, instance)  # it was known before it was ready
         self._tell_starting(deployed)
         if deployed.old(self.of(deployed)):
-            deployed.runtime.learn_afresh()  # those of earlier versions have served on, and were measured
+            deployed.runtime.forget_latency()  # those of earlier versions have served on, and were measured
         self.replacing.retire(deployed)
         self._scaling.poke(deployed.name)
 
@@ -501,7 +506,7 @@ class Instances:
         deployed.draining.discard(instance_id)
         deployed.runtime.instance_gone(instance_id, reason)
         if not self._is_there(deployed) and not deployed.runtime.ready:
-            deployed.runtime.give_up(function_removed())  # nobody makes another for it
+            deployed.runtime.fail_waiting(function_removed())  # nobody makes another for it
         self._begin(self.shadows.end_those_of(deployed, instance_id))
         self._tell_starting(deployed)
         deployed.runtime.refuse_waiting()

@@ -131,7 +131,7 @@ class Manager:
             self._change(deployed, spec, means)
             if not same:
                 deployed.version = version
-                deployed.runtime.learn_afresh()
+                deployed.runtime.forget_latency()
                 await self.instances.replacing.update(deployed)
             self._around.scaling.redeployed(deployed.name)
 
@@ -182,7 +182,7 @@ class Manager:
             return  # a store may be behind what we have written
         self._change(deployed, self._here(stored.spec), await self._checks.means(stored.spec))
         if stored.version != deployed.version:
-            deployed.runtime.learn_afresh()
+            deployed.runtime.forget_latency()
         deployed.version, deployed.created_at = stored.version, stored.created_at
         if not takes_over:
             await self.instances.take_over(deployed)
@@ -339,15 +339,13 @@ class Manager:
             signature=means.signature,
             profile=means.profile,
             epoch=around.epoch(),
-            on_demand=lambda: around.scaling.poke(name),
-            cannot_start=lambda: self.instances.cannot_start(deployed),
-            on_frozen=self.instances.frozen,
+            owner=self.instances,
         )
         deployed = Deployed(
             spec, stored.version, means.revision, means.secrets, stored.created_at, runtime, means.profile,
             elsewhere=around.elsewhere,
         )  # fmt: skip
-        runtime.learn_afresh()
+        runtime.forget_latency()
         self._around.foretell(deployed.runtime.variants, deployed.profile)
         self._unserved.forget(spec.key)
         self._functions[spec.key] = deployed

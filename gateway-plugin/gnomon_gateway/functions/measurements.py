@@ -62,7 +62,7 @@ class Measurements:
         if deployed.spec is spec and profile != deployed.profile:
             deployed.profile = profile
             self._around.foretell(deployed.runtime.variants, profile)
-            deployed.runtime.measured(profile)
+            deployed.runtime.set_profile(profile)
 
     async def _run(self) -> None:
         while True:

@@ -21,7 +21,7 @@ from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
+from gnomon_gateway.functions.function_runtime import FunctionRuntime, InstanceOwner, no_such_function
 from gnomon_gateway.http.connection import Limits
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.scheduling.registry import scheduling_policy
@@ -112,14 +112,28 @@ class Connection:
         self.writer.close()
 
 
+class Owner(InstanceOwner):
+    """Records what the functions' runtimes ask for."""
+
+    def __init__(self) -> None:
+        self.demands: list[str] = []
+        self.frozen: list[str] = []
+
+    def instance_needed(self, function: str) -> None:
+        self.demands.append(function)
+
+    def instance_frozen(self, instance_id: str, reason: str) -> None:
+        del reason
+        self.frozen.append(instance_id)
+
+
 class Gateway:
     """The server, its functions, their instances."""
 
     def __init__(self, diary: Path) -> None:
         self.diary = diary
         self.functions: dict[str, FunctionRuntime] = {}
-        self.frozen: list[str] = []
-        self.demands: list[str] = []
+        self.owner = Owner()
         self.server: GatewayServer
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._channels: list[UnixChannel] = []
@@ -150,8 +164,7 @@ class Gateway:
             scheduling_policy(policy, values),
             LearnedLatency(),
             signature=signature,
-            on_demand=lambda: self.demands.append(name),
-            on_frozen=lambda instance, _reason: self.frozen.append(instance),
+            owner=self.owner,
         )
         for _ in range(instances):
             await self.add_instance(name)

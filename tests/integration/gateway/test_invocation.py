@@ -245,7 +245,7 @@ async def test_requests_wait_for_the_first_instance(gateway: Any) -> None:
     runtime = await gateway.deploy(instances=0)
     call = asyncio.ensure_future(gateway.call("/function/f", b"patient"))
     await until(lambda: runtime.load().queued == 1)
-    assert gateway.demands == ["f"]
+    assert gateway.owner.demands == ["f.openfaas-fn"]
     await gateway.add_instance()
     assert (await call).body == b"patient"
 

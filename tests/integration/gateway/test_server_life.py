@@ -160,12 +160,12 @@ async def test_an_idle_instance_that_is_frozen_is_reported_and_gets_nothing_more
     monkeypatch.setattr(health, "PROBE_TIMEOUT_S", 1.0)
     runtime = await gateway.deploy(instances=2)
     gateway.signal("i1", signal.SIGSTOP)
-    await until(lambda: bool(gateway.frozen))
-    assert gateway.frozen == ["i1"]
+    await until(lambda: bool(gateway.owner.frozen))
+    assert gateway.owner.frozen == ["i1"]
     assert runtime.ready == 1
     for _ in range(5):
         assert (await gateway.call("/function/f", b"alive")).status == 200
-    assert gateway.frozen == ["i1"]
+    assert gateway.owner.frozen == ["i1"]
 
 
 async def test_a_busy_instance_that_is_frozen_is_bounded_by_its_batch(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,6 +173,6 @@ async def test_a_busy_instance_that_is_frozen_is_bounded_by_its_batch(gateway: A
     monkeypatch.setattr(health, "BUSY_AT_LEAST_S", 0.3)
     await gateway.deploy(deadline_s=0.1)
     call = asyncio.ensure_future(gateway.call("/function/f/held", b"x"))
-    await until(lambda: bool(gateway.frozen))
-    assert gateway.frozen == ["i1"]
+    await until(lambda: bool(gateway.owner.frozen))
+    assert gateway.owner.frozen == ["i1"]
     assert (await call).status == 504

@@ -48,7 +48,7 @@ def test_admission_counts_on_the_batches_that_the_policy_makes() -> None:
     assert (capacity().samples, capacity().batch) == (8, 8), "nothing is known about the policy"
     dispatcher.arrive([request(deadline_s=0.276) for _ in range(4)], 0.0)
     assert (capacity().samples, capacity().batch) == (8, 8), "fewer waited than it could take: that says nothing"
-    dispatcher.give_up(function_removed(), 0.0)
+    dispatcher.fail_waiting(function_removed(), 0.0)
     dispatcher.finished("i0", 1, [200] * 2, 0.04)
     dispatcher.arrive([request(deadline_s=0.316) for _ in range(10)], 0.04)
     assert (capacity().samples, capacity().batch) == (2, 2), "eight are left behind"
@@ -184,7 +184,7 @@ def test_a_stream_that_has_begun_is_not_ended_by_its_deadline() -> None:
     dispatcher = make()
     first = Request(LaneKey("stream", "f", solo=True), 0.0, 1.0, streaming=True)
     dispatcher.arrive([first], 0.0)
-    dispatcher.stream_began(first)
+    dispatcher.stream_started(first)
     assert dispatcher.timer(5.0) == []
     assert dispatcher.finished("i0", 1, [200], 9.0) == [Answer(first, None, 0)]
 
@@ -193,7 +193,7 @@ def test_giving_up_answers_what_waits() -> None:
     dispatcher = make()
     dispatcher.arrive([request()], 0.0)
     dispatcher.arrive([request()], 0.0)
-    assert errors(dispatcher.give_up(function_removed(), 0.1)) == ["function_removed"]
+    assert errors(dispatcher.fail_waiting(function_removed(), 0.1)) == ["function_removed"]
     assert dispatcher.in_system == 1
 
 

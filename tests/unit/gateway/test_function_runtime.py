@@ -176,7 +176,7 @@ async def test_what_has_just_arrived_gets_the_error_that_all_get(served: Served)
     served.send(client, b"running")
     await asyncio.sleep(0)
     served.send(client, b"just now")
-    served.runtime.give_up(function_removed())
+    served.runtime.fail_waiting(function_removed())
     assert client.heard == ["function_removed"]
 
 

@@ -73,7 +73,7 @@ async def test_only_what_is_new_is_told_and_everything_to_whoever_asks_anew() ->
     submit(busy)
     submit(idle)
     await turn()
-    idle.give_back()
+    idle.hand_over_waiting()
     assert reporter.report(0)["functions"].keys() == {"busy.openfaas-fn", "idle.openfaas-fn"}
     # A report that was not heard of is told again; the time that requests wait goes on by itself.
     assert reporter.report(0)["functions"].keys() == {"busy.openfaas-fn", "idle.openfaas-fn"}

@@ -9,7 +9,7 @@ import pytest
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import Pair, together
 from gnomon_core.wire import Frame, Kind
-from gnomon_gateway.dispatch.fleet import Workers
+from gnomon_gateway.dispatch.fleet import Sizing, Workers
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.metrics import PairMetrics
 from gnomon_gateway.functions.profiles import ProfiledLatency
@@ -45,7 +45,7 @@ def test_latency_is_that_of_all_of_them_together() -> None:
 
 
 def test_the_cores_of_all_shadows_count_where_the_smallest_instance_is_looked_for() -> None:
-    workers = Workers(lambda _cores, most, _pair: most)
+    workers = Workers(Sizing(LearnedLatency(), 1.0, ()))
     for name in ("two", "one"):
         workers.add(name, 1, 4)
     workers.pair(workers.by_id["two"], BOTH)
