@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gnomon_core.blocks import Block, Layers
+from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
-from gnomon_core.units import MB_PER_CORE
 
 
 @dataclass(frozen=True, slots=True)

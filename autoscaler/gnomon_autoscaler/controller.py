@@ -46,13 +46,13 @@ from gnomon_autoscaler.registry import BUILT_IN, Policies
 from gnomon_autoscaler.runner import Question, Runner, told
 from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.clock import Clock, utc_now_s
-from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import (
     Action,
     Decision,
+    DecisionRecord,
     FunctionLoad,
     LoadCounters,
     Observation,

@@ -20,6 +20,7 @@ from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.actuation import Actuator, carry_out
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
+from gnomon_core.lambda_pricing import LARGEST_MB
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import (
@@ -37,7 +38,7 @@ from gnomon_core.scaling import (
     SetBufferPlan,
 )
 from gnomon_core.settings import Settings
-from gnomon_core.units import LARGEST_MB, MEGABYTE
+from gnomon_core.units import MEGABYTE
 
 FUNCTION = "echo.openfaas-fn"
 MEMORY_BYTES = 100 * MEGABYTE

@@ -56,9 +56,9 @@ import numpy.typing as npt
 from benchmarks.buffer import PUBLISHED_BURSTY
 from benchmarks.programs import ROOT
 from gnomon_core.errors import bad_request
+from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.profiles import LatencyTable, ModelProfile
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_core.units import MB_PER_CORE
 from gnomon_planner.billing import PerCall
 from gnomon_planner.costs import EC2, LAMBDA, HeldPrice, LambdaPrice
 from gnomon_planner.fit import fit

@@ -30,8 +30,8 @@ from benchmarks.programs import QUICK_RESULTS, ended_well, pace_of, pace_parser,
 from benchmarks.regression.cells import BATCHES, MEMORIES_MB, Grid, Kept, Visit, figures, table
 from benchmarks.regression.measuring import NoQuotaError, Quota, Worker, measure
 from benchmarks.report import processor, write
+from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.packaging import jemalloc
-from gnomon_core.units import MB_PER_CORE
 from gnomon_planner.service_time import SHARE
 from gnomon_profiler.add import ensure_model
 from gnomon_profiler.repository import DirectoryRepository

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 
 from benchmarks.report import Figure
 from gnomon_core.errors import GnomonError
-from gnomon_core.units import MB_PER_CORE
+from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.whole_files import replace_file
 from gnomon_planner.service_time import Measured, ServiceModel, fitted, to_measure
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from gnomon_cli.following import Following, Work
 from gnomon_core.clock import Clock
-from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.scaling import DecisionRecord
 from gnomon_gateway.api.control import unknown_function
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies

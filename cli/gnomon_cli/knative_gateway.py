@@ -26,10 +26,10 @@ from gnomon_cli.knative_gateway_page import RevisionFigures, page
 from gnomon_cli.process import begin_log, serve_until_signal
 from gnomon_cli.where import in_images, readings
 from gnomon_core.clock import WallClock, utc_now_s
-from gnomon_core.decisions import DecisionRecord
 from gnomon_core.functions import FunctionKey, parse_key
 from gnomon_core.policy_registry import described
 from gnomon_core.profiles import ModelProfile
+from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.context import Surroundings

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from gnomon_cli.errors import WrongCommand
 from gnomon_cli.output import note
-from gnomon_core.units import LARGEST_MB, MB_PER_CORE, MEGABYTE
+from gnomon_core.lambda_pricing import LARGEST_MB, MB_PER_CORE
+from gnomon_core.units import MEGABYTE
 
 if TYPE_CHECKING:  # numpy takes longer to import than help may take
     from gnomon_planner.plans import Size

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import Policies, require, require_profile, scaling_policy
-from gnomon_core.decisions import DecisionRecord
 from gnomon_core.interfaces import Capabilities
 from gnomon_core.policy_registry import described
 from gnomon_core.profiles import ModelProfile
+from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
 
 

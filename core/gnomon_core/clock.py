@@ -1,8 +1,17 @@
-"""Time comes from outside.
+"""Clocks, and moments of the calendar.
 
 Loops take a `Clock`; pure code takes `now_s`. `WallClock` is the monotonic clock of the machine; `VirtualClock` is moved by its
 owner, the simulator or a test. Their seconds have no epoch: only differences mean something. `utc_now_s` is for date stamps
 alone, because that clock is set, also back.
+
+A moment of the calendar is seconds since 1970 inside Gnomon, and RFC 3339 wherever it is written down:
+
+    rfc3339(1795305600.5)                        2026-11-22T00:00:00.500000Z
+    moment_s("2026-11-22T01:00:00.5+01:00")      1795305600.5
+    seconds_of("not a moment")                   0.0
+
+`moment_s` reads ISO 8601 as Python knows it, which is more than RFC 3339: any number of digits after the second, of which six
+count, a comma before them, a blank for the T, a date alone. A caller for whom the zone must be explicit passes `zone_needed`.
 """
 
 from __future__ import annotations
@@ -10,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 def utc_now_s() -> float:
@@ -82,3 +91,42 @@ async def _settle() -> None:
     # Ten turns of the loop: enough for a woken task to run into its next wait through a few layers of awaits.
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+EARLIEST_S = datetime(1, 1, 1, tzinfo=UTC).timestamp()
+LATEST_S = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
+"""What a year of four digits can say. The time that Go calls zero, 0001-01-01T00:00:00Z, is the earliest."""
+
+
+def rfc3339(at_s: float, digits: Literal["auto", "seconds", "microseconds"] = "auto") -> str:
+    """A moment in UTC: `2026-11-22T00:00:00.500000Z`, or up to its whole second, or always with six digits after it.
+
+    One before the year 1 or after 9999 becomes the nearest that can be written.
+    """
+    moment = datetime.fromtimestamp(min(max(at_s, EARLIEST_S), LATEST_S), UTC)
+    return moment.replace(tzinfo=None).isoformat(timespec=digits) + "Z"
+
+
+def moment_s(text: str, *, zone_needed: bool = False) -> float:
+    """Seconds since 1970 of a moment, in UTC unless it says otherwise.
+
+    Raises:
+        ValueError: it is none, or names no zone where one is needed.
+
+    """
+    # A `z` may be small (RFC 3339, 5.6), which Python does not read.
+    moment = datetime.fromisoformat(text.strip().upper())
+    if moment.tzinfo is None:
+        if zone_needed:
+            msg = f"{text[:100]!r} names no zone"
+            raise ValueError(msg)
+        moment = moment.replace(tzinfo=UTC)
+    return moment.timestamp()
+
+
+def seconds_of(text: object) -> float:
+    """The same of what somebody else's document says, or does not; 0 where that is no moment."""
+    try:
+        return moment_s(str(text))
+    except ValueError:
+        return 0.0

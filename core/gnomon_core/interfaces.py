@@ -1,26 +1,20 @@
 """The one page of everything in Gnomon that can be replaced.
 
-Each Protocol states its promises in prose; `tests/contracts` holds one suite per seam that every implementation inherits.
+Each Protocol states its promises in prose; `tests/contracts` holds one suite for each, which every implementation inherits.
 Policies are values in and values out: they read no clock, draw no random numbers and do no I/O, so the live loops and the
-simulator feed the very same objects.
+simulator feed the very same objects. The plain values that the Protocols carry stand here as well: what a platform can do and is
+asked for, what a store keeps, what is built, and the lines that instances log.
 
-What a platform tells whoever it makes instances for. It is the other half of the seam `Platform`, and nobody's to replace.
+`PlatformListener` is the other half of `Platform`: what a platform reports to the gateway for which it makes instances.
 
-create ▶ instance_ready, or instance_gone ◀ destroy, a crash, a node that was lost
-create_shadow ▶ pair_changed … instance_gone
+    create ▶ instance_ready, or instance_gone ◀ destroy, a crash, a node that was lost
+    create_shadow ▶ pair_changed … instance_gone
 
-The plain values that the seams carry: what a platform can do and is asked for, what a store keeps, what is built.
+Instances of some platforms, such as a cluster's, outlive the gateway. Every other platform ends its instances when it stops.
 
-They are apart from the Protocols (gnomon_core.interfaces) that hand them over, so that code which only holds one of these values
-need not know who replaces whom.
-
-Platforms whose instances outlive who asked for them, such as a cluster's.
-
-    a gateway stops ▶ answers what it has ▶ lets its instances go, which run on
-    a gateway starts ▶ `adopt` for each function ▶ they are told of as ready, like those that were just created
+    a gateway stops ▶ answers the requests that it has ▶ leaves its instances, which run on
+    a gateway starts ▶ `adopt` for each function ▶ its instances are reported as ready, like those that were just created
                                                  ▶ `shadow_found` ▶ `pair_changed`: their Shadows work on for them
-
-Every other platform ends its instances when it stops.
 """
 
 from __future__ import annotations
@@ -456,3 +450,26 @@ class Explains(Protocol):
     def trouble(self, function: str) -> str:
         """Why instances that are starting do not get on, in one line; empty where nothing is known."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of one instance, which is named as its platform names it; `at` in seconds since 1970."""
+
+    function: FunctionKey
+    instance: str
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which lines: `instance` "" is all of them, `tail` 0 is as many as there are."""
+
+    function: FunctionKey
+    instance: str = ""
+    since: float | None = None
+    tail: int = 0
+
+    def wants(self, line: LogLine) -> bool:
+        return (not self.instance or line.instance == self.instance) and (self.since is None or line.at >= self.since)

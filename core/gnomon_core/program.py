@@ -1,8 +1,8 @@
 """A layer program: a model as data.
 
-The Extractor writes it, the engine runs it, and neither needs the other: a list of operations, each an ATen overload by name, its
-arguments, and the names of the values it makes. Every value is made once, by an operation, an input or a weight, before it is
-read. Operations are functional: none changes a value in place, so running one again gives the same answer.
+The extractor writes the program and the engine runs it: a list of operations, each an ATen overload by name, its arguments, and
+the names of the values it makes. Every value is made once, by an operation, an input or a weight, before it is read. Operations
+are functional: none changes a value in place, so running one again gives the same answer.
 
     {"op": "aten.conv2d.default", "args": [{"value": "x"}, {"value": "w"}, null, [2, 2]], "results": ["conv2d"]}
 
@@ -11,10 +11,14 @@ What JSON has no word for is an object with one meaning: `{"value": name}`, `{"d
 2}` is (4·batch + 1) // 2. No coefficient is negative, so a size never shrinks when the batch grows: what fits at the largest
 batch fits at all of them.
 
-Reads a layer program's JSON and believes nothing of it.
+A program may come from a stranger, so the reader trusts no part of it: every list, number, name and text is compared with a bound
+before it is used; then every value must be made before it is read. The engine checks the arguments of each operator, because it
+has the schemas.
 
-Every list, number, name and text is compared with a bound before it is used; then every value must be made before it is read.
-What an operator's arguments must be is the engine's to check, because it has the schemas.
+An operator outside `ALLOWED_OPERATORS` is refused by name, at capture and again before the program runs. Each allowed one is
+functional, gives the same answer each time (no random numbers), and has a result whose size follows from the sizes of its
+arguments and its constants (no `nonzero`, no `unique`), so that a program's memory is known before it runs. None reads a file,
+adopts a storage, or sees memory beyond its arguments: `from_file`, `set_`, `resize_` and `as_strided` are ATen names too.
 """
 
 from __future__ import annotations
@@ -335,3 +339,91 @@ def _word(word: Any) -> str:
     if not isinstance(word, str) or not _WORD.fullmatch(word):
         raise invalid_program(f"{str(word)[:100]!r} is not a word.")
     return word
+
+
+_CONVOLUTION = """
+    conv1d.default conv1d.padding conv2d.default conv2d.padding conv3d.default conv3d.padding convolution.default
+    conv_transpose1d.default conv_transpose2d.input conv_transpose3d.input
+"""
+_PRODUCTS = """
+    linear.default matmul.default mm.default bmm.default addmm.default baddbmm.default einsum.default
+    scaled_dot_product_attention.default
+"""
+_NORMALISATION = """
+    _native_batch_norm_legit_no_training.default layer_norm.default native_layer_norm.default
+    group_norm.default native_group_norm.default instance_norm.default rms_norm.default linalg_vector_norm.default
+"""
+_POOLING = """
+    max_pool1d.default max_pool2d.default max_pool3d.default max_pool2d_with_indices.default max_pool3d_with_indices.default
+    avg_pool1d.default avg_pool2d.default avg_pool3d.default
+    adaptive_avg_pool1d.default adaptive_avg_pool2d.default adaptive_avg_pool3d.default
+    adaptive_max_pool1d.default adaptive_max_pool2d.default _adaptive_avg_pool2d.default _adaptive_avg_pool3d.default
+"""
+_ACTIVATIONS = """
+    relu.default relu6.default leaky_relu.default elu.default selu.default celu.default gelu.default silu.default mish.default
+    sigmoid.default hardsigmoid.default hardswish.default hardtanh.default tanh.default softplus.default log_sigmoid.default
+    prelu.default _prelu_kernel.default threshold.default glu.default
+    softmax.int log_softmax.int _softmax.default _log_softmax.default
+"""
+_ARITHMETIC = """
+    add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar mul.Tensor mul.Scalar div.Tensor div.Scalar
+    div.Tensor_mode div.Scalar_mode pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar remainder.Scalar remainder.Tensor fmod.Scalar
+    fmod.Tensor floor_divide.default maximum.default minimum.default lerp.Tensor lerp.Scalar addcmul.default addcdiv.default
+    neg.default abs.default sqrt.default rsqrt.default square.default reciprocal.default exp.default expm1.default log.default
+    log1p.default log2.default sin.default cos.default tan.default atan.default atan2.default erf.default sign.default
+    floor.default ceil.default round.default trunc.default isnan.default isinf.default nan_to_num.default clamp.default
+    clamp.Tensor clamp_min.default clamp_max.default
+"""
+_LOGIC = """
+    eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar ge.Tensor
+    logical_not.default logical_and.default logical_or.default logical_xor.default bitwise_not.default bitwise_and.Tensor
+    bitwise_or.Tensor bitwise_xor.Tensor where.self where.ScalarOther where.ScalarSelf masked_fill.Scalar masked_fill.Tensor
+"""
+_REDUCTIONS = """
+    mean.dim mean.default sum.dim_IntList sum.default prod.dim_int amax.default amin.default max.dim min.dim argmax.default
+    argmin.default var.correction var_mean.correction std.correction all.dim any.dim any.default all.default cumsum.default
+    topk.default sort.default logsumexp.default
+"""
+_SHAPES = """
+    view.default reshape.default _unsafe_view.default flatten.using_ints unflatten.int permute.default transpose.int t.default
+    squeeze.default squeeze.dim squeeze.dims unsqueeze.default expand.default repeat.default repeat_interleave.self_int
+    tile.default select.int slice.Tensor narrow.default split.Tensor split_with_sizes.default unbind.int cat.default stack.default
+    roll.default flip.default movedim.int numpy_T.default pixel_shuffle.default pixel_unshuffle.default channel_shuffle.default
+    contiguous.default clone.default alias.default detach.default lift_fresh_copy.default to.dtype to.dtype_layout
+    _to_copy.default type_as.default pad.default constant_pad_nd.default reflection_pad1d.default reflection_pad2d.default
+    replication_pad2d.default tril.default triu.default diagonal.default slice_scatter.default select_scatter.default fill.Scalar
+    zero.default copy.default
+"""
+_LOOKUPS = """
+    embedding.default index.Tensor index_select.default gather.default scatter.src
+    scatter.value index_put.default
+"""
+_NEW = """
+    full.default zeros.default ones.default full_like.default zeros_like.default ones_like.default new_zeros.default
+    new_ones.default new_full.default arange.default arange.start arange.start_step scalar_tensor.default eye.default
+    linspace.default
+"""
+_RESAMPLING = """
+    upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec upsample_nearest2d.default
+    upsample_bilinear2d.vec upsample_bilinear2d.default upsample_bicubic2d.vec upsample_bicubic2d.default upsample_trilinear3d.vec
+    grid_sampler.default grid_sampler_2d.default
+"""
+
+ALLOWED_OPERATORS = frozenset(
+    f"aten.{name}"
+    for family in (
+        _CONVOLUTION,
+        _PRODUCTS,
+        _NORMALISATION,
+        _POOLING,
+        _ACTIVATIONS,
+        _ARITHMETIC,
+        _LOGIC,
+        _REDUCTIONS,
+        _SHAPES,
+        _LOOKUPS,
+        _NEW,
+        _RESAMPLING,
+    )
+    for name in family.split()
+)

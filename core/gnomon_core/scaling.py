@@ -1,13 +1,13 @@
-"""What a scaling policy sees and says.
+"""What a scaling policy sees and decides.
 
 An `Observation` is everything a policy may use, frozen; a `Decision` is a list of actions and the sentence that explains it.
-Neither holds a clock or a connection, so a recorded observation can be decided again anywhere.
+Neither holds a clock or a connection, so a recorded observation can be decided again anywhere. A `DecisionRecord` is a decision
+as it is kept and shown.
 
-The plan of a function's buffer as one process tells it another: whoever decides is not always whoever makes the batches.
+A buffer plan crosses processes as JSON, because the process that decides is not always the one that makes the batches: OpenFaaS's
+gateway replicas get it from their leader, and Knative's gateways read it in the status of their Revision's PodAutoscaler.
 
     {"max_batch": 8, "max_wait_s": 0.05}
-
-Several gateways of OpenFaaS hear it from the one that leads, those of Knative read it in their Revision's PodAutoscaler.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
+from gnomon_core.json_types import JsonObject
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
@@ -292,3 +293,33 @@ def plan_from_json(document: Mapping[str, Any]) -> SetBufferPlan:
     if max_batch < 1 or not 0.0 <= max_wait_s < math.inf:
         raise ValueError(f"no buffer has batches of {max_batch} after {max_wait_s} s")
     return SetBufferPlan(max_batch, max_wait_s)
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """A decision, and how often it was repeated unchanged until `last_at`. Times are seconds since 1970.
+
+    `error` says why the policy could not decide or why the decision could not be carried out in full, empty otherwise.
+    """
+
+    at: float
+    policy: str
+    desired: int | None
+    actions: tuple[Action, ...]
+    reason: str
+    error: str = ""
+    last_at: float = 0.0
+    repeats: int = 0
+
+    def to_json(self) -> JsonObject:
+        """The record as pages and files show it."""
+        return {
+            "at": self.at,
+            "policy": self.policy,
+            "desired": self.desired,
+            "actions": [action_to_json(action) for action in self.actions],
+            "reason": self.reason,
+            "error": self.error,
+            "last_at": self.last_at,
+            "repeats": self.repeats,
+        }

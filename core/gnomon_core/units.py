@@ -1,11 +1,10 @@
-"""Quantities as Kubernetes and Go write them, turned into seconds, bytes and cores; and numbers of things in words.
-
-What AWS Lambda sells: memory, from which cores follow. For its platform, the policies that plan for it, and `gnomon plan`.
-"""
+"""Quantities as Kubernetes and Go write them, read as seconds, bytes and cores; and counts in words."""
 
 from __future__ import annotations
 
 import re
+
+MEGABYTE = 2**20
 
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -73,9 +72,3 @@ def _at_most(bound: float, value: float, text: str) -> float:
         msg = f"{text[:100]!r} is more than {bound:g}"
         raise ValueError(msg)
     return value
-
-
-MEGABYTE = 2**20
-SMALLEST_MB, LARGEST_MB = 128, 10_240
-MB_PER_CORE = 1769
-"""One core; the largest size brings 5.79."""

@@ -11,6 +11,9 @@ A member of a *tensors* batch is `size` samples: the head names each input's dat
 bytes one input after the other. In results, a row's `code` is the member's own HTTP status: one bad member never fails another;
 its meta is the headers, `Name: value\nName: value`. Paths and queries are carried as they were sent, percent-encoded, and texts
 as Latin-1, so that no byte is lost and no line is broken.
+
+Results that no function computed, because the batch ended before the function did, are made by `error_result` and its kin: in an
+instance, in a function on Lambda, or on the way there.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
+
+from gnomon_core.errors import INTERNAL_HEADER, GnomonError
 
 MAGIC = b"GNM1"
 HEADER = struct.Struct("<4sBBHIIIQQd")
@@ -193,3 +198,36 @@ class FrameReader:
             del self._buffer[: self._need]
             self._need, self._sized = HEADER.size, False
         return frames
+
+
+class Refusal(Member):
+    """An answer that the platform gives in the function's place, on the way to it: the gateway marks it as its own errors.
+
+    It does not travel. What is read off the wire is a plain member: no instance is believed to speak for the platform.
+    """
+
+    __slots__ = ()
+
+
+def error_member(error: GnomonError) -> Refusal:
+    """An error as a member's answer, with its headers but for the gateway's own, which is added where the answer leaves."""
+    lines = [f"{name}: {value}" for name, value in error.headers().items() if name != INTERNAL_HEADER]
+    return Refusal(error.status, 1, "\n".join(lines).encode("latin-1"), error.body())
+
+
+def same_for_all(batch: Frame, member: Member, head: bytes = b"") -> Frame:
+    """The result of a batch whose members are all answered like this."""
+    return Frame(Kind.RESULT, batch.batch_id, batch.epoch, head=head, members=[member] * len(batch.members))
+
+
+def error_result(batch: Frame, error: GnomonError, head: bytes = b"") -> Frame:
+    """The result of a batch of which every member gets this error."""
+    return same_for_all(batch, error_member(error), head)
+
+
+def stale_result(batch: Frame, newest: int) -> Frame:
+    """409 `stale_epoch` for each member: none was run, as the gateway knows by the newest epoch, which the result bears."""
+    text = f"This batch is from epoch {batch.epoch}; the function's queue has moved on to {newest}."
+    result = error_result(batch, GnomonError(409, "stale_epoch", text, "Try again."))
+    result.epoch = newest
+    return result

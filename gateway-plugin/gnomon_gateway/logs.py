@@ -19,7 +19,7 @@ from typing import Protocol
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_core.log_lines import LogLine, LogQuery
+from gnomon_core.interfaces import LogLine, LogQuery
 
 MAX_LINES = 10_000
 MAX_BYTES = 1 << 20

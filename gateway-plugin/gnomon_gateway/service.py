@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.interfaces import Usage
 from gnomon_core.profiles import ModelProfile
+from gnomon_core.scaling import DecisionRecord
 from gnomon_gateway.functions.metrics import PairMetrics
 
 

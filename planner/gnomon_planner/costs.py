@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnomon_core.errors import bad_request
-from gnomon_core.prices import LAMBDA_ARM, LAMBDA_X86, MB_PER_GB, LambdaRates
+from gnomon_core.lambda_pricing import LAMBDA_ARM, LAMBDA_X86, MB_PER_GB, LambdaRates
 from gnomon_planner.counting import Array
 
 SECONDS_PER_HOUR = 3600.0

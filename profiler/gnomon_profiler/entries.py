@@ -15,8 +15,7 @@ from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.nearest_names import did_you_mean
-from gnomon_core.operators import ALLOWED_OPERATORS
-from gnomon_core.program import invalid_program, parse_program
+from gnomon_core.program import ALLOWED_OPERATORS, invalid_program, parse_program
 from gnomon_core.signature import ModelSignature
 from gnomon_profiler.layers_file import LAYERS, check_layers
 

@@ -23,8 +23,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from gnomon_core.operators import ALLOWED_OPERATORS
-from gnomon_core.program import Operation, Program, Weight, dump_program, schema_sha256
+from gnomon_core.program import ALLOWED_OPERATORS, Operation, Program, Weight, dump_program, schema_sha256
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_profiler.arguments import argument_of, is_batch, unsupported
 from gnomon_profiler.layers import dump_layers, find_layers
@@ -193,7 +192,7 @@ class _Writer:
         if refused:
             raise unsupported(
                 f"The model uses operators that a layer program cannot hold: {', '.join(sorted(refused))}.",
-                "A layer program holds the operators that gnomon_core.operators lists; custom, higher-order, random and "
+                "A layer program holds the operators that gnomon_core.program lists; custom, higher-order, random and "
                 "data-dependent ones can never be among them. Serve the model from a handler (docs/howto) or replace them.",
             )
 

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnomon_core.operators import ALLOWED_OPERATORS
-from gnomon_core.program import Argument, BatchSize, Constant, Operation, Program, Value, invalid_program
+from gnomon_core.program import ALLOWED_OPERATORS, Argument, BatchSize, Constant, Operation, Program, Value, invalid_program
 from gnomon_profiler.flow import Flow
 
 

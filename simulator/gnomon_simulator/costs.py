@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gnomon_core.fleet import Instance, InstanceKind
-from gnomon_core.prices import LAMBDA_X86
+from gnomon_core.lambda_pricing import LAMBDA_X86
 from gnomon_core.units import MEGABYTE
 from gnomon_simulator.profiles import Factor, Profile
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_autoscaler.windows import BIN_S
-from gnomon_core.dates import moment_s
+from gnomon_core.clock import moment_s
 from gnomon_core.errors import bad_request
 from gnomon_core.settings import Settings
 from gnomon_simulator.function_plan import FunctionPlan

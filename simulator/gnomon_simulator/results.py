@@ -28,9 +28,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gnomon_core.dates import moment_s
-from gnomon_core.decisions import DecisionRecord
-from gnomon_core.scaling import LoadCounters
+from gnomon_core.clock import moment_s
+from gnomon_core.scaling import DecisionRecord, LoadCounters
 from gnomon_core.settings import Settings
 from gnomon_gateway.queueing.request import Batch
 from gnomon_simulator.costs import Cost

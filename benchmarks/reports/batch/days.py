@@ -20,7 +20,7 @@ from benchmarks.reports.batch.replay import served
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import LARGEST_MB, Setting
 from benchmarks.reports.report import Results, Step
-from gnomon_core import prices
+from gnomon_core import lambda_pricing as prices
 from gnomon_planner.billing import PerCall
 from gnomon_planner.costs import LAMBDA, LambdaPrice
 from gnomon_planner.optimizer import Landscape

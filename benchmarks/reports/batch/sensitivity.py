@@ -17,7 +17,7 @@ from benchmarks.reports.batch import demand, services
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import LARGEST_MB, Setting
 from benchmarks.reports.report import Results, Step
-from gnomon_core import prices
+from gnomon_core import lambda_pricing as prices
 from gnomon_planner.costs import LAMBDA
 from gnomon_planner.replay import buffered
 

@@ -18,7 +18,7 @@ from gnomon_cli.commands.serve_options import lambda_options, read_lambda_option
 from gnomon_cli.model_folder import folder_options, model_folder, model_repository
 from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
-from gnomon_core.units import MB_PER_CORE
+from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_profiler.measuring.store import FOLDER as PROFILES
 from gnomon_profiler.places import share_profile
 

@@ -12,8 +12,7 @@ import click
 from gnomon_cli.command import Command
 from gnomon_cli.options import Duration, Target, gateway_options, namespace_option
 from gnomon_cli.output import print_line
-from gnomon_core.clock import utc_now_s
-from gnomon_core.dates import rfc3339
+from gnomon_core.clock import rfc3339, utc_now_s
 
 FORMATS = ("plain", "keyvalue", "json")
 

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.results import error_member
-from gnomon_core.wire import Member
+from gnomon_core.wire import Member, error_member
 
 TEXT = b"Content-Type: text/plain; charset=utf-8"
 JSON = b"Content-Type: application/json"

@@ -31,10 +31,9 @@ from typing import Any
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_envelope import BODY_VARIABLE, INLINE_BYTES, Call, Reply
+from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.launch import Launch
-from gnomon_core.results import stale_result
-from gnomon_core.units import MB_PER_CORE
-from gnomon_core.wire import MAX_FRAME_BYTES, Frame, Kind, WireError, decode, encode
+from gnomon_core.wire import MAX_FRAME_BYTES, Frame, Kind, WireError, decode, encode, stale_result
 from gnomon_runtime.application import Application
 from gnomon_runtime.applications import load
 

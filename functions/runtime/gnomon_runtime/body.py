@@ -32,9 +32,8 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.launch import Launch
 from gnomon_core.pairs import SHADOWS, pair_to_json
 from gnomon_core.program import invalid_program
-from gnomon_core.results import error_member, error_result
 from gnomon_core.signature import TensorSpec
-from gnomon_core.wire import Frame, Kind, Member
+from gnomon_core.wire import Frame, Kind, Member, error_member, error_result
 from gnomon_runtime.answers import JSON
 from gnomon_runtime.application import Beside
 from gnomon_runtime.engine import LoadedProgram, load_program

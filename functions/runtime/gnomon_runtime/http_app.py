@@ -34,8 +34,7 @@ from werkzeug.exceptions import HTTPException
 
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.results import error_result, stale_result
-from gnomon_core.wire import Frame, Kind, Member, WireError, decode, encode
+from gnomon_core.wire import Frame, Kind, Member, WireError, decode, encode, error_result, stale_result
 from gnomon_runtime.application import Application, ForBodies
 from gnomon_runtime.applications import launch_from, load
 from gnomon_runtime.coordinated import Coordinated, say, socket_from

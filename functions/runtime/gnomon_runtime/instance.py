@@ -33,8 +33,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gnomon_core.results import same_for_all, stale_result
-from gnomon_core.wire import HEADER, Frame, Kind, Member, WireError, decode, encode_parts, frame_bytes
+from gnomon_core.wire import HEADER, Frame, Kind, Member, WireError, decode, encode_parts, frame_bytes, same_for_all, stale_result
 from gnomon_runtime.application import Application, Beside
 
 FIRST_BUFFER_BYTES = 256 * 1024

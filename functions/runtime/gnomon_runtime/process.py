@@ -28,9 +28,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from gnomon_core.launch import HANDLER_CONCURRENCY, Launch
-from gnomon_core.results import same_for_all
 from gnomon_core.units import parse_duration_s
-from gnomon_core.wire import Frame, Kind, Member
+from gnomon_core.wire import Frame, Kind, Member, same_for_all
 
 READ_BYTES = 64 * 1024
 DEFAULT_DESTINATION = "https://google.com"

@@ -8,10 +8,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gnomon_core.dates import rfc3339
-from gnomon_core.decisions import DecisionRecord
+from gnomon_core.clock import rfc3339
 from gnomon_core.errors import bad_request
-from gnomon_core.scaling import action_to_json
+from gnomon_core.scaling import DecisionRecord, action_to_json
 from gnomon_gateway.api.control import Control, Handlers, unknown_function
 from gnomon_gateway.api.documents import key_in_path
 

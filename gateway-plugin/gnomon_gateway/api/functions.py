@@ -30,13 +30,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from gnomon_core.dates import rfc3339
-from gnomon_core.decisions import DecisionRecord
+from gnomon_core.clock import rfc3339
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.fleet import Instance, InstanceKind
 from gnomon_core.functions import PROBLEM, FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import Usage
 from gnomon_core.profiles import ModelProfile
+from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import refuse_misspelt
 from gnomon_gateway.api.control import Control, Handlers, unknown_function
 from gnomon_gateway.api.documents import flag_in_query, key_in_path, namespace_in_query, read_object, text_field

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gnomon_core.decisions import DecisionRecord
 from gnomon_core.interfaces import FunctionStore, Platform
 from gnomon_core.profiles import ModelProfile
+from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.functions.profiles import Corrections, ProfiledLatency

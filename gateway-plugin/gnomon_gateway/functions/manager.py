@@ -14,12 +14,12 @@ from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from gnomon_core.background import Background
-from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.interfaces import Explains, Restartable, StoredFunction
 from gnomon_core.policy_registry import described
+from gnomon_core.scaling import DecisionRecord
 from gnomon_gateway.api.control import unknown_function
 from gnomon_gateway.functions.context import Surroundings
 from gnomon_gateway.functions.deployments import Deployed, Unserved

@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME
-from gnomon_core.results import Refusal
-from gnomon_core.wire import Member
+from gnomon_core.wire import Member, Refusal
 
 HOP_BY_HOP = frozenset(
     {

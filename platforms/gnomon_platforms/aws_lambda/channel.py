@@ -31,9 +31,8 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import PlatformListener
-from gnomon_core.results import error_result
 from gnomon_core.units import MEGABYTE
-from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode
+from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode, error_result
 from gnomon_platforms.aws_lambda.hand_over import HandOver, Places
 from gnomon_platforms.aws_lambda.invoking import Fate, Invoker, Outcome, Target
 from gnomon_platforms.aws_lambda.recipes import Recipe

@@ -26,10 +26,11 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.interfaces import Capabilities, InstanceRequest, ModelRepository, PlatformListener, Usage
+from gnomon_core.lambda_pricing import LARGEST_MB, MB_PER_CORE
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
-from gnomon_core.units import LARGEST_MB, MB_PER_CORE, MEGABYTE
+from gnomon_core.units import MEGABYTE
 from gnomon_platforms.aws_lambda.accounts import Accounts, Spent
 from gnomon_platforms.aws_lambda.channel import LambdaChannel, Slot, Surroundings
 from gnomon_platforms.aws_lambda.clients import Clients

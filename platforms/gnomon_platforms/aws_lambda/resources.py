@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.functions import FunctionSpec
-from gnomon_core.prices import LAMBDA_X86, MB_PER_GB
-from gnomon_core.units import LARGEST_MB, MB_PER_CORE, MEGABYTE, SMALLEST_MB
+from gnomon_core.lambda_pricing import LAMBDA_X86, LARGEST_MB, MB_PER_CORE, MB_PER_GB, SMALLEST_MB
+from gnomon_core.units import MEGABYTE
 
 FREE_STORAGE_MB = 512
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gnomon_core.clock import utc_now_s
-from gnomon_core.dates import rfc3339
+from gnomon_core.clock import rfc3339, utc_now_s
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.kubernetes.client import Document
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, EVENTS

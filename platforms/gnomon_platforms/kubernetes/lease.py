@@ -47,8 +47,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon_core.clock import Clock, utc_now_s
-from gnomon_core.dates import rfc3339
+from gnomon_core.clock import Clock, rfc3339, utc_now_s
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_platforms.kubernetes.client import Document, Fence, Refused, Unreachable
 from gnomon_platforms.kubernetes.resources import LEASES

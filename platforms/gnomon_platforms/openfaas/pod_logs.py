@@ -13,10 +13,10 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
-from gnomon_core.dates import rfc3339, seconds_of
+from gnomon_core.clock import rfc3339, seconds_of
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_core.log_lines import LogLine, LogQuery
+from gnomon_core.interfaces import LogLine, LogQuery
 from gnomon_platforms.kubernetes.client import Api, Refused, Stream, Unreachable, told
 from gnomon_platforms.kubernetes.informer import Change, Informer
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
-from gnomon_core.dates import seconds_of
+from gnomon_core.clock import seconds_of
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.settings import PREFIX

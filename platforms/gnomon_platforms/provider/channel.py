@@ -41,8 +41,18 @@ from gnomon_core.errors import INTERNAL_HEADER, GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.interfaces import PlatformListener
-from gnomon_core.results import Refusal, error_member, same_for_all, stale_result
-from gnomon_core.wire import Frame, FrameReader, Kind, Member, WireError, encode
+from gnomon_core.wire import (
+    Frame,
+    FrameReader,
+    Kind,
+    Member,
+    Refusal,
+    WireError,
+    encode,
+    error_member,
+    same_for_all,
+    stale_result,
+)
 from gnomon_platforms.common import RemoteLife, joined
 
 if TYPE_CHECKING:

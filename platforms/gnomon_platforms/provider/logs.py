@@ -6,10 +6,10 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from gnomon_core.dates import moment_s, rfc3339
+from gnomon_core.clock import moment_s, rfc3339
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_core.log_lines import LogLine, LogQuery
+from gnomon_core.interfaces import LogLine, LogQuery
 from gnomon_platforms.provider.api import ProviderApi, refusal, unreachable
 
 if TYPE_CHECKING:

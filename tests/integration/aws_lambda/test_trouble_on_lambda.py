@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_core import results
+from gnomon_core import wire as results
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import InstanceRequest

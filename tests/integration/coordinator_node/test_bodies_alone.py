@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_core.log_lines import LogQuery
+from gnomon_core.interfaces import LogQuery
 from gnomon_gateway.functions.validation import REASON, TEXT
 from gnomon_platforms.kubernetes.client import Api
 from tests.integration.coordinator_node.test_leaders_change import Held

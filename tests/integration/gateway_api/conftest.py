@@ -17,13 +17,12 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gnomon_core.clock import WallClock, utc_now_s
-from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import conflict
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.interfaces import Usage
 from gnomon_core.pairs import Pair
-from gnomon_core.scaling import CreateBody
+from gnomon_core.scaling import CreateBody, DecisionRecord
 from gnomon_gateway.api.application import control_application
 from gnomon_gateway.api.control import Control, unknown_function
 from gnomon_gateway.api.guard import Guard

@@ -11,7 +11,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_core.log_lines import LogLine, LogQuery
+from gnomon_core.interfaces import LogLine, LogQuery
 from gnomon_platforms.kubernetes.informer import Change
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
 from gnomon_platforms.openfaas.pod_logs import MAX_BYTES, PodLogs

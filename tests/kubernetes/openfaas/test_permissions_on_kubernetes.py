@@ -22,8 +22,7 @@ from deploy.test_cluster.clusters import Cluster, reached, until
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_core.interfaces import StoredFunction
-from gnomon_core.log_lines import LogQuery
+from gnomon_core.interfaces import LogQuery, StoredFunction
 from gnomon_core.ownership import OwnershipMap, Replica
 from gnomon_platforms.kubernetes.client import Api, connect
 from gnomon_platforms.kubernetes.lease import Leader, Tenure

@@ -264,7 +264,7 @@ def test_its_state_survives_json_and_a_stranger_is_dropped() -> None:
 
 
 def test_decisions_are_told_as_json() -> None:
-    from gnomon_core.decisions import DecisionRecord  # noqa: PLC0415
+    from gnomon_core.scaling import DecisionRecord  # noqa: PLC0415
 
     line = timeline()
     line.rps = 16.0

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.operators import ALLOWED_OPERATORS
-from gnomon_core.program import Constant, Program
+from gnomon_core.program import ALLOWED_OPERATORS, Constant, Program
 from gnomon_runtime.engine import Executor, Limits
 from gnomon_runtime.engine.sizes import RULES
 

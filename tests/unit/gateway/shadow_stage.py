@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
@@ -17,6 +16,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import (
     CreateBody,
     CreateShadow,
+    DecisionRecord,
 )
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature

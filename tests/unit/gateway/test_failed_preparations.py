@@ -12,7 +12,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
-from gnomon_core.log_lines import LogQuery
+from gnomon_core.interfaces import LogQuery
 from gnomon_core.scaling import CreateBody
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.context import Surroundings

@@ -11,10 +11,9 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
-from gnomon_core.results import error_result
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
-from gnomon_core.wire import Frame, decode, encode
+from gnomon_core.wire import Frame, decode, encode, error_result
 from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation
 from gnomon_gateway.asynchronous.retries import DEFAULT_RULE
 from gnomon_gateway.dispatch.latency import LearnedLatency

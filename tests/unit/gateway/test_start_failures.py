@@ -13,8 +13,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, read_deployment
-from gnomon_core.interfaces import InstanceRequest
-from gnomon_core.log_lines import LogQuery
+from gnomon_core.interfaces import InstanceRequest, LogQuery
 from gnomon_core.scaling import CreateBody
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency

@@ -11,8 +11,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_core.interfaces import StoredFunction
-from gnomon_core.log_lines import LogQuery
+from gnomon_core.interfaces import LogQuery, StoredFunction
 from gnomon_core.profiles import ModelProfile
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.context import Surroundings

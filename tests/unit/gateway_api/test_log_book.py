@@ -8,7 +8,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_core.log_lines import LogQuery
+from gnomon_core.interfaces import LogQuery
 from gnomon_gateway import logs
 from gnomon_gateway.logs import LogBook
 

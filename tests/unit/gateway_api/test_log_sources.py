@@ -9,7 +9,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_core.log_lines import LogLine, LogQuery
+from gnomon_core.interfaces import LogLine, LogQuery
 from gnomon_gateway.logs import LogBook, Logs
 
 KEY = FunctionKey("fn")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gnomon_core.dates import rfc3339
+from gnomon_core.clock import rfc3339
 from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
 from gnomon_platforms.knative.autoscaler.objects import PaFacts, RevisionPod, ScaleTarget, SksFacts, pa_facts, sks_facts
 from gnomon_platforms.knative.autoscaler.planning import PROXY, Demand, Plan, Route, Seen, plan

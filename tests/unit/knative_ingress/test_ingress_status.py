@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gnomon_core.dates import moment_s
+from gnomon_core.clock import moment_s
 from gnomon_platforms.knative.ingress.status import FALSE, UNKNOWN, Addresses, Verdict, ready, status
 
 ADDRESSES = Addresses("public.ns.svc.cluster.local", "private.ns.svc.cluster.local")

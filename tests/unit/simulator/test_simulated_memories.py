@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.prices import LAMBDA_X86
+from gnomon_core.lambda_pricing import LAMBDA_X86
 from gnomon_core.scaling import CreateBody, DestroyBody, Resize
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.function_plan import FunctionPlan

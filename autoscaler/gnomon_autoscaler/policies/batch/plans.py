@@ -29,7 +29,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.units import MB_PER_CORE, MEGABYTE
+from gnomon_core.lambda_pricing import MB_PER_CORE
+from gnomon_core.units import MEGABYTE
 from gnomon_planner.billing import Billing, Held, PerCall
 from gnomon_planner.buffer import Buffer, BufferPlan
 from gnomon_planner.changes import Change, ChangeRule, Evidence, Reference, watched

@@ -28,9 +28,10 @@ from dataclasses import replace
 
 from gnomon_autoscaler.replica_policy import Room, cost_of_ending, creations, towards
 from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.lambda_pricing import LARGEST_MB, MB_PER_CORE
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.scaling import Action, CreateBody, DestroyBody, Observation, Resize
-from gnomon_core.units import LARGEST_MB, MB_PER_CORE, MEGABYTE
+from gnomon_core.units import MEGABYTE
 
 MOST_MEMORIES = 12
 """A plan on Lambda is priced without being settled, so that twice as many sizes can be looked at as there are of cores."""

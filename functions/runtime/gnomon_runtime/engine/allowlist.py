@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from gnomon_core.operators import ALLOWED_OPERATORS
 from gnomon_core.program import (
+    ALLOWED_OPERATORS,
     Argument,
     BatchSize,
     Constant,

@@ -20,8 +20,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from gnomon_core.operators import ALLOWED_OPERATORS
-from gnomon_core.program import MAX_LIST, invalid_program
+from gnomon_core.program import ALLOWED_OPERATORS, MAX_LIST, invalid_program
 
 
 def tensors_in(arguments: Iterable[Any]) -> list[Tensor]:

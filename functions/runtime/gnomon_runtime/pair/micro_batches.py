@@ -22,9 +22,8 @@ import torch
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.launch import Launch
-from gnomon_core.results import error_result
 from gnomon_core.shared_memory import hand_over_bytes
-from gnomon_core.wire import Frame
+from gnomon_core.wire import Frame, error_result
 from gnomon_runtime.engine.torch_support import keep_freed_memory
 from gnomon_runtime.pair.headers import Kind as Say
 from gnomon_runtime.pair.headers import Message, NonsenseError

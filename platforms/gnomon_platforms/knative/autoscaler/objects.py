@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gnomon_core.dates import seconds_of
+from gnomon_core.clock import seconds_of
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import PREFIX, Settings
 from gnomon_platforms.knative.resources import CLASS_ANNOTATION, QUEUE_CONTAINER, REVISION_LABEL

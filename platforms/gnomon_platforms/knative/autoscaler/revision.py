@@ -52,7 +52,6 @@ from typing import Any, Protocol
 
 from gnomon_core.actuation import Actuator, carry_out_async
 from gnomon_core.clock import Clock
-from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.functions import FunctionKey
@@ -63,6 +62,7 @@ from gnomon_core.scaling import (
     ChangeShadow,
     CreateBody,
     CreateShadow,
+    DecisionRecord,
     DestroyBody,
     DestroyShadow,
     FunctionLoad,

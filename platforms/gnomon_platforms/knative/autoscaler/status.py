@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gnomon_core.addresses import http_url
-from gnomon_core.dates import rfc3339
+from gnomon_core.clock import rfc3339
 from gnomon_platforms.knative.autoscaler.configuration import CSI_FEATURE
 from gnomon_platforms.knative.autoscaler.objects import NOT_OWNED, Condition, PaFacts, SksFacts, conditions
 from gnomon_platforms.knative.buffer_status import BufferStatus, buffer_of, told_with

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon_core.dates import rfc3339
+from gnomon_core.clock import rfc3339
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 NETWORK, BALANCER, READY = "NetworkConfigured", "LoadBalancerReady", "Ready"

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon_core.dates import seconds_of
+from gnomon_core.clock import seconds_of
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_platforms.kubernetes.objects.names import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon_core.dates import seconds_of
+from gnomon_core.clock import seconds_of
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.kubernetes.objects.names import (

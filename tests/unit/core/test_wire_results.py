@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.results import Refusal, error_member, error_result, same_for_all, stale_result
-from gnomon_core.wire import Frame, Kind, Member, decode, encode
+from gnomon_core.wire import Frame, Kind, Member, Refusal, decode, encode, error_member, error_result, same_for_all, stale_result
 
 ERRORS = st.builds(
     GnomonError,

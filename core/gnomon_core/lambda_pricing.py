@@ -1,4 +1,7 @@
-"""What AWS asks for Lambda: the one table that the planner chooses by and that the platform's accounts add up by. US dollars."""
+"""What AWS Lambda sells, and for how much: memory sizes, the cores that come with them, and prices in US dollars.
+
+One table for the platform and its accounts, for the policies and `gnomon plan` that choose by it, and for the simulator's costs.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ import math
 from dataclasses import dataclass
 
 MB_PER_GB = 1024
+SMALLEST_MB, LARGEST_MB = 128, 10_240
+"""Memory sizes that a function may have."""
+MB_PER_CORE = 1769
+"""Memory that brings one core; the largest size brings 5.79."""
 
 
 @dataclass(frozen=True, slots=True)

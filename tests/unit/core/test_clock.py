@@ -1,16 +1,36 @@
-"""Moments as others write them, and as we do."""
+"""The wall clock's sleep never ends early, and moments of the calendar as others write them and as Gnomon does."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_core.clock import utc_now_s
-from gnomon_core.dates import EARLIEST_S, LATEST_S, moment_s, rfc3339, seconds_of
+from gnomon_core.clock import EARLIEST_S, LATEST_S, WallClock, moment_s, rfc3339, seconds_of, utc_now_s
+
+SLEEPS_S = (0.0, -1.0, 0.0001, 0.0004, 0.0006, 0.0012, 0.0014, 0.0024, 0.0034)
+"""uvloop's timers count whole milliseconds and round: 1.4 ms would end after 1."""
+
+
+async def earliest_s() -> float:
+    clock, late_s = WallClock(), []
+    for duration_s in SLEEPS_S * 3:
+        begin_s = time.monotonic()
+        await clock.sleep(duration_s)
+        late_s.append(time.monotonic() - begin_s - duration_s)
+    return min(late_s)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_sleeper_does_not_wake_early(loop: type[asyncio.AbstractEventLoop]) -> None:
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(earliest_s()) >= 0.0
+
 
 NOON_S = 1716638400.0
 
