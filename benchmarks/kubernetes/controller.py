@@ -29,8 +29,6 @@ import uvloop
 
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN
-from gnomon_cli.process import calm_collector
-from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import WallClock, utc_now_s
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
@@ -48,6 +46,8 @@ from gnomon_platforms.kubernetes.informer import Informer, Source
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
+from gnomon_server.process import calm_collector
+from gnomon_server.scaling import ScalingAdapter
 
 NAMESPACE = "openfaas-fn"
 TARGET, QUEUED = 10, 15

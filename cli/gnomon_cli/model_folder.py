@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from gnomon_cli.command import option_group
-from gnomon_cli.state import FETCHED, state_folder
 from gnomon_core.interfaces import ModelRepository
 from gnomon_profiler.measuring.store import ProfileStore
 from gnomon_profiler.places import S3_SCHEME, open_repository
+from gnomon_server.options import FETCHED, state_folder
 
 folder_options = option_group(
     click.option(

@@ -16,21 +16,19 @@ from typing import Any
 
 from gnomon_cli.client import Gateway
 from gnomon_cli.commands.deploy import send
-from gnomon_cli.commands.serve_options import ServeOptions
-from gnomon_cli.composition import Gnomon
 from gnomon_cli.credentials import Credentials
 from gnomon_cli.deployment import Overrides, from_stack
 from gnomon_cli.errors import CommandFailed
-from gnomon_cli.preflight import check_room
-from gnomon_cli.serve import serve
 from gnomon_cli.stack import Stack, StackFunction, load_stack
-from gnomon_cli.state import FETCHED
 from gnomon_core.interfaces import ModelRepository
 from gnomon_core.packaging import how_to_install
 from gnomon_core.settings import PREFIX
 from gnomon_profiler.add import ensure_model
 from gnomon_profiler.names import in_catalog
 from gnomon_profiler.places import open_repository
+from gnomon_server.composition import Gnomon, serve
+from gnomon_server.options import FETCHED, ServeOptions
+from gnomon_server.process import check_room
 
 MODEL = f"{PREFIX}model"
 READY_LIMIT_S = 60.0

@@ -11,7 +11,7 @@ from gnomon_cli.command import Command
 from gnomon_cli.errors import EXIT_FAILURE, WrongCommand
 from gnomon_cli.options import json_option
 from gnomon_cli.output import print_json
-from gnomon_cli.state import state_folder
+from gnomon_server.options import state_folder
 
 
 @click.command(

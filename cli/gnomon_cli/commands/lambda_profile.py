@@ -75,9 +75,9 @@ def lambda_profile(
     The function that it deploys is removed when it ends.
     """
     chosen = grid_of(memory, batches) if grid else tuple(product(sorted(set(memory)), sorted(set(batches))))
-    from gnomon_cli.platforms import require_boto3  # noqa: PLC0415 - a platform takes a while to import
+    from gnomon_server.platforms import require  # noqa: PLC0415 - a platform takes a while to import
 
-    require_boto3()
+    require("lambda")
     from gnomon_cli.lambda_profile import Profiling  # noqa: PLC0415 - as above
     from gnomon_platforms.aws_lambda.clients import Clients  # noqa: PLC0415 - as above
     from gnomon_platforms.aws_lambda.profiles import path_of  # noqa: PLC0415 - as above

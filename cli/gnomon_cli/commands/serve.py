@@ -1,4 +1,4 @@
-"""`gnomon serve`: the whole platform on this machine. What it starts is wired together in `gnomon_cli.serve`."""
+"""`gnomon serve`: the whole platform on this machine. What it starts is wired together in `gnomon_server.composition`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from gnomon_cli.command import Command, option_group
 from gnomon_cli.commands.serve_options import (
     CLUSTER_OPTIONS,
     KNATIVE_OPTIONS,
-    ServeOptions,
     adoption_options,
     cluster_options,
     keeping_options,
@@ -26,8 +25,8 @@ from gnomon_cli.commands.serve_options import (
     read_provider_options,
     serving_options,
 )
-from gnomon_cli.state import state_folder
 from gnomon_core.errors import bad_request
+from gnomon_server.options import ServeOptions, state_folder
 
 serve_options = option_group(
     listening_options,
@@ -61,7 +60,7 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
     of_provider = {name: options.pop(name) for name in list(options) if name.startswith("provider_")}
     provider = read_provider_options(**of_provider) if platform == "provider" else None
     models = models or str(folder / "models")
-    return ServeOptions(state=folder, models=models, aws=aws, cluster=cluster, provider=provider, **options)
+    return ServeOptions(state=folder, models=models, platform=platform, aws=aws, cluster=cluster, provider=provider, **options)
 
 
 @click.command(
@@ -83,15 +82,15 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
 def serve(**options: Any) -> None:
     """Serve functions until Ctrl-C: gateway, autoscaler and instances, on this machine unless --platform says where else."""
     if options["platform"] == "knative" and options["gateway"]:
-        from gnomon_cli.knative_gateway import serve_knative_gateway  # noqa: PLC0415 - as below
+        from gnomon_server.knative_gateway import serve_knative_gateway  # noqa: PLC0415 - as below
 
         serve_knative_gateway(knative_gateway_options(options), verbose=options["verbose"])
         return
     if options["platform"] == "knative":
-        from gnomon_cli.knative import serve_knative  # noqa: PLC0415 - as below, and the Kubernetes client
+        from gnomon_server.knative_autoscaler import serve_knative  # noqa: PLC0415 - as below, and the Kubernetes client
 
         serve_knative(knative_options(options), verbose=options["verbose"])
         return
-    from gnomon_cli.serve import serve as run  # noqa: PLC0415 - the gateway's libraries take a second to import
+    from gnomon_server.composition import serve as run  # noqa: PLC0415 - the gateway's libraries take a second to import
 
     run(read_options(**options))

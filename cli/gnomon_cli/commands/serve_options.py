@@ -14,7 +14,7 @@ What `gnomon serve` is told: plain values, so that the command line is read with
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,86 +22,19 @@ import click
 
 from gnomon_cli.command import option_group
 from gnomon_cli.options import Bytes, Host, policy_option
-from gnomon_cli.state import FETCHED
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_core.profiles import Network
 from gnomon_platforms.aws_lambda.resources import DEFAULT_CONCURRENCY, MAX_CONCURRENCY, LambdaOptions
 from gnomon_platforms.provider.options import DEFAULT_IN_FLIGHT, ProviderOptions
+from gnomon_server.options import ClusterOptions
+from gnomon_server.platforms import PLATFORMS
 
 if TYPE_CHECKING:
-    from gnomon_cli.knative import KnativeOptions
-    from gnomon_cli.knative_gateway import KnativeGatewayOptions
     from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
     from gnomon_platforms.nodes.models import ServedModels
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterOptions:
-    """A Kubernetes cluster that functions run on.
-
-    `kubeconfig` None takes KUBECONFIG, the cluster that we run in, or ~/.kube/config. With `cluster_wide`, functions may be in
-    every namespace that is marked `openfaas: "1"`, else in openfaas-fn alone. `advertise` is where other gateways reach this
-    one, empty for the address that it listens on. With `coordinator_token`, the file of the secret that nodes' coordinators know
-    us by, functions that name a model may have Shadows; `models_claim` is the volume that their pods find models in. With
-    `peer_secret`, the file of the secret that gateways have in common, they share the functions if it is there, and reach each
-    other at `inside_port`. `network` is what lies between nodes: with it a Body whose own node is full may have its Shadow on
-    another. `image_pull_policy`, `pull_secrets` and `runtime_class` are Kubernetes', for all functions' pods.
-    """
-
-    kubeconfig: Path | None = None
-    cluster_wide: bool = False
-    advertise: str = ""
-    coordinator_token: Path | None = None
-    models_claim: str | None = None
-    peer_secret: Path | None = None
-    inside_port: int = 8082
-    network: Network | None = None
-    image_pull_policy: str = "IfNotPresent"
-    pull_secrets: tuple[str, ...] = ()
-    runtime_class: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """The options of `gnomon serve`.
-
-    `state` holds what must outlive a restart. `models` is the model repository, a folder or s3://BUCKET/PREFIX. `cores` bounds
-    the node, None for all of the machine's. `pool` is how many empty containers are kept from which Shadows are made,
-    `reserved_cores` what is held back for Shadows. `images` is a further table of images and their runtimes. `secrets` is the
-    folder of `basic-auth-user` and `basic-auth-password`, None for one in the state folder. `policies` are the third-party
-    policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may be sent to. `max_body_bytes` bounds
-    the body of a request to a function.
-
-    With `aws`, functions run on AWS Lambda and not here, with `cluster` on Kubernetes, with `provider` wherever that one runs
-    them; what concerns the node has no meaning then. `behind` says that OpenFaaS's own gateway stands in front.
-    """
-
-    host: str
-    port: int
-    state: Path
-    models: str
-    cores: int | None
-    pool: int
-    reserved_cores: float
-    images: Path | None
-    basic_auth: bool
-    secrets: Path | None
-    namespaces: tuple[str, ...]
-    policies: tuple[str, ...]
-    callback_hosts: tuple[str, ...]
-    allowed_hosts: tuple[str, ...]
-    max_body_bytes: int
-    verbose: bool
-    aws: LambdaOptions | None = None
-    cluster: ClusterOptions | None = None
-    provider: ProviderOptions | None = None
-    behind: bool = False
-
-    @property
-    def model_folder(self) -> Path:
-        """The repository's folder; that of what was fetched from it, profiles as well, where it is elsewhere."""
-        return self.state / FETCHED if "://" in self.models else Path(self.models)
+    from gnomon_server.knative_autoscaler import KnativeOptions
+    from gnomon_server.knative_gateway import KnativeGatewayOptions
 
 
 NETWORK_OPTIONS = ("network_gbps", "network_rtt_ms")
@@ -240,8 +173,8 @@ def knative_options(options: dict[str, Any]) -> KnativeOptions:
         GnomonError: 400 for several namespaces: it looks after all, or after one; for coordinators without models; `bad_network`.
 
     """
-    from gnomon_cli.knative import KnativeOptions, within  # noqa: PLC0415 - only who scales Knative imports it
     from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions  # noqa: PLC0415 - as above
+    from gnomon_server.knative_autoscaler import KnativeOptions, within  # noqa: PLC0415 - only who scales Knative imports it
 
     scaled = AutoscalerOptions(models=_models(options))
     made = KnativeOptions(**{name: options[name] for name in COMMON}, scaled=scaled)
@@ -256,7 +189,7 @@ def knative_gateway_options(options: dict[str, Any]) -> KnativeGatewayOptions:
         GnomonError: 400 for several namespaces; `bad_network`.
 
     """
-    from gnomon_cli.knative_gateway import KnativeGatewayOptions  # noqa: PLC0415 - as above
+    from gnomon_server.knative_gateway import KnativeGatewayOptions  # noqa: PLC0415 - as above
 
     told = {name: options[name] for name in COMMON}
     models = _served(options)
@@ -266,7 +199,7 @@ def knative_gateway_options(options: dict[str, Any]) -> KnativeGatewayOptions:
 def _served(options: dict[str, Any]) -> ServedModels | None:
     """The models that Revisions may name, what was measured of them and what lies between nodes; None where nobody said so."""
     from gnomon_cli.model_folder import model_folder, model_repository  # noqa: PLC0415 - as above
-    from gnomon_cli.on_kubernetes import served_models  # noqa: PLC0415 - as above
+    from gnomon_server.kubernetes import served_models  # noqa: PLC0415 - as above
 
     network = declared_network(options["network_gbps"], options["network_rtt_ms"])
     where = options["models"], options["state"]
@@ -275,8 +208,8 @@ def _served(options: dict[str, Any]) -> ServedModels | None:
 
 def _models(options: dict[str, Any]) -> ModelOptions | None:
     """These, and how nodes' coordinators are spoken to of Shadows."""
-    from gnomon_cli.on_kubernetes import node_options  # noqa: PLC0415 - as above
     from gnomon_platforms.knative.autoscaler.shadows import ModelOptions  # noqa: PLC0415 - as above
+    from gnomon_server.kubernetes import node_options  # noqa: PLC0415 - as above
 
     served, token = _served(options), options["coordinator_token"]
     if served is None and token is not None:
@@ -368,7 +301,7 @@ machine_options = option_group(
 serving_options = option_group(
     click.option(
         "--platform",
-        type=click.Choice(("local", "lambda", "openfaas", "provider", "knative")),
+        type=click.Choice((*PLATFORMS, "knative")),
         default="local",
         help="Where functions run: processes of this machine, AWS Lambda, a cluster's pods, or where a foreign provider "
         "of OpenFaaS runs them; or knative, to scale services of the class gnomon there. Default local.",

@@ -26,7 +26,7 @@ from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
 from gnomon_cli.output import note
 from gnomon_cli.stack import Stack, StackFunction
-from gnomon_cli.state import payload_secret_file, state_folder
+from gnomon_server.options import payload_secret_file, state_folder
 
 
 @click.command(

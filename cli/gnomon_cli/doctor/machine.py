@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gnomon_cli.doctor.findings import Level, Look
-from gnomon_cli.preflight import check_room, memory_is_short
 from gnomon_core.packaging import how_to_install, jemalloc
 from gnomon_platforms.local.cgroups import MemoryGroups
+from gnomon_server.process import check_room, memory_is_short
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 COLLAPSE_SINCE = (6, 1)

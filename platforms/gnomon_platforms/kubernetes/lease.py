@@ -45,11 +45,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from gnomon_core.clock import Clock, rfc3339, utc_now_s
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_platforms.kubernetes.client import Document, Fence, Refused, Unreachable
+from gnomon_platforms.kubernetes.client import Api, Document, Fence, Refused, Unreachable
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Create, Replace, Target, Write, Writer
 
@@ -396,6 +397,56 @@ class Leader:
             "metadata": {**metadata, "annotations": annotations},
             "spec": spec,
         }
+
+
+class Candidacy:
+    """A process that stands for a Lease: its tenure, the watchdog over it, and the task that takes and renews the Lease.
+
+    `tenure.check` is the fence of everything that only the leader may write.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        lease: Target,
+        clock: Clock,
+        chance: Random,
+        *,
+        counts_from: Callable[[], int] = lambda: 0,
+        tenure: Tenure | None = None,
+    ) -> None:
+        self.tenure = tenure or Tenure()
+        self.writer = Writer(api, clock, chance)
+        self.leader = Leader(self.writer, lease, identity_of_process(), self.tenure, clock, counts_from=counts_from)
+        self._watchdog = Watchdog(self.tenure)
+        self._renewing: asyncio.Task[None] | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process may write."""
+        return self.tenure.leading
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of our term, at least 1."""
+        return max(1, self.tenure.epoch)
+
+    async def start(self, address: str = "") -> None:
+        """Stand for the Lease. When this returns, the first attempt has been made; `address` is where others reach us."""
+        self.leader.address = address
+        self._watchdog.start()
+        await self.leader.attempt()
+        self._renewing = asyncio.create_task(self.leader.run())
+
+    async def stop(self) -> None:
+        """Release the Lease. Nothing of ours is being written any more."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._renewing
+            await self.leader.release()
+        self._watchdog.stop()
+        self.writer.close()
 
 
 def _now() -> str:

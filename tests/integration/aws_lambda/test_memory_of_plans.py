@@ -16,7 +16,6 @@ import torch
 
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN
-from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
@@ -38,6 +37,7 @@ from gnomon_platforms.aws_lambda.testing.account import IMAGE, Account
 from gnomon_platforms.testing import NothingBuilt
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
+from gnomon_server.scaling import ScalingAdapter
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 

@@ -14,7 +14,6 @@ import pytest
 
 from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_cli.commands.serve_options import knative_options
-from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import read_deployment
@@ -33,6 +32,7 @@ from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_profiler.repository import DirectoryRepository
+from gnomon_server.scaling import ScalingAdapter
 from tests.integration.coordinator_node.node import put_model
 from tests.integration.coordinator_node.test_leaders_change import Held
 from tests.integration.kubernetes_platform.scripted import serving

@@ -14,12 +14,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gnomon_cli.knative_gateway import KnativeGateway, KnativeGatewayOptions
 from gnomon_core.functions import FunctionKey
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_platforms.knative.autoscaler.metrics import FIGURE, SECONDS, learned
 from gnomon_platforms.knative.buffer_status import ANNOTATION, BufferStatus, told_with
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
+from gnomon_server.knative_gateway import KnativeGateway, KnativeGatewayOptions
 from tests.integration.kubernetes_platform.scripted import CLOSE, Answer, Asked, Script, event, serving
 from tests.waiting import until
 

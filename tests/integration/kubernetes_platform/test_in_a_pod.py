@@ -113,7 +113,7 @@ def test_elsewhere_a_kubeconfig_says_where_the_server_is(pod: Pod, monkeypatch: 
 CONNECTED = """
 import sys
 from pathlib import Path
-import gnomon_cli.knative
+import gnomon_server.knative_autoscaler
 from gnomon_platforms.kubernetes import client as api
 api.SERVICE_ACCOUNT = Path(sys.argv[1])
 api.connect().call("GET", "/version")

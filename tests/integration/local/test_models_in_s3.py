@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gnomon_cli.fetching import ModelFetcher
 from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_profiler.s3 import S3Repository
+from gnomon_server.machine import ModelFetcher
 from tests.contracts.small_models import two_blocks
 from tests.integration.local.pairs_running import Running, begun
 

@@ -14,8 +14,6 @@ import pytest
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.executor import at_once
 from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
-from gnomon_cli.replicas import Replicas
-from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import Capabilities
@@ -24,6 +22,8 @@ from gnomon_gateway.api.guard import Guard
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.http.origin import host_rule
 from gnomon_gateway.replicas.assignment import Place
+from gnomon_server.replicas import Replicas
+from gnomon_server.scaling import ScalingAdapter
 from tests.integration.gateway.conftest import not_here
 from tests.integration.ownership.conftest import SECRET
 from tests.ownership_boards import MemoryBoard
@@ -32,7 +32,7 @@ from tests.unit.gateway.shadow_stage import NAME
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from gnomon_cli.on_kubernetes import OnKubernetes
+    from gnomon_server.kubernetes import ClusterBackend
 
 ABLE = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
 AS_DEPLOYED, PLANNED = (8, 0.3), (4, 0.05)
@@ -84,7 +84,7 @@ class Replica(Planned):
         )
         app, guard = GatewayApp(self.manager, not_here), Guard(host_rule("127.0.0.1"), None)
         self.shared = Replicas(
-            cast("OnKubernetes", cluster), WallClock(), self.manager, self.elsewhere, app,
+            cast("ClusterBackend", cluster), WallClock(), self.manager, self.elsewhere, app,
             guard=guard, autoscaler=self.autoscaler, scaling=scaling,
         )  # fmt: skip
         self._deciding: asyncio.Task[None] | None = None

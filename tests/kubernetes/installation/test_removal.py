@@ -10,9 +10,9 @@ import pytest
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import until
-from gnomon_cli import knative, on_kubernetes
 from gnomon_platforms.knative.ingress import serving
 from gnomon_platforms.kubernetes import ownership
+from gnomon_server import knative_autoscaler, kubernetes
 from tests.kubernetes.conftest import plane
 from tests.kubernetes.installation.forms import DEPLOY, Kustomized
 
@@ -75,9 +75,9 @@ def test_what_was_applied_is_applied_again_and_deleted(kubectl_with_controllers:
 @pytest.mark.parametrize(
     ("folder", "name"),
     [
-        ("openfaas", ("Lease", SYSTEM, on_kubernetes.LEASE)),
+        ("openfaas", ("Lease", SYSTEM, kubernetes.LEASE)),
         ("openfaas", ("ConfigMap", SYSTEM, ownership.NAME)),
-        ("knative/autoscaler", ("Lease", SERVING, knative.LEASE)),
+        ("knative/autoscaler", ("Lease", SERVING, knative_autoscaler.LEASE)),
         ("knative/ingress", ("Lease", SERVING, serving.LEASE)),
     ],
 )

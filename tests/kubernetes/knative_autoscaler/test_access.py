@@ -17,11 +17,11 @@ from kubernetes import client
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl, documents
 from deploy.test_cluster.clusters import Cluster
-from gnomon_cli.knative import KnativeOptions, KnativeService
 from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
 from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_profiler.repository import DirectoryRepository
+from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
 from tests.kubernetes.access import EVERYWHERE, Account, Use, admitted, asked, restrict
 from tests.kubernetes.kinds import SCALED_OBJECTS, define, install_kinds, rival
 from tests.kubernetes.knative_autoscaler.conftest import KINDS

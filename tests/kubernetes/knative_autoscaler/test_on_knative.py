@@ -17,8 +17,8 @@ from kubernetes import client
 
 from deploy.test_cluster.clusters import Cluster
 from deploy.test_cluster.routes import SERVING, answer_for_ingress, condition
-from gnomon_cli.knative import KnativeOptions, KnativeService
 from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
+from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
 
 SCALING = ("autoscaling.internal.knative.dev", "v1alpha1")
 ANNOTATION = "autoscaling.knative.dev/"

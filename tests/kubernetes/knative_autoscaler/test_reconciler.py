@@ -15,9 +15,9 @@ import aiohttp
 from kubernetes import client
 
 from deploy.test_cluster.clusters import Cluster
-from gnomon_cli.knative import KnativeOptions, KnativeService
 from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
 from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
+from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
 from tests.kubernetes.kinds import rival
 from tests.kubernetes.knative_autoscaler.played_knative import PA, REVISION, SERVING, SKS, PlayedKnative
 

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from deploy.test_cluster.clusters import Cluster
-from gnomon_cli.knative import KnativeService
-from gnomon_cli.knative_gateway import KnativeGateway
 from gnomon_coordinator.node.pod_sockets import SOCKET
 from gnomon_core.wire import decode
 from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.nodes.on_nodes import NodeOptions
 from gnomon_profiler.repository import DirectoryRepository
+from gnomon_server.knative_autoscaler import KnativeService
+from gnomon_server.knative_gateway import KnativeGateway
 from tests.integration.coordinator_node.node import TOKEN as NODE_TOKEN
 from tests.integration.coordinator_node.node import Body, Node
 from tests.kubernetes.knative_autoscaler.played_knative import PA, Application, PlayedKnative

@@ -9,10 +9,10 @@ import click
 import pytest
 
 from gnomon_cli.commands.serve import read_options, serve
-from gnomon_cli.commands.serve_options import ServeOptions
-from gnomon_cli.preflight import check_port
 from gnomon_core.addresses import http_url
 from gnomon_core.errors import GnomonError
+from gnomon_server.options import ServeOptions
+from gnomon_server.process import check_port
 
 
 def told(state: Path, *arguments: str) -> ServeOptions:

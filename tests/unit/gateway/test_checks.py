@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from gnomon_autoscaler.registry import BUILT_IN
-from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import Capabilities, SchedulingPolicy
@@ -23,6 +22,7 @@ from gnomon_gateway.logs import LogBook
 from gnomon_gateway.scheduling.basic import Fixed
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_server.scaling import ScalingAdapter
 
 SPEC = read_deployment({"service": "f", "image": "i", "secrets": ["gone", "there"]})
 

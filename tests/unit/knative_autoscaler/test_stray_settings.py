@@ -7,8 +7,6 @@ import logging
 import pytest
 
 from gnomon_autoscaler.registry import BUILT_IN
-from gnomon_cli.knative import ClassScaling, capabilities
-from gnomon_cli.knative_gateway import ScaledByClass
 from gnomon_core.settings import Settings
 from gnomon_gateway.functions.validation import scheduler_of
 from gnomon_gateway.scheduling.registry import SCHEDULING
@@ -16,6 +14,8 @@ from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
 from gnomon_platforms.knative.autoscaler.objects import pa_facts
 from gnomon_platforms.knative.autoscaler.rules import Rules, rules
 from gnomon_platforms.knative.batching.revisions import RevisionReader
+from gnomon_server.knative_autoscaler import ClassScaling, capabilities
+from gnomon_server.knative_gateway import ScaledByClass
 from tests.unit.knative_autoscaler.played import pod_autoscaler
 from tests.unit.knative_batching.test_revisions import BATCHES, revision
 

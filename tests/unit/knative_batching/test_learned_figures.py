@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_cli.knative_gateway_page import RevisionFigures
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
@@ -26,6 +25,7 @@ from gnomon_platforms.knative.autoscaler.metrics import (
     learned_to_text,
     waiting,
 )
+from gnomon_server.knative_gateway import RevisionFigures
 from tests.integration.knative_batching.test_revision_requests import Telling
 
 F, G, OTHER = FunctionKey("f-00001", "users"), FunctionKey("g-00001", "users"), FunctionKey("f-00001", "others")

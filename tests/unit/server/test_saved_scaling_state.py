@@ -12,8 +12,6 @@ from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.executor import at_once
 from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
-from gnomon_cli.kept_scaling import KeptScaling
-from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import VirtualClock
 from gnomon_core.functions import read_deployment
 from gnomon_core.scaling import Decision, Observation, PolicyState
@@ -23,6 +21,8 @@ from gnomon_gateway.functions.context import Surroundings
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_server.scaling import ScalingAdapter
+from gnomon_server.scaling_state import SavedScalingState
 from tests.unit.gateway.shadow_stage import NAME, Scripted
 
 
@@ -56,10 +56,10 @@ async def test_one_functions_state_that_is_no_json_costs_no_other_its_own(
     await asyncio.gather(running, return_exceptions=True)
     with caplog.at_level(logging.WARNING, "gnomon"):
         for _ in range(3):
-            KeptScaling(last, tmp_path).save()
+            SavedScalingState(last, tmp_path).save()
     assert [record.getMessage().split(":")[0] for record in caplog.records] == ["a.ns"], "once"
     _, successor = process()
-    KeptScaling(successor, tmp_path).restore()
+    SavedScalingState(successor, tmp_path).restore()
     for name in ("a.ns", "b.ns"):
         successor.redeployed(name)
     assert [successor.desired(name) for name in ("a.ns", "b.ns")] == [None, last.desired("b.ns")]
@@ -82,7 +82,7 @@ class Gateway:
         )
         self.autoscaler = Autoscaler(self.manager.instances, VirtualClock(), executor=lambda *_: None, stamp_s=lambda: 1e9)
         scaling.bind(self.autoscaler)
-        self.kept = KeptScaling(self.autoscaler, folder)
+        self.kept = SavedScalingState(self.autoscaler, folder)
 
     async def start(self) -> None:
         self.kept.restore()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gnomon_cli.process import serve_until_signal
+from gnomon_server.process import serve_until_signal
 
 
 class Told:

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from gnomon_cli.replicas import begin_to_lead
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
+from gnomon_server.replicas import begin_to_lead
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,5 @@ async def test_it_is_tried_again_until_it_succeeds_and_not_again_then(
     await clock.advance(10.0)
     await task
     assert attempts == [10.0, 11.0, 12.0]
-    assert [record.getMessage().startswith("this gateway leads, and cannot begin yet") for record in caplog.records] == [True] * 2
+    warnings = [record.getMessage() for record in caplog.records]
+    assert [one.startswith("this gateway leads and cannot start to decide yet") for one in warnings] == [True] * 2

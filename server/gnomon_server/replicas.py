@@ -1,9 +1,9 @@
-"""Several gateways on a cluster: this one's part in sharing the functions, and what begins when it leads.
+"""Several gateway replicas on a cluster: this one's part in sharing the functions, and what starts when it leads.
 
     every replica   functions, instances and queues; the internal listener; reports to the leader
     the leader      the map of owners, the autoscaler, everything that is written
 
-Parts are made in the composition root; they are joined to the others here.
+The composition root makes the parts; this module joins them to those of the other replicas.
 """
 
 from __future__ import annotations
@@ -15,35 +15,34 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from gnomon_autoscaler.controller import Autoscaler
-from gnomon_cli.handed_on import HandedOn
-from gnomon_cli.on_kubernetes import OnKubernetes
-from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap
 from gnomon_gateway.api.guard import Guard
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.replicas import state_sync as followed_pairs
-from gnomon_gateway.replicas import state_sync as followed_plans
+from gnomon_gateway.replicas import state_sync
 from gnomon_gateway.replicas.assigner import Assigner
 from gnomon_gateway.replicas.gateway import SharedGateway
 from gnomon_gateway.replicas.reports import Reports
 from gnomon_gateway.replicas.state_sync import Elsewhere, FollowedPairs, Lost, Reporter
+from gnomon_server.kubernetes import ClusterBackend
+from gnomon_server.scaling import ScalingAdapter
+from gnomon_server.scaling_state import ScalingStateTransfer
 
-AGAIN_S = 1.0
-FAREWELL_S = 1.0
-"""Whoever is told by `/healthz` or by an answer that we go goes elsewhere within this time."""
+RETRY_S = 1.0
+GRACE_S = 1.0
+"""Load balancers and clients that learn by `/healthz` or an answer that we are leaving use another replica within this time."""
 
 _LOG = logging.getLogger("gnomon")
 
 
 class Replicas:
-    """This replica. `autoscaler` decides where it leads, and hears by `scaling` of what others want."""
+    """This replica. While it leads, `autoscaler` decides, and `scaling` passes the other replicas' requests on to it."""
 
     def __init__(
         self,
-        cluster: OnKubernetes,
+        cluster: ClusterBackend,
         clock: Clock,
         manager: Manager,
         elsewhere: Elsewhere,
@@ -57,7 +56,7 @@ class Replicas:
         self._manager = manager
         self._reporter = Reporter(manager.runtimes, elsewhere.lost)
         self._followed = FollowedPairs(manager.instances.runtime_of)
-        handed_on = HandedOn(autoscaler, elsewhere.leads)
+        transfer = ScalingStateTransfer(autoscaler, elsewhere.leads)
         self._board = cluster.board()
         host, port = cluster.inside
         self._shared = SharedGateway(
@@ -77,9 +76,9 @@ class Replicas:
                 follow_pairs=self._followed.follow,
                 plans=self._plans,
                 follow_plans=self._follow_plans,
-                learned=handed_on.next,
-                keep_learned=handed_on.keep,
-                follow_learned=handed_on.take,
+                learned=transfer.next,
+                keep_learned=transfer.keep,
+                follow_learned=transfer.take,
             ),
         )
         self.app = self._shared.app
@@ -91,7 +90,7 @@ class Replicas:
         self._scaling = scaling
 
     def want(self, function: str) -> None:
-        """The leader is to look at this function."""
+        """Ask the leader to look at this function."""
         self._reporter.want(function)
         self._shared.life.report_now()
 
@@ -105,9 +104,9 @@ class Replicas:
         self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(beginning)]
 
     async def leave(self) -> None:
-        """Give every function to the others. What comes is passed on to them, for a moment at least, until the servers stop."""
+        """Hand every function over to the others. Requests are forwarded to them until the servers stop, a second at least."""
         self._leaving = True
-        await asyncio.gather(self._shared.leave(), self._clock.sleep(FAREWELL_S))
+        await asyncio.gather(self._shared.leave(), self._clock.sleep(GRACE_S))
 
     async def stop(self) -> None:
         """Take no part any more. Everything that was let in has been answered."""
@@ -123,24 +122,24 @@ class Replicas:
         self._elsewhere.keep({replica.id for replica in new.members})
 
     def _pairs(self) -> Mapping[str, Any] | None:
-        """As the leader: which Bodies have Shadows."""
-        return followed_pairs.pairs_to_json(self._manager.instances.shadows.table()) if self._knows() else None
+        """Which Bodies have Shadows, if we lead."""
+        return state_sync.pairs_to_json(self._manager.instances.shadows.table()) if self._knows() else None
 
     def _plans(self) -> Mapping[str, Any] | None:
-        """As the leader: the plans of functions' buffers."""
-        return followed_plans.plans_to_json(self._manager.instances.plans()) if self._knows() else None
+        """The plans of functions' buffers, if we lead."""
+        return state_sync.plans_to_json(self._manager.instances.plans()) if self._knows() else None
 
     def _knows(self) -> bool:
-        """Whether we lead and have functions: nobody forgets anything of them before we know it, nor when we let go of them."""
+        """Whether we lead and have the functions: followers keep what they know until we know it, and when we leave."""
         return self._elsewhere.leads() and not self._leaving
 
     def _follow_plans(self, plans: Mapping[str, Any]) -> None:
-        """Whoever led before us may speak late: what we have followed until we led is ours."""
+        """Follow the leader's plans. A message of the previous leader may be late: once we lead, ours hold."""
         if not self._elsewhere.leads():
-            followed_plans.follow(self._manager.instances, plans)
+            state_sync.follow(self._manager.instances, plans)
 
     def _heard(self, replica: str, report: Mapping[str, Any]) -> None:
-        """A replica tells us, who lead, of its load."""
+        """Take a replica's report of its load; we lead."""
         self._elsewhere.hear(replica, report["functions"])
         for instance, (reason, served) in report["lost"].items():
             self._manager.instances.lost_elsewhere(str(instance), Lost(str(reason), bool(served)))
@@ -150,15 +149,15 @@ class Replicas:
 
 
 async def begin_to_lead(leading: asyncio.Event, lead: Callable[[], Awaitable[None]], clock: Clock) -> None:
-    """Await `lead` once this process leads, again and again until it succeeds: nobody else decides meanwhile."""
+    """Await `lead` once this process leads, and retry until it succeeds: no other process decides meanwhile."""
     await leading.wait()
     while True:
         try:
             await lead()
         except GnomonError as error:
-            _LOG.warning("this gateway leads, and cannot begin yet: %s", error)
-        except Exception:  # noqa: BLE001 - whatever it is, it renews the Lease, and may do better the next time
-            _LOG.exception("this gateway leads, and cannot begin yet")
+            _LOG.warning("this gateway leads and cannot start to decide yet: %s", error)
+        except Exception:  # noqa: BLE001 - this process renews the Lease, so no other one would lead
+            _LOG.exception("this gateway leads and cannot start to decide yet")
         else:
             return
-        await clock.sleep(AGAIN_S)
+        await clock.sleep(RETRY_S)

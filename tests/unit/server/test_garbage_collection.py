@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from gnomon_cli import process
-from gnomon_cli.process import FullCollections, next_collection_s
+from gnomon_server import process
+from gnomon_server.process import FullCollections, next_collection_s
 from tests.waiting import until
 
 

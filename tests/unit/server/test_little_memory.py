@@ -8,14 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from gnomon_cli import platforms, preflight
 from gnomon_cli.doctor.findings import Level
 from gnomon_cli.doctor.machine import room
-from gnomon_cli.platforms import platform_of
-from gnomon_cli.preflight import check_room, memory_is_short
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.testing import NoModels, NothingBuilt
+from gnomon_server import machine
+from gnomon_server import process as preflight
+from gnomon_server.machine import LocalBackend
+from gnomon_server.process import check_room, memory_is_short
 
 
 @pytest.fixture
@@ -39,11 +40,9 @@ def test_libraries_of_models_are_loaded_early_only_where_there_is_room(
     if not short:
         monkeypatch.setattr(preflight, "_available_memory_bytes", lambda: 8_000_000_000)
     made: dict[str, Any] = {}
-    monkeypatch.setattr(platforms, "LocalPlatform", lambda *_, **options: made.update(options))
-    options = SimpleNamespace(
-        aws=None, state=tmp_path, images=None, cores=None, pool=1, reserved_cores=0.0, model_folder=tmp_path
-    )
-    platform_of(cast("Any", options), NoModels(), NothingBuilt(), WallClock())
+    monkeypatch.setattr(machine, "LocalPlatform", lambda *_, **options: made.update(options))
+    options = SimpleNamespace(state=tmp_path, images=None, cores=None, pool=1, reserved_cores=0.0, model_folder=tmp_path)
+    LocalBackend(cast("Any", options), NoModels(), NothingBuilt(), WallClock())
     assert made["preload_torch"] is not short
 
 

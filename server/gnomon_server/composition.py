@@ -1,11 +1,11 @@
-"""The composition root: every part of Gnomon on this machine, made once and joined here.
+"""The composition root: every part of Gnomon that one gateway process runs, made once and joined here.
 
     store ─▶ manager ◀─ request path, API, asynchronous calls, builder
                │ ▲
       platform ┘ └ autoscaler
 
-Starting happens inside out (store, platform, functions, autoscaler, listener), stopping the other way round, so that a request is
-let in only while everything behind it works, and everything let in is answered before what answers it stops.
+Parts start from the inside out (store, platform, functions, autoscaler, listener) and stop in the opposite order: a request is
+admitted only while everything behind it works, and every admitted request is answered before the parts that answer it stop.
 """
 
 from __future__ import annotations
@@ -13,31 +13,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
+import uvloop
+
 from gnomon_autoscaler.controller import Autoscaler
-from gnomon_autoscaler.registry import SCALING, provided
-from gnomon_cli.asynchronous import asynchronous
-from gnomon_cli.cluster_metrics import ClusterCollector
-from gnomon_cli.commands.serve_options import ServeOptions
-from gnomon_cli.fetching import ModelFetcher
-from gnomon_cli.in_front import InFront
-from gnomon_cli.kept_scaling import KeptScaling
-from gnomon_cli.platforms import platform_of
-from gnomon_cli.scaling import ScalingAdapter
-from gnomon_cli.serve_secrets import basic_auth
-from gnomon_cli.state import FETCHED
-from gnomon_cli.where import cluster_of, in_images, orchestration, place, readings
+from gnomon_autoscaler.registry import SCALING
 from gnomon_core.addresses import from_this_machine, http_url
-from gnomon_core.clock import WallClock, utc_now_s
+from gnomon_core.clock import Clock, WallClock, utc_now_s
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.api.application import control_application
 from gnomon_gateway.api.control import Control
 from gnomon_gateway.api.guard import Guard
 from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.asynchronous.callbacks import Callbacks
+from gnomon_gateway.asynchronous.calls import CallStore
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
 from gnomon_gateway.asynchronous.invocation import Invoke
-from gnomon_gateway.auth import require_safe_binding
+from gnomon_gateway.asynchronous.queue import AsyncQueue
+from gnomon_gateway.asynchronous.retries import RetryRule, read_retry_rule
+from gnomon_gateway.asynchronous.targets import CallbackHosts
+from gnomon_gateway.auth import BasicAuth, read_basic_auth, require_safe_binding
 from gnomon_gateway.build_api import build_routes, payload_secret
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.context import Surroundings
@@ -52,18 +53,60 @@ from gnomon_gateway.namespaces import Namespaces
 from gnomon_gateway.replicas.state_sync import Elsewhere
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_gateway.secrets import Secrets
-from gnomon_gateway.service import FunctionService
-from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.service import FunctionStatus
 from gnomon_gateway.version import this_version
 from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
 from gnomon_platforms.local.recipes import function_users, private_folders
 from gnomon_profiler.places import open_repository
+from gnomon_server.metrics import readings
+from gnomon_server.options import FETCHED, ServeOptions, payload_secret_file
+from gnomon_server.platforms import backend_of
+from gnomon_server.process import begin_log, check_port, check_room, lock_state, memory_is_short, serve_until_signal
+from gnomon_server.scaling import ScalingAdapter
+from gnomon_server.scaling_state import SavedScalingState
 
 if TYPE_CHECKING:
-    from gnomon_cli.on_kubernetes import OnKubernetes
-    from gnomon_cli.replicas import Replicas
+    from gnomon_server.replicas import Replicas
 
+DEFAULT_USER = "admin"
+_Status = Callable[[FunctionKey], FunctionStatus | None]
+"""The status of a function; None for one that is not deployed."""
 _LOG = logging.getLogger("gnomon")
+
+
+def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | None = None) -> None:
+    """Serve until SIGINT or SIGTERM; a second signal does not wait for requests under way.
+
+    `then` runs once serving has begun, and ends it by returning False.
+
+    Raises:
+        GnomonError: what is missing: a port, disk, credentials.
+
+    """
+    begin_log(verbose=options.verbose)
+    if options.port:
+        check_port(options.host, options.port)
+    if options.platform != "openfaas":
+        check_room(options.state)
+        if short := memory_is_short():
+            _LOG.warning("%s Libraries of models are loaded when the first of them is deployed.", short)
+
+    async def meanwhile(gnomon: Gnomon, ended: asyncio.Task[bool]) -> None:
+        if then is not None:
+            first = asyncio.ensure_future(then(gnomon))
+            await asyncio.wait({first, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if first.done() and not first.result():
+                return
+            first.cancel()
+        await ended
+        print("Stopping: answering what is under way. Ctrl-C again does not wait for it.", flush=True)
+
+    with lock_state(options.state):
+        uvloop.run(serve_until_signal(lambda: Gnomon(options), _serving_line, meanwhile))
+
+
+def _serving_line(gnomon: Gnomon) -> str:
+    return f"Gnomon serves on {gnomon.url}. State is in {gnomon.options.state}."
 
 
 class Gnomon:
@@ -76,55 +119,51 @@ class Gnomon:
         options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         clock = self._clock = WallClock()
         repository = open_repository(options.models, options.state / FETCHED)
-        self._cluster = cluster_of(options, repository, clock)
-        self._front = InFront(options.provider, clock) if options.provider is not None else None
-        keeper = self._keeper = self._cluster or self._front
-        self._store = SqliteStore(options.state / "functions.db") if keeper is None else keeper.store
         builder = self._builder = EnvironmentBuilder(options.state / "built", hidden=(options.state, *private_folders()))
-        self.platform = platform_of(options, repository, builder, clock) if keeper is None else keeper.platform
+        backend = self._backend = backend_of(options, repository, builder, clock)
+        self.platform = backend.platform
         self._housekeeping = Housekeeping(builder, self._named_images, self.platform.contents)
-        policies = SCALING.with_named(options.policies)
-        policies = policies if self._front is None else provided(policies)
+        policies = backend.policies(SCALING.with_named(options.policies))
         # Where replicas share the functions, another one may lead.
-        self._leads = self._cluster is None or not self._cluster.shares
+        self._leads = not backend.shares
         self._replicas: Replicas | None = None
         elsewhere = Elsewhere(lambda: self._leads)
         scaling = ScalingAdapter(policies, lambda: self.platform.capabilities, elsewhere.leads, self._want)
         self._logs = LogBook(utc_now_s)
         profiled = ProfiledLatency()
         latency = LearnedLatency(profiled)
-        self._corrections = Corrections(options.state / "corrections.json", place(options), latency, clock)
+        self._corrections = Corrections(options.state / "corrections.json", backend.place, latency, clock)
         self.manager = Manager(
             Surroundings(
-                store=self._store,
+                store=backend.store,
                 platform=self.platform,
                 scaling=scaling,
                 latency=latency,
                 profiled=profiled,
                 corrections=self._corrections,
                 logs=self._logs,
-                fetch_model=ModelFetcher(repository).fetch if keeper is None else in_images,
+                fetch_model=backend.fetch_model,
                 now=utc_now_s,
                 elsewhere=elsewhere,
-                epoch=(lambda: 1) if self._cluster is None else self._cluster.epoch,
+                epoch=backend.epoch,
                 makes_shadows=scaling.makes_shadows,
                 schedulers=SCHEDULING.with_named(options.policies),
             )
         )
         self.autoscaler = Autoscaler(self.manager.instances, clock, policies=policies)
         scaling.bind(self.autoscaler)
-        self._kept_scaling = KeptScaling(self.autoscaler, options.state)
+        self._scaling_state = SavedScalingState(self.autoscaler, options.state)
         self._loop_lag = LoopLag(clock)
-        self._async_queue, self._callbacks = asynchronous(
+        self._async_queue, self._callbacks = _asynchronous(
             options,
-            lambda invocation: self._invoke(invocation),  # noqa: PLW0108 - where there are several gateways, it is another one later
+            lambda invocation: self._invoke(invocation),  # noqa: PLW0108 - several gateways replace it below
             self.manager.status,
             clock,
         )
         self._invoke: Invoke = Invoker(self.manager)
         self._app = self._application()
-        if self._cluster is not None and self._cluster.shares:
-            self._replicas = self._share(self._cluster, elsewhere, scaling)
+        if backend.shares:
+            self._replicas = self._share(elsewhere, scaling)
         served = self._app if self._replicas is None else self._replicas.app
         self.server = GatewayServer(served, options.host, options.port)
         self._tasks: list[asyncio.Task[None]] = []
@@ -132,53 +171,44 @@ class Gnomon:
 
     @property
     def url(self) -> str:
-        """Where clients on this machine reach it."""
+        """The address for clients on this machine."""
         return http_url(from_this_machine(self.options.host), self.server.port)
 
     async def start(self) -> None:
         """Begin to serve, with every function that was deployed before; on a cluster, once this process leads."""
-        if self._cluster is not None:
-            await self._cluster.begin()
-            self.server.port = self._cluster.port
-            await self._namespaces.refresh()
+        self.server.port = await self._backend.begin(self.server.port)
+        await self._namespaces.refresh()
         self._started = True
         await self.platform.start(self.manager.instances)
         if self._leads:
             await self._namespaces.ensure(self.options.namespaces)
-        self._kept_scaling.restore()
+        self._scaling_state.restore()
         await asyncio.to_thread(self._corrections.load)
         await self.manager.start()
-        if self._cluster is not None:
-            self._cluster.follow(self.manager.follow, self._namespaces.refresh)
-        if self._front is not None:
-            self._front.follow(self._namespaces.refresh)
+        self._backend.follow(self.manager, self._namespaces.refresh)
         self._tasks += [asyncio.create_task(self._corrections.run())]
         if self._leads:
             self._tasks += [asyncio.create_task(self.autoscaler.run())]
         self._keep_house()
         await self._async_queue.start()
         self._loop_lag.start()
-        if self._cluster is not None:
-            await self._cluster.take_port()
+        await self._backend.release_port()
         if self._replicas is not None:
             await self._replicas.start(self._lead)
         await self.server.start()
 
     async def _lead(self) -> None:
-        """Decide from now on: this process has become the leader of several."""
-        assert self._cluster is not None
-        await self._cluster.catch_up()
-        await self._cluster.platform.lead()
+        """Decide from now on: this process has become the leader of several replicas."""
+        await self._backend.lead()
         self._leads = True
         await self._namespaces.ensure(self.options.namespaces)
         await self.manager.lead()
         self._tasks += [asyncio.create_task(self.autoscaler.run())]
 
     async def stop(self) -> None:
-        """Let nothing more in, answer everything, end every process; on a cluster, leave the pods serving."""
+        """Admit nothing more, answer everything, end every process; on a cluster, leave the pods serving."""
         self._stopping = True
-        if self._cluster is not None:
-            self._cluster.leader.leave()
+        self._backend.leave()
         if self._replicas is None:
             self._app.draining = True
         elif self._started:
@@ -186,10 +216,7 @@ class Gnomon:
             await self._replicas.leave()
         if self._started:
             await self._stop_serving()
-        if self._cluster is not None:
-            await self._cluster.end()
-        else:
-            await asyncio.to_thread(self._store.close)
+        await self._backend.end()
 
     async def _stop_serving(self) -> None:
         self._logs.close()
@@ -199,7 +226,7 @@ class Gnomon:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self._kept_scaling.save()
+        self._scaling_state.save()
         await asyncio.to_thread(self._corrections.save)
         await self.manager.stop()
         await self.platform.stop()
@@ -208,56 +235,56 @@ class Gnomon:
         await self._loop_lag.stop()
 
     def _keep_house(self) -> None:
-        """Remove what was built and is not used any more, now and whenever a function changes."""
+        """Remove built handlers that no function uses any more, now and whenever a function changes."""
         loop = asyncio.get_running_loop()
 
         def changed(_: FunctionKey) -> None:
-            # The store tells it in the thread that wrote.
+            # The store calls this in the thread that wrote.
             loop.call_soon_threadsafe(self._housekeeping.look_again)
 
-        self._store.watch(changed)
+        self._backend.store.watch(changed)
         self._tasks.append(asyncio.create_task(self._housekeeping.run()))
 
     def _named_images(self) -> set[str]:
-        """What stored functions name, also those that could not be served again."""
-        return {stored.spec.image for stored in self._store.functions()}
+        """The images of stored functions, also of those that could not be served again."""
+        return {stored.spec.image for stored in self._backend.store.functions()}
 
     def _application(self) -> GatewayApp:
         counters = ControlCounters()
-        self._functions: FunctionService = self.manager if self._front is None else self._front.functions(self.manager)
-        self._namespaces = Namespaces(self._store)
+        functions = self._backend.functions(self.manager)
+        self._namespaces = Namespaces(self._backend.store)
         control = Control(
-            functions=self._functions,
+            functions=functions,
             namespaces=self._namespaces,
-            secrets=Secrets(self._store),
+            secrets=Secrets(self._backend.store),
             logs=self._logs,
             metrics=MetricsPage(
                 [
                     GatewayCollector(
-                        lambda: readings(self._functions, self.manager, self.autoscaler.decided),
+                        lambda: readings(functions, self.manager, self.autoscaler.decided),
                         counters,
                         self._loop_lag.histogram,
                         behind=self.options.behind,
                     ),
                     AsyncCollector(self._async_queue, self._callbacks),
-                    ClusterCollector(self._cluster),
+                    *self._backend.collectors(),
                     OwnershipCollector(lambda: None if self._replicas is None else self._replicas.life),
                 ]
             ),
             version=this_version(),
             now_s=self._clock.now_s,
             healthy=lambda: not self._stopping,
-            orchestration=orchestration(self.options),
-            kept_logs=None if self._keeper is None else self._keeper.platform.logs,
+            orchestration=self._backend.orchestration,
+            kept_logs=self._backend.stored_logs,
             behind=self.options.behind,
-            provided=self._front is not None,
+            provided=self._backend.provided,
         )
         asynchronous = AsyncEndpoint(
             self._async_queue, self._callbacks, lambda key: self.manager.status(key) is not None, utc_now_s
         )
-        build = build_routes(self._builder, payload_secret(self.options.state / "payload-secret"))
+        build = build_routes(self._builder, payload_secret(payload_secret_file(self.options.state)))
         hosts = host_rule(self.options.host, self.options.allowed_hosts, behind=self.options.behind)
-        self._guard = Guard(hosts, self._auth, function_users() if self._keeper is None else range(0))
+        self._guard = Guard(hosts, self._auth, function_users() if self._backend.isolates_users else range(0))
         application = control_application(control, self._guard, counters, [asynchronous.handlers(), *build])
         return GatewayApp(
             self.manager,
@@ -267,18 +294,60 @@ class Gnomon:
             ready=self.manager.all_been_ready,
         )
 
-    def _share(self, cluster: OnKubernetes, elsewhere: Elsewhere, scaling: ScalingAdapter) -> Replicas:
+    def _share(self, elsewhere: Elsewhere, scaling: ScalingAdapter) -> Replicas:
         """Share the functions with the cluster's other gateways."""
-        from gnomon_cli.replicas import Replicas  # noqa: PLC0415 - the client is an extra of its own
+        from gnomon_server.kubernetes import ClusterBackend  # noqa: PLC0415 - the client is an extra of its own
+        from gnomon_server.replicas import Replicas  # noqa: PLC0415 - likewise
 
-        autoscaler = self.autoscaler
+        cluster = self._backend
+        assert isinstance(cluster, ClusterBackend)
         replicas = Replicas(
-            cluster, self._clock, self.manager, elsewhere, self._app, guard=self._guard, autoscaler=autoscaler, scaling=scaling
+            cluster,
+            self._clock,
+            self.manager,
+            elsewhere,
+            self._app,
+            guard=self._guard,
+            autoscaler=self.autoscaler,
+            scaling=scaling,
         )
         self._invoke = replicas.invoke(self._invoke)
         return replicas
 
     def _want(self, function: str) -> None:
-        """Whoever leads is to look at this function."""
+        """Ask the leader to look at this function."""
         if self._replicas is not None:
             self._replicas.want(function)
+
+
+def basic_auth(options: ServeOptions) -> BasicAuth | None:
+    """The credentials of control routes; None where authentication is off. Missing ones are made once, in the state folder."""
+    if not options.basic_auth:
+        return None
+    folder = options.secrets or options.state / "secrets"
+    if options.secrets is None:
+        _make(folder)
+    return read_basic_auth({"basic_auth": "true", "secret_mount_path": str(folder)})
+
+
+def _make(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, value in (("basic-auth-user", DEFAULT_USER), ("basic-auth-password", secrets.token_urlsafe(24))):
+        try:
+            descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            continue
+        with os.fdopen(descriptor, "w") as file:
+            file.write(value)
+
+
+def _asynchronous(options: ServeOptions, invoke: Invoke, status: _Status, clock: Clock) -> tuple[AsyncQueue, Callbacks]:
+    """The queue of asynchronous calls, and the callbacks that report their results."""
+
+    def retry_rule(key: FunctionKey) -> RetryRule:
+        found = status(key)
+        return read_retry_rule(found.spec.annotations) if found is not None else RetryRule()
+
+    callbacks = Callbacks(CallbackHosts(options.callback_hosts), SystemRandom())
+    calls = CallStore(options.state / "calls.db")
+    return AsyncQueue(calls, invoke, callbacks, retry_rule, clock=clock, chance=SystemRandom()), callbacks

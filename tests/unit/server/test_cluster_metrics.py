@@ -7,8 +7,9 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gnomon_cli.cluster_metrics import ClusterCollector
 from gnomon_platforms.kubernetes.client import UNANSWERED, Asked
+from gnomon_server.metrics import ClusterCollector
+from gnomon_server.platforms import Backend
 
 
 def page(cluster: Any) -> list[str]:
@@ -17,7 +18,7 @@ def page(cluster: Any) -> list[str]:
     return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
 
-def test_it_tells_who_leads_how_long_the_api_server_is_silent_and_what_it_was_asked() -> None:
+def test_metrics_tell_who_leads_how_long_the_api_server_is_silent_and_what_it_was_asked() -> None:
     now_s = [100.0]
     asked = Asked(lambda: now_s[0])
     asked.count("PATCH", "/api/v1/namespaces/fn/pods/x/resize", 200)
@@ -31,5 +32,5 @@ def test_it_tells_who_leads_how_long_the_api_server_is_silent_and_what_it_was_as
     ]
 
 
-def test_where_there_is_no_cluster_it_says_nothing() -> None:
-    assert page(None) == []
+def test_without_a_cluster_there_are_no_metrics_of_one() -> None:
+    assert list(Backend().collectors()) == []

@@ -1,33 +1,35 @@
 """`gnomon serve --platform openfaas`: the cluster as store of functions and as platform, and which gateway process leads.
 
 Functions, secrets and instances are in the cluster, so several processes may serve it; one of them at a time decides and writes.
-Those that have a secret in common share the functions (`replicas`). The others stand by: they pass on to it what comes to their
-port, until they lead themselves.
+Gateways with a secret in common share the functions (`replicas`). Without one, the others stand by: they pass on to the leader
+what comes to their port, until they lead themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import SystemRandom
 from urllib.parse import urlsplit
 
-from gnomon_cli.commands.serve_options import ClusterOptions, ServeOptions
-from gnomon_cli.following import Following, Work
+from prometheus_client.registry import Collector
+
 from gnomon_core.addresses import from_this_machine, http_url
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
-from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
+from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_core.interfaces import ModelRepository
 from gnomon_core.profiles import Network
+from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.http.pass_through import PassThrough, Place
+from gnomon_gateway.logs import LogReader
 from gnomon_gateway.replicas.peer_secret import PeerSecret, read_peer_secret
+from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.kubernetes.client import SERVICE_ACCOUNT, Asked, connect
-from gnomon_platforms.kubernetes.lease import Leader, Tenure, Watchdog, count_from_now, identity_of_process
+from gnomon_platforms.kubernetes.lease import Candidacy, Leader, count_from_now
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
 from gnomon_platforms.kubernetes.resources import LEASES
@@ -39,6 +41,10 @@ from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.store import KubernetesStore, require_namespace
 from gnomon_profiler.measuring.store import FOLDER as PROFILES
 from gnomon_profiler.repository import DirectoryRepository
+from gnomon_server.metrics import ClusterCollector
+from gnomon_server.options import ServeOptions
+from gnomon_server.platforms import Backend
+from gnomon_server.store_changes import StoreChanges, Work
 
 LEASE = "gnomon"
 GATEWAY_PODS = "app.kubernetes.io/name=gnomon,app.kubernetes.io/component=gateway"
@@ -46,26 +52,32 @@ GATEWAY_PODS = "app.kubernetes.io/name=gnomon,app.kubernetes.io/component=gatewa
 _LOG = logging.getLogger("gnomon")
 
 
-class OnKubernetes:
-    """What is made of a cluster.
+class ClusterBackend(Backend):
+    """Functions are Deployments of a Kubernetes cluster.
 
     `begin` returns when this process leads; until then it stands by on its host and port. Where replicas share the functions
     it returns at once.
     """
 
-    def __init__(self, serve: ServeOptions, options: ClusterOptions, repository: ModelRepository, clock: Clock) -> None:
-        self._options = options
+    orchestration = "kubernetes"
+    isolates_users = False
+    place = "kubernetes"
+
+    def __init__(self, serve: ServeOptions, repository: ModelRepository, built: BuiltImages, clock: Clock) -> None:
+        del built  # functions bring their images along
+        assert serve.cluster is not None
+        options = self._options = serve.cluster
         self._api = connect(options.kubeconfig)
-        self._tenure = Tenure()
-        self._watchdog = Watchdog(self._tenure)
-        self._writer = Writer(self._api, clock, SystemRandom())
-        lease = Target(LEASES, lease_namespace(), LEASE)
         self.shares = options.peer_secret is not None and options.peer_secret.exists()
-        """Whether the functions are shared with other replicas."""
-        # Batches of one that shares nothing bear its term's epoch, and maps, should it ever share, begin at 1.
-        counts_from = count_from_now if self.shares else lambda: 0
-        self.leader = Leader(self._writer, lease, identity_of_process(), self._tenure, clock, counts_from=counts_from)
-        """Who leads, and where they are reached: `leader.seen`."""
+        # Without sharing, batches carry the term's epoch, and ownership maps, should functions be shared later, begin at 1.
+        self._candidacy = Candidacy(
+            self._api,
+            Target(LEASES, lease_namespace(), LEASE),
+            clock,
+            SystemRandom(),
+            counts_from=count_from_now if self.shares else lambda: 0,
+        )
+        tenure = self._candidacy.tenure
         namespace = None if options.cluster_wide else DEFAULT_NAMESPACE
         models = served_models(repository, serve.model_folder, options.network)
         nodes = node_options(options.coordinator_token, models)
@@ -76,8 +88,8 @@ class OnKubernetes:
             pull_secrets=options.pull_secrets,
             runtime_class=options.runtime_class,
         )
-        self.store = KubernetesStore(self._api, namespace=namespace, pods=pods, fence=self._tenure.check, clock=clock)
-        self.platform = OpenFaasPlatform(
+        self.store: KubernetesStore = KubernetesStore(self._api, namespace=namespace, pods=pods, fence=tenure.check, clock=clock)
+        self.platform: OpenFaasPlatform = OpenFaasPlatform(
             self._api,
             OpenFaasOptions(
                 namespace=namespace,
@@ -86,54 +98,62 @@ class OnKubernetes:
                 models=models,
                 nodes=nodes,
             ),
-            fence=self._tenure.check,
+            fence=tenure.check,
             clock=clock,
-            epoch=lambda: self._tenure.epoch,
+            epoch=lambda: tenure.epoch,
             following=self.shares,
         )
         self._clock = clock
-        self._published: list[Writer] = []
+        self._board_writers: list[Writer] = []
         self._host = serve.host
-        self._standby = PassThrough(serve.host, serve.port, self._place)
-        self._standing: asyncio.Task[None] | None = None
-        self._following = Following()
+        self._standby = PassThrough(serve.host, serve.port, self._leaders_place)
+        self._changes = StoreChanges()
 
     @property
-    def port(self) -> int:
-        """The port that we stand by on, and will serve on."""
-        return self._standby.port
+    def stored_logs(self) -> LogReader:
+        return self.platform.logs
 
-    async def begin(self) -> None:
-        """Stand for the Lease, pass on what comes until we have it, and return when we do. The port is free then.
+    @property
+    def leader(self) -> Leader:
+        """The candidate for the Lease; `leader.seen` says who leads and where that process is reached."""
+        return self._candidacy.leader
+
+    async def begin(self, port: int) -> int:
+        """Stand for the Lease, pass on to the leader what comes until we lead, and return when we do. The port is free then.
 
         Raises:
             GnomonError: what the API server refuses.
 
         """
+        del port  # the standby listens on it, and knows which one 0 became
         if not in_pod():
-            # In a cluster it is made with the rest. The Lease is in it, so nobody leads who could be asked first.
-            await require_namespace(self._writer)
+            # Installed in a cluster, the namespace comes with the rest. The Lease is in it, so there is no leader to do this.
+            await require_namespace(self._candidacy.writer)
         if not self.shares:
             await self._standby.start()
-        self.leader.address = http_url(self._advertised, self.port)
-        self._watchdog.start()
-        await self.leader.attempt()
-        self._standing = asyncio.create_task(self.leader.run())
-        if self.shares:
-            return
-        if not self.leader.leading.is_set():
-            print(f"Gnomon stands by on port {self.port}, for {self.leader_is}.", flush=True)
-        await self.leader.leading.wait()
-        await self.catch_up()
+        await self._candidacy.start(http_url(self._advertised, self._standby.port))
+        if not self.shares:
+            if not self.leader.leading.is_set():
+                print(f"Gnomon stands by on port {self._standby.port}, for {self.leader_is}.", flush=True)
+            await self.leader.leading.wait()
+            await self._catch_up()
+        return self._standby.port
 
-    async def catch_up(self) -> None:
-        """Know what the leader before has stored: from now on only we write, and what is heard late is taken for older than ours.
+    async def _catch_up(self) -> None:
+        """Read what the previous leader has stored. From now on only we write: an older version that arrives late is ignored.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.
 
         """
         await asyncio.to_thread(self.store.catch_up)
+
+    async def lead(self) -> None:
+        await self._catch_up()
+        await self.platform.lead()
+
+    def collectors(self) -> Iterable[Collector]:
+        return (ClusterCollector(self),)
 
     @property
     def asked(self) -> Asked:
@@ -142,20 +162,20 @@ class OnKubernetes:
 
     def leads(self) -> bool:
         """Whether this process may write."""
-        return self._tenure.leading
+        return self._candidacy.leads
 
     def epoch(self) -> int:
-        """That of our term, which is also that of our batches where we share nothing: an instance may claim a later one."""
-        return max(1, self._tenure.epoch)
+        """The epoch of our term, which batches carry where nothing is shared: an instance may have seen a later one."""
+        return self._candidacy.epoch
 
     def board(self) -> ConfigMapBoard:
-        """Where replicas read, and their leader publishes, who owns which functions. It is started and stopped by who asks."""
-        writer = Writer(self._api, self._clock, SystemRandom(), self._tenure.check)
-        self._published.append(writer)
+        """Where replicas read, and their leader publishes, who owns which functions. The caller starts and stops it."""
+        writer = Writer(self._api, self._clock, SystemRandom(), self._candidacy.tenure.check)
+        self._board_writers.append(writer)
         return ConfigMapBoard(self._api, writer, lease_namespace(), GATEWAY_PODS, port=self._options.inside_port)
 
     def peer_secret(self) -> PeerSecret:
-        """What gateways that share the functions show each other.
+        """The secret that gateways which share the functions show each other.
 
         Raises:
             GnomonError: 500 `peer_secret_missing` or `peer_secret_unfit`.
@@ -169,25 +189,23 @@ class OnKubernetes:
         """Where the other replicas reach this one."""
         return self._advertised, self._options.inside_port
 
-    async def take_port(self) -> None:
-        """Leave the port to the gateway's server, which is about to listen. What waits for a leader comes to that."""
+    async def release_port(self) -> None:
+        """Leave the port to the gateway's server. Requests that wait for a leader are passed on to it."""
         await self._standby.stop_listening()
 
-    def follow(self, function: Callable[[FunctionKey], Work], namespaces: Callable[[], Work]) -> None:
-        """Begin one of these whenever a function, or a namespace, has changed: `kubectl delete deployment` removes a function."""
-        self._following.begin(self.store, function, namespaces)
+    def follow(self, manager: Manager, namespaces: Callable[[], Work]) -> None:
+        """Serve what others change: `kubectl delete deployment` removes a function."""
+        self._changes.follow(self.store, manager.follow, namespaces)
+
+    def leave(self) -> None:
+        self.leader.leave()
 
     async def end(self) -> None:
-        """Let another lead, and look no longer. Nothing of ours is being written any more."""
+        """Release the Lease and close the connections. Nothing of ours is being written any more."""
         await self._standby.stop()
-        if self._standing is not None:
-            self._standing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._standing
-            await self.leader.release()
-        self._watchdog.stop()
+        await self._candidacy.stop()
         await asyncio.to_thread(self.store.close)
-        for writer in (self._writer, *self._published):
+        for writer in self._board_writers:
             writer.close()
         self._api.close()
 
@@ -195,16 +213,16 @@ class OnKubernetes:
     def leader_is(self) -> str:
         """Who leads, in words."""
         seen = self.leader.seen
-        return "nobody yet" if seen is None else f"{seen.holder} ({seen.address or 'whose address nobody knows'})"
+        return "nobody yet" if seen is None else f"{seen.holder} ({seen.address or 'address unknown'})"
 
     @property
     def _advertised(self) -> str:
         return self._options.advertise or from_this_machine(self._host)
 
-    def _place(self) -> Place | None:
-        """Where the leader is reached; ourselves at last."""
-        if self._tenure.leading:
-            return self._advertised, self.port
+    def _leaders_place(self) -> Place | None:
+        """Where the leader is reached: this process itself once it leads."""
+        if self.leads():
+            return self._advertised, self._standby.port
         seen = self.leader.seen
         if seen is None or not seen.address or seen.address == self.leader.address:
             return None
@@ -213,13 +231,13 @@ class OnKubernetes:
 
 
 def served_models(repository: ModelRepository, folder: Path, network: Network | None) -> ServedModels:
-    """The models that functions may name, with what was measured of them, in this folder, and what lies between nodes."""
+    """The models that functions may name, with the measurements in this folder, and the network between nodes."""
     on_nodes = folder if isinstance(repository, DirectoryRepository) else None
     return ServedModels(repository, on_nodes, folder / PROFILES, network=network)
 
 
 def node_options(token_file: Path | None, models: ServedModels | None) -> NodeOptions | None:
-    """How nodes' coordinators are spoken to of Shadows with these models, by the token in this file; None where they are not.
+    """How nodes' coordinators are asked for Shadows of these models, by the token in this file; None without a token.
 
     Raises:
         GnomonError: 400 `token_empty`.
@@ -236,17 +254,17 @@ def node_options(token_file: Path | None, models: ServedModels | None) -> NodeOp
             "Write the coordinators' token into it.",
         )
     if models is not None and not models.on_nodes:
-        _LOG.warning("no Shadows are made: nodes' pools read models from a folder, and this repository is elsewhere")
+        _LOG.warning("no Shadows are made: the pools of nodes read models from a folder, and this repository is remote")
     return NodeOptions(token)
 
 
 def in_pod() -> bool:
-    """Whether this process is a pod's."""
+    """Whether this process runs in a pod."""
     return "POD_NAMESPACE" in os.environ or SERVICE_ACCOUNT.exists()
 
 
 def lease_namespace() -> str:
-    """Where the Lease is: beside the gateway's pod, or beside the functions for one that runs elsewhere."""
+    """The namespace of the Lease: that of the gateway's pod, or that of the functions for a gateway outside the cluster."""
     named = os.environ.get("POD_NAMESPACE")
     file = SERVICE_ACCOUNT.parent / "namespace"
     return named or (file.read_text().strip() if file.exists() else DEFAULT_NAMESPACE)

@@ -4,15 +4,22 @@
                                             ├─▶ what waits, and what batches take, at port 9090 ▶ autoscaler class ▶ how many pods
                                             └─◀ B and T ◀ the Revision's PodAutoscaler ◀ autoscaler class
 
-The parts are those of every gateway; only the platform differs, and that nobody here scales: the autoscaler class does, which
-asks each replica what waits in it (`knative_gateway_page`), and whose plans of buffers they all follow. Replicas share nothing:
-each has a queue of its own for what the ingress sent to it.
+The parts are those of every gateway. Only the platform differs, and scaling: the autoscaler class scales Revisions. It asks each
+replica what waits there, and all replicas follow its plans of buffers. Replicas share nothing: each has a queue of its own for
+what the ingress sends to it. The page answers
+
+    /healthz                                          whether the ingress may lead requests here
+    /metrics                                          everything
+    /metrics?name[]=kn_revision_request_queued        the requests that wait, in the activators' format
+    /metrics?name[]=gnomon_revision_batch_seconds     how long batches take, and their spread
+
+The class asks for the waiting requests up to twenty times a second, so each part can be had without the rest.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random, SystemRandom
@@ -21,10 +28,6 @@ import uvloop
 from aiohttp import web
 
 from gnomon_autoscaler.registry import SCALING, Policies, scaling_policy
-from gnomon_cli.following import Following
-from gnomon_cli.knative_gateway_page import RevisionFigures, page
-from gnomon_cli.process import begin_log, serve_until_signal
-from gnomon_cli.where import in_images, readings
 from gnomon_core.clock import WallClock, utc_now_s
 from gnomon_core.functions import FunctionKey, parse_key
 from gnomon_core.policy_registry import described
@@ -33,6 +36,7 @@ from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import ProfiledLatency
 from gnomon_gateway.functions.validation import scheduler_of
@@ -42,12 +46,17 @@ from gnomon_gateway.metrics import ControlCounters, GatewayCollector, LoopLag, M
 from gnomon_gateway.replicas.state_sync import Elsewhere
 from gnomon_gateway.revisions import HELD_S, RevisionApp
 from gnomon_gateway.scheduling.registry import SCHEDULING
+from gnomon_platforms.knative.autoscaler import metrics as signals
+from gnomon_platforms.knative.autoscaler.metrics import Learned
 from gnomon_platforms.knative.batching.platform import RevisionPlatform
 from gnomon_platforms.knative.batching.revisions import BufferPlans, in_force
 from gnomon_platforms.knative.batching.store import RevisionStore
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
 from gnomon_platforms.kubernetes.client import Api, connect
 from gnomon_platforms.nodes.models import ServedModels
+from gnomon_server.metrics import readings
+from gnomon_server.process import begin_log, serve_until_signal
+from gnomon_server.store_changes import StoreChanges
 
 SILENT_S = 90.0
 """A watch that is well is heard twice a minute."""
@@ -144,7 +153,7 @@ class KnativeGateway:
                 scaling=self._scaling,
                 latency=LearnedLatency(profiled),
                 logs=self._logs,
-                fetch_model=in_images,
+                fetch_model=_no_fetch,
                 now=utc_now_s,
                 profiled=profiled,
                 elsewhere=Elsewhere(lambda: False, asked=False),
@@ -152,7 +161,7 @@ class KnativeGateway:
             )
         )
         self._loop_lag = LoopLag(clock)
-        self._following = Following()
+        self._changes = StoreChanges()
         app = RevisionApp(self.manager, held_s=options.held_s)
         self.server = GatewayServer(app, options.host, options.port, grace_s=GRACE_S)
         collector = GatewayCollector(
@@ -182,7 +191,7 @@ class KnativeGateway:
         await self.platform.start(self.manager.instances)
         await self.plans.start(self._plan)
         await self.manager.start()
-        self._following.begin(self.store, self.manager.follow, _nothing)
+        self._changes.follow(self.store, self.manager.follow)
         self._loop_lag.start()
         await self.server.start()
         self._page = web.AppRunner(self._pages, access_log=None)
@@ -231,5 +240,74 @@ def serve_knative_gateway(options: KnativeGatewayOptions, *, verbose: bool = Fal
     )
 
 
-async def _nothing() -> None:
-    """Namespaces are nothing here."""
+async def _no_fetch(reference: str) -> None:
+    """Revisions bring their models along, in their images or volumes."""
+    del reference
+
+
+class RevisionFigures:
+    """What is told of these Revisions. `takes_batches` says of which of them pods are sent whole batches."""
+
+    def __init__(self, runtimes: Callable[[], Iterable[FunctionRuntime]], takes_batches: Callable[[FunctionKey], bool]) -> None:
+        self._runtimes, self._takes_batches = runtimes, takes_batches
+        self._parts: Mapping[str, Callable[[], str]] = {
+            signals.FIGURE: lambda: signals.waiting_to_text(self.waiting(), self.beside()),
+            signals.SECONDS: lambda: signals.learned_to_text(self.learned()),
+        }
+
+    def text(self, names: Iterable[str]) -> str | None:
+        """The parts of these names; None where nobody named any, or one that is not here, and so asks for everything."""
+        named = set(names)
+        if not named or not named <= self._parts.keys():
+            return None
+        return "".join(part() for name, part in self._parts.items() if name in named)
+
+    def whole(self) -> str:
+        """All parts."""
+        return "".join(part() for part in self._parts.values())
+
+    def waiting(self) -> dict[FunctionKey, int]:
+        """The requests that are here and that no pod tells of, by Revision."""
+        counts = {runtime.key: _untold(runtime) for runtime in self._runtimes()}
+        return {key: count for key, count in counts.items() if count > 0}
+
+    def beside(self) -> dict[FunctionKey, int]:
+        """The requests, ever, that went to pods in batches beyond one for each, by Revision."""
+        sizes = {runtime.key: runtime.metrics.batch_sizes for runtime in self._runtimes()}
+        counts = {key: round(size.total) - sum(size.counts) for key, size in sizes.items()}
+        return {key: count for key, count in counts.items() if count > 0}
+
+    def learned(self) -> dict[FunctionKey, Learned]:
+        """How long batches take, by Revision; those of which nobody knows are left out."""
+        found = {}
+        for runtime in self._runtimes():
+            latency_s = runtime.latency_s() if self._takes_batches(runtime.key) else ()
+            if latency_s:
+                sizes = {worker.slot.size for worker in runtime.dispatcher.workers.by_id.values()}
+                found[runtime.key] = Learned(latency_s, runtime.latency_spread(sizes))
+        return found
+
+
+def page(trouble: Callable[[], str], figures: RevisionFigures, others: Callable[[], Awaitable[bytes]]) -> web.Application:
+    """The routes. `trouble` keeps it from being led to, else it is empty; `others` are the figures of every gateway."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text=trouble() or "OK", status=503 if trouble() else 200)
+
+    async def metrics(request: web.Request) -> web.Response:
+        text = figures.text(request.query.getall("name[]", []))
+        if text is not None:
+            return web.Response(text=text)
+        body = await others() + figures.whole().encode()
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    application = web.Application()
+    application.router.add_get("/healthz", healthz)
+    application.router.add_get("/metrics", metrics)
+    return application
+
+
+def _untold(runtime: FunctionRuntime) -> int:
+    """Requests that wait here, and those that are under way beyond one for each batch, which queue-proxy tells of."""
+    load = runtime.load()
+    return load.queued + max(0, load.executing - len(runtime.all_in_flight()))

@@ -8,7 +8,7 @@ import sys
 SIZE, COUNT = 20_000_000, 20
 PROGRAM = f"""
 from pathlib import Path
-from gnomon_cli.process import give_back_large_blocks
+from gnomon_server.process import give_back_large_blocks
 
 def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

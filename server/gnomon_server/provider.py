@@ -7,53 +7,72 @@ PUT, POST, DELETE, secrets, namespaces ─▶ the store, which is the provider
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gnomon_cli.following import Following, Work
+from gnomon_autoscaler.registry import Policies, provided
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.interfaces import ModelRepository
 from gnomon_core.scaling import DecisionRecord
 from gnomon_gateway.api.control import unknown_function
 from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.logs import LogReader
 from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
+from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.provider.api import ProviderApi
 from gnomon_platforms.provider.catalog import Catalog
-from gnomon_platforms.provider.options import ProviderOptions
 from gnomon_platforms.provider.platform import ProviderPlatform
 from gnomon_platforms.provider.store import ProviderStore
+from gnomon_server.options import ServeOptions
+from gnomon_server.platforms import Backend
+from gnomon_server.store_changes import StoreChanges, Work
 
 _LOG = logging.getLogger("gnomon.provider")
 
 
-class InFront:
-    """What is made of a provider.
+class ProviderBackend(Backend):
+    """Functions and replicas are a foreign provider's.
 
     Raises:
         GnomonError: 503 `provider_unreachable`, 502 `provider_credentials`.
 
     """
 
-    def __init__(self, options: ProviderOptions, clock: Clock) -> None:
-        api = ProviderApi(options)
-        self._catalog = Catalog(api, options)
+    orchestration = "provider"
+    isolates_users = False
+    provided = True
+    place = "provider"
+
+    def __init__(self, serve: ServeOptions, repository: ModelRepository, built: BuiltImages, clock: Clock) -> None:
+        del repository, built  # functions bring their models and images along
+        assert serve.provider is not None
+        api = ProviderApi(serve.provider)
+        self._catalog = Catalog(api, serve.provider)
         self._catalog.start()
-        self.store = ProviderStore(api, self._catalog)
-        self.platform = ProviderPlatform(api, self._catalog, options, clock=clock)
-        self._functions: ProvidedFunctions | None = None
-        self._following = Following()
+        self.store: ProviderStore = ProviderStore(api, self._catalog)
+        self.platform: ProviderPlatform = ProviderPlatform(api, self._catalog, serve.provider, clock=clock)
+        self._changes = StoreChanges()
+
+    @property
+    def stored_logs(self) -> LogReader:
+        return self.platform.logs
+
+    def policies(self, policies: Policies) -> Policies:
+        return provided(policies)
 
     def functions(self, manager: Manager) -> ProvidedFunctions:
-        """The manager's functions with the provider's replicas, which are followed from then on."""
-        self._functions = ProvidedFunctions(manager, self._catalog, self.platform)
-        return self._functions
+        return ProvidedFunctions(manager, self._catalog, self.platform)
 
-    def follow(self, namespaces: Callable[[], Work]) -> None:
-        """Serve what somebody else deploys, changes or removes at the provider."""
-        assert self._functions is not None
-        self._following.begin(self.store, self._functions.follow, namespaces)
+    def follow(self, manager: Manager, namespaces: Callable[[], Work]) -> None:
+        """Serve what others deploy, change or remove at the provider."""
+        self._changes.follow(self.store, self.functions(manager).follow, namespaces)
+
+    async def end(self) -> None:
+        await asyncio.to_thread(self.store.close)
 
 
 class ProvidedFunctions:
@@ -72,7 +91,7 @@ class ProvidedFunctions:
         await self._manager.remove(key)
 
     async def follow(self, key: FunctionKey) -> None:
-        """Serve a function as the provider has it now. Where that cannot be, it is served as it was, and the log says why."""
+        """Serve a function as the provider has it now, or as before if its new settings are refused; the log says why."""
         await self._manager.follow(key)
         listed, served = self._catalog.of(key), self._manager.status(key)
         if listed is None or served is None or served.spec == listed.spec:
@@ -80,16 +99,16 @@ class ProvidedFunctions:
         try:
             await self._manager.update(listed.spec)
         except GnomonError as error:
-            _LOG.warning("%s has been changed at the provider, and is served as it was: %s", key, error)
+            _LOG.warning("%s has been changed at the provider, and is served as before: %s", key, error)
 
     async def scale(self, key: FunctionKey, replicas: int) -> None:
-        """Ask the provider for replicas: we have none."""
+        """Ask the provider for replicas."""
         if self._manager.status(key) is None:
             raise unknown_function(key)
         await self._platform.scale(key, replicas)
 
     def status(self, key: FunctionKey, *, usage: bool = False) -> FunctionStatus | None:
-        """What replicas use is left out: their provider measures it."""
+        """Without usage: the provider measures it."""
         del usage
         status = self._manager.status(key)
         return None if status is None else self._provided(status)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gnomon_cli import fetching
 from gnomon_profiler.repository import DirectoryRepository
+from gnomon_server import machine
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,6 @@ async def test_only_what_capturing_gives_is_captured(
     def capture(_: Any, name: str) -> None:
         asked.append(name)
 
-    monkeypatch.setattr(fetching, "ensure_model", capture)
-    await fetching.ModelFetcher(DirectoryRepository(tmp_path)).fetch(reference)
+    monkeypatch.setattr(machine, "ensure_model", capture)
+    await machine.ModelFetcher(DirectoryRepository(tmp_path)).fetch(reference)
     assert asked == captured

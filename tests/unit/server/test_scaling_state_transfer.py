@@ -12,12 +12,12 @@ from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.executor import at_once
 from gnomon_autoscaler.registry import BUILT_IN, Policies, PolicyPlugin
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
-from gnomon_cli.handed_on import MOST, HandedOn
-from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import VirtualClock
 from gnomon_core.interfaces import Capabilities
 from gnomon_core.scaling import Decision, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
+from gnomon_server.scaling import ScalingAdapter
+from gnomon_server.scaling_state import MOST, ScalingStateTransfer
 
 NAMES = [f"f{number}.ns" for number in range(45)]
 NAMES_IN_ORDER = sorted(NAMES)
@@ -33,7 +33,7 @@ class Replica:
         for name in NAMES:
             self.fleet.known[name] = MemoryFunction(Settings(autoscaler="lv", scale=ScaleSettings(max=9)), latency_s=(0.1,))
         self.autoscaler = Autoscaler(self.fleet, self.clock, policies=policies, executor=at_once, stamp_s=lambda: 1e9)
-        self.handed_on = HandedOn(self.autoscaler, lambda: self.leads)
+        self.handed_on = ScalingStateTransfer(self.autoscaler, lambda: self.leads)
 
 
 async def test_the_next_leader_goes_on_from_what_the_last_one_has_learned() -> None:

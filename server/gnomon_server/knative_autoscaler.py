@@ -1,0 +1,257 @@
+"""`gnomon serve --platform knative`: the autoscaler class `gnomon`, beside Knative's own autoscaler, and its HTTP page.
+
+    lead, by a Lease ▶ watch every Revision ▶ the autoscaler's loop decides ▶ pods, ServerlessServices, PodAutoscalers' status
+
+Requests do not pass through this process. Its page answers
+
+    /healthz, /metrics               whether it works, and metrics for Prometheus
+    /decisions/NAMESPACE/REVISION    every decision with its reason
+    /instances/NAMESPACE/REVISION    the Bodies and Shadows of now, and the nodes that the scheduler has put them on
+
+The first two are open. The others name users' Revisions, so they answer on this machine only: in a cluster, use
+`kubectl port-forward`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random, SystemRandom
+
+import uvloop
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gnomon_autoscaler.controller import Autoscaler
+from gnomon_autoscaler.registry import SCALING, Policies
+from gnomon_core.clock import WallClock
+from gnomon_core.fleet import Instance, InstanceKind
+from gnomon_core.functions import FunctionKey
+from gnomon_core.interfaces import Capabilities
+from gnomon_core.policy_registry import refuse_strays
+from gnomon_core.settings import Settings
+from gnomon_gateway.scheduling.registry import SCHEDULING, Schedulers
+from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions, KnativeAutoscaler
+from gnomon_platforms.knative.resources import SYSTEM_NAMESPACE
+from gnomon_platforms.kubernetes.client import Api, Asked, connect
+from gnomon_platforms.kubernetes.figures import cluster_figures
+from gnomon_platforms.kubernetes.lease import Candidacy, Tenure, count_from_now
+from gnomon_platforms.kubernetes.resources import LEASES
+from gnomon_platforms.kubernetes.writes import Target
+from gnomon_server.process import begin_log, serve_until_signal
+from gnomon_server.scaling import ScalingAdapter
+
+LEASE = "gnomon-knative-autoscaler"
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", ""})
+MOST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class KnativeOptions:
+    """What is told to it. `lease_namespace` is where the Lease is, None to lead without one. `policies` may be loaded."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    scaled: AutoscalerOptions = field(default_factory=AutoscalerOptions)
+    lease_namespace: str | None = SYSTEM_NAMESPACE
+    policies: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 0
+
+
+def within(options: KnativeOptions, namespace: str) -> KnativeOptions:
+    """The same for one namespace only. Its Lease is there, so that each of several has its own leader."""
+    return replace(options, scaled=replace(options.scaled, namespace=namespace), lease_namespace=namespace)
+
+
+def capabilities(*, resizes: bool) -> Capabilities:
+    """What policies may do with Revisions: a node that one names is a wish, and the scheduler's choice is accepted.
+
+    A Deployment has a number, so Kubernetes picks its victims. Pods are resized where the cluster can; where no node can make
+    Shadows, Bodies work alone.
+    """
+    return Capabilities(place=True, size=resizes, victim=False, resize=resizes, pair=True)
+
+
+class ClassScaling(ScalingAdapter):
+    """The same for Revisions. Nobody looks at their settings before they are there: all of it is done when they are read."""
+
+    def __init__(self, policies: Policies, schedulers: Schedulers, capabilities: Callable[[], Capabilities]) -> None:
+        super().__init__(policies, capabilities)
+        self._known = (policies, schedulers)
+
+    def check(self, settings: Settings) -> str:
+        # Whether there is the scheduling policy that they name is the gateway's to know.
+        refuse_strays(settings, *self._known, [settings.scheduler] if settings.scheduler else [])
+        return super().check(settings)
+
+
+class KnativeService:
+    """The whole of it. `start` returns when it leads and sees everything."""
+
+    def __init__(self, options: KnativeOptions, chance: Random, api: Api | None = None, tenure: Tenure | None = None) -> None:
+        self._options = options
+        self._api = api or connect(options.kubeconfig, options.context)
+        self._clock = WallClock()
+        self._candidacy = None if options.lease_namespace is None else self._stand(options.lease_namespace, chance, tenure)
+        policies = SCALING.with_named(options.policies)
+        schedulers = SCHEDULING.with_named(options.policies)
+        self._scaling = ClassScaling(policies, schedulers, lambda: capabilities(resizes=self.platform.resizes))
+        fence = None if self._candidacy is None else self._candidacy.tenure.check
+        self.platform = KnativeAutoscaler(
+            self._api, options.scaled, fence=fence, clock=self._clock, chance=chance, epoch=self._epoch
+        )
+        self.autoscaler = Autoscaler(self.platform, self._clock, policies=policies)
+        self._scaling.bind(self.autoscaler)
+        self._page: web.AppRunner | None = None
+        self._deciding: asyncio.Task[None] | None = None
+
+    def _stand(self, namespace: str, chance: Random, tenure: Tenure | None) -> Candidacy:
+        # Nodes remember the epochs that they have obeyed, also those of an installation that was removed.
+        lease = Target(LEASES, namespace, LEASE)
+        return Candidacy(self._api, lease, self._clock, chance, counts_from=count_from_now, tenure=tenure)
+
+    def _epoch(self) -> int:
+        return 1 if self._candidacy is None else self._candidacy.epoch
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process may write."""
+        return self._candidacy is None or self._candidacy.leads
+
+    @property
+    def asked(self) -> Asked:
+        """What was asked of the API server, and how it was answered."""
+        return self._api.asked
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from working; empty while nothing does. One that waits for its turn to lead is well."""
+        return self.platform.trouble if self.leads else ""
+
+    @property
+    def port(self) -> int:
+        """Where its page listens."""
+        assert self._page is not None
+        port: int = self._page.addresses[0][1]
+        return port
+
+    async def start(self) -> None:
+        """Lead, see everything, and begin to decide."""
+        self._page = web.AppRunner(page(self), access_log=None)
+        await self._page.setup()
+        await web.TCPSite(self._page, self._options.host, self._options.port).start()
+        if self._candidacy is not None:
+            await self._candidacy.start()
+            await self._candidacy.leader.leading.wait()
+        await self.platform.start(self._scaling)
+        self._deciding = asyncio.create_task(self.autoscaler.run())
+
+    async def stop(self) -> None:
+        """Decide nothing more; Revisions stay as they are, for whoever leads next."""
+        if self._deciding is not None:
+            self._deciding.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._deciding
+        await self.platform.stop()
+        if self._candidacy is not None:
+            await self._candidacy.stop()
+        if self._page is not None:
+            await self._page.cleanup()
+        self._api.close()
+
+
+def serve_knative(options: KnativeOptions, *, verbose: bool = False) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Raises:
+        GnomonError: 501 without the Kubernetes client, 503 where there is no way to a cluster.
+
+    """
+    begin_log(verbose=verbose)
+    said = f"Gnomon scales Revisions of the class {options.scaled.class_name}."
+    uvloop.run(serve_until_signal(lambda: KnativeService(options, SystemRandom()), lambda _: said))
+
+
+class _Figures(Collector):
+    """Read when they are asked for."""
+
+    def __init__(self, service: KnativeService) -> None:
+        self._service = service
+
+    def collect(self) -> Iterable[Metric]:
+        platform = self._service.platform
+        yield from cluster_figures(self._service.asked, leads=self._service.leads)
+        seeing = "Whether every activator tells what waits at it: without that nothing goes to zero."
+        yield GaugeMetricFamily("gnomon_knative_activators_seen", seeing, float(platform.seeing))
+        yield GaugeMetricFamily("gnomon_knative_revisions", "Revisions of this class.", float(len(platform.functions())))
+        labels = ["namespace", "revision"]
+        wanted = GaugeMetricFamily("gnomon_knative_wanted_pods", "Pods that a Revision's policy wants.", labels=labels)
+        ready = GaugeMetricFamily("gnomon_knative_ready_pods", "Pods of a Revision that are ready.", labels=labels)
+        for one in platform.revisions():
+            wanted.add_metric([one.key.namespace, one.key.name], one.wanted)
+            ready.add_metric([one.key.namespace, one.key.name], one.ready)
+        yield wanted
+        yield ready
+
+
+def page(service: KnativeService) -> web.Application:
+    """The routes."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Figures(service))
+
+    async def healthz(_: web.Request) -> web.Response:
+        trouble = service.trouble
+        return web.Response(text=trouble or "OK", status=503 if trouble else 200)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    async def decisions(request: web.Request) -> web.Response:
+        _require_local(request)
+        if "revision" not in request.match_info:
+            found = {
+                one: [each.to_json() for each in service.autoscaler.decisions(one, 1)] for one in service.platform.functions()
+            }
+            return web.json_response(found)
+        return web.json_response([one.to_json() for one in service.autoscaler.decisions(str(_key(request)), MOST)])
+
+    async def instances(request: web.Request) -> web.Response:
+        _require_local(request)
+        load = service.platform.load(str(_key(request)))
+        if load is None:
+            raise web.HTTPNotFound(text=f"{_key(request)} is no Revision of this class.\n")
+        return web.json_response([_instance(one, service.platform.pod_of(one.function, one.id)) for one in load.instances])
+
+    application = web.Application()
+    application.router.add_get("/healthz", healthz)
+    application.router.add_get("/metrics", metrics)
+    application.router.add_get("/decisions", decisions)
+    application.router.add_get("/decisions/{namespace}/{revision}", decisions)
+    application.router.add_get("/instances/{namespace}/{revision}", instances)
+    return application
+
+
+def _key(request: web.Request) -> FunctionKey:
+    return FunctionKey(request.match_info["revision"], request.match_info["namespace"])
+
+
+def _instance(one: Instance, pod: str | None) -> dict[str, object]:
+    """A Body without a pod is one that is wished for; `shadows` are those that it works with, `body` is a Shadow's."""
+    body = one.kind is InstanceKind.BODY
+    more = {"pod": pod, "shadows": list(one.shadows)} if body else {"body": one.partner}
+    known = {"id": one.id, "kind": one.kind.value, "state": one.state.value, "node": one.node, "cores": one.cores}
+    return {**known, **more}
+
+
+def _require_local(request: web.Request) -> None:
+    """Refuse who is elsewhere, and who is lured here by a name of somebody else's."""
+    host = request.host.rpartition(":")[0] if not request.host.endswith("]") and ":" in request.host else request.host
+    if not ipaddress.ip_address(request.remote or "0.0.0.0").is_loopback or host not in LOCAL_NAMES:  # noqa: S104 - compared
+        raise web.HTTPForbidden(text="Ask on this machine; in a cluster by kubectl port-forward.\n")

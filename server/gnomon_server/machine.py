@@ -1,0 +1,103 @@
+"""Functions that this gateway stores itself: on this machine as processes, or on AWS Lambda.
+
+Both keep functions in SQLite and capture models of the catalog on demand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from gnomon_core.clock import Clock
+from gnomon_core.errors import GnomonError
+from gnomon_core.interfaces import ModelRepository
+from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_platforms.images import BuiltImages
+from gnomon_platforms.local.platform import LocalPlatform
+from gnomon_profiler.add import VERSION, ensure_model
+from gnomon_profiler.measuring.session import this_machine
+from gnomon_profiler.measuring.store import FOLDER as PROFILES
+from gnomon_profiler.names import in_catalog
+from gnomon_server.options import ServeOptions
+from gnomon_server.platforms import Backend
+from gnomon_server.process import memory_is_short
+
+
+class StoredHere(Backend):
+    """Functions in SQLite in the state folder, models in the repository."""
+
+    def __init__(self, options: ServeOptions, repository: ModelRepository) -> None:
+        self.store: SqliteStore = SqliteStore(options.state / "functions.db")
+        self._models = ModelFetcher(repository)
+
+    async def fetch_model(self, reference: str) -> None:
+        await self._models.fetch(reference)
+
+    async def end(self) -> None:
+        await asyncio.to_thread(self.store.close)
+
+
+class LocalBackend(StoredHere):
+    """Instances are processes of this machine."""
+
+    def __init__(self, options: ServeOptions, repository: ModelRepository, built: BuiltImages, clock: Clock) -> None:
+        super().__init__(options, repository)
+        self.place = this_machine().id
+        self.platform = LocalPlatform(
+            options.state / "platform",
+            repository=repository,
+            built=built,
+            images=options.images,
+            cores=options.cores,
+            preload_torch=not memory_is_short(),
+            pool=options.pool,
+            reserved_cores=options.reserved_cores,
+            profiles=options.model_folder / PROFILES,
+            machine_id=self.place,
+            clock=clock,
+        )
+
+
+class LambdaBackend(StoredHere):
+    """A batch is one Invoke of a function on AWS Lambda."""
+
+    place = "lambda"
+
+    def __init__(self, options: ServeOptions, repository: ModelRepository, built: BuiltImages, clock: Clock) -> None:
+        from gnomon_platforms.aws_lambda.platform import LambdaPlatform  # noqa: PLC0415 - boto3 is an extra of its own
+
+        assert options.aws is not None
+        super().__init__(options, repository)
+        profiles = options.model_folder / PROFILES
+        self.platform = LambdaPlatform(options.aws, repository, built, images=options.images, profiles=profiles, clock=clock)
+
+
+class ModelFetcher:
+    """Brings the models that functions name to this machine; deployments that name the same model wait for one capture.
+
+    A model in the repository folder costs a look-up. A model in a bucket is downloaded by that look-up, in a thread, so that no
+    later look-up waits for hundreds of megabytes. The platform refuses a model that is unknown.
+    """
+
+    def __init__(self, repository: ModelRepository) -> None:
+        self._repository = repository
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def fetch(self, reference: str) -> None:
+        """Return when the model is here, or at once if it cannot be brought here.
+
+        Raises:
+            GnomonError: 422 for a model that cannot be captured.
+
+        """
+        name, _, version = reference.partition("@")
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            # The catalog has one version of each model: capturing, half a minute, does not bring another version.
+            if not await asyncio.to_thread(self._is_there, reference) and in_catalog(name) and version in ("", VERSION):
+                await asyncio.to_thread(ensure_model, self._repository, name)
+
+    def _is_there(self, reference: str) -> bool:
+        try:
+            self._repository.get(reference)
+        except GnomonError:
+            return False
+        return True
