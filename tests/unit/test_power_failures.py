@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_cli.credentials import config_file, remember
-from gnomon_coordinator.node.pod_sockets import Epochs
+from gnomon_coordinator.node.api import Epochs
 from gnomon_platforms.aws_lambda.profiling import Measured, Table
 from gnomon_platforms.local.builder.image_index import ImageIndex
 from gnomon_platforms.local.recipes import Users

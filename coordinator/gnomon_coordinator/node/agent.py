@@ -1,12 +1,12 @@
-"""The process on each node, put together: the kubelet's plugin, the Bodies' doors, the pool, the platform's port.
+"""The process on each node: the CSI plugin, the Bodies' sockets, the pool, and the platform's API.
 
-    kubelet ─ CSI ▶ volumes ─ doors ▶ bodies ─┐
-    platform ─ HTTP ▶ control ▶ shadows ──────┴▶ pool (another container): supervisor, zygote, coordinator, Shadows
-    Bodies of other nodes ─ HTTP ▶ arrivals ─┘
+    kubelet ─ CSI ▶ csi ▶ volumes ─ pod_sockets ▶ bodies ─┐
+    platform ─ HTTP ▶ api ▶ shadows ──────────────────────┴▶ pool (another container): supervisor, zygote, coordinator, Shadows
+    Bodies of other nodes ─ HTTP ▶ pair_listener ─────────┘
 
-It holds nothing that cannot be had again: records of volumes lie on disk, Bodies come again by themselves, the platform wishes
-again. When it ends the pool ends with it, and Bodies go on alone until the next one is there. It ends after the pods
-that are told to end when it is (`leaving`).
+It holds no state that cannot be rebuilt: records of volumes lie on disk, Bodies reconnect, the platform repeats its requests.
+When it ends the pool ends with it, and Bodies go on alone until the next one is there. It exits after the pods that are told to
+end at the same time (`ExitDelay`).
 """
 
 from __future__ import annotations
@@ -16,34 +16,33 @@ import contextlib
 import ipaddress
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from gnomon_coordinator.node.arrivals import Arrivals
+from gnomon_coordinator.node.api import ChangeFeed, Epochs, NodeApi, epoch_file
 from gnomon_coordinator.node.bodies import Bodies
-from gnomon_coordinator.node.control import Control
 from gnomon_coordinator.node.csi import CsiPlugin
-from gnomon_coordinator.node.pod_sockets import Epochs, Leaving, News, file_of
-from gnomon_coordinator.node.pool import Cpus, Ears, Pool
-from gnomon_coordinator.node.shadows import Shadows
+from gnomon_coordinator.node.pair_listener import PairListener
+from gnomon_coordinator.node.pool import Cpus, Pool, PoolEvents
+from gnomon_coordinator.node.shadows import NodeShadows
 from gnomon_coordinator.node.volumes import NAME, Volumes
 from gnomon_core.coordination import NODE_PORT, PAIR_PORT
 from gnomon_core.errors import GnomonError
 
 KUBELET = Path("/var/lib/kubelet")
 END_S = 2.0
-"""What is under way on the platform's port may take so long when the process is told to end."""
-LOOK_S = 0.25
-"""How often it looks whether the pods that end have gone."""
+"""How long requests under way on the platform's port may take when the process is told to end."""
+CHECK_S = 0.25
+"""How often it checks whether the pods that end have gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where everything is. Paths of the kubelet's are the same in the container as on the node; a port 0 is any."""
+    """Paths, addresses and sizes. Paths of the kubelet's are the same in the container as on the node; a port 0 is any."""
 
     node: str
     kubelet: Path = KUBELET
@@ -61,8 +60,47 @@ class Settings:
 
     @property
     def state(self) -> Path:
-        """Ours, on the node."""
+        """The agent's own folder on the node."""
         return self.kubelet / "plugins" / NAME
+
+
+SETTLED_S = 40.0
+"""Without any change so long, pods are taken to stay. Knative lets a pod drain for half a minute before its Body hevents of
+it."""
+
+
+class ExitDelay:
+    """Decides when an agent that was told to end may exit: not before the pods that end at the same time, `longest_s` at most.
+
+    A kubelet ends a pod with our volume by asking the driver to remove the volume. Where an installation is deleted as a whole,
+    its functions' pods and their node's driver are told to end in the same second, and a driver that exits first leaves pods that
+    are `Terminating` for ever, and their namespaces with them. The agent reads no API server and does not know why it is to
+    end. It sees which pods have volumes, and which of them have a connected Body:
+
+        no volume                                               exit
+        a volume whose Body has gone, or never connected        its pod ends, most likely: stay
+        volumes whose Bodies are all connected                  an update, or pods that drain: stay until nothing changes
+
+    and in any case no longer than the operator says, which is less than the pod's own grace.
+
+    Worked example, 50 s at most: three Bodies drain, one disconnects after 2 s and its volume goes after 3 s, the others after
+    41 s; the agent exits with the last volume. In an update the three stay where they are, and the agent exits after 40 s.
+    """
+
+    def __init__(self, now_s: float, longest_s: float, settled_s: float = SETTLED_S) -> None:
+        self._until_s = now_s + longest_s
+        self._settled_s = settled_s
+        self._changed_s = now_s
+        self._seen: tuple[frozenset[str], frozenset[str]] | None = None
+
+    def may_exit(self, now_s: float, volumes: Collection[str], bodies: Collection[str]) -> bool:
+        """Whether the agent may exit, by the uids of pods with a `volumes` entry and of pods with a connected Body."""
+        seen = frozenset(volumes), frozenset(bodies)
+        if seen != self._seen:
+            self._seen, self._changed_s = seen, now_s
+        if not volumes or now_s >= self._until_s:
+            return True
+        return seen[0] <= seen[1] and now_s - self._changed_s >= self._settled_s
 
 
 class Agent:
@@ -70,24 +108,24 @@ class Agent:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.news = News()
-        ears = Ears(self._pool_begun, self._pool_lost, self._coordinator_said, self._process_ended)
-        self.pool = Pool(settings.pool, settings.containers, settings.most, ears)
-        self.bodies = Bodies(self.pool.to_supervisor, self.news.happened)
+        self.changes = ChangeFeed()
+        events = PoolEvents(self._pool_begun, self._pool_lost, self._coordinator_event, self._process_ended)
+        self.pool = Pool(settings.pool, settings.containers, settings.most, events)
+        self.bodies = Bodies(self.pool.to_supervisor, self.changes.changed)
         self.cpus = Cpus(sorted(os.sched_getaffinity(0)))
-        self.shadows = Shadows(self.pool, self.bodies, self.cpus, settings.models, self.news.happened)
+        self.shadows = NodeShadows(self.pool, self.bodies, self.cpus, settings.models, self.changes.changed)
         state = settings.state
-        self.volumes = Volumes(settings.kubelet / "pods", state / "volumes", self.bodies.came, self.bodies.shut_out)
+        self.volumes = Volumes(settings.kubelet / "pods", state / "volumes", self.bodies.connected, self.bodies.volume_removed)
         registration = settings.kubelet / "plugins_registry" / f"{NAME}-reg.sock"
         self._csi = CsiPlugin(settings.node, self.volumes, state / "csi.sock", registration)
-        control = Control(self.shadows, self.news, Epochs(file_of(state, settings.token)), self.state, settings.token)
-        self._runner = web.AppRunner(control.application(), access_log=None, shutdown_timeout=END_S)
-        self._arrivals = Arrivals(self.shadows)
-        self._finding: asyncio.Task[None] | None = None
+        api = NodeApi(self.shadows, self.changes, Epochs(epoch_file(state, settings.token)), self.state, settings.token)
+        self._runner = web.AppRunner(api.application(), access_log=None, shutdown_timeout=END_S)
+        self._pair_listener = PairListener(self.shadows)
+        self._pool_task: asyncio.Task[None] | None = None
         self.port, self.pair_port = settings.port, settings.pair_port
 
     async def start(self) -> None:
-        """Open the doors of pods that are there, find the pool, serve kubelet and platform.
+        """Open the sockets of pods that are there, find the pool, serve kubelet and platform.
 
         Raises:
             GnomonError: 500 `open_without_token`: it would listen beyond this machine without one.
@@ -96,40 +134,40 @@ class Agent:
         """
         settings = self._settings
         if settings.token is None and not _loopback(settings.host):
-            text = f"Without a token nobody may wish for Shadows over {settings.host}."
+            text = f"Without a token nobody may request Shadows over {settings.host}."
             raise GnomonError(500, "open_without_token", text, "Give it --token-file, or listen on 127.0.0.1.")
         self.volumes.recover()
-        self._finding = asyncio.get_running_loop().create_task(self.pool.run())
+        self._pool_task = asyncio.get_running_loop().create_task(self.pool.run())
         await self._runner.setup()
         site = web.TCPSite(self._runner, settings.host, settings.port, ssl_context=settings.tls)
         await site.start()
         self.port = self._runner.addresses[0][1]
-        self._arrivals.start(settings.host, settings.pair_port)
-        self.pair_port = self._arrivals.port
+        self._pair_listener.start(settings.host, settings.pair_port)
+        self.pair_port = self._pair_listener.port
         self._csi.start()
 
     async def stay(self) -> None:
-        """Go on until the pods that end have gone, or are taken to stay: a kubelet cannot end them without us."""
+        """Go on until the pods that end have gone, or are taken to stay: a kubelet cannot end them without the driver."""
         clock = asyncio.get_running_loop().time
-        leaving = Leaving(clock(), self._settings.stay_s)
-        while not leaving.may_go(clock(), self._published(), [row["pod_uid"] for row in self.bodies.rows()]):  # noqa: ASYNC110
-            # That nothing happens is what it waits for, too.
-            await asyncio.sleep(LOOK_S)
+        delay = ExitDelay(clock(), self._settings.stay_s)
+        while not delay.may_exit(clock(), self._published(), [row["pod_uid"] for row in self.bodies.rows()]):  # noqa: ASYNC110
+            # It also waits for a time without changes, which no event announces.
+            await asyncio.sleep(CHECK_S)
 
     async def stop(self) -> None:
-        """Be found no more, and let go of everything. Folders and records stay for whoever comes next."""
+        """Remove the registration and close everything. Folders and records stay for the next process."""
         await self._csi.stop()
-        self.news.end()
-        await self._arrivals.stop()
+        self.changes.close()
+        await self._pair_listener.stop()
         await self._runner.cleanup()
         self.volumes.close()
         self.pool.close()
         self.shadows.lost()
         self.bodies.close()
-        if self._finding is not None:
-            self._finding.cancel()
+        if self._pool_task is not None:
+            self._pool_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._finding
+                await self._pool_task
 
     def state(self) -> Mapping[str, Any]:
         """The node, for the platform."""
@@ -152,15 +190,15 @@ class Agent:
 
     def _pool_begun(self) -> None:
         self.bodies.introduce_all()
-        self.news.happened()
+        self.changes.changed()
 
     def _pool_lost(self) -> None:
         self.shadows.lost()
 
-    def _coordinator_said(self, event: Mapping[str, Any]) -> None:
-        self.shadows.said(event)
+    def _coordinator_event(self, event: Mapping[str, Any]) -> None:
+        self.shadows.coordinator_event(event)
         if event["event"] in ("ready", "pool"):
-            self.news.happened()
+            self.changes.changed()
 
     def _process_ended(self, instance: str, reason: str) -> None:
         self.shadows.ended(instance, reason)
@@ -169,5 +207,5 @@ class Agent:
 def _loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name, which may be anybody's
+    except ValueError:  # a name, which may resolve to any address
         return False

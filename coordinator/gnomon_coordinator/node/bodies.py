@@ -1,78 +1,113 @@
-"""The Bodies of the node that have come through the doors of their pods.
+"""The Bodies of the node, which have connected over their pods' sockets.
 
-A Body's connection is kept here for as long as the Body keeps it; the pool's supervisor gets a copy, and each one after it. So a
-Body notices nothing when the pool is restarted but that its Shadows have ended, and nothing at all when the coordinator is.
+A Body's connection is kept here for as long as the Body keeps it; the pool's supervisor gets a copy, and each later supervisor as
+well. So a Body notices only the end of its Shadows when the pool is restarted, and nothing when the coordinator is.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import select
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gnomon_coordinator.node.pod_sockets import HangUps, Pod
+from gnomon_coordinator.node.pod_sockets import Pod
 
 _LOG = logging.getLogger("gnomon.node")
 ToPool = Callable[[Mapping[str, Any], Sequence[int]], None]
-"""Reaches the pool's supervisor, if there is one just now. Takes the descriptors over."""
+"""Sends to the pool's supervisor; dropped while there is none. Takes the descriptors over."""
 
 
 class Bodies:
-    """Who is there. `changed` is called when that is somebody else."""
+    """The connected Bodies by instance. `changed` is called when one connects or disconnects."""
 
     def __init__(self, to_pool: ToPool, changed: Callable[[], None]) -> None:
         self._to_pool = to_pool
         self._changed = changed
-        self._hang_ups = HangUps()
-        self._there: dict[str, tuple[Pod, socket.socket]] = {}
+        self._disconnects = Disconnects()
+        self._connected: dict[str, tuple[Pod, socket.socket]] = {}
 
-    def came(self, pod: Pod, connection: socket.socket) -> None:
-        """A pod's Body has connected; it takes the place of an earlier one of its pod."""
-        if pod.instance in self._there:
-            self._leave(pod.instance)
-        self._there[pod.instance] = (pod, connection)
-        self._hang_ups.watch(connection, lambda: self._leave(pod.instance))
+    def connected(self, pod: Pod, connection: socket.socket) -> None:
+        """A pod's Body has connected; it replaces an earlier one of its pod."""
+        if pod.instance in self._connected:
+            self._disconnect(pod.instance)
+        self._connected[pod.instance] = (pod, connection)
+        self._disconnects.watch(connection, lambda: self._disconnect(pod.instance))
         self._introduce(pod, connection)
-        _LOG.info("pod %s/%s has come", pod.namespace, pod.name)
+        _LOG.info("the Body of pod %s/%s has connected", pod.namespace, pod.name)
         self._changed()
 
     def introduce_all(self) -> None:
-        """There is a new pool: it has met nobody yet."""
-        for pod, connection in self._there.values():
+        """Hand every Body to a new pool."""
+        for pod, connection in self._connected.values():
             self._introduce(pod, connection)
 
     def of_pod(self, uid: str) -> Pod | None:
-        """The Body in this pod; None while none has come."""
-        return next((pod for pod, _ in self._there.values() if pod.uid == uid), None)
+        """The Body in this pod; None while none has connected."""
+        return next((pod for pod, _ in self._connected.values() if pod.uid == uid), None)
 
-    def shut_out(self, pod: Pod) -> None:
-        """The pod's volume has been taken away: its Body is nobody's any more."""
-        if pod.instance in self._there:
-            self._leave(pod.instance)
+    def volume_removed(self, pod: Pod) -> None:
+        """The pod's volume has been removed: its Body is disconnected."""
+        if pod.instance in self._connected:
+            self._disconnect(pod.instance)
 
     def rows(self) -> list[dict[str, str]]:
-        """Who is there, for the platform."""
+        """The connected Bodies, for the platform."""
         return [
             {"pod_uid": pod.uid, "namespace": pod.namespace, "name": pod.name, "function": pod.function}
-            for pod, _ in self._there.values()
+            for pod, _ in self._connected.values()
         ]
 
     def close(self) -> None:
-        """Let go of all. They will come again when somebody listens."""
-        self._hang_ups.close()
-        for _, connection in self._there.values():
+        """Close every connection. Bodies reconnect to the next process."""
+        self._disconnects.close()
+        for _, connection in self._connected.values():
             connection.close()
-        self._there.clear()
+        self._connected.clear()
 
     def _introduce(self, pod: Pod, connection: socket.socket) -> None:
         self._to_pool({"do": "adopt", "id": pod.instance, "kind": "body"}, [os.dup(connection.fileno())])
 
-    def _leave(self, instance: str) -> None:
-        pod, connection = self._there.pop(instance)
-        self._hang_ups.forget(connection)
+    def _disconnect(self, instance: str) -> None:
+        pod, connection = self._connected.pop(instance)
+        self._disconnects.forget(connection)
         connection.close()
         self._to_pool({"do": "forget", "id": instance}, ())
-        _LOG.info("pod %s/%s has gone", pod.namespace, pod.name)
+        _LOG.info("the Body of pod %s/%s has disconnected", pod.namespace, pod.name)
         self._changed()
+
+
+class Disconnects:
+    """Watches sockets that another process reads for the end of their peers. Runs on an event loop."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._epoll.fileno(), self._look)
+
+    def watch(self, connection: socket.socket, act: Callable[[], None]) -> None:
+        """Call `act` when the other side closes its end."""
+        self._watched[connection.fileno()] = act
+        # Without EPOLLIN: the data is for the process that reads the socket.
+        self._epoll.register(connection, select.EPOLLRDHUP | select.EPOLLONESHOT)
+
+    def forget(self, connection: socket.socket) -> None:
+        """Watch it no more. Nothing happens to one that is not watched."""
+        if self._watched.pop(connection.fileno(), None) is not None:
+            self._epoll.unregister(connection)
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+        self._watched.clear()
+
+    def _look(self) -> None:
+        for descriptor, _ in self._epoll.poll(0):
+            act = self._watched.get(descriptor)
+            if act is not None:
+                act()

@@ -5,8 +5,7 @@
 
 It listens at a socket in a folder that the pod's two containers share (`gnomon_runtime.pool_host`).
 
-Which CPUs a Shadow runs on: those that the fewest Shadows have.
-
+A Shadow runs on the CPUs that the fewest Shadows have.
 The pool's container has a request and no limit, so a Shadow has its cores at once, by affinity. Bodies on the node are not bound
 to CPUs; the kernel moves them away from those that a Shadow keeps busy.
 
@@ -26,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnomon_coordinator.node.wishes import ZYGOTE
 from gnomon_core.coordinator_client import CoordinatorClient
 from gnomon_core.packet_link import PacketLink
 
+ZYGOTE = "torch"
 RETRY_S = 0.25
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 PRELOAD = ("numpy", "torch", "gnomon_runtime.body", "gnomon_runtime.pair.shadow_side", "gnomon_runtime.pair.rehearsal")
@@ -39,22 +38,22 @@ Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Ears:
-    """Who hears of what: a new pool, its end, what the coordinator says, how a process of the pool has ended."""
+class PoolEvents:
+    """Callbacks for a new pool, its end, an event of the coordinator, and the end of a process of the pool."""
 
     begun: Callable[[], None]
     lost: Callable[[], None]
-    coordinator_said: Callable[[Event], None]
+    coordinator_event: Callable[[Event], None]
     ended: Callable[[str, str], None]
 
 
 class Pool:
-    """`containers` are kept in reserve, up to `most` after bursts. Lives on an event loop."""
+    """`containers` are kept in reserve, up to `most` after bursts. Runs on an event loop."""
 
-    def __init__(self, path: Path, containers: int, most: int, ears: Ears) -> None:
+    def __init__(self, path: Path, containers: int, most: int, events: PoolEvents) -> None:
         self._path = path
         self._size = {"size": containers, "most": max(containers, most)}
-        self._ears = ears
+        self._events = events
         self._link: PacketLink | None = None
         self._coordinator: CoordinatorClient | None = None
         self._python = ""
@@ -71,7 +70,7 @@ class Pool:
         self.warm = False
         """Whether containers can be forked."""
         self.coordinated = False
-        """Whether a coordinator hears what is wished for."""
+        """Whether a coordinator takes requests."""
         self.containers = 0
 
     async def run(self) -> None:
@@ -86,32 +85,32 @@ class Pool:
             await self._lost.wait()
 
     def close(self) -> None:
-        """Let go of the pool, which ends everything in it."""
+        """Close the connection, which ends every process of the pool."""
         self._ended.set()
         self._drop()
 
     def to_supervisor(self, message: Event, descriptors: Sequence[int] = ()) -> None:
-        """Tell the supervisor; nobody, while there is no pool. The descriptors are taken over."""
+        """Send to the supervisor; dropped while there is no pool. Takes the descriptors over."""
         if self._link is None:
             for descriptor in descriptors:
                 os.close(descriptor)
         else:
             self._link.send(dict(message), descriptors)
 
-    def ask(self, message: Event, descriptors: Sequence[int] = ()) -> None:
-        """Wish for something. While there is no pool nobody hears it."""
+    def request(self, message: Event, descriptors: Sequence[int] = ()) -> None:
+        """Send a request to the coordinator; dropped while there is no pool."""
         if self._coordinator is not None:
             self._coordinator.send(message, descriptors)
 
     def _begin(self, connection: socket.socket) -> None:
-        self._link = PacketLink(connection, self._heard, self._gone)
+        self._link = PacketLink(connection, self._supervisor_event, self._gone)
 
     def _hello(self, python: str, libraries: Mapping[str, str]) -> None:
         """The supervisor is there, in a container whose Python is at this path, and whose libraries want these variables."""
         self._python, self._environment = python, {**ENVIRONMENT, **libraries}
         self._start_zygote()
-        self._coordinator = CoordinatorClient(self.to_supervisor, self._coordinator_said, self._environment, self._epoch, python)
-        self._ears.begun()
+        self._coordinator = CoordinatorClient(self.to_supervisor, self._coordinator_event, self._environment, self._epoch, python)
+        self._events.begun()
 
     def _start_zygote(self) -> None:
         order = json.dumps({"packages": {}, "preload": PRELOAD})
@@ -120,7 +119,7 @@ class Pool:
         about = {"do": "zygote", "id": ZYGOTE, "start": self._starts}
         self.to_supervisor({**about, "command": command, "environment": self._environment})
 
-    def _heard(self, event: dict[str, Any]) -> None:
+    def _supervisor_event(self, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind == "hello":
             self._hello(str(event["python"]), event["libraries"])
@@ -140,24 +139,24 @@ class Pool:
             self.coordinated = False
         elif kind == "gone":
             status = event.get("status")
-            self._ears.ended(str(event["id"]), str(event.get("reason") or f"it ended with status {status}"))
+            self._events.ended(str(event["id"]), str(event.get("reason") or f"it ended with status {status}"))
 
-    def _coordinator_said(self, event: Event) -> None:
+    def _coordinator_event(self, event: Event) -> None:
         if event["event"] == "ready":
             self.coordinated = True
             self._fill()
         elif event["event"] == "pool":
             self.containers = int(event["containers"])
-        self._ears.coordinator_said(event)
+        self._events.coordinator_event(event)
 
     def _fill(self) -> None:
         if self.warm:
-            self.ask({"do": "pool", "zygote": ZYGOTE, **self._size})
+            self.request({"do": "pool", "zygote": ZYGOTE, **self._size})
 
     def _gone(self) -> None:
         _LOG.error("the pool has ended")
         self._drop()
-        self._ears.lost()
+        self._events.lost()
 
     def _drop(self) -> None:
         self.warm = self.coordinated = False

@@ -1,13 +1,13 @@
-"""The Shadows of this node, from a wish to its end: what is told to the coordinator, and what it makes of it.
+"""The Shadows that the platform requests on this node, from the request to the end.
 
-    wished for ▶ STARTING ─ registered ▶ READY ─ paired, unpaired … ▶ ENDING ▶ GONE, with the reason
+    requested ▶ STARTING ─ registered ▶ READY ─ paired, unpaired … ▶ ENDING ▶ GONE, with the reason
                                             the platform has seen that it is gone ▶ forgotten
 
-Where the Body is on another node, the platform is told a token with which it comes to its Shadow (`arrivals`). On the Body's node
-the same Shadow is a wish with the way there, and no process.
+Where the Body is on another node, the platform is told a token with which the Body connects to its Shadow (`pair_listener`). On
+the Body's node the same Shadow is a request with the address, and has no process.
 
-A wish is kept until its Shadow has gone, and said again to each new coordinator, as on one machine. What was wished for is told
-with what is: another leader than the one that has asked for a Shadow goes on with it.
+A request is kept until its Shadow has gone, and repeated to each new coordinator, as on one machine. The platform's state has the
+request as well as the result: a new leader goes on with the Shadows of the one before it.
 """
 
 from __future__ import annotations
@@ -18,25 +18,28 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from gnomon_coordinator import protocol
 from gnomon_coordinator.node.bodies import Bodies
-from gnomon_coordinator.node.pool import Cpus, Pool
-from gnomon_coordinator.node.wishes import Wish
+from gnomon_coordinator.node.pool import ZYGOTE, Cpus, Pool
+from gnomon_coordinator.protocol import BadMessageError, Change, Way, read_change
 from gnomon_coordinator.server import close
 from gnomon_core import packets
+from gnomon_core.coordination import SHADOW_KIND
 from gnomon_core.errors import GnomonError
+from gnomon_core.launch import Launch, Limits, Order, Sandbox
 
 MAX_GONE = 200
-"""Shadows that have gone are remembered until the platform has heard of it, the newest ones at most."""
+"""Shadows that have gone are kept until the platform has seen it, the newest ones at most."""
 _LOG = logging.getLogger("gnomon.node")
 
 
 class State(StrEnum):
-    """Where a Shadow is in its life."""
+    """The state of a requested Shadow."""
 
     STARTING = "starting"
     READY = "ready"
@@ -45,13 +48,13 @@ class State(StrEnum):
 
 
 @dataclass(slots=True)
-class Shadow:
-    """One. `body` is its Body's name among the instances of the node."""
+class NodeShadow:
+    """A requested Shadow. `body` is its Body's name among the instances of the node."""
 
-    wish: Wish
+    request: ShadowRequest
     body: str
     cpus: tuple[int, ...]
-    papers: tuple[int, ...] = ()
+    fds: tuple[int, ...] = ()
     """Its order and its log, until it has registered."""
     state: State = State.STARTING
     reason: str = ""
@@ -60,30 +63,30 @@ class Shadow:
     split: tuple[int, ...] = ()
     details: dict[str, float] = field(default_factory=dict)
     token: str = field(default="", repr=False)
-    """What its Body shows, where that comes from another node."""
+    """The token that its Body on another node sends."""
 
     def row(self) -> dict[str, Any]:
-        """For the platform."""
+        """Its entry in the state for the platform."""
         return {
-            "id": self.wish.shadow,
-            "pod_uid": self.wish.pod_uid,
+            "id": self.request.shadow,
+            "pod_uid": self.request.pod_uid,
             "state": self.state,
             "reason": self.reason,
-            "cores": self.wish.what.cores,
+            "cores": self.request.what.cores,
             "paired": self.paired,
             "blocks": list(self.blocks),
             "split": list(self.split),
-            "wished": {"blocks": list(self.wish.what.blocks), "split": list(self.wish.what.split)},
-            "memory_bytes": self.wish.memory_bytes,
-            "afar": self.wish.afar,
-            "elsewhere": self.wish.way is not None,
+            "wished": {"blocks": list(self.request.what.blocks), "split": list(self.request.what.split)},
+            "memory_bytes": self.request.memory_bytes,
+            "afar": self.request.afar,
+            "elsewhere": self.request.way is not None,
             "token": self.token,
             **self.details,
         }
 
 
-class Shadows:
-    """All of them. `models` is where the pool has the model repository; `changed` is called when the platform has news."""
+class NodeShadows:
+    """Every requested Shadow. `models` is the model repository in the pool's container; `changed` is called after a change."""
 
     def __init__(self, pool: Pool, bodies: Bodies, cpus: Cpus, models: Path, changed: Callable[[], None]) -> None:
         self._pool = pool
@@ -91,80 +94,80 @@ class Shadows:
         self._cpus = cpus
         self._models = models
         self._changed = changed
-        self._shadows: dict[str, Shadow] = {}
+        self._shadows: dict[str, NodeShadow] = {}
 
     def rows(self) -> list[dict[str, Any]]:
         return [shadow.row() for shadow in self._shadows.values()]
 
-    # Wishes
+    # Requests
 
-    def create(self, wish: Wish) -> Shadow:
-        """Begin a Shadow. One that is there already is left as it is: then the same wish has come twice.
+    def create(self, request: ShadowRequest) -> NodeShadow:
+        """Create a Shadow. One that is there already is returned unchanged: the request was repeated.
 
         Raises:
             GnomonError: 409 `no_such_body`, 409 `shadow_exists`, 503 `no_pool`, 503 `no_capacity`.
 
         """
-        known = self._shadows.get(wish.shadow)
+        known = self._shadows.get(request.shadow)
         if known is not None:
-            if known.wish.pod_uid != wish.pod_uid or known.state is State.GONE:
-                raise GnomonError(409, "shadow_exists", f"{wish.shadow} is another Shadow's name here.", "Choose another.")
+            if known.request.pod_uid != request.pod_uid or known.state is State.GONE:
+                raise GnomonError(409, "shadow_exists", f"{request.shadow} is another Shadow's name here.", "Choose another.")
             return known
-        body = self._body_of(wish)
-        if not self._pool.coordinated or not (self._pool.warm or wish.way is not None):
+        body = self._body_of(request)
+        if not self._pool.coordinated or not (self._pool.warm or request.way is not None):
             raise GnomonError(503, "no_pool", "This node's pool is not ready.", "Try again in a moment.")
-        shadow = Shadow(wish, body, ()) if wish.way is not None else self._begun(wish, body)
-        self._shadows[wish.shadow] = shadow
-        self._ask_for(shadow)
+        shadow = NodeShadow(request, body, ()) if request.way is not None else self._create_here(request, body)
+        self._shadows[request.shadow] = shadow
+        self._send_request(shadow)
         self._changed()
         return shadow
 
-    def _body_of(self, wish: Wish) -> str:
-        """The Body's name among the instances of the node; of one on another node its pod's id, as everywhere."""
-        if wish.afar:
-            return wish.pod_uid
-        pod = self._bodies.of_pod(wish.pod_uid)
+    def _body_of(self, request: ShadowRequest) -> str:
+        """The Body's name among the instances of the node; a Body on another node is named by its pod's uid."""
+        if request.afar:
+            return request.pod_uid
+        pod = self._bodies.of_pod(request.pod_uid)
         if pod is None:
-            text = f"No Body of pod {wish.pod_uid} has come to this node's coordinator."
+            text = f"No Body of pod {request.pod_uid} has connected to this node's coordinator."
             raise GnomonError(409, "no_such_body", text, "Its pod needs the volume of driver node.gnomon, and a Body in it.")
         return pod.instance
 
-    def _begun(self, wish: Wish, body: str) -> Shadow:
-        """One that is made here, with its CPUs and its papers."""
-        cpus = self._cpus_for(wish)
-        papers: list[int] = []
+    def _create_here(self, request: ShadowRequest, body: str) -> NodeShadow:
+        """A Shadow of this node's pool, with its CPUs, its order and its log."""
+        cpus = self._cpus_for(request)
+        fds: list[int] = []
         try:
-            papers.append(packets.sealed_file("order", wish.order(body, cpus, self._models).to_json().encode()))
-            papers.append(os.dup(sys.stderr.fileno()))
+            fds.append(packets.sealed_file("order", request.order(body, cpus, self._models).to_json().encode()))
+            fds.append(os.dup(sys.stderr.fileno()))
         except OSError as error:
-            close(papers)
-            self._cpus.release(wish.shadow)
-            text = f"Nothing can be made on this node now: {error}."
+            close(fds)
+            self._cpus.release(request.shadow)
+            text = f"This node cannot create a Shadow now: {error}."
             raise GnomonError(503, "no_capacity", text, "Try again in a moment.") from error
-        return Shadow(wish, body, cpus, tuple(papers), token=secrets.token_urlsafe() if wish.afar else "")
+        return NodeShadow(request, body, cpus, tuple(fds), token=secrets.token_urlsafe() if request.afar else "")
 
-    def _cpus_for(self, wish: Wish) -> tuple[int, ...]:
+    def _cpus_for(self, request: ShadowRequest) -> tuple[int, ...]:
         """So many CPUs as are wished for, in place of those that it has."""
-        if wish.what.cores > len(self._cpus):
+        if request.what.cores > len(self._cpus):
             raise GnomonError(503, "no_capacity", f"This node has {len(self._cpus)} CPUs.", "Ask for fewer cores.")
-        return self._cpus.claim(wish.shadow, wish.what.cores)
+        return self._cpus.claim(request.shadow, request.what.cores)
 
     def change(self, shadow_id: str, document: Mapping[str, Any]) -> None:
-        """Let a Shadow do something else. Unknown ones are ignored: they have ended.
+        """Change a Shadow's task. Unknown ones are ignored: they have ended.
 
         Raises:
-            BadMessageError: that is nothing to do.
-            GnomonError: 503 `no_capacity`; it does what it did.
+            BadMessageError: the change is not valid.
+            GnomonError: 503 `no_capacity`; the task stays as it was.
 
         """
         shadow = self._living(shadow_id)
         if shadow is None:
             return
-        wish = shadow.wish.changed(document)
-        if wish.way is None:
-            shadow.cpus = self._cpus_for(wish)
-        shadow.wish = wish
-        self._pool.ask({"do": "change", "shadow": shadow_id, **shadow.wish.task(shadow.cpus)})
+        request = shadow.request.changed(document)
+        if request.way is None:
+            shadow.cpus = self._cpus_for(request)
+        shadow.request = request
+        self._pool.request({"do": "change", "shadow": shadow_id, **shadow.request.task(shadow.cpus)})
         self._changed()
 
     def destroy(self, shadow_id: str) -> None:
@@ -174,45 +177,45 @@ class Shadows:
             self._shadows.pop(shadow_id, None)
             return
         shadow.state, shadow.reason = State.ENDING, shadow.reason or "stopped"
-        self._pool.ask({"do": "destroy", "shadow": shadow_id})
+        self._pool.request({"do": "destroy", "shadow": shadow_id})
         self._changed()
 
     # Bodies of other nodes
 
-    def of_token(self, token: str) -> Shadow | None:
-        """The Shadow whose Body shows this."""
+    def of_token(self, token: str) -> NodeShadow | None:
+        """The Shadow whose Body sends this token."""
         living = [shadow for shadow in self._shadows.values() if shadow.token and shadow.state is State.READY]
         shown = token.encode("utf-8", "surrogateescape")
         return next((one for one in living if hmac.compare_digest(one.token.encode(), shown)), None)
 
-    def reached(self, shadow: Shadow, connection: int) -> None:
-        """Its Body has come over this connection, which is copied."""
-        self._pool.ask({"do": "join", "shadow": shadow.wish.shadow}, [connection])
+    def body_connected(self, shadow: NodeShadow, connection: int) -> None:
+        """Its Body has connected; the connection is copied."""
+        self._pool.request({"do": "join", "shadow": shadow.request.shadow}, [connection])
 
-    # What becomes of them
+    # Events
 
-    def said(self, event: Mapping[str, Any]) -> None:
-        """The coordinator says something."""
+    def coordinator_event(self, event: Mapping[str, Any]) -> None:
+        """An event of the coordinator."""
         if event["event"] == "ready":
             for shadow in self._shadows.values():
-                self._ask_again(shadow)
+                self._repeat_request(shadow)
             return
         known = self._living(str(event.get("shadow", "")))
         if known is not None:
-            self._told(known, event)
+            self._apply_event(known, event)
             self._changed()
 
-    def _told(self, shadow: Shadow, event: Mapping[str, Any]) -> None:
+    def _apply_event(self, shadow: NodeShadow, event: Mapping[str, Any]) -> None:
         kind = event["event"]
         if kind == "registered":
-            _drop_papers(shadow)
+            _close_fds(shadow)
             shadow.details = {"resident_bytes": event["resident_bytes"], "load_ms": event["load_ms"]}
             if shadow.state is State.STARTING:
                 shadow.state = State.READY
         elif kind == "paired":
             shadow.paired, shadow.blocks, shadow.split = True, tuple(event["blocks"]), tuple(event["split"])
             if shadow.state is State.STARTING:
-                # One on another node registers there.
+                # A Shadow on another node registers there.
                 shadow.state = State.READY
         elif kind == "unpaired":
             shadow.paired = False
@@ -235,31 +238,131 @@ class Shadows:
                 self._end(shadow, "the node's pool has ended")
         self._changed()
 
-    def _end(self, shadow: Shadow, reason: str) -> None:
-        _drop_papers(shadow)
-        self._cpus.release(shadow.wish.shadow)
+    def _end(self, shadow: NodeShadow, reason: str) -> None:
+        _close_fds(shadow)
+        self._cpus.release(shadow.request.shadow)
         shadow.state, shadow.paired = State.GONE, False
         shadow.reason = shadow.reason or reason
-        _LOG.info("Shadow %s has gone: %s", shadow.wish.shadow, shadow.reason)
+        _LOG.info("Shadow %s has gone: %s", shadow.request.shadow, shadow.reason)
         gone = [name for name, other in self._shadows.items() if other.state is State.GONE]
         for name in gone[:-MAX_GONE]:
             del self._shadows[name]
 
-    def _ask_again(self, shadow: Shadow) -> None:
-        """A new coordinator knows of no wish."""
+    def _repeat_request(self, shadow: NodeShadow) -> None:
+        """Repeat the request to a new coordinator, which knows of none."""
         if shadow.state is State.ENDING:
-            self._pool.ask({"do": "destroy", "shadow": shadow.wish.shadow})
+            self._pool.request({"do": "destroy", "shadow": shadow.request.shadow})
         elif shadow.state is not State.GONE:
-            self._ask_for(shadow)
+            self._send_request(shadow)
 
-    def _ask_for(self, shadow: Shadow) -> None:
-        self._pool.ask(shadow.wish.create(shadow.body, shadow.cpus, self._models), shadow.papers)
+    def _send_request(self, shadow: NodeShadow) -> None:
+        self._pool.request(shadow.request.create(shadow.body, shadow.cpus, self._models), shadow.fds)
 
-    def _living(self, shadow_id: str) -> Shadow | None:
+    def _living(self, shadow_id: str) -> NodeShadow | None:
         found = self._shadows.get(shadow_id)
         return None if found is None or found.state is State.GONE else found
 
 
-def _drop_papers(shadow: Shadow) -> None:
-    papers, shadow.papers = shadow.papers, ()
-    close(papers)
+def _close_fds(shadow: NodeShadow) -> None:
+    fds, shadow.fds = shadow.fds, ()
+    close(fds)
+
+
+FILES = ("program", "weights", "layers")
+_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp"}  # noqa: S108 - the container's own
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowRequest:
+    """A request for a Shadow for the Body in this pod.
+
+    `files` are paths in the model repository, which every node has as a volume.
+
+    `memory_bytes` is what the platform has claimed for it: kept for the next leader, who finds the Shadow here.
+
+    With `afar` the pod is on another node, and its Body comes to the Shadow. With a `way` the Shadow is on another node: nothing
+    is made here, and the Body is told where to go.
+    """
+
+    shadow: str
+    pod_uid: str
+    function: str
+    files: Mapping[str, str]
+    weight_mode: str
+    max_batch: int
+    memory_bytes: int
+    what: Change
+    afar: bool = False
+    way: Way | None = None
+
+    @staticmethod
+    def read(shadow: str, document: Mapping[str, Any]) -> ShadowRequest:
+        """Raises BadMessageError."""
+        weight_mode = document.get("weight_mode")
+        if weight_mode not in ("shared", "private"):
+            raise BadMessageError("weight_mode is missing or unknown")
+        function = document.get("function")
+        if not isinstance(function, str) or len(function) > protocol.MAX_PATH:
+            raise BadMessageError("function is missing or too long")
+        afar, way = protocol.read_flag(document, "afar"), protocol.read_way(document)
+        if afar and way is not None:
+            raise BadMessageError("neither the Shadow nor the Body is on this node")
+        return ShadowRequest(
+            shadow=protocol.read_id({"shadow": shadow}, "shadow"),
+            pod_uid=protocol.read_id(document, "pod_uid"),
+            function=function,
+            files={name: _within(document.get(name), name) for name in FILES},
+            weight_mode=str(weight_mode),
+            max_batch=protocol.read_integer(document, "max_batch", 1, protocol.MAX_BATCH),
+            memory_bytes=_claimed(document, 0),
+            what=read_change({**document, "cpus": []}),
+            afar=afar,
+            way=way,
+        )
+
+    def changed(self, document: Mapping[str, Any]) -> ShadowRequest:
+        """The same Shadow with another task. Raises BadMessageError."""
+        memory_bytes = _claimed(document, self.memory_bytes)
+        return replace(self, what=read_change({**document, "cpus": []}), memory_bytes=memory_bytes)
+
+    def create(self, body: str, cpus: tuple[int, ...], models: Path) -> dict[str, Any]:
+        """The request as a message to the node's coordinator."""
+        about = {"do": "create", "zygote": ZYGOTE, "shadow": self.shadow, "body": body, "join": [], "afar": self.afar}
+        if self.way is not None:
+            about |= {"url": self.way.url, "token": self.way.token}
+        return about | self._options(models) | {"max_batch": self.max_batch} | self.task(cpus)
+
+    def task(self, cpus: tuple[int, ...]) -> dict[str, Any]:
+        """Its task for its Body."""
+        what = self.what
+        return {
+            "cores": what.cores,
+            "cpus": list(cpus),
+            "blocks": list(what.blocks),
+            "split": list(what.split),
+            "expected_ms": [list(row) for row in what.expected_ms],
+        }
+
+    def order(self, body: str, cpus: tuple[int, ...], models: Path) -> Order:
+        """The order for its container. The pool's own container is the sandbox: it runs layer programs, which are data."""
+        options = {**self._options(models), "body": body}
+        launch = Launch(SHADOW_KIND, self.function, self.shadow, self.what.cores, self.max_batch, _ENVIRONMENT, options)
+        return Order(launch, Sandbox(limits=Limits()), entered=True, cpus=cpus)
+
+    def _options(self, models: Path) -> dict[str, Any]:
+        return {**{name: str(models / path) for name, path in self.files.items()}, "weight_mode": self.weight_mode}
+
+
+def _claimed(document: Mapping[str, Any], otherwise: int) -> int:
+    """The claimed memory; a gateway of an earlier version does not send it."""
+    return protocol.read_integer({"memory_bytes": otherwise, **document}, "memory_bytes", 0, protocol.MAX_BYTES)
+
+
+def _within(value: object, name: str) -> str:
+    """A path in the repository."""
+    if not isinstance(value, str) or not value or len(value) > protocol.MAX_PATH or "\0" in value:
+        raise BadMessageError(f"{name} is not a path")
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts:
+        raise BadMessageError(f"{name} is outside the repository")
+    return str(path)

@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gnomon_coordinator.node.csi_pb2 import NodePublishVolumeRequest, NodeUnpublishVolumeRequest
-from gnomon_coordinator.node.pod_sockets import Came, Door, Pod
+from gnomon_coordinator.node.pod_sockets import Accepted, Pod, PodSocket
 from gnomon_core.whole_files import replace_file
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -121,7 +121,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """One that is published: for whom, and where below the folder of all pods."""
+    """A published volume: its pod, and its path below the folder of all pods."""
 
     id: str
     pod: Pod
@@ -129,22 +129,22 @@ class Volume:
 
 
 class Volumes:
-    """All of them, on an event loop. `came` gets whoever comes through one of their doors, `went` each pod that has none more."""
+    """Every published volume. `accepted` gets the connections of their sockets, `removed_pod` each pod whose volume has gone."""
 
-    def __init__(self, pods: Path, state: Path, came: Came, went: Callable[[Pod], None]) -> None:
+    def __init__(self, pods: Path, state: Path, accepted: Accepted, removed_pod: Callable[[Pod], None]) -> None:
         self._pods = pods
         self._state = state
-        self._came = came
-        self._went = went
+        self._accepted = accepted
+        self._removed_pod = removed_pod
         self._volumes: dict[str, Volume] = {}
-        self._doors: dict[str, Door] = {}
+        self._sockets: dict[str, PodSocket] = {}
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def __iter__(self) -> Iterator[Volume]:
         return iter(tuple(self._volumes.values()))
 
     def recover(self) -> None:
-        """Open the doors that an earlier process had. Those of pods that have gone meanwhile are forgotten."""
+        """Open the sockets that an earlier process had. Those of pods that have gone meanwhile are forgotten."""
         for file in sorted(self._state.glob("*.json")):
             volume = self._recorded(file)
             if volume is None:
@@ -170,7 +170,7 @@ class Volumes:
         if known is not None and known != volume:
             raise RefusedError("ALREADY_EXISTS", f"volume {volume.id} is published for pod {known.pod.uid}, elsewhere")
         try:
-            if known is None or not self._stands(volume):
+            if known is None or not self._is_published(volume):
                 self._record(volume)
                 self._open(volume, new=True)
         except OSError as error:
@@ -179,7 +179,7 @@ class Volumes:
         self._volumes[volume.id] = volume
 
     def unpublish(self, request: NodeUnpublishVolumeRequest) -> None:
-        """Close the door and remove the folder. One that has gone, or was never published, is no mistake.
+        """Close the socket and remove the folder. One that has gone, or was never published, is no mistake.
 
         Raises:
             RefusedError: the path is none of a pod's volumes, or the folder cannot be removed.
@@ -189,9 +189,9 @@ class Volumes:
         known = self._volumes.get(request.volume_id)
         if known is not None and known.where != where:
             raise RefusedError("INVALID_ARGUMENT", f"volume {known.id} is published elsewhere")
-        self._shut(request.volume_id)
+        self._close_socket(request.volume_id)
         if known is not None:
-            self._went(known.pod)
+            self._removed_pod(known.pod)
         try:
             with opened(self._pods, where[:-1]) as parent:
                 removed(parent, where[-1])
@@ -202,9 +202,9 @@ class Volumes:
         self._forget(request.volume_id)
 
     def close(self) -> None:
-        """Close the doors; the folders stay for whoever comes next."""
-        for volume_id in list(self._doors):
-            self._shut(volume_id)
+        """Close the sockets; the folders stay for whoever comes next."""
+        for volume_id in list(self._sockets):
+            self._close_socket(volume_id)
 
     # Requests
 
@@ -234,28 +234,28 @@ class Volumes:
                 return tuple(parts)
         raise RefusedError("INVALID_ARGUMENT", f"{target[:300]!r} is no place of a pod's volume below {self._pods}")
 
-    # Folders, doors and records
+    # Folders, sockets and records
 
     def _open(self, volume: Volume, *, new: bool) -> None:
-        self._shut(volume.id)
+        self._close_socket(volume.id)
         with opened(self._pods, volume.where[:-1]) as parent:
             if not new:
                 with opened(self._pods, volume.where):
                     pass
             with made(parent, volume.where[-1], _FOLDER_MODE) as folder:
-                self._doors[volume.id] = Door(volume.pod, folder, self._came)
+                self._sockets[volume.id] = PodSocket(volume.pod, folder, self._accepted)
 
-    def _stands(self, volume: Volume) -> bool:
-        """Whether its door is open, and the folder in which it is still there."""
-        return volume.id in self._doors and self._pods.joinpath(*volume.where).is_dir()
+    def _is_published(self, volume: Volume) -> bool:
+        """Whether its socket is open, and the folder in which it is still there."""
+        return volume.id in self._sockets and self._pods.joinpath(*volume.where).is_dir()
 
-    def _shut(self, volume_id: str) -> None:
-        door = self._doors.pop(volume_id, None)
-        if door is not None:
-            door.close()
+    def _close_socket(self, volume_id: str) -> None:
+        socket = self._sockets.pop(volume_id, None)
+        if socket is not None:
+            socket.close()
 
     def _forget(self, volume_id: str) -> None:
-        self._shut(volume_id)
+        self._close_socket(volume_id)
         self._volumes.pop(volume_id, None)
         with contextlib.suppress(FileNotFoundError):
             (self._state / f"{volume_id}.json").unlink()

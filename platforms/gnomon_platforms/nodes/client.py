@@ -2,7 +2,7 @@
 
     GET /v1/state, which waits for news ▶ on_state(state) ▶ again; a node that does not answer is asked again after a while
 
-The connection is HTTP with a token (`gnomon_coordinator.node.control` has the routes). Each question says our epoch, so that the
+The connection is HTTP with a token (`gnomon_coordinator.node.api` has the routes). Each question says our epoch, so that the
 node obeys nobody before us from the first one on. Whoever is at the other end may be restarted at any time: `incarnation` says
 so, and the state is always all of it.
 """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gnomon_coordinator.node import pool
-from gnomon_coordinator.node.pool import Ears, Pool
+from gnomon_coordinator.node.pool import Pool, PoolEvents
 from gnomon_core import packets
 from tests.waiting import until
 
@@ -73,7 +73,7 @@ async def container(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Container]
     with tempfile.TemporaryDirectory(prefix="gnomon-") as folder:
         path = Path(folder, "pool.sock")
         made = Container(path)
-        ours = Pool(path, 1, 1, Ears(lambda: None, lambda: None, lambda _: None, lambda *_: None))
+        ours = Pool(path, 1, 1, PoolEvents(lambda: None, lambda: None, lambda _: None, lambda *_: None))
         finding = asyncio.create_task(ours.run())
         await made.begin()
         yield made

@@ -1,14 +1,14 @@
-"""Where Bodies of other nodes come to this node's Shadows: one port for all of them, and a token for each.
+"""The port at which Bodies of other nodes connect to this node's Shadows: one port for all Shadows, and a token for each.
 
     Body ── GET /gnomon/pair, its Shadow's token, Upgrade: gnomon-pair/1 ──▶ here ── the connection, as a descriptor ──▶ Shadow
     Body ◀────────── 101 Switching Protocols, and whatever comes then, until one of the two ends ───────────────────── Shadow
 
-A Shadow of the pool listens nowhere and knows no HTTP: it is forked in milliseconds, and a pool of processes with ports of their
-own would need as many holes in every NetworkPolicy. It gets the connection as it would get a pair's buffers, answers the upgrade
-itself, and nothing of what follows passes through here.
+A Shadow of the pool listens on no port and speaks no HTTP: it is forked in milliseconds, and ports of its own would need as many
+exceptions in every NetworkPolicy. It gets the connection as it would get a pair's buffers, answers the upgrade itself, and no
+data passes through this process.
 
-Every function's pod may come to this port, and some run anybody's code: who does not say what it wants is left after a moment,
-and there are a few of those at most. A Body says it straight away.
+Every function's pod may connect, and some run untrusted code: a connection without a complete request is closed after a timeout,
+and the number of such connections is bounded. A Body sends its request at once.
 """
 
 from __future__ import annotations
@@ -18,75 +18,75 @@ import contextlib
 import socket
 from http import HTTPStatus
 
-from gnomon_coordinator.node.pod_sockets import Listening
-from gnomon_coordinator.node.shadows import Shadow, Shadows
+from gnomon_coordinator.node.pod_sockets import Acceptor
+from gnomon_coordinator.node.shadows import NodeShadow, NodeShadows
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
 from gnomon_core.errors import GnomonError
 
-PATIENCE_S = 3.0
+REQUEST_TIMEOUT_S = 3.0
 MAX_WAITING = 64
 MAX_HEAD_BYTES = 8192
 _END = b"\r\n\r\n"
 
 
-class Arrivals:
+class PairListener:
     """Listens on an event loop, from `start` to `stop`. `port` is where."""
 
-    def __init__(self, shadows: Shadows) -> None:
+    def __init__(self, shadows: NodeShadows) -> None:
         self._shadows = shadows
         self._loop = asyncio.get_running_loop()
-        self._listening: Listening | None = None
+        self._acceptor: Acceptor | None = None
         self._waiting: dict[asyncio.Task[None], None] = {}
-        """Who has connected and not said everything yet, in the order in which they came."""
+        """Connections without a complete request, oldest first."""
         self.port = 0
 
     def start(self, host: str, port: int) -> None:
-        """Let them come; a port 0 is any.
+        """Listen; port 0 is any free port.
 
         Raises:
-            OSError: nobody may listen there.
+            OSError: the address cannot be listened on.
 
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listening = Listening(socket.create_server((host, port), family=family), self._come)
-        self.port = self._listening.port
+        self._acceptor = Acceptor(socket.create_server((host, port), family=family), self._connected)
+        self.port = self._acceptor.port
 
     async def stop(self) -> None:
-        """Let nobody come any more. Who has reached a Shadow stays with it. May be called again."""
-        if self._listening is not None:
-            self._listening.close()
+        """Accept no more. Connections that a Shadow has stay open. May be called again."""
+        if self._acceptor is not None:
+            self._acceptor.close()
         waiting = list(self._waiting)
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
 
-    def _come(self, connection: socket.socket) -> None:
+    def _connected(self, connection: socket.socket) -> None:
         if len(self._waiting) >= MAX_WAITING:
-            # It ends a turn of the loop later, in which the next one comes and must find another to leave.
-            leaving = next(iter(self._waiting))
-            del self._waiting[leaving]
-            leaving.cancel()
-        task = self._loop.create_task(self._meet(connection))
+            # The task ends a turn of the loop later; the next connection must find another one to close.
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.cancel()
+        task = self._loop.create_task(self._handle(connection))
         self._waiting[task] = None
         task.add_done_callback(lambda done: self._waiting.pop(done, None))
 
-    async def _meet(self, connection: socket.socket) -> None:
+    async def _handle(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(TimeoutError, OSError):
-            async with asyncio.timeout(PATIENCE_S):
-                head = await self._head(connection)
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                head = await self._read_head(connection)
                 try:
-                    shadow = self._asked_for(head)
+                    shadow = self._authorized(head)
                 except GnomonError as refusal:
-                    await self._loop.sock_sendall(connection, _answer(refusal))
+                    await self._loop.sock_sendall(connection, _response(refusal))
                 else:
-                    # From here on it has it; ours is closed without a word.
-                    self._shadows.reached(shadow, connection.fileno())
+                    # The Shadow has a copy of the descriptor; ours is closed.
+                    self._shadows.body_connected(shadow, connection.fileno())
 
-    async def _head(self, connection: socket.socket) -> bytes:
-        """The request, whole.
+    async def _read_head(self, connection: socket.socket) -> bytes:
+        """The complete request head.
 
         Raises:
-            OSError: it ends before that, or does not end.
+            OSError: the connection ends before that, or the head is too long.
 
         """
         head = b""
@@ -94,11 +94,11 @@ class Arrivals:
             more = await self._loop.sock_recv(connection, MAX_HEAD_BYTES)
             head += more
             if not more or len(head) > MAX_HEAD_BYTES:
-                raise ConnectionError("no request")
+                raise ConnectionError("no complete request")
         return head
 
-    def _asked_for(self, head: bytes) -> Shadow:
-        """Whose Body this is.
+    def _authorized(self, head: bytes) -> NodeShadow:
+        """The Shadow whose token the Body sends.
 
         Raises:
             GnomonError: 404 `not_found`, 401 `bad_token`, 426 `upgrade_required`.
@@ -117,7 +117,7 @@ class Arrivals:
         return shadow
 
 
-def _answer(refusal: GnomonError) -> bytes:
+def _response(refusal: GnomonError) -> bytes:
     body = refusal.body()
     headers = {**refusal.headers(), "Content-Length": str(len(body)), "Connection": "close"}
     lines = [

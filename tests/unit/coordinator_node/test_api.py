@@ -6,19 +6,20 @@ import asyncio
 from pathlib import Path
 from typing import cast
 
+import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.parser import text_string_to_metric_families
 
-from gnomon_coordinator.node.control import Control
-from gnomon_coordinator.node.pod_sockets import Epochs, News
-from gnomon_coordinator.node.shadows import Shadows
+from gnomon_coordinator.node.api import ChangeFeed, Epochs, NodeApi, epoch_file
+from gnomon_coordinator.node.shadows import NodeShadows
+from gnomon_core.errors import GnomonError
 from tests.waiting import until
 
 
 async def test_a_leader_that_is_overtaken_while_it_waits_is_told_so(tmp_path: Path) -> None:
-    news, epochs = News(), Epochs(tmp_path / "epoch")
+    news, epochs = ChangeFeed(), Epochs(tmp_path / "epoch")
     # Nothing is wished for here.
-    control = Control(cast("Shadows", None), news, epochs, dict, None)
+    control = NodeApi(cast("NodeShadows", None), news, epochs, dict, None)
     async with TestClient(TestServer(control.application())) as client:
 
         async def asked(**query: str) -> tuple[int, str]:
@@ -29,7 +30,7 @@ async def test_a_leader_that_is_overtaken_while_it_waits_is_told_so(tmp_path: Pa
         waiting = asyncio.create_task(asked(**seen, wait_s="60", epoch="4"))
         await until(lambda: epochs.newest == 4)
         assert await asked(epoch="5") == (200, "")
-        news.happened()
+        news.changed()
         assert await waiting == (409, "stale_epoch")
         assert await asked(epoch="4") == (409, "stale_epoch")
         assert await asked() == (200, ""), "who does not lead may look"
@@ -38,7 +39,7 @@ async def test_a_leader_that_is_overtaken_while_it_waits_is_told_so(tmp_path: Pa
 
 
 async def test_a_token_that_is_no_text_is_a_wrong_one(tmp_path: Path) -> None:
-    control = Control(cast("Shadows", None), News(), Epochs(tmp_path / "epoch"), dict, "secret")
+    control = NodeApi(cast("NodeShadows", None), ChangeFeed(), Epochs(tmp_path / "epoch"), dict, "secret")
     async with TestServer(control.application()) as server:
         reader, writer = await asyncio.open_connection(server.host, server.port)
         writer.write(b"GET /v1/state HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\r\nConnection: close\r\n\r\n")
@@ -51,7 +52,7 @@ async def test_prometheus_reads_the_nodes_state_as_numbers_without_a_token(tmp_p
     shadows.append({"state": "ready", "memory_bytes": 7, "elsewhere": True})
     pool = {"ready": True, "containers": 1, "cpus": 8, "claimed_cores": 3}
     state = {"node": "n1", "pool": pool, "bodies": [{"pod_uid": "u-1"}, {"pod_uid": "u-2"}], "shadows": shadows}
-    control = Control(cast("Shadows", None), News(), Epochs(tmp_path / "epoch"), lambda: state, "secret")
+    control = NodeApi(cast("NodeShadows", None), ChangeFeed(), Epochs(tmp_path / "epoch"), lambda: state, "secret")
     async with TestClient(TestServer(control.application())) as client:
         async with client.get("/v1/state") as refused:
             assert refused.status == 401
@@ -72,3 +73,66 @@ async def test_prometheus_reads_the_nodes_state_as_numbers_without_a_token(tmp_p
         ("gnomon_node_shadows", "gone"): 1,
     }
     assert "u-1" not in text
+
+
+async def waits(changes: ChangeFeed, incarnation: str, version: int, timeout_s: float = 60.0) -> bool:
+    """Whether somebody who has seen this much is kept waiting."""
+    task = asyncio.create_task(changes.wait_newer(incarnation, version, timeout_s))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    kept = not task.done()
+    task.cancel()
+    return kept
+
+
+async def test_a_request_for_the_newest_state_waits_until_it_changes() -> None:
+    changes = ChangeFeed()
+    seen = changes.version
+    assert await waits(changes, changes.incarnation, seen)
+    waiting = asyncio.create_task(changes.wait_newer(changes.incarnation, seen, 60.0))
+    await asyncio.sleep(0)
+    changes.changed()
+    await asyncio.wait_for(waiting, 10.0)
+    assert not await waits(changes, changes.incarnation, seen)
+    assert await waits(changes, changes.incarnation, changes.version)
+
+
+async def test_a_new_client_and_one_of_an_earlier_process_are_answered_at_once() -> None:
+    changes = ChangeFeed()
+    assert not await waits(changes, "", 0)
+    assert not await waits(changes, "another", changes.version + 5)
+    assert not await waits(changes, changes.incarnation, changes.version, 0.0)
+
+
+async def test_waiting_requests_are_answered_when_the_process_ends() -> None:
+    changes = ChangeFeed()
+    waiting = asyncio.create_task(changes.wait_newer(changes.incarnation, changes.version, 60.0))
+    await asyncio.sleep(0)
+    changes.close()
+    await asyncio.wait_for(waiting, 10.0)
+    assert not await waits(changes, changes.incarnation, changes.version)
+
+
+def test_an_older_leader_is_refused_also_by_a_successor(tmp_path: Path) -> None:
+    epochs = Epochs(tmp_path / "epoch")
+    for epoch in (3, 3, 7):
+        epochs.obey(epoch)
+
+    for later in (epochs, Epochs(tmp_path / "epoch")):
+        with pytest.raises(GnomonError) as caught:
+            later.obey(6)
+        assert (caught.value.status, caught.value.code) == (409, "stale_epoch")
+        later.obey(7)
+
+
+def test_a_file_that_is_no_number_is_no_epoch(tmp_path: Path) -> None:
+    (tmp_path / "epoch").write_text("x")
+    assert Epochs(tmp_path / "epoch").newest == 0
+
+
+def test_another_installation_counts_anew(tmp_path: Path) -> None:
+    """Its Lease begins at 1, on nodes that have obeyed an earlier installation's ninth leader."""
+    Epochs(epoch_file(tmp_path, "of the first")).obey(9)
+    Epochs(epoch_file(tmp_path, "of the second")).obey(1)
+    with pytest.raises(GnomonError):
+        Epochs(epoch_file(tmp_path, "of the first")).obey(8)

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from gnomon_coordinator.node.pod_sockets import Listening
+from gnomon_coordinator.node.pod_sockets import Acceptor
 
 
 def listener() -> socket.socket:
@@ -19,7 +19,7 @@ def calls(port: int, number: int) -> list[socket.socket]:
 @pytest.mark.parametrize(("rest_s", "seen"), [(0.0, 3), (3600.0, 1)])
 async def test_nobody_is_let_in_while_it_rests(rest_s: float, seen: int) -> None:
     came: list[socket.socket] = []
-    listening = Listening(listener(), came.append, rest_s)
+    listening = Acceptor(listener(), came.append, rest_s)
     callers = calls(listening.port, 3)
     for _ in range(20):
         await asyncio.sleep(0)
@@ -31,7 +31,7 @@ async def test_nobody_is_let_in_while_it_rests(rest_s: float, seen: int) -> None
 
 async def test_whoever_waited_is_let_in_after_the_rest() -> None:
     came: asyncio.Queue[socket.socket] = asyncio.Queue()
-    listening = Listening(listener(), came.put_nowait, 0.001)
+    listening = Acceptor(listener(), came.put_nowait, 0.001)
     callers = calls(listening.port, 3)
     for _ in callers:
         (await asyncio.wait_for(came.get(), 20)).close()
@@ -42,7 +42,7 @@ async def test_whoever_waited_is_let_in_after_the_rest() -> None:
 
 async def test_a_door_that_is_closed_while_it_rests_stays_closed() -> None:
     came: asyncio.Queue[socket.socket] = asyncio.Queue()
-    listening = Listening(listener(), came.put_nowait, 0.001)
+    listening = Acceptor(listener(), came.put_nowait, 0.001)
     callers = calls(listening.port, 2)
     (await asyncio.wait_for(came.get(), 20)).close()
     listening.close()

@@ -11,10 +11,9 @@ from typing import cast
 
 import pytest
 
-from gnomon_coordinator.node import arrivals
-from gnomon_coordinator.node import pod_sockets as listening
-from gnomon_coordinator.node.arrivals import Arrivals
-from gnomon_coordinator.node.shadows import Shadow, Shadows
+from gnomon_coordinator.node import pair_listener, pod_sockets
+from gnomon_coordinator.node.pair_listener import PairListener
+from gnomon_coordinator.node.shadows import NodeShadow, NodeShadows
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
 from tests.waiting import until
 
@@ -27,13 +26,13 @@ class OneShadow:
 
     def __init__(self) -> None:
         self.connections: list[socket.socket] = []
-        self.door = Arrivals(cast("Shadows", self))
+        self.door = PairListener(cast("NodeShadows", self))
         self.door.start("127.0.0.1", 0)
 
-    def of_token(self, token: str) -> Shadow | None:
-        return cast("Shadow", self) if token == TOKEN else None
+    def of_token(self, token: str) -> NodeShadow | None:
+        return cast("NodeShadow", self) if token == TOKEN else None
 
-    def reached(self, shadow: Shadow, connection: int) -> None:
+    def body_connected(self, shadow: NodeShadow, connection: int) -> None:
         assert cast("OneShadow", shadow) is self
         self.connections.append(socket.socket(fileno=os.dup(connection)))
 
@@ -107,18 +106,18 @@ async def test_whoever_else_comes_is_refused(shadow: OneShadow, lines: tuple[str
 async def test_who_does_not_come_to_an_end_is_not_waited_for(
     shadow: OneShadow, monkeypatch: pytest.MonkeyPatch, says: bytes
 ) -> None:
-    monkeypatch.setattr(arrivals, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(pair_listener, "REQUEST_TIMEOUT_S", 0.2)
     reader, writer = await shadow.visitor()
     writer.write(says)
     try:
         assert await reader.read() == b""
     except ConnectionResetError:
-        assert len(says) > arrivals.MAX_HEAD_BYTES, "what it still had to say was not read"
+        assert len(says) > pair_listener.MAX_HEAD_BYTES, "what it still had to say was not read"
     writer.close()
 
 
 async def test_many_who_say_nothing_keep_no_body_away(shadow: OneShadow) -> None:
-    idle = [await shadow.visitor() for _ in range(arrivals.MAX_WAITING + 1)]
+    idle = [await shadow.visitor() for _ in range(pair_listener.MAX_WAITING + 1)]
     # The first of them has made room.
     assert await idle[0][0].read() == b""
     _, writer = await shadow.visitor(*WHOLE)
@@ -128,10 +127,10 @@ async def test_many_who_say_nothing_keep_no_body_away(shadow: OneShadow) -> None
 
 
 async def test_no_more_wait_however_fast_they_come(shadow: OneShadow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "PATIENCE_S", 600.0)
+    monkeypatch.setattr(pair_listener, "REQUEST_TIMEOUT_S", 600.0)
     # All of them are there before the first one is met.
-    crowd = [socket.create_connection(("127.0.0.1", shadow.door.port)) for _ in range(arrivals.MAX_WAITING + 50)]
-    await until(lambda: waiting(crowd) <= arrivals.MAX_WAITING, "too many are waited for")
+    crowd = [socket.create_connection(("127.0.0.1", shadow.door.port)) for _ in range(pair_listener.MAX_WAITING + 50)]
+    await until(lambda: waiting(crowd) <= pair_listener.MAX_WAITING, "too many are waited for")
     for one in crowd:
         one.close()
 
@@ -139,7 +138,7 @@ async def test_no_more_wait_however_fast_they_come(shadow: OneShadow, monkeypatc
 async def test_without_a_descriptor_for_whoever_comes_it_rests_and_looks_again(
     shadow: OneShadow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "REST_S", 0.2)
+    monkeypatch.setattr(pod_sockets, "ACCEPT_RETRY_S", 0.2)
     asked = 0
 
     def refused(_listener: socket.socket) -> tuple[socket.socket, str]:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from gnomon_coordinator.node.bodies import Bodies
-from gnomon_coordinator.node.pool import Cpus, Ears, Pool
-from gnomon_coordinator.node.shadows import Shadows
-from gnomon_coordinator.node.wishes import Wish
+from gnomon_coordinator.node.pool import Cpus, Pool, PoolEvents
+from gnomon_coordinator.node.shadows import NodeShadows, ShadowRequest
 from gnomon_core.errors import GnomonError
 
 FILES = {"program": "m/program.json", "weights": "m/weights.safetensors", "layers": "m/layers.json"}
@@ -24,15 +23,15 @@ def what(cores: int) -> dict[str, Any]:
 
 # Its Body is on another node.
 ABOUT = {"pod_uid": "u-1", "function": "f.ns", "weight_mode": "shared", "max_batch": 2, "afar": True}
-WISH = Wish.read("s-1", ABOUT | FILES | what(1))
+WISH = ShadowRequest.read("s-1", ABOUT | FILES | what(1))
 
 
-def a_node(folder: Path) -> tuple[Shadows, Cpus]:
+def a_node(folder: Path) -> tuple[NodeShadows, Cpus]:
     """A node of two CPUs, whose pool is ready, but for its processes."""
-    ears = Ears(lambda: None, lambda: None, lambda _: None, lambda *_: None)
+    ears = PoolEvents(lambda: None, lambda: None, lambda _: None, lambda *_: None)
     pool, cpus = Pool(folder / "pool", 1, 1, ears), Cpus([0, 1])
     pool.warm = pool.coordinated = True
-    return Shadows(pool, Bodies(pool.to_supervisor, lambda: None), cpus, folder, lambda: None), cpus
+    return NodeShadows(pool, Bodies(pool.to_supervisor, lambda: None), cpus, folder, lambda: None), cpus
 
 
 async def test_a_shadow_that_cannot_be_begun_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +58,7 @@ def descriptors() -> set[str]:
     return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
-def has(shadows: Shadows) -> tuple[int, list[int]]:
+def has(shadows: NodeShadows) -> tuple[int, list[int]]:
     [row] = shadows.rows()
     return row["cores"], row["wished"]["blocks"]
 
