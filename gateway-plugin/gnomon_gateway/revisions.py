@@ -2,8 +2,11 @@
 
     Knative-Serving-Revision, Knative-Serving-Namespace ▶ function NAME.NAMESPACE ▶ the queue, with the path as it is
 
-The ingress sets both, as Knative's activators want them, and leads here only what is to be buffered. It may know of a Revision a
-moment before this gateway does: what comes for one that is not known is held for a few seconds, and then refused.
+Routes set both, as Knative's activators want them, and the autoscaler class leads here only what is to be buffered. An ingress
+may send for a Revision a moment before this gateway knows it: such requests are held for a few seconds, and then refused.
+
+Like an activator, the gateway answers Knative's probes itself, by the header `K-Network-Probe`: `probe` gets back the hash of the
+ingress's configuration, by which ingress controllers see that it is served; `activator` is who stands before the pods.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from gnomon_gateway.invoke import Functions
 from gnomon_gateway.routes import ANY
 
 REVISION_HEADER, NAMESPACE_HEADER = b"knative-serving-revision", b"knative-serving-namespace"
+PROBE_HEADER, HASH_HEADER = b"k-network-probe", b"k-network-hash"
+GATEWAY = b"gnomon-gateway"
+"""The answer to the probe that activators answer by their name."""
 HELD_S, LOOK_S = 5.0, 0.02
 _METHODS = frozenset(method.encode() for method in ANY)
 
@@ -36,9 +42,11 @@ class RevisionApp:
 
     def begin(self, exchange: Exchange) -> None:
         """A request's headers are here."""
-        name = named(exchange.headers)
-        if name is None:
-            exchange.fail(bad_request("no_revision", "The request names no Revision.", "Send it by the ingress."))
+        probe, name = header(exchange, PROBE_HEADER), named(exchange.headers)
+        if probe:
+            _answer_probe(exchange, probe)
+        elif name is None:
+            exchange.fail(bad_request("no_revision", "The request names no Revision.", "Send it to the service's URL."))
         elif exchange.method not in _METHODS:
             exchange.fail(GnomonError(405, "method_not_allowed", "There is no such method.", f"Use {', '.join(ANY)}."))
         else:
@@ -93,6 +101,23 @@ class _Held:
             self._exchange.again(self._app, body)
         else:
             self._exchange.fail(self._app.refusal(self._name))
+
+
+def header(exchange: Exchange, name: bytes) -> bytes:
+    """The value of a header; empty where there is none."""
+    return next((value for one, value in exchange.headers if one == name), b"")
+
+
+def _answer_probe(exchange: Exchange, probe: bytes) -> None:
+    """Answer as activators and queue-proxies do."""
+    configuration = header(exchange, HASH_HEADER)
+    if probe == b"probe" and configuration:
+        exchange.respond(200, b"K-Network-Hash: %b\r\n" % configuration, b"")
+    elif probe == b"activator":
+        exchange.respond(200, b"content-type: text/plain\r\n", GATEWAY)
+    else:
+        text = "This probe is for another part of Knative, or has no K-Network-Hash."
+        exchange.fail(bad_request("unexpected_probe", text, "Send K-Network-Probe: activator, or probe with a hash."))
 
 
 def named(headers: Sequence[tuple[bytes, bytes]]) -> str | None:

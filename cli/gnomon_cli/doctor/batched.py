@@ -13,7 +13,8 @@ from typing import Any
 from gnomon_cli.doctor.findings import Level
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_core.settings import PREFIX, Settings
-from gnomon_platforms.knative.batching.revisions import BATCH_ANNOTATIONS, BATCH_SECRET, RevisionReader, buffered, misread
+from gnomon_platforms.knative.autoscaler.objects import BATCH_ANNOTATIONS, buffered
+from gnomon_platforms.knative.batching.revisions import BATCH_SECRET, RevisionReader, misread
 from gnomon_platforms.knative.ingress.model import Key, seen_ingress
 from gnomon_platforms.knative.ingress.names import CLASS_ANNOTATIONS
 from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION, INGRESSES, QUEUE_CONTAINER, REVISION_LABEL, REVISIONS

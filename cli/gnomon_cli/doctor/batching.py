@@ -17,7 +17,6 @@ from gnomon_cli.doctor.knative import BUFFER, INSTALL, NAMESPACE, PROXY, SCALER
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_cli.doctor.policies import NAMESPACE_LABEL, Comer, Door, shut_out, ways_in
 from gnomon_cli.doctor.workloads import named_ports, option, pod_labels
-from gnomon_platforms.knative.batching.channel import QUEUE_PORT
 from gnomon_platforms.knative.ingress.backends import (
     GatewayPlace,
     StillView,
@@ -27,7 +26,7 @@ from gnomon_platforms.knative.ingress.backends import (
     slice_facts,
 )
 from gnomon_platforms.knative.ingress.names import SERVICE_LABEL
-from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT, GATEWAY_LABELS, REVISION_LABEL
+from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT, GATEWAY_LABELS, QUEUE_PORT, REVISION_LABEL
 from gnomon_platforms.kubernetes.client import Document
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, ENDPOINT_SLICES, NAMESPACES, NETWORK_POLICIES, PODS, SERVICES
 

@@ -29,6 +29,16 @@ AUTOSCALER = (
     Permission(Scope.CLUSTER, "", "nodes", ("list", "watch"), "see where there is room, with --models"),
     Permission(Scope.CLUSTER, "", "services", ("get",), "ask whether an activator answers before the last pod goes"),
     Permission(
+        Scope.CLUSTER, "", "endpoints", ("get", "list", "watch", "patch"), "lead Services of Revisions that batch to the gateway"
+    ),
+    Permission(
+        Scope.CLUSTER,
+        "discovery.k8s.io",
+        "endpointslices",
+        ("get", "list", "watch", "create", "update", "delete"),
+        "the same",
+    ),
+    Permission(
         Scope.CLUSTER,
         "",
         "events",

@@ -26,6 +26,10 @@ GATEWAY_LABELS = "app.kubernetes.io/name=gnomon,app.kubernetes.io/component=knat
 QUEUE_CONTAINER = "queue-proxy"
 """Knative's own in each of a Revision's pods."""
 
+QUEUE_PORT = 8012
+"""Where queue-proxies take requests by HTTP/1.1, and activators too."""
+GATEWAY_PORT = QUEUE_PORT
+"""Where our gateway's pods take requests, so that they can be endpoints of a Revision's Service as activators are."""
 AUTOSCALING_PORT = 9090
 """Where queue-proxy tells what it has seen in the last second."""
 ACTIVATOR_METRICS_PORT = 9090

@@ -18,6 +18,7 @@ from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_f
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.revisions import RevisionApp
 from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_platforms.knative.autoscaler.status import ANSWERS, HEADERS
 
 KEY = FunctionKey("f-00001", "users")
 NAMES = {"Knative-Serving-Revision": KEY.name, "Knative-Serving-Namespace": KEY.namespace}
@@ -121,3 +122,24 @@ async def test_what_names_no_revision_is_refused(directory: Directory, user: aio
     directory.add()
     async with user.get("/", headers={"Knative-Serving-Revision": ""}) as answer:
         assert (answer.status, (await answer.json())["error"]["code"]) == (400, "no_revision")
+
+
+async def test_an_ingress_controller_sees_its_configuration_served(user: aiohttp.ClientSession) -> None:
+    """Knative's ingress controllers ask each host so before a Route is Ready; activators and queue-proxies answer the same."""
+    async with user.get("/healthz", headers={"K-Network-Probe": "probe", "K-Network-Hash": "ab12"}) as answer:
+        assert (answer.status, answer.headers["K-Network-Hash"], await answer.read()) == (200, "ab12", b"")
+
+
+async def test_who_stands_before_the_pods_is_told_as_activators_tell_it(user: aiohttp.ClientSession) -> None:
+    async with user.get("/healthz", headers=HEADERS) as answer:
+        assert (answer.status, await answer.read() in ANSWERS) == (200, True)
+
+
+@pytest.mark.parametrize("probe", [{"K-Network-Probe": "queue"}, {"K-Network-Probe": "probe"}])
+async def test_probes_of_somebody_else_are_refused_and_are_no_requests(
+    directory: Directory, user: aiohttp.ClientSession, probe: dict[str, str]
+) -> None:
+    channel = directory.add()
+    async with user.get("/healthz", headers=probe) as answer:
+        assert (answer.status, (await answer.json())["error"]["code"]) == (400, "unexpected_probe")
+    assert channel.metas == []

@@ -19,13 +19,14 @@ from deploy.test_cluster.client import Kubectl, documents
 from deploy.test_cluster.clusters import Cluster
 from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
 from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
+from gnomon_platforms.knative.resources import GATEWAY_LABELS
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
 from tests.kubernetes.access import EVERYWHERE, Account, Use, admitted, asked, restrict
 from tests.kubernetes.kinds import SCALED_OBJECTS, define, install_kinds, rival
 from tests.kubernetes.knative_autoscaler.conftest import KINDS
-from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
+from tests.kubernetes.knative_autoscaler.played_knative import SERVING, PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import ONE_CORE, QUICK, K, until
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "knative" / "autoscaler"
@@ -77,6 +78,7 @@ async def test_what_the_account_may_do_is_what_it_does(
         last = {Use(EVERYWHERE, "", "services", "get"), Use(EVERYWHERE, "", "pods/resize", "patch")}
         last |= {Use(EVERYWHERE, "", "events", "create")}
         await until(lambda: last <= ACCOUNT.uses(own_plane, may).all, "the Service's address, an Event, and other cores")
+        await led_to_a_gateway_and_back(own_plane, played)
     finally:
         await service.stop()
     found = await asyncio.to_thread(ACCOUNT.uses, own_plane, may)
@@ -84,6 +86,39 @@ async def test_what_the_account_may_do_is_what_it_does(
     assert found.all - may == set(), "this is used, and not in the roles"
     assert may - found.all == CHECKED_BY_ADMISSION, "this is asked for, and never used"
     assert not any("*" in part for use in may for part in use)
+
+
+async def led_to_a_gateway_and_back(cluster: Cluster, played: PlayedKnative) -> None:
+    """The Service of a Revision that batches leads to a gateway, past it while that is not ready, and is left to Knative."""
+    name, pod, gateway = "batches-00001", "10.254.0.1", "10.254.0.2"
+    slices: Any = client.DiscoveryV1Api(cluster.api)
+
+    def led_to() -> list[str]:
+        found = slices.list_namespaced_endpoint_slice("users", label_selector=f"kubernetes.io/service-name={name}").items
+        return [address for one in found for each in one.endpoints for address in each.addresses]
+
+    labels = dict(one.split("=") for one in GATEWAY_LABELS.split(","))
+    container = {"name": "gateway", "image": "dev.local/none:v1"}
+    cluster.core.create_namespaced_pod(
+        SYSTEM, {"metadata": {"name": "gateway", "labels": labels}, "spec": {"containers": [container]}}
+    )
+
+    def ready(text: str) -> None:
+        conditions = [{"type": "Ready", "status": text}]
+        status = {"phase": "Running", "podIP": gateway, "podIPs": [{"ip": gateway}], "conditions": conditions}
+        cluster.core.patch_namespaced_pod_status("gateway", SYSTEM, {"status": status})
+
+    await asyncio.to_thread(ready, "True")
+    played.revision(name, {**QUICK, "gnomon/max-batch": "8"})
+    subsets = [{"addresses": [{"ip": pod}], "ports": [{"name": "http", "port": 8012}]}]
+    metadata = {"name": name, "labels": {"networking.internal.knative.dev/serviceType": "Public"}}
+    cluster.core.create_namespaced_endpoints("users", {"metadata": metadata, "subsets": subsets})
+    await until(lambda: led_to() == [gateway], "its Service to lead to the gateway")
+    await asyncio.to_thread(ready, "False")
+    await until(lambda: led_to() == [pod], "its Service to lead past the gateway")
+    patch = {"metadata": {"annotations": {"gnomon/max-batch": None}}}
+    cluster.custom.patch_namespaced_custom_object(*SERVING, "users", "revisions", name, patch)
+    await until(lambda: led_to() == [], "Knative to have the Service")
 
 
 async def test_gnomon_serve_scales_knative_until_it_is_told_to_end(own_plane: Cluster, played: PlayedKnative) -> None:

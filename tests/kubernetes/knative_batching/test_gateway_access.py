@@ -74,7 +74,7 @@ async def test_as_its_manifest_says_it_is_well_serves_writes_nothing_and_does_wh
     try:
         assert process.stdout is not None
         line = await asyncio.wait_for(process.stdout.readline(), 60.0)
-        assert line == b"Gnomon buffers Revisions that batch, on port 8080. Ctrl-C stops it.\n"
+        assert line == b"Gnomon buffers Revisions that batch, on port 8012. Ctrl-C stops it.\n"
         played.revision("f-00001", {**QUICK, "gnomon/max-batch": "8"}, env=ENV)
         names = {"Knative-Serving-Revision": "f-00001", "Knative-Serving-Namespace": "users"}
         async with aiohttp.ClientSession() as user:

@@ -14,7 +14,7 @@ from gnomon_platforms.knative.autoscaler import revision as instances
 from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
 from gnomon_platforms.knative.autoscaler.objects import RevisionPod, ScaleTarget
 from gnomon_platforms.knative.autoscaler.revision import ScaledRevision, Surroundings
-from tests.unit.knative_autoscaler.played import EPOCH_S, Played, pod
+from tests.unit.knative_autoscaler.played import EPOCH_S, LeftToKnative, Played, pod
 
 
 class Full:
@@ -55,6 +55,7 @@ async def test_a_size_that_was_refused_is_asked_for_again_though_nothing_else_ha
         resizes=True,
         shadows=None,
         brain=brain,
+        public=LeftToKnative(),
         steps=full,
         clock=WallClock(),
         wall_s=lambda: EPOCH_S,

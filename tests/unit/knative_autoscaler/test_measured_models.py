@@ -18,7 +18,7 @@ from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
 from gnomon_platforms.knative.autoscaler.objects import ScaleTarget
 from gnomon_platforms.knative.autoscaler.revision import PATIENCE_S, ScaledRevision, Surroundings
 from tests.unit.autoscaler.asyfunc_stage import PROFILE
-from tests.unit.knative_autoscaler.played import EPOCH_S, Played, pod
+from tests.unit.knative_autoscaler.played import EPOCH_S, LeftToKnative, Played, pod
 from tests.waiting import until
 
 STANDS_STILL_S = 5.0
@@ -73,7 +73,7 @@ class Stage:
             pa=lambda _: self.facts, sks=lambda _: None, target=lambda _: ScaleTarget("deployment-uid", "1", 1),
             pods=lambda _: self._pods, live=lambda _: None, cluster=lambda: self._cluster, rival=lambda _: None,
             wakeable=lambda: True, resizes=False, shadows=shadows, brain=brain, steps=steps, clock=self.clock,
-            wall_s=lambda: EPOCH_S, gateways=SimpleNamespace(learned=lambda _: None, queues=1),
+            public=LeftToKnative(), wall_s=lambda: EPOCH_S, gateways=SimpleNamespace(learned=lambda _: None, queues=1),
         )  # fmt: skip
         self.revision = ScaledRevision(self.facts, cast("Surroundings", around))
 

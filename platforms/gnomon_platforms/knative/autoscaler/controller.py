@@ -35,6 +35,7 @@ from gnomon_platforms.knative.autoscaler.objects import (
     scale_target,
     sks_facts,
 )
+from gnomon_platforms.knative.autoscaler.public_endpoints import PublicEndpoints
 from gnomon_platforms.knative.autoscaler.revision import Brain, ScaledRevision, Surroundings
 from gnomon_platforms.knative.autoscaler.shadows import ModelOptions, RevisionShadows
 from gnomon_platforms.knative.autoscaler.steps import Steps
@@ -165,6 +166,7 @@ class KnativeAutoscaler:
         self._configs: Informer[Mapping[str, str]] = Informer(api, Source(CONFIG_MAPS, system), config_data)
         self._activators: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=ACTIVATOR_LABELS), revision_pod)
         self._gateways: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=GATEWAY_LABELS), revision_pod)
+        self._public = PublicEndpoints(api, self._writer, everywhere, self._gateways, self._clock)
         self._known_by_gateways = Gateways(self._gateways.values, self._clock)
         self._rivals = Rivals(api, everywhere, self._rivals_changed, self._clock)
         models = self._options.models
@@ -213,6 +215,7 @@ class KnativeAutoscaler:
             resizes=self.resizes,
             shadows=self._shadows,
             gateways=self._known_by_gateways,
+            public=self._public,
             brain=brain,
             steps=Steps(self._writer),
             clock=self._clock,
@@ -226,6 +229,8 @@ class KnativeAutoscaler:
         self._revisions.listen(self._named_changed)
         self._pods.listen(self._pod_changed)
         self._targets.listen(self._target_changed)
+        self._public.knative.listen(self._named_changed)
+        self._gateways.listen(self._gateway_changed)
         self._scraper.start()
         self._known_by_gateways.start(self._session)
 
@@ -295,7 +300,8 @@ class KnativeAutoscaler:
     def _informers(self) -> tuple[Informer[Any], ...]:
         revisions = self._pas, self._services, self._targets, self._pods, self._revisions
         nodes = () if self._shadows is None else self._shadows.informers
-        return *revisions, self._configs, self._activators, self._gateways, *nodes
+        services = self._public.knative, self._public.own
+        return *revisions, *services, self._configs, self._activators, self._gateways, *nodes
 
     def _pods_of(self, key: FunctionKey) -> Iterable[RevisionPod]:
         return (pod for pod in self._pods.labelled(REVISION_LABEL, key.name) if pod.namespace == key.namespace)
@@ -310,7 +316,9 @@ class KnativeAutoscaler:
         key = FunctionKey(name, namespace)
         pa = change.new
         if pa is None or pa.class_name != self._options.class_name or (change.old is not None and change.old.uid != pa.uid):
-            self._forget(key)
+            forgotten = self._forget(key)
+            if forgotten and pa is not None and pa.class_name != self._options.class_name and not pa.ending:
+                self._closing.begin(self._public.release(pa))
         if pa is None or pa.class_name != self._options.class_name or pa.ending:
             return
         if key not in self._scaled:
@@ -319,17 +327,19 @@ class KnativeAutoscaler:
             self._scraper.follow(key)
         self._scaled[key].look()
 
-    def _forget(self, key: FunctionKey) -> None:
+    def _forget(self, key: FunctionKey) -> bool:
+        """Look after a Revision no longer; whether it was looked after."""
         assert self._around is not None
         assert self._scraper is not None
         found = self._scaled.pop(key, None)
         if found is None:
-            return
+            return False
         self._of_target = {target: of for target, of in self._of_target.items() if of != key}
         self._scraper.leave(key)
         self._around.brain.removed(found.name)
         found.instances.leave()
         self._closing.begin(found.close())
+        return True
 
     def _named_changed(self, change: Change[Any]) -> None:
         self._look(FunctionKey(change.name[1], change.name[0]))
@@ -338,6 +348,13 @@ class KnativeAutoscaler:
         pod = change.new or change.old
         if pod is not None:
             self._look(FunctionKey(pod.revision, pod.namespace))
+
+    def _gateway_changed(self, change: Change[RevisionPod]) -> None:
+        """A gateway's pod came, got ready or unready, or is ending: the Services of Revisions that batch lead elsewhere."""
+        del change
+        for one in self._scaled.values():
+            if one.batches:
+                one.look()
 
     def _target_changed(self, change: Change[ScaleTarget]) -> None:
         self._rivals_changed(FunctionKey(change.name[1], change.name[0]))

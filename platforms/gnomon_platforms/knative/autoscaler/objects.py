@@ -9,13 +9,15 @@ from typing import Any
 from gnomon_core.clock import seconds_of
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import PREFIX, Settings
-from gnomon_platforms.knative.resources import CLASS_ANNOTATION, QUEUE_CONTAINER, REVISION_LABEL
+from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION, QUEUE_CONTAINER, REVISION_LABEL
 from gnomon_platforms.kubernetes.objects.placing import Placing, placing_of
 from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
 from gnomon_platforms.kubernetes.objects.pods import cores_of, memory_of, resize_trouble
 
 Document = dict[str, Any]
 
+BATCH_ANNOTATIONS = (f"{PREFIX}max-batch", f"{PREFIX}scheduler")
+"""A Revision that has one of these asks to be buffered."""
 NOT_OWNED = "NotOwned"
 """The reason of who cannot work because a ServerlessService is somebody else's."""
 
@@ -169,6 +171,8 @@ class LiveRevision:
     mounted: bool
     placing: Placing = field(default_factory=Placing)
     template: Template = NO_TEMPLATE
+    batches: bool = False
+    """Whether its requests go through the gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +275,20 @@ def live_revision(document: Document) -> LiveRevision:
     metadata, spec = document["metadata"], document.get("spec") or {}
     own = {key: text for key, text in (metadata.get("annotations") or {}).items() if key.startswith(PREFIX)}
     drivers = {(one.get("csi") or {}).get("driver") for one in spec.get("volumes") or ()}
-    return LiveRevision(own, CSI_DRIVER in drivers, placing_of(spec), template_of(spec))
+    return LiveRevision(own, CSI_DRIVER in drivers, placing_of(spec), template_of(spec), buffered(document))
+
+
+def buffered(document: Mapping[str, Any]) -> bool:
+    """Whether requests to this Revision go through the gateway: autoscaler class and gateway must agree, so both ask here."""
+    annotations = document["metadata"].get("annotations") or {}
+    asks = any(name in annotations for name in BATCH_ANNOTATIONS)
+    return asks and annotations.get(CLASS_ANNOTATION) == CLASS and not _speaks_h2c(document)
+
+
+def _speaks_h2c(document: Mapping[str, Any]) -> bool:
+    """Whether the port is named for HTTP/2 without TLS, which the gateway does not speak."""
+    containers = (document.get("spec") or {}).get("containers") or ()
+    return any(port.get("name") == "h2c" for one in containers for port in one.get("ports") or ())
 
 
 def template_of(spec: Mapping[str, Any]) -> Template:

@@ -86,6 +86,7 @@ from gnomon_platforms.knative.autoscaler.objects import (
     pa_facts,
 )
 from gnomon_platforms.knative.autoscaler.planning import PROXY, Demand, Plan, Seen, plan
+from gnomon_platforms.knative.autoscaler.public_endpoints import PublicEndpoints
 from gnomon_platforms.knative.autoscaler.rules import Rules, rules
 from gnomon_platforms.knative.autoscaler.shadows import RevisionShadows, spec_of
 from gnomon_platforms.knative.autoscaler.status import Means, proxied, shadows
@@ -254,6 +255,7 @@ class Surroundings:
     resizes: bool
     shadows: RevisionShadows | None
     gateways: Gateways
+    public: PublicEndpoints
     brain: Brain
     steps: Steps
     clock: Clock
@@ -650,6 +652,12 @@ class ScaledRevision:
         """How many of its pods are ready."""
         return self.instances.ready
 
+    @property
+    def batches(self) -> bool:
+        """Whether its requests go through the gateway."""
+        live = self._around.live(self.key)
+        return live is not None and live.batches
+
     def _adopt(self, pa: PaFacts) -> None:
         """Begin with what there is. Until the window has been seen once, a load that is not known yet is taken to need it."""
         target = self._around.target(pa)
@@ -688,10 +696,17 @@ class ScaledRevision:
             self._proxied = None
         if planned.probe:
             self._probe(seen.pa, seen.sks)
-        current = await self._take(seen, planned)
+        written = self._take(seen, planned)
+        led = self._around.public.reconcile(seen.pa, batches=self.batches)
+        # Neither keeps the other from being written.
+        current, public_s = await asyncio.gather(written, led, return_exceptions=True)
+        if isinstance(current, BaseException):
+            raise current
+        if isinstance(public_s, BaseException):
+            raise public_s
         waits = self._floor_until_s - self._around.clock.now_s()
         refused_s = None if seen.rival else self.instances.asks_again_s
-        asked = planned.again_s, waits if waits > 0.0 else None, refused_s, None if current else SOON_S
+        asked = planned.again_s, waits if waits > 0.0 else None, refused_s, public_s, None if current else SOON_S
         times = [one for one in asked if one is not None]
         return max(0.05, min(times)) if times else None
 

@@ -240,17 +240,18 @@ async def _read(content: aiohttp.StreamReader, most_bytes: int) -> bytes | None:
 
 
 HEADERS = {"K-Network-Probe": "activator", "User-Agent": "Knative-Autoscaling-Probe"}
-ANSWER = b"activator"
+ANSWERS = (b"activator", b"gnomon-gateway")
+"""Who holds requests until a pod is ready: activators, and the gateway in their place."""
 PORTS = {"http1": 80, "h2c": 81}
 PATIENCE_S = 1.0
 PROBE_MOST_BYTES = 1024
 
 
 async def proxied(address: str, protocol: str) -> bool:
-    """Whether an activator has answered at a Service's address."""
+    """Whether an activator or the gateway has answered at a Service's address."""
     import aiohttp  # noqa: PLC0415 - only who runs a cluster's autoscaler needs it
 
     url = http_url(address, PORTS.get(protocol, 80), "/healthz")
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False) as session:
         answer = await asked(session, url, most_bytes=PROBE_MOST_BYTES, patience_s=PATIENCE_S, headers=HEADERS)
-    return answer is not None and answer.strip() == ANSWER
+    return answer is not None and answer.strip() in ANSWERS

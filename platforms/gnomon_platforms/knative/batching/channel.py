@@ -30,6 +30,7 @@ from gnomon_core.wire import Frame
 from gnomon_platforms.common import RemoteLife
 from gnomon_platforms.knative.autoscaler.objects import RevisionPod
 from gnomon_platforms.knative.batching.revisions import RevisionFacts
+from gnomon_platforms.knative.resources import QUEUE_PORT
 from gnomon_platforms.provider.channel import Around, Done, ProviderChannel, Route, Stream
 
 
@@ -82,8 +83,6 @@ class PodChannel(ProviderChannel):
             self._on_lost(reason)
 
 
-QUEUE_PORT = 8012
-"""Where queue-proxy takes requests by HTTP/1.1."""
 WAITING_S = 10.0
 """For so long a ready pod is sent nothing while its node is about to give it other cores."""
 PodName = tuple[str, str]

@@ -35,17 +35,15 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import PREFIX, Settings
-from gnomon_platforms.knative.autoscaler.objects import template_of
+from gnomon_platforms.knative.autoscaler.objects import buffered, template_of
 from gnomon_platforms.knative.autoscaler.rules import DEFAULT_POLICY
 from gnomon_platforms.knative.buffer_status import BufferStatus, buffer_of
-from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION, POD_AUTOSCALERS
+from gnomon_platforms.knative.resources import POD_AUTOSCALERS
 from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 from gnomon_platforms.kubernetes.objects.names import TOKEN_KEY
 from gnomon_platforms.provider.options import DEFAULT_IN_FLIGHT
 
-BATCH_ANNOTATIONS = (f"{PREFIX}max-batch", f"{PREFIX}scheduler")
-"""A Revision that has one of these asks to be buffered."""
 BATCH_SECRET = TOKEN_KEY
 """The Secret of a namespace that Bodies take batches by, and the key in it of those whose Revision names none."""
 TOKEN_VARIABLE = "GNOMON_BATCH_TOKEN"  # noqa: S105 - its name, not its value
@@ -71,13 +69,6 @@ class RevisionFacts:
     @property
     def takes_batches(self) -> bool:
         return bool(self.token_key)
-
-
-def buffered(document: Mapping[str, Any]) -> bool:
-    """Whether requests to this Revision go through the gateway. The ingress and the gateway must agree, so both ask here."""
-    annotations = document["metadata"].get("annotations") or {}
-    asks = any(name in annotations for name in BATCH_ANNOTATIONS)
-    return asks and annotations.get(CLASS_ANNOTATION) == CLASS and not _speaks_h2c(document)
 
 
 class RevisionReader:
@@ -147,12 +138,6 @@ def _places(settings: Settings, concurrency: int, *, takes_batches: bool) -> int
     usual = 1 if takes_batches else concurrency or DEFAULT_IN_FLIGHT
     places = settings.max_inflight or usual
     return min(places, concurrency) if concurrency else places
-
-
-def _speaks_h2c(document: Mapping[str, Any]) -> bool:
-    """Whether the port is named for HTTP/2 without TLS, which the gateway does not speak."""
-    containers = (document.get("spec") or {}).get("containers") or ()
-    return any(port.get("name") == "h2c" for one in containers for port in one.get("ports") or ())
 
 
 def _token_key(spec: Mapping[str, Any]) -> str:

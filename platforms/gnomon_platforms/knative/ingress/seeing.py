@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon_platforms.knative.batching.revisions import BATCH_ANNOTATIONS, buffered
+from gnomon_platforms.knative.autoscaler.objects import BATCH_ANNOTATIONS, buffered
 from gnomon_platforms.knative.ingress.backends import (
     Gateway,
     GatewayPlace,

@@ -1,0 +1,235 @@
+"""The endpoints of a batched Revision's public Service: the gateway's ready pods, in the place where Knative puts activators.
+
+    route ▶ any ingress ▶ Service REVISION ▶ EndpointSlices ─┬─ the gateway's ready pods ▶ queue ▶ batch ▶ queue-proxy
+                                                             └─ no gateway is ready: the addresses in Knative's Endpoints,
+                                                                which are the Revision's pods, or activators
+
+Knative writes the addresses of the public Service into Endpoints of the same name, and Kubernetes mirrors these into
+EndpointSlices, which kube-proxy and ingresses read. Endpoints with the label `endpointslice.kubernetes.io/skip-mirror` are not
+mirrored: Knative goes on writing them, and the EndpointSlices are ours. Every change of the addresses is one write of one slice,
+so a reader sees the old addresses or the new ones.
+
+    a Revision batches         our slice is written ▶ the Endpoints get the label ▶ Kubernetes removes its own slice
+    it batches no longer       the label is removed ▶ Kubernetes mirrors again ▶ a second later our slice is deleted
+
+The gateway's pods listen on the port of queue-proxies and activators, because some ingresses take the port of the Service's
+`targetPort` and not the port of the slice.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gnomon_core.clock import Clock
+from gnomon_core.functions import FunctionKey
+from gnomon_platforms.knative.autoscaler.objects import Document, PaFacts, RevisionPod
+from gnomon_platforms.knative.resources import GATEWAY_PORT, POD_AUTOSCALERS
+from gnomon_platforms.kubernetes.client import Api
+from gnomon_platforms.kubernetes.informer import Informer, Source
+from gnomon_platforms.kubernetes.resources import ENDPOINT_SLICES, ENDPOINTS
+from gnomon_platforms.kubernetes.writes import Create, Delete, Patch, Replace, Target, Write, Writer
+
+SERVICE_NAME_LABEL = "kubernetes.io/service-name"
+MANAGED_BY_LABEL, MANAGER = "endpointslice.kubernetes.io/managed-by", "gnomon"
+SKIP_MIRROR_LABEL = "endpointslice.kubernetes.io/skip-mirror"
+PUBLIC_LABELS = {"networking.internal.knative.dev/serviceType": "Public"}
+MIRRORED_AGAIN_S = 1.0
+"""How long Kubernetes is given to mirror the Endpoints again before our slices are deleted."""
+
+Ports = tuple[tuple[str, int], ...]
+
+_LOG = logging.getLogger("gnomon.knative")
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Who answers at a Service: IP addresses, and the ports of all of them by name."""
+
+    ips: tuple[str, ...]
+    ports: Ports
+
+
+@dataclass(frozen=True, slots=True)
+class KnativeEndpoints:
+    """The Endpoints that Knative writes for a public Service. `mirrored` is whether Kubernetes makes EndpointSlices of them."""
+
+    addresses: Addresses
+    mirrored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSlice:
+    """An EndpointSlice that we have written."""
+
+    service: str
+    addresses: Addresses
+
+
+def knative_endpoints(document: Document) -> KnativeEndpoints:
+    """Read Endpoints. Only ready addresses count."""
+    labels = document["metadata"].get("labels") or {}
+    ips: set[str] = set()
+    ports: set[tuple[str, int]] = set()
+    for subset in document.get("subsets") or ():
+        ready = {str(one["ip"]) for one in subset.get("addresses") or ()}
+        if ready:
+            ips |= ready
+            ports |= {(str(one.get("name") or ""), int(one["port"])) for one in subset.get("ports") or ()}
+    return KnativeEndpoints(Addresses(tuple(sorted(ips)), tuple(sorted(ports))), labels.get(SKIP_MIRROR_LABEL) != "true")
+
+
+def own_slice(document: Document) -> OwnSlice:
+    """Read an EndpointSlice of ours."""
+    ips = sorted(str(ip) for one in document.get("endpoints") or () for ip in one.get("addresses") or ())
+    ports = sorted((str(one.get("name") or ""), int(one["port"])) for one in document.get("ports") or () if one.get("port"))
+    service = str((document["metadata"].get("labels") or {}).get(SERVICE_NAME_LABEL, ""))
+    return OwnSlice(service, Addresses(tuple(ips), tuple(ports)))
+
+
+def public_addresses(gateways: Iterable[RevisionPod], knative: KnativeEndpoints) -> Addresses:
+    """Who is to answer at the public Service of a Revision that batches."""
+    ready = {pod.ip for pod in gateways if pod.ready and not pod.ending and pod.ip}
+    return Addresses(tuple(sorted(ready)), (("http", GATEWAY_PORT),)) if ready else knative.addresses
+
+
+def slices(pa: PaFacts, addresses: Addresses) -> dict[str, Document]:
+    """The EndpointSlices of a Revision's public Service by their names: one for each family of addresses."""
+    families: dict[str, list[str]] = {}
+    for ip in addresses.ips:
+        families.setdefault(f"IPv{ipaddress.ip_address(ip).version}", []).append(ip)
+    return {slice_name(pa.key, family): _manifest(pa, family, ips, addresses.ports) for family, ips in families.items()}
+
+
+def slice_name(key: FunctionKey, family: str) -> str:
+    """The name of our slice of a Revision for `IPv4` or `IPv6`."""
+    return f"{key.name}-gnomon-{family.lower()}"
+
+
+def _manifest(pa: PaFacts, family: str, ips: Iterable[str], ports: Ports) -> Document:
+    owner = {"apiVersion": POD_AUTOSCALERS.api_version, "kind": POD_AUTOSCALERS.kind, "name": pa.key.name, "uid": pa.uid}
+    ready = {"ready": True, "serving": True, "terminating": False}
+    return {
+        "apiVersion": ENDPOINT_SLICES.api_version,
+        "kind": ENDPOINT_SLICES.kind,
+        "metadata": {
+            "name": slice_name(pa.key, family),
+            "namespace": pa.key.namespace,
+            "labels": {**pa.labels, **PUBLIC_LABELS, SERVICE_NAME_LABEL: pa.key.name, MANAGED_BY_LABEL: MANAGER},
+            "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
+        },
+        "addressType": family,
+        "endpoints": [{"addresses": [ip], "conditions": dict(ready)} for ip in ips],
+        "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in ports],
+    }
+
+
+class PublicEndpoints:
+    """The public Services of all Revisions. `gateways` are the gateway's pods."""
+
+    def __init__(self, api: Api, writer: Writer, namespace: str | None, gateways: Informer[RevisionPod], clock: Clock) -> None:
+        self._writer, self._gateways, self._clock = writer, gateways, clock
+        public = ",".join(f"{name}={value}" for name, value in PUBLIC_LABELS.items())
+        self.knative: Informer[KnativeEndpoints] = Informer(api, Source(ENDPOINTS, namespace, labels=public), knative_endpoints)
+        self.own: Informer[OwnSlice] = Informer(
+            api, Source(ENDPOINT_SLICES, namespace, labels=f"{MANAGED_BY_LABEL}={MANAGER}"), own_slice
+        )
+        self._mirrored_since_s: dict[FunctionKey, float] = {}
+        """By Revision that batches no longer, when its label was seen to be gone."""
+
+    async def reconcile(self, pa: PaFacts, *, batches: bool) -> float | None:
+        """Let the public Service of this Revision lead where it is to lead; in how many seconds to look again, None for no need.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+        knative = self.knative.get(pa.key.namespace, pa.key.name)
+        if knative is None:
+            return None
+        if not batches:
+            return await self._leave_to_knative(pa, knative)
+        self._mirrored_since_s.pop(pa.key, None)
+        wanted = public_addresses(self._gateways.values(), knative)
+        if not wanted.ips:
+            return None
+        if self._differ(pa.key, wanted):
+            await self._write(pa, slices(pa, wanted))
+        if knative.mirrored:
+            await self._label(pa, "true")
+            _LOG.info("%s: its Service leads to the gateway, or to Knative's endpoints where no gateway is ready", pa.key)
+        return None
+
+    async def release(self, pa: PaFacts) -> None:
+        """Leave the Service to Knative although the Revision batches: it is of another class by now.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+        self._mirrored_since_s.pop(pa.key, None)
+        await self._label(pa, None)
+        await self._clock.sleep(MIRRORED_AGAIN_S)
+        await self._write(pa, {})
+
+    async def _leave_to_knative(self, pa: PaFacts, knative: KnativeEndpoints) -> float | None:
+        """Let Kubernetes mirror Knative's Endpoints again, then remove our slices."""
+        if not knative.mirrored:
+            await self._label(pa, None)
+            _LOG.info("%s: its Service leads where Knative says", pa.key)
+            return MIRRORED_AGAIN_S
+        if not self._slices_of(pa.key):
+            self._mirrored_since_s.pop(pa.key, None)
+            return None
+        now_s = self._clock.now_s()
+        left_s = self._mirrored_since_s.setdefault(pa.key, now_s) + MIRRORED_AGAIN_S - now_s
+        if left_s > 0.0:
+            return left_s
+        await self._write(pa, {})
+        return None
+
+    def _slices_of(self, key: FunctionKey) -> dict[str, OwnSlice]:
+        names = (slice_name(key, family) for family in ("IPv4", "IPv6"))
+        found = {name: self.own.get(key.namespace, name) for name in names}
+        return {name: one for name, one in found.items() if one is not None}
+
+    def _differ(self, key: FunctionKey, wanted: Addresses) -> bool:
+        """Whether our slices are not these addresses."""
+        there = self._slices_of(key).values()
+        ips = sorted(ip for one in there for ip in one.addresses.ips)
+        return ips != list(wanted.ips) or any(one.addresses.ports != wanted.ports for one in there)
+
+    async def _write(self, pa: PaFacts, wanted: Mapping[str, Document]) -> None:
+        """Let there be these slices of the Revision and no others; what is new comes before what goes."""
+        for name in [*wanted, *(name for name in self._slices_of(pa.key) if name not in wanted)]:
+            manifest = wanted.get(name)
+
+            def decide(seen: Document | None, manifest: Document | None = manifest) -> Write | None:
+                if manifest is None:
+                    return None if seen is None else Delete()
+                if seen is None:
+                    return Create(manifest)
+                kept = {**seen, **{part: manifest[part] for part in ("endpoints", "ports")}}
+                kept["metadata"] = {
+                    **seen["metadata"],
+                    **{part: manifest["metadata"][part] for part in ("labels", "ownerReferences")},
+                }
+                return None if kept == seen else Replace(kept)
+
+            target = Target(ENDPOINT_SLICES, pa.key.namespace, name)
+            await self._writer.settle(target, decide, f"lead the Service of {pa.key}")
+
+    async def _label(self, pa: PaFacts, value: str | None) -> None:
+        """Set or remove the label by which Kubernetes does not mirror the Endpoints."""
+
+        def decide(seen: Document | None) -> Write | None:
+            if seen is None or (seen["metadata"].get("labels") or {}).get(SKIP_MIRROR_LABEL) == value:
+                return None
+            changes: dict[str, Any] = {"metadata": {"labels": {SKIP_MIRROR_LABEL: value}}}
+            return Patch(changes)
+
+        target = Target(ENDPOINTS, pa.key.namespace, pa.key.name)
+        await self._writer.settle(target, decide, f"lead the Service of {pa.key}")
