@@ -25,9 +25,8 @@ from benchmarks.programs import Endpoint, step
 from gnomon_simulator.arrivals import poisson
 from gnomon_simulator.events import stream
 from gnomon_simulator.replay import Plan, Target, replay_apart
-from gnomon_simulator.replay_report import SUCCESSES, Report
+from gnomon_simulator.replay_report import SUCCESSES, Outcome, Report, Token
 from gnomon_simulator.results import percentile
-from gnomon_simulator.samples import Outcome, Token
 
 IN_TIME = 0.99
 CLOSE_ENOUGH = 1.04

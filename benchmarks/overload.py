@@ -30,8 +30,7 @@ from benchmarks.load import Window, capacity, lag_p99_ms, offer, rows, send, win
 from benchmarks.peers import mlserver, mosec
 from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
 from benchmarks.report import Figure, measured, write
-from gnomon_simulator.replay_report import Report
-from gnomon_simulator.samples import Outcome
+from gnomon_simulator.replay_report import Outcome, Report
 
 OVERLOAD = 3.0
 WAIT_MS = 20

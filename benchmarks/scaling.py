@@ -23,8 +23,7 @@ from benchmarks import gnomon
 from benchmarks.load import capacity, lag_p99_ms, rows, send
 from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
 from benchmarks.report import Figure, measured, write
-from gnomon_simulator.replay_report import SUCCESSES, Report
-from gnomon_simulator.samples import Outcome, Token
+from gnomon_simulator.replay_report import SUCCESSES, Outcome, Report, Token
 
 NAME = "sleep20"
 SHARE = 0.6

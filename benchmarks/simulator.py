@@ -19,11 +19,10 @@ from gnomon_core.profiles import LatencyTable
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.results import FunctionResult, table
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, simulate
 from gnomon_simulator.traces import read_trace
 
 TRACE = Path(__file__).parent / "traces" / "twitter_may25_1s.csv.gz"

@@ -31,8 +31,7 @@ SOURCES = (
     "planner",
     "planner/gnomon_planner/replay.py",
     "simulator/gnomon_simulator/results.py",
-    "simulator/gnomon_simulator/simulated_function.py",
-    "simulator/gnomon_simulator/simulated_node.py",
+    "simulator/gnomon_simulator/simulation.py",
     "simulator/gnomon_simulator/simulated_platform.py",
     "benchmarks/batch_baselines/baselines.py",
 )

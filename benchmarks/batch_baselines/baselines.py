@@ -70,12 +70,11 @@ from gnomon_planner.samples import of_counts, of_times
 from gnomon_planner.vanilla import cherry_picked, largest
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.markov import markov_arrivals
 from gnomon_simulator.profiles import Profile
-from gnomon_simulator.results import INSTANCE, OK, FunctionResult
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.results import OK, ON_DEMAND_INSTANCE, FunctionResult
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, simulate
 from gnomon_simulator.traces import read_trace
 
 MINUTE_S = 60.0
@@ -547,7 +546,7 @@ def _latency_s(result: FunctionResult) -> Vector:
 def _called(result: FunctionResult) -> npt.NDArray[np.bool_]:
     """Which requests functions have served."""
     rows = result.requests
-    number = rows.instances.index(INSTANCE) if INSTANCE in rows.instances else None
+    number = rows.instances.index(ON_DEMAND_INSTANCE) if ON_DEMAND_INSTANCE in rows.instances else None
     found: npt.NDArray[np.bool_] = np.array(rows.instance) == number if number is not None else np.zeros(len(rows), dtype=bool)
     return found
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.burst.watch import Burst, Look
-from gnomon_simulator.replay_report import SUCCESSES, Report
+from gnomon_simulator.replay_report import SUCCESSES, Outcome, Report
 from gnomon_simulator.results import percentile
-from gnomon_simulator.samples import Outcome
 
 BIN_S = 0.5
 

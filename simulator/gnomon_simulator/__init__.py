@@ -1,5 +1,5 @@
-"""The second driver, and the load generator.
+"""The gateway and the autoscaler in virtual time, and a load generator for real systems.
 
 `simulation` runs the gateway's dispatcher, the scheduling policies and the autoscaler in virtual time on a simulated platform;
-`replay` offers a real system the same arrivals. Both begin with `arrivals`, and `parity` compares what they saw.
+`replay` sends a real system the same arrivals. Both begin with `arrivals`, and `parity` compares their results.
 """

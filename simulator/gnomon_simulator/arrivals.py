@@ -14,8 +14,8 @@ A file of demand, whichever kind it is: counts per bin, or the moments at which 
 | `t_seconds,` | a trace: CSV, as `traces` reads it | a Trace |
 | `{` and has one document a line | a run that `gnomon replay --record` wrote | times |
 | `{` or `[` | JSON: `{"bin_s", "counts"}`, `{"times_s"}` or a list of time stamps | a Trace, or times |
-| a number or a date | one time stamp a line, as `moments` reads it; `#` begins a comment | times |
-| other words | a table with a header, as `tables` reads it | a Trace, or times |
+| a number or a date | one time stamp a line, as `traces` reads it; `#` begins a comment | times |
+| other words | a table with a header, as `traces` reads it | a Trace, or times |
 
 Any of them may be gzipped. Time stamps keep the order they have in the file: whoever needs them ascending says so.
 """
@@ -30,9 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_simulator.results import from_the_first, seconds
-from gnomon_simulator.tables import read_table
-from gnomon_simulator.traces import Trace, open_text, read_trace
+from gnomon_simulator.traces import Trace, from_the_first, open_text, read_table, read_trace, seconds
 
 
 def from_trace(trace: Trace, chance: random.Random) -> list[float]:

@@ -23,12 +23,12 @@ from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_simulator import arrivals
 from gnomon_simulator.arrivals import read_demand, stretch
 from gnomon_simulator.events import stream
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Noise, Profile, constant, read_profile
 from gnomon_simulator.replay import Plan, Target, replay_apart
+from gnomon_simulator.replay_report import Outcome, Token
 from gnomon_simulator.results import table
-from gnomon_simulator.samples import Outcome, Token
-from gnomon_simulator.simulated_node import NodePlan
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan
 from gnomon_simulator.simulation import simulate as run_simulation
 from gnomon_simulator.traces import Trace
 

@@ -1,13 +1,13 @@
-"""What a function's instances cost: cores and memory times time, and how much of it computed.
+"""What a function's instances cost: cores and memory times time, and the share of it that computed.
 
-CPU utility is AsyFunc's (section 7.2): cores × seconds spent in inference, of those that instances had. A Body is in inference
-from its batch's beginning to its end, also while it waits for its Shadow; a Shadow only while it computes, so that one that waits
-is idle.
+A `Lifetime` is how long a simulated instance existed, with how many cores, and what each of its calls cost.
+
+CPU utility is AsyFunc's (section 7.2): cores × seconds spent in inference, divided by those that instances had. A Body is in
+inference from its batch's beginning to its end, also while it waits for its Shadow; a Shadow only while it computes, so that one
+that waits is idle.
 
 Memory is what each instance holds, for as long as it exists, and, where weights are shared, one copy of them on each node for as
 long as an instance is there.
-
-How long a simulated instance existed, with how many cores, and what each of its calls cost: what a user pays for.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Virtual time: events on a heap.
+"""Virtual time: events on a heap, and random streams from one seed.
 
 The clock stands still while an event is handled and jumps to the next one. Events of the same moment happen in the order in which
 they were entered, so that a run is the same each time.
-
-Chance, from one seed.
 
 Every purpose (arrivals, noise, sizes) draws from a stream of its own, so that turning one of them on or off changes no other:
 two runs that differ only in a policy see the same arrivals to the last bit.

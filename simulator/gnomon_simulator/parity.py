@@ -27,11 +27,10 @@ from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.clock import moment_s
 from gnomon_core.errors import bad_request
 from gnomon_core.settings import Settings
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile
-from gnomon_simulator.replay_report import FORMAT
+from gnomon_simulator.replay_report import FORMAT, Samples, read_samples
 from gnomon_simulator.results import FunctionResult, percentile
-from gnomon_simulator.samples import Samples, read_samples
+from gnomon_simulator.simulation import FunctionPlan
 
 COMPARED = (50.0, 90.0, 95.0, 99.0)
 

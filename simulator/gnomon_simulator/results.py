@@ -1,20 +1,6 @@
 """What a simulated function did: one row a request, the decisions with their reasons, and what it cost.
 
-Percentiles by the nearest rank: always a value that was measured, never one between two.
-
-What a time stamp in a file means: seconds from some beginning, or a moment of the calendar.
-
-    12.5                            12.5 seconds from the beginning
-    1700158546.68, 1700158546680    a moment since 1970, in s, ms, µs or ns, told by its size
-    2023-11-16 18:15:46.6805900     a moment (ISO 8601), UTC unless it says otherwise
-
-Moments become seconds from the earliest one of the file, so that "from the second hour on" means the same in every file.
-
-Functions on demand beside a simulated function's instances: the second tier, for what the scaling policy lets overflow.
-
-A request that is sent there finds a function at once, is served alone and waits for nobody; it never enters the queue. Which
-requests these are follows from the share alone: of a share of 0.25 it is every fourth, so that a run repeats to the last bit
-and a burst overflows evenly.
+Percentiles are by the nearest rank: always a value that was measured, never one between two.
 """
 
 from __future__ import annotations
@@ -24,12 +10,11 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gnomon_core.clock import moment_s
-from gnomon_core.scaling import DecisionRecord, LoadCounters
+from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
 from gnomon_gateway.queueing.request import Batch
 from gnomon_simulator.costs import Cost
@@ -257,76 +242,11 @@ def _text(value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-SINCE_1970_S = 1e8
-"""Three years. No recording is as long, and none is from before 1973."""
-_PER_SECOND = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
-"""From which size on a number since 1970 is in so many parts of a second: 1e11 seconds would be the year 5138."""
-
-
-def seconds(text: str, unit_s: float | None = None) -> float:
-    """The seconds that a stamp says, from its own beginning. `unit_s` is the unit of a plain number, where it is known.
-
-    Raises:
-        ValueError: it is neither a number nor a date with a time.
-
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        return moment_s(text)
-    if unit_s is not None:
-        return value * unit_s
-    return next((value / parts for least, parts in _PER_SECOND if value >= least), value)
-
-
-def from_the_first(times_s: Sequence[float]) -> list[float]:
-    """Moments as seconds from the earliest; times that are no moments stay what they are."""
-    first_s = min(times_s, default=0.0)
-    return [time_s - first_s for time_s in times_s] if first_s >= SINCE_1970_S else list(times_s)
-
-
-INSTANCE = "on demand"
-_ROUNDING = 1e-9
-
-
-@dataclass(slots=True)
-class OnDemand:
-    """The tier: a request takes `service_s` there."""
-
-    service_s: float
-    served: int = field(default=0, init=False)
-    _owed: float = field(default=0.0, init=False)
-    _last_s: float = field(default=0.0, init=False)
-
-    def takes(self, share: float) -> bool:
-        """Whether the next request goes there, of which this share shall."""
-        self._owed = self._owed + share if share > 0.0 else 0.0
-        if self._owed < 1.0 - _ROUNDING:
-            return False
-        self._owed -= 1.0
-        return True
-
-    def serve(self, row: int, rows: Requests, now_s: float) -> None:
-        """Write the request's answer down."""
-        self.served += 1
-        self._last_s = now_s
-        rows.dispatched_s[row], rows.finished_s[row] = now_s, now_s + self.service_s
-        rows.status[row], rows.batch[row], rows.instance[row] = OK, 1, rows.number(INSTANCE)
-
-    def counted(self, counters: LoadCounters) -> LoadCounters:
-        """The gateway's counters as it would keep them of both tiers: whoever predicts has to see all that arrives."""
-        if not self.served:
-            return counters
-        return replace(
-            counters,
-            arrivals=counters.arrivals + self.served,
-            successes=counters.successes + self.served,
-            last_request_s=max(counters.last_request_s, self._last_s),
-        )
+ON_DEMAND_INSTANCE = "on demand"
 
 
 def on_demand(rows: Requests) -> int:
     """How many requests functions on demand have served."""
-    if INSTANCE not in rows.instances:
+    if ON_DEMAND_INSTANCE not in rows.instances:
         return 0
-    return rows.instance.count(rows.instances.index(INSTANCE))
+    return rows.instance.count(rows.instances.index(ON_DEMAND_INSTANCE))

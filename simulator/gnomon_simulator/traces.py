@@ -1,9 +1,28 @@
-"""Recorded demand: requests per bin of time.
+"""Recorded demand, read from files: traces of requests per bin of time, and the tables that others publish.
 
 A trace is a CSV file, plain or gzipped: `t_seconds,count`, or `t_seconds` and one column a function as in the Azure traces.
 `t_seconds` is the start of a bin; the bin's length is the distance between rows, whatever it is. Rows may be missing: a bin
-without a row has no requests. Moments since 1970 become seconds from the first row (`moments`). Where in a bin its requests fall
-was not recorded; `arrivals` decides that, and says how.
+without a row has no requests. Where in a bin its requests fall was not recorded; `arrivals` places them, and says how.
+
+A table has a header and is separated by commas, semicolons or tabs:
+
+| the header has | a row is | it becomes |
+| --- | --- | --- |
+| `HashFunction` and `1`, `2`, … (Azure Functions 2019) | a function, a column a minute | a Trace |
+| `end_timestamp` and `duration` (Azure Functions 2021) | a request, by its end | times, ascending |
+| a column of times and one of counts: `minute,invocations` | a bin | a Trace |
+| a column of times: `TIMESTAMP,ContextTokens,…` (Azure's LLM traces) | a request | times, ascending |
+
+A column of times is called `timestamp`, `time`, `arrival_time` or the like, perhaps with its unit (`time_ms`, `minute`). Where a
+column names the function of a row (`func`, `function`, `model`), one of them can be chosen.
+
+A time stamp is seconds from some beginning, or a moment of the calendar:
+
+    12.5                            12.5 seconds from the beginning
+    1700158546.68, 1700158546680    a moment since 1970, in s, ms, µs or ns, recognised by its size
+    2023-11-16 18:15:46.6805900     a moment (ISO 8601), UTC unless it has a zone
+
+Moments become seconds from the earliest one of the file, so that "from the second hour on" means the same in every file.
 """
 
 from __future__ import annotations
@@ -14,13 +33,14 @@ import io
 import itertools
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from gnomon_core.errors import bad_request
-from gnomon_simulator.results import from_the_first
+from gnomon_core.clock import moment_s
+from gnomon_core.errors import GnomonError, bad_request
 
 SHOWN_NAMES = 5
 HINT = "Name a CSV file of demand, plain or .gz."
@@ -166,3 +186,151 @@ def _steps(path: Path, times: Sequence[float]) -> Iterator[float]:
 
 def _bad(path: Path, line: int, what: str) -> Exception:
     return bad_request("bad_trace", f"{path.name}: line {line} {what}.", "A trace is CSV: t_seconds,count.")
+
+
+Value = TypeVar("Value")
+TABLE_HINT = "A table has a header with a column of times, such as timestamp; with one of counts beside it, a row is a bin."
+MINUTE_S = 60.0
+_TIMES = (
+    "timestamp", "time", "datetime", "date", "arrival", "arrival_time", "arrival_timestamp", "request_time", "request_timestamp",
+    "start", "start_time", "start_timestamp", "invocation_time", "t", "ts", "second", "minute", "hour",
+)  # fmt: skip
+_UNITS = {"_ns": 1e-9, "_us": 1e-6, "_ms": 1e-3, "_s": 1.0, "_seconds": 1.0}
+_WORDS = {"second": 1.0, "minute": MINUTE_S, "hour": 3600.0}
+_COUNTS = ("count", "requests", "invocations", "arrivals")
+_FUNCTIONS = ("func", "function", "hashfunction", "model", "model_name")
+
+
+def read_table(path: Path, function: str | None = None) -> Trace | list[float]:
+    """The demand in a table; where `function` is named, of its rows only.
+
+    Raises:
+        GnomonError: 400 `bad_trace`, with the line that is wrong; `unknown_trace_function`.
+
+    """
+    with open_text(path) as lines:
+        table = _Table(path, lines, function)
+        if "hashfunction" in table.columns:
+            return Trace(MINUTE_S, table.sums([place for name, place in table.columns.items() if name.isdecimal()]))
+        if {"end_timestamp", "duration"} <= table.columns.keys():
+            end, took = table.columns["end_timestamp"], table.columns["duration"]
+            return _ascending(table.each(lambda row: seconds(row[end]) - float(row[took])))
+        named = (*_TIMES, *(name + unit for name in _TIMES for unit in _UNITS))
+        time = table.first(named)
+        if time is None:
+            raise _bad_row(path, 1, "names no column of times")
+        place = table.columns[time]
+        unit_s = next((unit_s for unit, unit_s in _UNITS.items() if time.endswith(unit)), _WORDS.get(time))
+        count = table.first(_COUNTS)
+        if count is None:
+            return _ascending(table.each(lambda row: seconds(row[place], unit_s)))
+        counted = table.columns[count]
+        return _binned(path, table.each(lambda row: (seconds(row[place], unit_s), float(row[counted]))))
+
+
+class _Table:
+    """The rows of a file below its header, and where its columns are."""
+
+    def __init__(self, path: Path, lines: Iterator[str], function: str | None) -> None:
+        self._path = path
+        header = next(lines)
+        self._before = 1
+        while not header.strip():
+            header, self._before = next(lines), self._before + 1
+        separator = max(",;\t", key=header.count)
+        titles = next(csv.reader([header], delimiter=separator))
+        self.columns: dict[str, int] = {}
+        for place, title in enumerate(titles):
+            self.columns.setdefault(_plain(title), place)
+        self._rows = csv.reader(lines, delimiter=separator)
+        self._function = function
+        self._whose = self.first(_FUNCTIONS)
+        if function is not None and self._whose is None:
+            raise bad_request("unknown_trace_function", f"{path.name} does not say whose a row is.", "Leave the function out.")
+
+    def first(self, known: Iterable[str]) -> str | None:
+        """The first of these names that a column has."""
+        return next((name for name in known if name in self.columns), None)
+
+    def each(self, read: Callable[[Sequence[str]], Value]) -> list[Value]:
+        """What is read from every row that counts."""
+        found: list[Value] = []
+        others: dict[str, None] = {}
+        for row in self._rows:
+            try:
+                if not row or self._is_another(row, others):
+                    continue
+                found.append(read(row))
+            except (ValueError, IndexError):
+                raise _bad_row(self._path, self._before + self._rows.line_num, "is not a row of this table") from None
+        if not found and others:
+            shown = ", ".join(list(others)[:SHOWN_NAMES])
+            more = " …" if len(others) > SHOWN_NAMES else ""
+            raise bad_request("unknown_trace_function", f"{self._path.name} has no {self._function!r}.", f"It has {shown}{more}.")
+        return found
+
+    def sums(self, places: Sequence[int]) -> tuple[float, ...]:
+        """Each of these columns, added up over the rows."""
+        sums = [0.0] * len(places)
+        for row in self.each(lambda row: [float(row[place]) for place in places]):
+            sums = [total + count for total, count in zip(sums, row, strict=True)]
+        return tuple(sums)
+
+    def _is_another(self, row: Sequence[str], others: dict[str, None]) -> bool:
+        if self._function is None or self._whose is None or row[self.columns[self._whose]] == self._function:
+            return False
+        others[row[self.columns[self._whose]]] = None
+        return True
+
+
+def _plain(title: str) -> str:
+    """`Arrival Time (ms)` is `arrival_time_ms`, `Minutes` is `minute`."""
+    name = "".join(letter for letter in title.strip().lower().replace(" ", "_").replace("-", "_") if letter not in "()[]")
+    return name[:-1] if name in ("counts", "hours", "minutes", "seconds", "timestamps") else name
+
+
+def _ascending(times_s: Sequence[float]) -> list[float]:
+    return from_the_first(sorted(times_s))
+
+
+def _binned(path: Path, rows: Sequence[tuple[float, float]]) -> Trace:
+    """Rows of the same time are one bin: a table may have one for each function."""
+    counts: dict[float, float] = {}
+    for time_s, count in rows:
+        counts[time_s] = counts.get(time_s, 0.0) + count
+    times_s = sorted(counts)
+    return trace_of(path, from_the_first(times_s), [counts[time_s] for time_s in times_s])
+
+
+def _bad_row(path: Path, line: int, what: str) -> GnomonError:
+    return bad_request("bad_trace", f"{path.name}: line {line} {what}.", TABLE_HINT)
+
+
+SINCE_1970_S = 1e8
+"""Three years. No recording is as long, and none is from before 1973."""
+
+
+_PER_SECOND = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+"""From which size on a number since 1970 is in so many parts of a second: 1e11 seconds would be the year 5138."""
+
+
+def seconds(text: str, unit_s: float | None = None) -> float:
+    """The seconds that a stamp says, from its own beginning. `unit_s` is the unit of a plain number, where it is known.
+
+    Raises:
+        ValueError: it is neither a number nor a date with a time.
+
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        return moment_s(text)
+    if unit_s is not None:
+        return value * unit_s
+    return next((value / parts for least, parts in _PER_SECOND if value >= least), value)
+
+
+def from_the_first(times_s: Sequence[float]) -> list[float]:
+    """Moments as seconds from the earliest; times that are no moments stay what they are."""
+    first_s = min(times_s, default=0.0)
+    return [time_s - first_s for time_s in times_s] if first_s >= SINCE_1970_S else list(times_s)

@@ -29,11 +29,9 @@ from gnomon_core.scaling import (
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_platforms.knative.autoscaler.revision import RevisionInstances, Surroundings
 from gnomon_simulator.events import Events, stream
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import modelled
-from gnomon_simulator.simulated_function import SimulatedFunction
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulated_platform import SimulatedPlatform
+from gnomon_simulator.simulated_platform import NodePlan, SimulatedPlatform
+from gnomon_simulator.simulation import FunctionPlan, SimulatedFunction
 from tests.made_up_models import BlockPlan, made_up_profile
 from tests.unit.gateway.shadow_stage import NAME, Scripted, Stage
 from tests.unit.knative_autoscaler.played import Played

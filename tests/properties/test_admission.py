@@ -22,11 +22,10 @@ from gnomon_gateway.queueing.request import LaneKey, Request
 from gnomon_gateway.scheduling.registry import BUILT_IN, scheduling_policy
 from gnomon_simulator.arrivals import poisson
 from gnomon_simulator.events import stream
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.results import OK
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, simulate
 
 LANE = LaneKey("events", "v")
 CLOSE_S = 1e-5

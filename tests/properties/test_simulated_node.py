@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.local.nodes import LocalNode
-from gnomon_simulator.simulated_node import NodePlan, SimulatedNode
+from gnomon_simulator.simulated_platform import NodePlan, SimulatedNode
 
 CORES, MEMORY_BYTES = 6, 100
 ASKED = st.tuples(

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import poisson
 from gnomon_simulator.events import stream
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Noise, constant
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, simulate
 
 NODES = [NodePlan("node-1", 4), NodePlan("node-2", 2)]
 AUTOSCALERS = ("fixed", "od", "lv", "k-lv", "kpa", "openfaas", "hpa", "mark", "target-tracking")

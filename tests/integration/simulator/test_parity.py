@@ -20,9 +20,8 @@ from gnomon_simulator.arrivals import constant
 from gnomon_simulator.parity import Parity, compare, read_recording
 from gnomon_simulator.profiles import constant as constant_profile
 from gnomon_simulator.replay import Plan, Target, replay
-from gnomon_simulator.replay_report import Report
-from gnomon_simulator.samples import Outcome, Token
-from gnomon_simulator.simulated_node import NodePlan
+from gnomon_simulator.replay_report import Outcome, Report, Token
+from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate
 from tests.integration.serve.conftest import GNOMON, Serving
 

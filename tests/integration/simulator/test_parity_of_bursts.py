@@ -18,7 +18,7 @@ from gnomon_simulator.arrivals import constant
 from gnomon_simulator.parity import Parity, compare, read_recording
 from gnomon_simulator.profiles import modelled
 from gnomon_simulator.replay import Plan, Target, replay
-from gnomon_simulator.simulated_node import NodePlan
+from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate
 from tests.integration.serve.bursting import MODEL, WITHIN, Function, Network, function, put_network, served
 from tests.kubernetes.measured import SLOWER, in_a_hurry

@@ -18,7 +18,7 @@ from gnomon_simulator.commands import ArrivalOptions, ReplayOptions
 from gnomon_simulator.commands import replay as replay_command
 from gnomon_simulator.events import stream
 from gnomon_simulator.replay import Plan, Target, replay, replay_apart
-from gnomon_simulator.samples import Outcome, Token, merged, read_samples
+from gnomon_simulator.replay_report import Outcome, Token, merged, read_samples
 
 
 class Server:

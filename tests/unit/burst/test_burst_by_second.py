@@ -10,8 +10,7 @@ import pytest
 from benchmarks.burst.picture import Seen, draw, table
 from benchmarks.burst.seconds import HEADING, by_second, seconds
 from benchmarks.burst.watch import Burst, Look, counted
-from gnomon_simulator.replay_report import Report
-from gnomon_simulator.samples import Outcome, Samples
+from gnomon_simulator.replay_report import Outcome, Report, Samples
 
 BURST = Burst(before_s=1.0, burst_s=1.0, after_s=1.0)
 SLO_S = 0.2

@@ -8,11 +8,10 @@ from dataclasses import replace
 from gnomon_core.profiles import Loading, ModelProfile, Network
 from gnomon_core.scaling import ChangeShadow, CreateShadow, DestroyShadow
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import modelled
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, simulate
 from tests.made_up_models import BlockPlan, made_up_profile
 
 MB = 10**6

@@ -5,10 +5,9 @@ import pytest
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, simulate
 
 
 def test_the_seconds_of_a_stretch_are_those_of_the_bodies_that_lived_in_it() -> None:

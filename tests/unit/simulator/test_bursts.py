@@ -11,11 +11,10 @@ from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import read_settings
 from gnomon_simulator.arrivals import poisson
 from gnomon_simulator.events import stream
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, simulate
 
 SLO_S = 0.3
 MODEL = Profile("v", LatencyTable({1: {batch: 0.04 + 0.005 * batch for batch in (1, 2, 4, 8, 16)}}), load_s=0.3)

@@ -7,11 +7,10 @@ from gnomon_core.profiles import LatencyTable
 from gnomon_core.scaling import CreateBody, Decision, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile
-from gnomon_simulator.results import INSTANCE, OK, FunctionResult, OnDemand, on_demand
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.results import OK, ON_DEMAND_INSTANCE, FunctionResult, on_demand
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, OnDemand, simulate
 
 MODEL = Profile("v", LatencyTable({1: {1: 0.1, 2: 0.2, 4: 0.4}}), load_s=30.0)
 
@@ -50,9 +49,9 @@ def run(policy: Shares, *, on_demand_s: float | None, warm: int = 1, crashes_s: 
 def called(result: FunctionResult) -> list[float]:
     """When those came that functions served."""
     rows = result.requests
-    if INSTANCE not in rows.instances:
+    if ON_DEMAND_INSTANCE not in rows.instances:
         return []
-    number = rows.instances.index(INSTANCE)
+    number = rows.instances.index(ON_DEMAND_INSTANCE)
     return [arrived for arrived, instance in zip(rows.arrived_s, rows.instance, strict=True) if instance == number]
 
 
@@ -63,7 +62,7 @@ def test_every_fourth_request_is_called_alone_and_waits_for_nobody() -> None:
     assert on_demand(result.requests) == 20
     rows = result.requests
     for row, arrived in enumerate(rows.arrived_s):
-        if rows.instance[row] == rows.instances.index(INSTANCE):
+        if rows.instance[row] == rows.instances.index(ON_DEMAND_INSTANCE):
             assert (rows.batch[row], rows.status[row]) == (1, OK)
             assert rows.finished_s[row] - arrived == pytest.approx(0.3)
 

@@ -12,14 +12,12 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.parity import compare, read_recording
 from gnomon_simulator.profiles import constant as constant_profile
-from gnomon_simulator.replay_report import Report
+from gnomon_simulator.replay_report import Outcome, Report, Samples
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.samples import Outcome, Samples
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, simulate
 
 BEGUN = 1_700_000_000.0
 LEAD_S = 2.5

@@ -12,11 +12,10 @@ from gnomon_core.profiles import Network
 from gnomon_core.scaling import Action, ChangeShadow, CreateShadow, DestroyShadow
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import modelled
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, simulate
 from tests.made_up_models import BlockPlan, made_up_profile
 from tests.unit.simulator.scripted import Script
 

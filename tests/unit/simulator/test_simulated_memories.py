@@ -9,11 +9,10 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_pricing import LAMBDA_X86
 from gnomon_core.scaling import CreateBody, DestroyBody, Resize
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import on_lambda
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, simulate
 from tests.made_up_models import sold_by_memory
 
 MEMORIES_MB = (885, 1769, 3538)

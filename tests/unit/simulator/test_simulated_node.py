@@ -13,11 +13,10 @@ from gnomon_core.scaling import Action, CreateBody, CreateShadow, DestroyBody, P
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_platforms.local.recipes import CONTAINER_BYTES
 from gnomon_simulator.arrivals import constant
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import modelled
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_node import NodePlan, SimulatedNode
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.simulated_platform import NodePlan, SimulatedNode
+from gnomon_simulator.simulation import FunctionPlan, simulate
 from tests.unit.simulator.scripted import Script
 from tests.unit.simulator.test_simulated_shadows import BOTH, MODEL
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from gnomon_core.scaling import CreateShadow
 from gnomon_core.settings import read_settings
 from gnomon_simulator.arrivals import constant
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import modelled
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, simulate
 from tests.unit.autoscaler.test_asyfunc_readings import ANNOTATIONS, SCATTERED
 
 # A Body carries 10 rps. In the burst more come than it carries, and its queue goes on when it is over.

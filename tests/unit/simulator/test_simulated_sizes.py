@@ -6,11 +6,10 @@ from gnomon_autoscaler import BUILT_IN, PolicyPlugin
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.scaling import CreateBody, Decision, Observation, PolicyState, Resize
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Noise, Profile, read_profile
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, simulate
 
 PROFILE = Path(__file__).parents[3] / "profiles" / "resnet50.json"
 HALF_AN_HOUR_S = 1800.0

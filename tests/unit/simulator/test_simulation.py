@@ -5,11 +5,10 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile, constant
 from gnomon_simulator.results import FunctionResult, table
-from gnomon_simulator.simulated_node import NodePlan
-from gnomon_simulator.simulation import simulate
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import FunctionPlan, simulate
 
 NODES = [NodePlan("node-1", 8)]
 BATCHING = Profile("v", LatencyTable({1: {1: 1.0, 2: 1.5, 4: 2.0}}))
