@@ -36,9 +36,8 @@ from gnomon_core.interfaces import StoredFunction
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import Action, FunctionLoad, LoadCounters
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.context import Surroundings
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import ProfiledLatency
+from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_platforms.kubernetes.client import Api, connect
@@ -269,16 +268,13 @@ async def main(kubeconfig: Path, functions: int, repeats: int, steady_s: float) 
     with tempfile.TemporaryDirectory() as folder:
         store = SqliteStore(Path(folder) / "functions.db")
         manager = Manager(
-            Surroundings(
-                store=store,
-                platform=platform,
-                scaling=scaling,
-                latency=LearnedLatency(profiled),
-                logs=LogBook(utc_now_s),
-                fetch_model=no_model,
-                now=utc_now_s,
-                profiled=profiled,
-            )
+            store,
+            platform,
+            scaling,
+            LatencyModels(LearnedLatency(profiled), profiled),
+            LogBook(utc_now_s),
+            fetch_model=no_model,
+            now=utc_now_s,
         )
         for number in range(functions):
             store.put_function(StoredFunction(spec(number), VERSION, 0.0))

@@ -41,9 +41,8 @@ from gnomon_gateway.asynchronous.targets import CallbackHosts
 from gnomon_gateway.auth import BasicAuth, read_basic_auth, require_safe_binding
 from gnomon_gateway.build_api import build_routes, payload_secret
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.context import Surroundings
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import Corrections, ProfiledLatency
+from gnomon_gateway.functions.profiles import Corrections, LatencyModels, ProfiledLatency
 from gnomon_gateway.http.origin import host_rule
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.inside_call import Invoker
@@ -134,21 +133,16 @@ class Gnomon:
         latency = LearnedLatency(profiled)
         self._corrections = Corrections(options.state / "corrections.json", backend.place, latency, clock)
         self.manager = Manager(
-            Surroundings(
-                store=backend.store,
-                platform=self.platform,
-                scaling=scaling,
-                latency=latency,
-                profiled=profiled,
-                corrections=self._corrections,
-                logs=self._logs,
-                fetch_model=backend.fetch_model,
-                now=utc_now_s,
-                elsewhere=elsewhere,
-                epoch=backend.epoch,
-                makes_shadows=scaling.makes_shadows,
-                schedulers=SCHEDULING.with_named(options.policies),
-            )
+            backend.store,
+            self.platform,
+            scaling,
+            LatencyModels(latency, profiled, self._corrections),
+            self._logs,
+            fetch_model=backend.fetch_model,
+            now=utc_now_s,
+            elsewhere=elsewhere,
+            epoch=backend.epoch,
+            schedulers=SCHEDULING.with_named(options.policies),
         )
         self.autoscaler = Autoscaler(self.manager.instances, clock, policies=policies)
         scaling.bind(self.autoscaler)

@@ -35,10 +35,9 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.context import Surroundings
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import ProfiledLatency
+from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
 from gnomon_gateway.functions.validation import scheduler_of
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.logs import LogBook
@@ -126,6 +125,11 @@ class ScaledByClass:
         del function, limit
         return ()
 
+    def makes_shadows(self, settings: Settings) -> bool:
+        """False: the autoscaler of the class tells of Shadows that no node can make."""
+        del settings
+        return False
+
     def policies(self) -> Mapping[str, str]:
         return described(self._policies)
 
@@ -147,18 +151,15 @@ class KnativeGateway:
         profiled = ProfiledLatency()
         self._logs = LogBook(utc_now_s)
         self.manager = Manager(
-            Surroundings(
-                store=self.store,
-                platform=self.platform,
-                scaling=self._scaling,
-                latency=LearnedLatency(profiled),
-                logs=self._logs,
-                fetch_model=_no_fetch,
-                now=utc_now_s,
-                profiled=profiled,
-                elsewhere=Elsewhere(lambda: False, asked=False),
-                schedulers=self._schedulers,
-            )
+            self.store,
+            self.platform,
+            self._scaling,
+            LatencyModels(LearnedLatency(profiled), profiled),
+            self._logs,
+            fetch_model=_no_fetch,
+            now=utc_now_s,
+            elsewhere=Elsewhere(lambda: False, asked=False),
+            schedulers=self._schedulers,
         )
         self._loop_lag = LoopLag(clock)
         self._changes = StoreChanges()

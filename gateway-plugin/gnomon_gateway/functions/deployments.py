@@ -26,8 +26,8 @@ from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_gateway.dispatch.dispatcher import function_removed
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.health import StartFailures
 from gnomon_gateway.functions.metrics import PairMetrics
-from gnomon_gateway.functions.start_failures import StartFailures
 from gnomon_gateway.replicas.state_sync import NOTHING, Elsewhere, summed
 from gnomon_gateway.service import FunctionDetail, FunctionStatus
 

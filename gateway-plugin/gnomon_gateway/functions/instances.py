@@ -30,7 +30,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from gnomon_core.actuation import Actuator, PartlyRefused, carry_out_async
@@ -38,13 +38,15 @@ from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
-from gnomon_core.interfaces import BatchChannel, InstanceRequest, Platform
+from gnomon_core.interfaces import BatchChannel, InstanceRequest, Lasting, Platform
 from gnomon_core.pairs import Pair, together
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import (
     Action,
     ChangeShadow,
     CreateBody,
     CreateShadow,
+    DecisionRecord,
     DestroyBody,
     DestroyShadow,
     FunctionLoad,
@@ -53,14 +55,75 @@ from gnomon_core.scaling import (
     Resize,
     SetBufferPlan,
 )
+from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import function_removed
-from gnomon_gateway.functions.context import ScalingControl
 from gnomon_gateway.functions.deployments import Deployed, SchedulerOf
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, InstanceOwner
-from gnomon_gateway.functions.validation import left_over, refuse_hindered
 from gnomon_gateway.replicas.state_sync import Elsewhere, Lost
 
 _LOG = logging.getLogger("gnomon.functions")
+
+
+class ScalingControl(Protocol):
+    """The port to the autoscaler. The composition root connects it; every method but the checks is cheap and returns at once."""
+
+    def check(self, settings: Settings) -> str:
+        """The name of the scheduling policy that the function's scaling policy requires.
+
+        Raises:
+            GnomonError: 400 for an unknown policy, or one that the platform does not support.
+
+        """
+        ...
+
+    def check_profile(self, settings: Settings, profile: ModelProfile | None) -> None:
+        """Refuse a function whose scaling policy requires a profile of its model, if there is none.
+
+        Checked when a function is deployed or updated; a function that is already deployed is served without a profile.
+
+        Raises:
+            GnomonError: 400, with the command that measures a profile.
+
+        """
+        ...
+
+    def poke(self, function: str) -> None:
+        """Decide about the function now."""
+        ...
+
+    def request(self, function: str, instances: int) -> None:
+        """An operator requests this number of instances."""
+        ...
+
+    def redeployed(self, function: str) -> None:
+        """The function was deployed again: reset the back-off after failed starts."""
+        ...
+
+    def served(self, function: str) -> None:
+        """An instance that had answered requests has ended: reset the back-off after failed starts."""
+        ...
+
+    def start_backoff_s(self, function: str) -> float:
+        """The remaining back-off in seconds before the function's next instance may start; 0 if it may start now."""
+        ...
+
+    def removed(self, function: str) -> None:
+        """The function was removed: forget its state."""
+        ...
+
+    def desired(self, function: str) -> int | None:
+        """The number of instances that the last decision wants; None before the first decision."""
+        ...
+
+    def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]: ...
+
+    def makes_shadows(self, settings: Settings) -> bool:
+        """Whether the function's scaling policy creates Shadows on a platform that supports them."""
+        ...
+
+    def policies(self) -> Mapping[str, str]:
+        """The known scaling policies, each with a one-sentence description."""
+        ...
 
 
 class Bodies(Protocol):
@@ -582,3 +645,28 @@ class _FunctionActuator(Actuator[Awaitable[None]]):
 
     async def set_buffer_plan(self, action: SetBufferPlan) -> None:
         self._deployed.plan_buffer(action, self._policy)
+
+
+def outlive_gateway(platform: Platform) -> bool:
+    """Whether instances keep running when the gateway stops."""
+    return isinstance(platform, Lasting)
+
+
+def left_over(platform: Platform, deployed: Deployed) -> tuple[Instance, ...]:
+    """Adopt the instances that an earlier gateway process has left; returns all instances of the function."""
+    if not isinstance(platform, Lasting):
+        return ()
+    platform.adopt(deployed.spec, deployed.version)
+    return platform.instances(deployed.name)
+
+
+def refuse_hindered(platform: Platform, function: str) -> None:
+    """Refuse to change instances that another autoscaler manages.
+
+    Raises:
+        GnomonError: 409 `foreign_autoscaler`.
+
+    """
+    refusal: GnomonError | None = platform.hindrance(function) if isinstance(platform, Lasting) else None
+    if refusal is not None:
+        raise refusal

@@ -9,7 +9,8 @@ A function that is stored and cannot be served is known to the API all the same,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
@@ -17,67 +18,94 @@ from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
-from gnomon_core.interfaces import Explains, Restartable, StoredFunction
+from gnomon_core.interfaces import Explains, FunctionStore, Platform, Restartable, StoredFunction
 from gnomon_core.policy_registry import described
+from gnomon_core.profiles import REREAD_S
 from gnomon_core.scaling import DecisionRecord
 from gnomon_gateway.api.control import unknown_function
-from gnomon_gateway.functions.context import Surroundings
 from gnomon_gateway.functions.deployments import Deployed, Unserved
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, lanes, names_of, no_such_function
-from gnomon_gateway.functions.instances import Instances
-from gnomon_gateway.functions.measurements import Measurements
-from gnomon_gateway.functions.start_failures import StartFailures
-from gnomon_gateway.functions.validation import Checks, Means, notice, outlive_us, refuse_hindered, say_if_alone
+from gnomon_gateway.functions.health import StartFailures
+from gnomon_gateway.functions.instances import Instances, ScalingControl, outlive_gateway, refuse_hindered
+from gnomon_gateway.functions.profiles import LatencyModels
+from gnomon_gateway.functions.validation import Checks, FunctionInputs, ShadowNotice
+from gnomon_gateway.logs import LogBook
+from gnomon_gateway.replicas.state_sync import Elsewhere
+from gnomon_gateway.scheduling.registry import BUILT_IN, Schedulers
 from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
+
+_LOG = logging.getLogger("gnomon.functions")
 
 
 class Manager:
     """A `FunctionService` and the request path's `FunctionDirectory`."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
-        self._checks = Checks(around)
+    def __init__(
+        self,
+        store: FunctionStore,
+        platform: Platform,
+        scaling: ScalingControl,
+        latency: LatencyModels,
+        logs: LogBook,
+        *,
+        fetch_model: Callable[[str], Awaitable[None]],
+        now: Callable[[], float],
+        schedulers: Schedulers = BUILT_IN,
+        elsewhere: Elsewhere | None = None,
+        epoch: Callable[[], int] = lambda: 1,
+    ) -> None:
+        self._store = store
+        self._platform = platform
+        self._scaling = scaling
+        self._latency = latency
+        self._logs = logs
+        self._now = now
+        self._schedulers = schedulers
+        self._elsewhere = elsewhere or Elsewhere()
+        self._epoch = epoch
+        self._checks = Checks(store, platform, scaling, fetch_model, schedulers)
+        self._shadow_notice = ShadowNotice(platform, scaling, self._elsewhere, logs)
         self._functions: dict[FunctionKey, Deployed] = {}
         self._names: dict[str, FunctionRuntime] = {}
         self._locks: WeakValueDictionary[FunctionKey, asyncio.Lock] = WeakValueDictionary()
         """Those that commands hold or wait for."""
         self._last_version = 0
-        self._measurements = Measurements(around, self._checks, self._functions, self._lock)
-        self._unserved = Unserved(self.follow, around.logs.append)
+        self._profile_refresh = ProfileRefresh(self._checks, latency, self._functions, self._lock)
+        self._unserved = Unserved(self.follow, logs.append)
         self._behind = Background()
-        if isinstance(around.platform, Restartable):
-            around.platform.watch_restarts(self._restarts)
-        self.instances = Instances(around.platform, around.logs.append, around.scaling, self._checks.policy, around.elsewhere)
+        if isinstance(platform, Restartable):
+            platform.watch_restarts(self._restarts)
+        self.instances = Instances(platform, logs.append, scaling, self._checks.policy, self._elsewhere)
 
     async def start(self) -> None:
         """Serve again what the store holds. One that cannot be served any more stays stored, and its log says why."""
-        stored = await asyncio.to_thread(self._around.store.functions)
+        stored = await asyncio.to_thread(self._store.functions)
         self._last_version = max((function.version for function in stored), default=0)
         for function in stored:
             await self._serve(function)
-        self._measurements.start()
+        self._profile_refresh.start()
 
     async def lead(self) -> None:
         """Decide from now on, where another process did: go on from what the store holds and the instances that are there."""
-        stored = await asyncio.to_thread(self._around.store.functions)
+        stored = await asyncio.to_thread(self._store.functions)
         for key in {function.spec.key for function in stored} | set(self._functions) | set(self._unserved):
             try:
                 await self.follow(key, takes_over=True)
             except Exception as error:  # noqa: BLE001 - one that cannot be served must not keep us from the others
-                self._around.logs.append(key, "", f"gnomon: what was changed of {key} cannot be served: {error}")
+                self._logs.append(key, "", f"gnomon: what was changed of {key} cannot be served: {error}")
         for deployed in list(self._functions.values()):
-            await self._measurements.look(deployed)
-            say_if_alone(self._around, deployed.spec)
+            await self._profile_refresh.refresh(deployed)
+            self._shadow_notice.report(deployed.spec)
             await self.instances.take_over(deployed)
-            self._around.scaling.redeployed(deployed.name)
+            self._scaling.redeployed(deployed.name)
 
     async def stop(self) -> None:
         """Answer everything that was let in, then stop every instance, or leave those that outlive us."""
         await self._behind.end()
         await self._unserved.stop()
-        await self._measurements.stop()
+        await self._profile_refresh.stop()
         for deployed in list(self._functions.values()):
-            self.instances.release(deployed, leave=outlive_us(self._around.platform))
+            self.instances.release(deployed, leave=outlive_gateway(self._platform))
         self._functions.clear()
         self._names.clear()
         await self.instances.settle()
@@ -108,8 +136,8 @@ class Manager:
         async with self._lock(spec.key):
             if spec.key in self._functions or spec.key in self._unserved:
                 raise conflict("function_exists", f"{spec.key} is deployed already.", "Send a PUT to change it.")
-            self._around.scaling.removed(str(spec.key))  # what was kept of one by this name is of one that is gone
-            await self._put(spec, self._around.now())
+            self._scaling.removed(str(spec.key))  # what was kept of one by this name is of one that is gone
+            await self._put(spec, self._now())
 
     async def update(self, spec: FunctionSpec) -> None:
         spec = self._here(spec)
@@ -118,28 +146,28 @@ class Manager:
             if deployed is None:
                 await self._mend(spec)
                 return
-            means = await self._checks.spec(spec)
-            self._around.scaling.check_profile(spec.settings, means.profile)
-            alike = (means.revision, means.secrets) == (deployed.revision, deployed.secrets)
+            inputs = await self._checks.spec(spec)
+            self._scaling.check_profile(spec.settings, inputs.profile)
+            alike = (inputs.revision, inputs.secrets) == (deployed.revision, deployed.secrets)
             same = alike and spec.same_instances(deployed.spec)
             if not same:
-                refuse_hindered(self._around.platform, deployed.name)
-                await self._around.platform.prepare(spec)
+                refuse_hindered(self._platform, deployed.name)
+                await self._platform.prepare(spec)
                 self._last_version += 1
             version = deployed.version if same else self._last_version
-            await asyncio.to_thread(self._around.store.put_function, StoredFunction(spec, version, deployed.created_at))
-            self._change(deployed, spec, means)
+            await asyncio.to_thread(self._store.put_function, StoredFunction(spec, version, deployed.created_at))
+            self._change(deployed, spec, inputs)
             if not same:
                 deployed.version = version
                 deployed.runtime.forget_latency()
                 await self.instances.replacing.update(deployed)
-            self._around.scaling.redeployed(deployed.name)
+            self._scaling.redeployed(deployed.name)
 
     async def remove(self, key: FunctionKey) -> None:
         async with self._lock(key):
             if key not in self._functions and key not in self._unserved:
                 raise unknown_function(key)
-            await asyncio.to_thread(self._around.store.delete_function, key)
+            await asyncio.to_thread(self._store.delete_function, key)
             self._drop(key)
 
     def _restarts(self, key: FunctionKey, version: int) -> None:
@@ -149,14 +177,14 @@ class Manager:
         """Replace all instances of this version by others of the same function: as in an update, no fewer serve meanwhile."""
         async with self._lock(key):
             deployed = self._functions.get(key)
-            if deployed is None or deployed.version != version or not self._around.elsewhere.leads():
+            if deployed is None or deployed.version != version or not self._elsewhere.leads():
                 return
             self._last_version += 1
             stored = StoredFunction(deployed.spec, self._last_version, deployed.created_at)
-            await asyncio.to_thread(self._around.store.put_function, stored)
+            await asyncio.to_thread(self._store.put_function, stored)
             deployed.version = stored.version
             await self.instances.replacing.update(deployed)
-            self._around.scaling.redeployed(deployed.name)
+            self._scaling.redeployed(deployed.name)
 
     async def follow(self, key: FunctionKey, *, takes_over: bool = False) -> None:
         """Serve what the store holds: somebody else has added this function there, changed or removed it.
@@ -165,7 +193,7 @@ class Manager:
         we go by what was written before we did, whenever we hear of it.
         """
         async with self._lock(key):
-            stored = {one.spec.key: one for one in await asyncio.to_thread(self._around.store.functions)}.get(key)
+            stored = {one.spec.key: one for one in await asyncio.to_thread(self._store.functions)}.get(key)
             deployed = self._functions.get(key)
             if stored is None:
                 self._drop(key)
@@ -178,15 +206,15 @@ class Manager:
 
     async def _follow_update(self, deployed: Deployed, stored: StoredFunction, *, takes_over: bool) -> None:
         """Another process has changed the function, and sees to its instances, or did until we lead."""
-        if self._around.elsewhere.leads() and not takes_over and stored.version <= deployed.version:
+        if self._elsewhere.leads() and not takes_over and stored.version <= deployed.version:
             return  # a store may be behind what we have written
-        self._change(deployed, self._here(stored.spec), await self._checks.means(stored.spec))
+        self._change(deployed, self._here(stored.spec), await self._checks.inputs(stored.spec))
         if stored.version != deployed.version:
             deployed.runtime.forget_latency()
         deployed.version, deployed.created_at = stored.version, stored.created_at
         if not takes_over:
             await self.instances.take_over(deployed)
-            self._around.scaling.redeployed(deployed.name)
+            self._scaling.redeployed(deployed.name)
 
     async def scale(self, key: FunctionKey, replicas: int) -> None:
         if (deployed := self._functions.get(key)) is None:
@@ -194,7 +222,7 @@ class Manager:
         if not replicas:
             deployed.keep_old = 0
             self.instances.replacing.retire(deployed)
-        self._around.scaling.request(deployed.name, replicas)
+        self._scaling.request(deployed.name, replicas)
 
     def status(self, key: FunctionKey, *, usage: bool = False) -> FunctionStatus | None:
         if (deployed := self._functions.get(key)) is None:
@@ -204,8 +232,8 @@ class Manager:
             created_at=deployed.created_at,
             replicas=self._wanted(deployed),
             available_replicas=deployed.runtime.ready,
-            invocation_count=deployed.runtime.metrics.invocations + self._around.elsewhere.of(deployed.name).invocations,
-            usage=self._around.platform.usage(deployed.name) if usage else None,
+            invocation_count=deployed.runtime.metrics.invocations + self._elsewhere.of(deployed.name).invocations,
+            usage=self._platform.usage(deployed.name) if usage else None,
             problem=self._problem(deployed),
         )
 
@@ -221,7 +249,7 @@ class Manager:
             largest=runtime.largest_batches(),
             pairs=runtime.metrics.pairs,
             profile=runtime.profile(),
-            notice=notice(self._around, deployed.spec),
+            notice=self._shadow_notice.text(deployed.spec),
             version=deployed.version,
             cannot_start=not runtime.starting and deployed.start_failures.final(len(self.instances.of(deployed))),
         )
@@ -231,10 +259,10 @@ class Manager:
         return [status for key in keys if (status := self.status(key)) is not None]
 
     def decisions(self, key: FunctionKey, limit: int) -> Sequence[DecisionRecord] | None:
-        return self._around.scaling.decisions(str(key), limit) if self.status(key) is not None else None
+        return self._scaling.decisions(str(key), limit) if self.status(key) is not None else None
 
     def policies(self) -> KnownPolicies:
-        return KnownPolicies(self._around.scaling.policies(), described(self._around.schedulers))
+        return KnownPolicies(self._scaling.policies(), described(self._schedulers))
 
     # Behind the commands
 
@@ -242,75 +270,75 @@ class Manager:
         stored = replace(stored, spec=self._here(stored.spec))
         key = stored.spec.key
         try:
-            means = await self._checks.spec(stored.spec, again=True)
-            self._begin(stored, means)
+            inputs = await self._checks.spec(stored.spec, again=True)
+            self._begin(stored, inputs)
             # It was prepared when it was deployed. Importing libraries again takes seconds, in which requests can already wait.
             self._behind.begin(self._prepare_again(stored))
             await self.instances.take_over(self._functions[key])
         except Exception as error:  # noqa: BLE001 - one function that fails must not keep the others down
             if key in self._functions:
-                self._around.logs.append(key, "", f"gnomon: what was left of {key} could not be taken over: {error}")
+                self._logs.append(key, "", f"gnomon: what was left of {key} could not be taken over: {error}")
             else:
                 self._unserved.add(stored, str(error))
 
     async def _prepare_again(self, stored: StoredFunction) -> None:
         try:
-            await self._around.platform.prepare(stored.spec)
+            await self._platform.prepare(stored.spec)
         except Exception as error:  # noqa: BLE001 - its instances will say the same when they are made
-            self._around.logs.append(stored.spec.key, "", f"gnomon: {stored.spec.key} could not be prepared: {error}")
+            self._logs.append(stored.spec.key, "", f"gnomon: {stored.spec.key} could not be prepared: {error}")
 
     async def _put(self, spec: FunctionSpec, created_at: float) -> None:
         """Store a function that is not served, and serve it."""
-        means = await self._checks.spec(spec)
-        self._around.scaling.check_profile(spec.settings, means.profile)
-        await self._around.platform.prepare(spec)
+        inputs = await self._checks.spec(spec)
+        self._scaling.check_profile(spec.settings, inputs.profile)
+        await self._platform.prepare(spec)
         self._last_version += 1
         stored = StoredFunction(spec, self._last_version, created_at)
-        await asyncio.to_thread(self._around.store.put_function, stored)
-        self._begin(stored, means)
+        await asyncio.to_thread(self._store.put_function, stored)
+        self._begin(stored, inputs)
 
     async def _mend(self, spec: FunctionSpec) -> None:
         """Change a function that cannot be served as it is."""
         if (stored := self._unserved.get(spec.key)) is None:
             raise unknown_function(spec.key)
-        refuse_hindered(self._around.platform, str(spec.key))
+        refuse_hindered(self._platform, str(spec.key))
         await self._put(spec, stored.created_at)
         await self.instances.take_over(self._functions[spec.key])
 
     def _drop(self, key: FunctionKey) -> None:
         """Know a function no longer."""
         self._unserved.forget(key)
-        self._around.logs.forget(key)
+        self._logs.forget(key)
         deployed = self._functions.pop(key, None)
         if deployed is None:
             return
         for name in names_of(key):
             self._names.pop(name, None)
         self.instances.release(deployed)
-        self._around.scaling.removed(deployed.name)
-        self._around.elsewhere.forget(deployed.name)
+        self._scaling.removed(deployed.name)
+        self._elsewhere.forget(deployed.name)
 
-    def _change(self, deployed: Deployed, spec: FunctionSpec, means: Means) -> None:
+    def _change(self, deployed: Deployed, spec: FunctionSpec, inputs: FunctionInputs) -> None:
         """From now on the function is what this says; which instances it needs is another matter."""
-        deployed.revision, deployed.secrets = means.revision, means.secrets
+        deployed.revision, deployed.secrets = inputs.revision, inputs.secrets
         # Before batches are sized by it.
-        self._around.foretell(lanes(spec.settings.model or deployed.name, means.signature).variants, means.profile)
-        deployed.update(spec, self._checks.policy, means.signature, means.profile)
+        self._latency.use_profile(lanes(spec.settings.model or deployed.name, inputs.signature).variants, inputs.profile)
+        deployed.update(spec, self._checks.policy, inputs.signature, inputs.profile)
         deployed.start_failures = StartFailures()
-        say_if_alone(self._around, spec)
+        self._shadow_notice.report(spec)
 
     def _lock(self, key: FunctionKey) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())
 
     def _wanted(self, deployed: Deployed) -> int:
-        if not self._around.elsewhere.leads():
-            return len(deployed.live(self._around.platform.instances(deployed.name)))
-        desired = self._around.scaling.desired(deployed.name)
+        if not self._elsewhere.leads():
+            return len(deployed.live(self._platform.instances(deployed.name)))
+        desired = self._scaling.desired(deployed.name)
         return deployed.spec.settings.scale.min if desired is None else desired
 
     def _here(self, spec: FunctionSpec) -> FunctionSpec:
         """The function with this platform's defaults."""
-        quick = self._around.platform.capabilities.quick_model_starts
+        quick = self._platform.capabilities.quick_model_starts
         return spec.idling_to_zero() if quick and spec.may_idle_to_zero else spec
 
     def _problem(self, deployed: Deployed) -> GnomonError | None:
@@ -324,32 +352,92 @@ class Manager:
 
     def _trouble(self, deployed: Deployed) -> GnomonError | None:
         """What keeps instances that are starting, where the platform sees it: they may get on, or fail in their time."""
-        platform = self._around.platform
+        platform = self._platform
         said = platform.trouble(deployed.name) if isinstance(platform, Explains) else ""
         return GnomonError(503, "starting", f"The function does not start yet: {said}") if said else None
 
-    def _begin(self, stored: StoredFunction, means: Means) -> None:
+    def _begin(self, stored: StoredFunction, inputs: FunctionInputs) -> None:
         """Serve it from now on: its platform has been prepared."""
-        around, spec, name = self._around, stored.spec, str(stored.spec.key)
+        spec, name = stored.spec, str(stored.spec.key)
         runtime = FunctionRuntime(
             spec.key,
             spec.settings,
             self._checks.policy(spec.settings),
-            around.latency,
-            signature=means.signature,
-            profile=means.profile,
-            epoch=around.epoch(),
+            self._latency.learned,
+            signature=inputs.signature,
+            profile=inputs.profile,
+            epoch=self._epoch(),
             owner=self.instances,
         )
         deployed = Deployed(
-            spec, stored.version, means.revision, means.secrets, stored.created_at, runtime, means.profile,
-            elsewhere=around.elsewhere,
+            spec, stored.version, inputs.revision, inputs.secrets, stored.created_at, runtime, inputs.profile,
+            elsewhere=self._elsewhere,
         )  # fmt: skip
         runtime.forget_latency()
-        self._around.foretell(deployed.runtime.variants, deployed.profile)
+        self._latency.use_profile(deployed.runtime.variants, deployed.profile)
         self._unserved.forget(spec.key)
         self._functions[spec.key] = deployed
         self._names |= dict.fromkeys(names_of(spec.key), runtime)
         self.instances.adopt(deployed)
-        say_if_alone(around, spec)
-        around.scaling.redeployed(name)
+        self._shadow_notice.report(spec)
+        self._scaling.redeployed(name)
+
+
+class ProfileRefresh:
+    """Rereads the profiles of served models, so that a new measurement takes effect without a deployment.
+
+    A model may be deployed before it is profiled, or profiled again on other machines. Latencies learned without the new profile
+    are discarded; a buffer plan stays until the policy makes another. An equal profile changes nothing. `lock` is the lock that
+    every change of a function holds.
+    """
+
+    def __init__(
+        self,
+        checks: Checks,
+        latency: LatencyModels,
+        functions: Mapping[FunctionKey, Deployed],
+        lock: Callable[[FunctionKey], asyncio.Lock],
+    ) -> None:
+        self._checks, self._latency, self._functions, self._lock = checks, latency, functions, lock
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Reread the profiles every `REREAD_S` seconds, until `stop`."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop rereading."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def refresh(self, deployed: Deployed) -> None:
+        """Use the profile that the platform has now. If reading it fails, the present profile stays in use."""
+        try:
+            await self._reread(deployed)
+        except Exception:  # noqa: BLE001 - one function's unreadable profile must not stop the others' refresh
+            _LOG.exception("%s: its profile cannot be read; the present one stays in use", deployed.name)
+
+    async def _reread(self, deployed: Deployed) -> None:
+        spec = deployed.spec
+        profile = await self._checks.profile(spec)
+        # If the function was updated meanwhile, the update has read the profile.
+        if deployed.spec is spec and profile != deployed.profile:
+            deployed.profile = profile
+            self._latency.use_profile(deployed.runtime.variants, profile)
+            deployed.runtime.set_profile(profile)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(REREAD_S)
+            for key, deployed in list(self._functions.items()):
+                await self._refresh_unlocked(key, deployed)
+
+    async def _refresh_unlocked(self, key: FunctionKey, deployed: Deployed) -> None:
+        lock = self._lock(key)
+        # A change in progress rereads the profile itself, and may take minutes.
+        if deployed.spec.settings.model is None or lock.locked():
+            return
+        async with lock:
+            if self._functions.get(key) is deployed:
+                await self.refresh(deployed)

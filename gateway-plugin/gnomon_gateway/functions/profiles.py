@@ -27,7 +27,7 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -39,7 +39,7 @@ from gnomon_core.json_types import JsonObject
 from gnomon_core.pairs import Pair, pair_seconds
 from gnomon_core.profiles import LatencyTable, ModelProfile
 from gnomon_core.whole_files import replace_file
-from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.dispatch.latency import LearnedLatency, LiveLatency
 
 FORMAT = "gnomon-corrections/1"
 SAVE_EVERY_S = 5.0
@@ -47,6 +47,33 @@ MOST = 1000
 """Variants that are remembered, those that have not been served for the longest time being forgotten first."""
 
 _LOG = logging.getLogger("gnomon.gateway")
+
+
+class LatencyModels:
+    """What the gateway predicts latencies by: profiles, the model that learns from served batches, and its saved corrections.
+
+    `learned` must start from the predictions of `profiled`; the composition root connects the two.
+    """
+
+    def __init__(
+        self, learned: LiveLatency, profiled: ProfiledLatency | None = None, corrections: Corrections | None = None
+    ) -> None:
+        self.learned = learned
+        self._profiled = profiled if profiled is not None else ProfiledLatency()
+        self._corrections = corrections
+
+    def use_profile(self, variants: Iterable[str], profile: ModelProfile | None) -> None:
+        """Predict these variants by the profile from now on. Measurements taken against another profile are discarded.
+
+        Corrections that were saved before a restart continue, if they were learned against the same profile.
+        """
+        if profile is None:
+            return
+        for variant in variants:
+            if self._profiled.put(variant, profile):
+                self.learned.forget(variant)
+            if self._corrections is not None:
+                self._corrections.begin(variant, profile)
 
 
 class Corrections:

@@ -1,64 +1,33 @@
-"""What is looked at before a function is deployed or changed: whatever can never serve is refused, with the reason.
+"""What is checked before a function is deployed or updated: a function that can never serve is refused, with the reason.
 
-Images, models and secrets may be far away. Whatever reads them does so in a thread: requests of other functions do not wait.
-
-Functions whose policy makes Shadows, where no node can make any now: Bodies serve alone, and that is said.
-
-What nodes can do changes while functions serve: a coordinator comes, is exchanged, or is not installed yet. So it is no reason to
-refuse a function. Its policy makes Shadows as soon as a node says that it can.
-
-What is different where instances outlive the gateway (`gnomon_core.interfaces`): found again, or others' to count.
+Images, models and secrets may be remote. They are read in threads, so that requests of other functions are not delayed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey, FunctionSpec
-from gnomon_core.interfaces import Lasting, Platform, SchedulingPolicy, Warns
+from gnomon_core.interfaces import FunctionStore, Platform, SchedulingPolicy, Warns
 from gnomon_core.policy_registry import refuse_strays
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
-from gnomon_gateway.functions.context import ScalingControl, Surroundings
-from gnomon_gateway.functions.deployments import Deployed
-from gnomon_gateway.scheduling.registry import Schedulers, scheduling_policy
-
-
-def outlive_us(platform: Platform) -> bool:
-    """Whether instances run on when the gateway stops."""
-    return isinstance(platform, Lasting)
-
-
-def left_over(platform: Platform, deployed: Deployed) -> tuple[Instance, ...]:
-    """The instances of a function that an earlier gateway has left, which are ours from now on, with those that we know."""
-    if not isinstance(platform, Lasting):
-        return ()
-    platform.adopt(deployed.spec, deployed.version)
-    return platform.instances(deployed.name)
-
-
-def refuse_hindered(platform: Platform, function: str) -> None:
-    """Raise why the function's instances are not ours to change now, if they are not.
-
-    Raises:
-        GnomonError: 409 `foreign_autoscaler`.
-
-    """
-    refusal: GnomonError | None = platform.hindrance(function) if isinstance(platform, Lasting) else None
-    if refusal is not None:
-        raise refusal
+from gnomon_gateway.functions.instances import ScalingControl, outlive_gateway
+from gnomon_gateway.logs import LogBook
+from gnomon_gateway.replicas.state_sync import Elsewhere
+from gnomon_gateway.scheduling.registry import BUILT_IN, Schedulers, scheduling_policy
 
 
 def scheduler_of(settings: Settings, scaling: ScalingControl, schedulers: Schedulers) -> SchedulingPolicy:
-    """The scheduling policy that these settings name, or that their scaling policy asks for.
+    """The scheduling policy that the settings name, or that their scaling policy requires.
 
     Raises:
-        GnomonError: 400 for a policy that is not known or not to be had here, and for settings of none.
+        GnomonError: 400 for an unknown or unsupported policy, and for settings that no policy reads.
 
     """
     refuse_strays(settings, scaling.policies(), schedulers)
@@ -67,8 +36,8 @@ def scheduler_of(settings: Settings, scaling: ScalingControl, schedulers: Schedu
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What serves a function: its secrets' values, what its image and model mean now, what was measured of the model."""
+class FunctionInputs:
+    """The inputs of a deployed function: secrets, the revision of image and model, the model's signature and profile."""
 
     secrets: dict[str, bytes]
     revision: str
@@ -77,15 +46,29 @@ class Means:
 
 
 class Checks:
-    """The checks, and what is learned by them."""
+    """Checks functions before they are deployed, and reads the inputs that serving them needs.
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
+    `fetch_model` brings a model into the repository if it can be fetched.
+    """
 
-    async def spec(self, spec: FunctionSpec, *, again: bool = False) -> Means:
-        """Refuse what can never serve; what serves it otherwise.
+    def __init__(
+        self,
+        store: FunctionStore,
+        platform: Platform,
+        scaling: ScalingControl,
+        fetch_model: Callable[[str], Awaitable[None]],
+        schedulers: Schedulers = BUILT_IN,
+    ) -> None:
+        self._store = store
+        self._platform = platform
+        self._scaling = scaling
+        self._fetch_model = fetch_model
+        self._schedulers = schedulers
 
-        A function that is served `again` does without secrets that are gone where its instances have outlived us: they have them.
+    async def spec(self, spec: FunctionSpec, *, again: bool = False) -> FunctionInputs:
+        """Check the function and return its inputs.
+
+        With `again`, after a restart of the gateway, secrets may be missing if instances outlive the gateway: those have them.
 
         Raises:
             GnomonError: 400, with what is wrong.
@@ -94,38 +77,38 @@ class Checks:
         self.policy(spec.settings)
         try:
             if spec.settings.model is not None:
-                await self._around.fetch_model(spec.settings.model)
-            await asyncio.to_thread(self._around.platform.check, spec)
+                await self._fetch_model(spec.settings.model)
+            await asyncio.to_thread(self._platform.check, spec)
         except GnomonError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-            # Clients read a 404 to an update as "there is no such function" and create it, which would answer 409.
+            # OpenFaaS clients treat a 404 of an update as "no such function" and create it, which would answer 409.
             raise bad_request(error.code, error.message, error.hint) from error
-        return await self.means(spec, lenient=again and outlive_us(self._around.platform))
+        return await self.inputs(spec, lenient=again and outlive_gateway(self._platform))
 
-    async def means(self, spec: FunctionSpec, *, lenient: bool = False) -> Means:
-        """What serves a function that is known to be possible. With `lenient` it does without secrets that are not there.
+    async def inputs(self, spec: FunctionSpec, *, lenient: bool = False) -> FunctionInputs:
+        """The inputs of a function that was checked before. With `lenient`, missing secrets are left out.
 
         Raises:
             GnomonError: 400 `secret_not_found`.
 
         """
         secrets = await self._secrets(spec, lenient=lenient)
-        return Means(secrets, *await asyncio.to_thread(self._meaning, spec))
+        return FunctionInputs(secrets, *await asyncio.to_thread(self._platform_inputs, spec))
 
-    def _meaning(self, spec: FunctionSpec) -> tuple[str, ModelSignature | None, ModelProfile | None]:
-        platform = self._around.platform
+    def _platform_inputs(self, spec: FunctionSpec) -> tuple[str, ModelSignature | None, ModelProfile | None]:
+        platform = self._platform
         return platform.revision(spec), platform.signature(spec), platform.profile(spec)
 
     def policy(self, settings: Settings) -> SchedulingPolicy:
         """See `scheduler_of`."""
-        return scheduler_of(settings, self._around.scaling, self._around.schedulers)
+        return scheduler_of(settings, self._scaling, self._schedulers)
 
     async def _secrets(self, spec: FunctionSpec, *, lenient: bool) -> dict[str, bytes]:
-        """The values of the secrets that a function names; with `lenient`, of those that are there."""
+        """The values of the function's secrets; with `lenient`, of those that exist."""
         values: dict[str, bytes] = {}
         for name in spec.secrets:
-            value = await asyncio.to_thread(self._around.store.secret, FunctionKey(name, spec.key.namespace))
+            value = await asyncio.to_thread(self._store.secret, FunctionKey(name, spec.key.namespace))
             if value is not None:
                 values[name] = value
             elif not lenient:
@@ -137,24 +120,32 @@ class Checks:
         return values
 
     async def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """What was measured of the function's model: a file of some hundred kilobytes."""
-        return await asyncio.to_thread(self._around.platform.profile, spec)
+        """The profile of the function's model. Read in a thread: the file has some hundred kilobytes."""
+        return await asyncio.to_thread(self._platform.profile, spec)
 
 
-REASON = "BodiesAlone"
-TEXT = "No node can make Shadows now: Bodies serve alone until a node's coordinator is connected."
+class ShadowNotice:
+    """Reports functions whose policy makes Shadows while no node can.
 
+    Nodes change while functions serve: a coordinator connects, is replaced, or is not installed yet. So a missing coordinator is
+    no reason to refuse a function. Its Bodies serve alone until a node can make Shadows.
+    """
 
-def notice(around: Surroundings, spec: FunctionSpec) -> str:
-    """What the function's users are to know; "" where it may have Shadows, or would have none."""
-    wanting = around.makes_shadows(spec.settings) and not any(node.pairs for node in around.platform.nodes())
-    return TEXT if wanting else ""
+    REASON = "BodiesAlone"
+    TEXT = "No node can make Shadows now: Bodies serve alone until a node's coordinator is connected."
 
+    def __init__(self, platform: Platform, scaling: ScalingControl, elsewhere: Elsewhere, logs: LogBook) -> None:
+        self._platform, self._scaling, self._elsewhere, self._logs = platform, scaling, elsewhere, logs
 
-def say_if_alone(around: Surroundings, spec: FunctionSpec) -> None:
-    """Say so in the function's log, and where the platform's own users look. Who leads does."""
-    if not around.elsewhere.leads() or not notice(around, spec):
-        return
-    around.logs.append(spec.key, "", f"gnomon: {TEXT}")
-    if isinstance(around.platform, Warns):
-        around.platform.warn(str(spec.key), REASON, TEXT)
+    def text(self, spec: FunctionSpec) -> str:
+        """The notice for the function's users; "" if Shadows are possible, or the function would have none."""
+        alone = self._scaling.makes_shadows(spec.settings) and not any(node.pairs for node in self._platform.nodes())
+        return self.TEXT if alone else ""
+
+    def report(self, spec: FunctionSpec) -> None:
+        """Write the notice to the function's log, and to the platform's events if it has any. Only the leader reports."""
+        if not self._elsewhere.leads() or not self.text(spec):
+            return
+        self._logs.append(spec.key, "", f"gnomon: {self.TEXT}")
+        if isinstance(self._platform, Warns):
+            self._platform.warn(str(spec.key), self.REASON, self.TEXT)

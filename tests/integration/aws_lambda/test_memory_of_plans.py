@@ -22,9 +22,8 @@ from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.wire import Frame, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.context import Surroundings
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import ProfiledLatency
+from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.store.sqlite import SqliteStore
@@ -89,11 +88,14 @@ class Stage:
         profiled = ProfiledLatency()
         self.store = SqliteStore(state / "functions.db")
         self.manager = Manager(
-            Surroundings(
-                store=self.store, platform=self.platform, scaling=scaling, latency=LearnedLatency(profiled), profiled=profiled,
-                logs=LogBook(lambda: 0.0), fetch_model=_is_there, now=lambda: 0.0,
-            )
-        )  # fmt: skip
+            self.store,
+            self.platform,
+            scaling,
+            LatencyModels(LearnedLatency(profiled), profiled),
+            LogBook(lambda: 0.0),
+            fetch_model=_is_there,
+            now=lambda: 0.0,
+        )
         # On a loaded machine a plan takes longer than a decision may: here it is waited for.
         self.autoscaler = Autoscaler(self.manager.instances, self.clock, limit_s=60.0)
         scaling.bind(self.autoscaler)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.interfaces import LogQuery
-from gnomon_gateway.functions.validation import REASON, TEXT
+from gnomon_gateway.functions.validation import ShadowNotice
 from gnomon_platforms.kubernetes.client import Api
 from tests.integration.coordinator_node.test_leaders_change import Held
 from tests.integration.coordinator_node.test_profiles_of_replicas import SPEC, Replica, measure, models
@@ -58,11 +58,15 @@ async def test_it_is_served_by_bodies_alone_and_says_so(api: Api, server: Keepin
     assert gateway.manager.lookup("line") is not None, "it is served"
     await until(lambda: bool(server.events), "nothing is said on its Deployment")
     [event] = server.events.values()
-    assert (event["reason"], event["message"], event["involvedObject"]["uid"]) == (REASON, TEXT, "uid-line")
-    assert [line.text for line in gateway.logs.lines(LogQuery(SPEC.key))] == [f"gnomon: {TEXT}"]
+    assert (event["reason"], event["message"], event["involvedObject"]["uid"]) == (
+        ShadowNotice.REASON,
+        ShadowNotice.TEXT,
+        "uid-line",
+    )
+    assert [line.text for line in gateway.logs.lines(LogQuery(SPEC.key))] == [f"gnomon: {ShadowNotice.TEXT}"]
     detail = gateway.manager.detail(SPEC.key)
     assert detail is not None
-    assert detail.notice == TEXT
+    assert detail.notice == ShadowNotice.TEXT
     # A node's coordinator comes.
     gateway.platform._ledger.pool_ready("node-a", ready=True)
     detail = gateway.manager.detail(SPEC.key)

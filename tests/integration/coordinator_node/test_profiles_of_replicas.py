@@ -20,10 +20,9 @@ from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import ModelEntry, StoredFunction
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions import measurements
-from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions import manager
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import ProfiledLatency
+from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.replicas.state_sync import Elsewhere
 from gnomon_gateway.store.sqlite import SqliteStore
@@ -89,11 +88,15 @@ class Replica:
         scaling = ScalingAdapter(BUILT_IN, lambda: self.platform.capabilities, lambda: self.leads)
         profiled = ProfiledLatency()
         self.manager = Manager(
-            Surroundings(
-                self.store, self.platform, scaling, LearnedLatency(profiled), self.logs, _is_there, lambda: 0.0,
-                profiled, elsewhere=Elsewhere(lambda: self.leads), makes_shadows=scaling.makes_shadows,
-            )
-        )  # fmt: skip
+            self.store,
+            self.platform,
+            scaling,
+            LatencyModels(LearnedLatency(profiled), profiled),
+            self.logs,
+            fetch_model=_is_there,
+            now=lambda: 0.0,
+            elsewhere=Elsewhere(lambda: self.leads),
+        )
 
     async def start(self) -> None:
         await self.platform.start(self.manager.instances)
@@ -173,7 +176,7 @@ def test_knatives_class_has_the_same_price_by_the_same_options(models: Path) -> 
 async def test_a_replica_goes_by_what_is_measured_while_it_serves(
     api: Api, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, leads: bool
 ) -> None:
-    monkeypatch.setattr(measurements, "REREAD_S", 0.01)
+    monkeypatch.setattr(manager, "REREAD_S", 0.01)
     replica = Replica(api, models, tmp_path, leads=leads)
     await replica.start()
     assert replica.profile() is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.test_cluster.clusters import Cluster
-from gnomon_gateway.functions import measurements
+from gnomon_gateway.functions import manager
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_profiler.repository import DirectoryRepository
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
@@ -49,7 +49,7 @@ async def test_a_revisions_batches_are_as_large_as_its_models_profile_has_them_i
 async def test_a_model_that_is_measured_while_its_revision_serves_bounds_batches_from_then_on(
     knative_kinds: Cluster, knative: PlayedKnative, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measurements, "REREAD_S", 0.2)
+    monkeypatch.setattr(manager, "REREAD_S", 0.2)
     folder, later = tmp_path / "models", tmp_path / "later"
     sample_s = await asyncio.to_thread(put_model, folder)
     (folder / "profiles").rename(later)

@@ -9,8 +9,9 @@ from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.context import ScalingControl, Surroundings
+from gnomon_gateway.functions.instances import ScalingControl
 from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.replicas.state_sync import Elsewhere
 from gnomon_gateway.scheduling.basic import Immediate
@@ -47,11 +48,16 @@ class Planned:
         self.store = SqliteStore(folder / "functions.db")
         self.elsewhere = Elsewhere(lambda: self.leads)
         self.manager = Manager(
-            Surroundings(
-                self.store, Scripted(), scaling or Planning(), LearnedLatency(), LogBook(lambda: 0.0), _is_there, lambda: 0.0,
-                schedulers={**BUILT_IN, BOUNDED: PolicyPlugin(Bounded, "Knows its bounds.")}, elsewhere=self.elsewhere,
-            )
-        )  # fmt: skip
+            self.store,
+            Scripted(),
+            scaling or Planning(),
+            LatencyModels(LearnedLatency()),
+            LogBook(lambda: 0.0),
+            fetch_model=_is_there,
+            now=lambda: 0.0,
+            schedulers={**BUILT_IN, BOUNDED: PolicyPlugin(Bounded, "Knows its bounds.")},
+            elsewhere=self.elsewhere,
+        )
         self.instances = self.manager.instances
 
     async def stop(self) -> None:

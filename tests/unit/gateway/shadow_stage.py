@@ -158,6 +158,9 @@ class Scaling:
     def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]:
         return ()
 
+    def makes_shadows(self, settings: Settings) -> bool:
+        return False
+
     def policies(self) -> dict[str, str]:
         return {}
 

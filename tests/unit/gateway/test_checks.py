@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,7 @@ from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import Capabilities, SchedulingPolicy
 from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.settings import Settings, read_settings
-from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.context import Surroundings
-from gnomon_gateway.functions.validation import Checks, Means
-from gnomon_gateway.logs import LogBook
+from gnomon_gateway.functions.validation import Checks, FunctionInputs
 from gnomon_gateway.scheduling.basic import Fixed
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_gateway.store.sqlite import SqliteStore
@@ -68,8 +64,7 @@ async def no_model(_: str) -> None:
 def checks(store: SqliteStore, platform: Any, **schedulers: PolicyPlugin[SchedulingPolicy]) -> Checks:
     capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
     scaling = ScalingAdapter(BUILT_IN, lambda: capabilities)
-    around = Surroundings(store, platform, scaling, LearnedLatency(), LogBook(lambda: 0.0), no_model, lambda: 0.0)
-    return Checks(replace(around, schedulers=SCHEDULING.built_in | schedulers))
+    return Checks(store, platform, scaling, no_model, SCHEDULING.built_in | schedulers)
 
 
 def test_a_scheduling_policy_that_the_operator_added_is_made_for_who_names_it(store: SqliteStore) -> None:
@@ -89,7 +84,7 @@ def test_a_setting_of_a_policy_that_nobody_knows_is_refused(store: SqliteStore) 
 
 async def test_pods_that_have_outlived_us_are_served_whatever_has_become_of_their_secrets(store: SqliteStore) -> None:
     means = await checks(store, Cluster()).spec(SPEC, again=True)
-    assert means == Means({"there": b"value"}, SPEC.image, None, None)
+    assert means == FunctionInputs({"there": b"value"}, SPEC.image, None, None)
 
 
 @pytest.mark.parametrize(("platform", "again"), [(Cluster(), False), (Anything(), True), (Anything(), False)])

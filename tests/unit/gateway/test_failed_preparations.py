@@ -15,8 +15,8 @@ from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import LogQuery
 from gnomon_core.scaling import CreateBody
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.context import Surroundings
 from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
 from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
@@ -49,7 +49,15 @@ class Stage:
 
     def another(self) -> Manager:
         """A gateway that starts with what is stored."""
-        return Manager(Surroundings(self.store, self.platform, Scaling(), LearnedLatency(), self.logs, _is_there, lambda: 0.0))
+        return Manager(
+            self.store,
+            self.platform,
+            Scaling(),
+            LatencyModels(LearnedLatency()),
+            self.logs,
+            fetch_model=_is_there,
+            now=lambda: 0.0,
+        )
 
     def stored(self) -> list[str | None]:
         return [function.spec.env_process for function in self.store.functions()]

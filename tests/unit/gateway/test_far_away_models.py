@@ -13,8 +13,8 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.context import Surroundings
 from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted
@@ -66,7 +66,7 @@ async def platform() -> Slow:
 @pytest.fixture
 async def manager(tmp_path: Path, platform: Slow) -> AsyncIterator[Manager]:
     store, latency, logs = SqliteStore(tmp_path / "functions.db"), LearnedLatency(), LogBook(lambda: 0.0)
-    made = Manager(Surroundings(store, platform, Scaling(), latency, logs, _is_there, lambda: 0.0))
+    made = Manager(store, platform, Scaling(), LatencyModels(latency), logs, fetch_model=_is_there, now=lambda: 0.0)
     yield made
     await made.stop()
     store.close()

@@ -16,9 +16,9 @@ from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.scaling import CreateBody
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.context import Surroundings
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.store.sqlite import SqliteStore
@@ -52,7 +52,13 @@ class Stage:
         self.platform, self.latency = Scripted(), LearnedLatency()
         self.store = SqliteStore(folder / "functions.db")
         self.manager = Manager(
-            Surroundings(self.store, self.platform, Scaling(), self.latency, LogBook(lambda: 0.0), _is_there, lambda: 0.0)
+            self.store,
+            self.platform,
+            Scaling(),
+            LatencyModels(self.latency),
+            LogBook(lambda: 0.0),
+            fetch_model=_is_there,
+            now=lambda: 0.0,
         )
 
     async def begin(self) -> None:

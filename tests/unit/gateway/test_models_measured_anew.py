@@ -16,11 +16,10 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
 from gnomon_core.scaling import CreateBody, SetBufferPlan
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions import measurements
-from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions import manager
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import Corrections, ProfiledLatency
+from gnomon_gateway.functions.profiles import Corrections, LatencyModels, ProfiledLatency
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
 from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
@@ -67,11 +66,14 @@ class Stage:
         self.corrections = Corrections(folder / "corrections.json", "here", self.latency, VirtualClock())
         self.store = SqliteStore(folder / "functions.db")
         self.manager = Manager(
-            Surroundings(
-                self.store, self.platform, Scaling(), self.latency, LogBook(lambda: 0.0), _is_there, lambda: 0.0,
-                profiled, self.corrections,
-            )
-        )  # fmt: skip
+            self.store,
+            self.platform,
+            Scaling(),
+            LatencyModels(self.latency, profiled, self.corrections),
+            LogBook(lambda: 0.0),
+            fetch_model=_is_there,
+            now=lambda: 0.0,
+        )
 
     async def begin(self) -> None:
         await self.manager.start()
@@ -107,7 +109,7 @@ async def _is_there(_: str) -> None:
 
 @pytest.fixture
 async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    monkeypatch.setattr(measurements, "REREAD_S", 0.01)
+    monkeypatch.setattr(manager, "REREAD_S", 0.01)
     made = Stage(tmp_path)
     await made.begin()
     yield made

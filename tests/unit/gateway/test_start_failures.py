@@ -17,9 +17,9 @@ from gnomon_core.interfaces import InstanceRequest, LogQuery
 from gnomon_core.scaling import CreateBody
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.context import Surroundings
+from gnomon_gateway.functions.health import StartFailures, summary
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.start_failures import StartFailures, summary
+from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.store.sqlite import SqliteStore
@@ -83,8 +83,15 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.platform, self.scaling, self.store = Full(), BackingOff(), SqliteStore(folder / "functions.db")
         self.logs = LogBook(lambda: 0.0)
-        around = Surroundings(self.store, self.platform, self.scaling, LearnedLatency(), self.logs, _is_there, lambda: 0.0)
-        self.manager = Manager(around)
+        self.manager = Manager(
+            self.store,
+            self.platform,
+            self.scaling,
+            LatencyModels(LearnedLatency()),
+            self.logs,
+            fetch_model=_is_there,
+            now=lambda: 0.0,
+        )
         self.instances = self.manager.instances
 
     async def call(self) -> Caller:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.context import Surroundings
 from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted
@@ -38,7 +38,9 @@ async def _is_there(_: str) -> None:
 async def test_a_request_that_a_decision_has_gone_past_is_not_told_any_more(tmp_path: Path) -> None:
     """Also where that decision changed nothing: policies that choose sizes have no number to hold."""
     scaling, store = Deciding(), SqliteStore(tmp_path / "functions.db")
-    manager = Manager(Surroundings(store, Scripted(), scaling, LearnedLatency(), LogBook(lambda: 0.0), _is_there, lambda: 0.0))
+    manager = Manager(
+        store, Scripted(), scaling, LatencyModels(LearnedLatency()), LogBook(lambda: 0.0), fetch_model=_is_there, now=lambda: 0.0
+    )
     await manager.deploy(read_deployment({"service": "fn", "image": "i"}))
 
     def told() -> int:

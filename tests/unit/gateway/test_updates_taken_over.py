@@ -14,8 +14,8 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import LogQuery, StoredFunction
 from gnomon_core.profiles import ModelProfile
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.context import Surroundings
 from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.replicas.state_sync import Elsewhere
 from gnomon_gateway.store.sqlite import SqliteStore
@@ -55,11 +55,15 @@ class Replica:
         self.log = LogBook(lambda: 0.0)
         self.platform = Slow()
         self.manager = Manager(
-            Surroundings(
-                self.store, self.platform, Scaling(), LearnedLatency(), self.log, _is_there, lambda: 0.0,
-                elsewhere=Elsewhere(lambda: self.leads),
-            )
-        )  # fmt: skip
+            self.store,
+            self.platform,
+            Scaling(),
+            LatencyModels(LearnedLatency()),
+            self.log,
+            fetch_model=_is_there,
+            now=lambda: 0.0,
+            elsewhere=Elsewhere(lambda: self.leads),
+        )
 
     def write(self, spec: FunctionSpec, version: int) -> None:
         """The other one does."""

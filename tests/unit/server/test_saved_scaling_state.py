@@ -17,8 +17,8 @@ from gnomon_core.functions import read_deployment
 from gnomon_core.scaling import Decision, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.context import Surroundings
 from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_server.scaling import ScalingAdapter
@@ -78,7 +78,13 @@ class Gateway:
         scaling = ScalingAdapter(BUILT_IN, lambda: platform.capabilities)
         self.store = SqliteStore(folder / "functions.db")
         self.manager = Manager(
-            Surroundings(self.store, platform, scaling, LearnedLatency(), LogBook(lambda: 0.0), _is_there, lambda: 0.0)
+            self.store,
+            platform,
+            scaling,
+            LatencyModels(LearnedLatency()),
+            LogBook(lambda: 0.0),
+            fetch_model=_is_there,
+            now=lambda: 0.0,
         )
         self.autoscaler = Autoscaler(self.manager.instances, VirtualClock(), executor=lambda *_: None, stamp_s=lambda: 1e9)
         scaling.bind(self.autoscaler)
