@@ -99,7 +99,7 @@ class Peer(NamedTuple):
 class Acceptor:
     """Accepts from a listening socket from `start` to `stop`; `opened` makes each connection's protocol."""
 
-    def __init__(self, listener: socket.socket, opened: Callable[[Peer], asyncio.Protocol]) -> None:
+    def __init__(self, listener: socket.socket, opened: Callable[[Peer], asyncio.BaseProtocol]) -> None:
         self._listener = listener
         self._opened = opened
         self._loop = asyncio.get_running_loop()

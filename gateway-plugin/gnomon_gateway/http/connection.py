@@ -68,48 +68,119 @@ from gnomon_gateway.http.acceptor import Peer, has_hung_up, has_sent
 from gnomon_gateway.http.exchange import SMALL_BYTES, STATUS_LINES, Exchange, HotRoutes, error_lines
 
 PORTION_BYTES = 8 << 10
+"""Read at a time, unless the rest of a body of a stated length is longer."""
+BODY_PORTION_BYTES = 256 << 10
 MOST_EVENTS = 512
+"""Parser events of a connection in one turn of the event loop, after which the other connections have theirs."""
 REQUEST_EVENTS = 8
-"""A request is this many times the work of a chunk."""
+"""A request is as much work as so many chunks."""
 PORTION_EVENTS = 32
-"""A portion of which nothing comes, such as empty lines, is work too. A whole read of them ends uvloop's reading in a row."""
+"""A portion without a single event, such as empty lines, is work as well."""
+
+
+class ReadBuffer:
+    """The memory that all connections of a server read into: a read is parsed before the next one begins."""
+
+    def __init__(self) -> None:
+        self.body_portion = memoryview(bytearray(BODY_PORTION_BYTES))
+        self.portion = self.body_portion[:PORTION_BYTES]
 
 
 class Flow(FlowControl):
-    """uvicorn's flow control, and one more reason not to read. `read_paused` is what the others want."""
+    """uvicorn's flow control; also stops reading while the client takes no answer, and until the next turn of the event loop."""
 
-    def __init__(self, transport: asyncio.Transport, wanted: Callable[[], None]) -> None:
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(transport)
-        self._wanted = wanted
-        self._held = False
+        self._loop = loop
+        self._is_reading = True
+        self._had_its_turn = False
 
     def pause_reading(self) -> None:
-        if not self.read_paused:
-            self.read_paused = True
-            if not self._held:
-                self._transport.pause_reading()
+        self.read_paused = True
+        self._update()
 
     def resume_reading(self) -> None:
         if self.read_paused:
             self.read_paused = False
-            if self._held:
-                self._wanted()
-            else:
-                self._transport.resume_reading()
+            self._update()
 
-    def hold(self) -> None:
-        """Read nothing before `release`."""
-        if not self._held:
-            self._held = True
-            if not self.read_paused:
-                self._transport.pause_reading()
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._update()
 
-    def release(self) -> None:
-        """Read again, unless somebody else does not want to."""
-        if self._held:
-            self._held = False
-            if not self.read_paused:
-                self._transport.resume_reading()
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._update()
+
+    def end_turn(self) -> None:
+        """Read no more in this turn of the event loop."""
+        if not self._had_its_turn:
+            self._had_its_turn = True
+            self._loop.call_soon(self._next_turn)
+            self._update()
+
+    def _next_turn(self) -> None:
+        self._had_its_turn = False
+        self._update()
+
+    def _update(self) -> None:
+        reads = not (self.read_paused or self.write_paused or self._had_its_turn)
+        if reads == self._is_reading or self._transport.is_closing():
+            return
+        self._is_reading = reads
+        if reads:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+
+class PortionReader(asyncio.BufferedProtocol):
+    """What a transport calls for a connection. Reads into the server's buffer, little at a time.
+
+    `asyncio.Protocol`, which uvicorn's class is, gets up to 256 KB from each read of uvloop. Twenty clients with endless heads
+    stalled the event loop for 4 ms with it: each read allocated, copied and parsed as much at once.
+    """
+
+    def __init__(self, connection: GatewayProtocol, buffer: ReadBuffer) -> None:
+        self._connection = connection
+        self._buffer = buffer
+        self._view = buffer.portion
+        self._begin_events = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._connection.connection_made(cast("asyncio.Transport", transport))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def eof_received(self) -> None:
+        self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        del sizehint
+        left_bytes = self._connection.unread_bytes()
+        if PORTION_BYTES < left_bytes < float("inf"):
+            self._view = self._buffer.body_portion[: int(left_bytes)]
+        else:
+            self._view = self._buffer.portion
+        return self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        connection, view = self._connection, self._view
+        # The body's rest is never more than the body: where a head may be among it, the portion is small.
+        connection.feed(view[:nbytes] if nbytes > PORTION_BYTES else bytes(view[:nbytes]))
+        connection.events += PORTION_EVENTS
+        if nbytes < len(view):  # nothing more has come
+            self._begin_events = connection.events
+        elif connection.is_in_head or connection.events - self._begin_events > MOST_EVENTS:
+            self._begin_events = connection.events
+            connection.flow.end_turn()
 
 
 def new_parser(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
@@ -117,112 +188,6 @@ def new_parser(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
     parser = httptools.HttpRequestParser(protocol)
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
-
-
-class Intake(HttpToolsProtocol):
-    """The receiving side of a connection. `events` counts the parser's callbacks, weighted by the work they are.
-
-    `common` is a protocol of uvicorn's that serves no connection: what is the same for all of them, such as the configuration, is
-    looked up there. Setting it on each connection took as long as parsing a request, and ten thousand idle ones would hold it.
-    """
-
-    flow: Flow
-    scheme = "http"
-    # What the parser could tell and need not. It asks for each, and `__getattr__` would look for them in vain.
-    on_status = on_reset = on_chunk_header = on_chunk_complete = None
-
-    def __init__(self, common: HttpToolsProtocol, peer: Peer) -> None:  # instead of uvicorn's
-        self._common = common
-        self._descriptor = peer.descriptor
-        self.connections, self.server_state, self.loop = common.connections, common.server_state, common.loop
-        self.client = peer.host, peer.port
-        self.pipeline = deque()
-        self.cycle = None  # type: ignore[assignment]
-        self.parser = new_parser(self)
-        self.events = 0
-        self._waiting = b""
-        self._taken_bytes = 0
-        self._scheduled = False
-
-    def feed(self, data: bytes) -> None:
-        """Give the parser this."""
-        raise NotImplementedError
-
-    def unread_bytes(self) -> float:
-        """How much of the body that is being received may still come."""
-        raise NotImplementedError
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_common"], name)
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self.connections.add(self)
-        self.transport = transport
-        self.flow = Flow(transport, self._go_on)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        self.connections.discard(self)
-        self.flow.resume_writing()
-        self.parser = None  # type: ignore[assignment]
-
-    def has_hung_up(self) -> bool:
-        """Whether the client has closed the connection, as the kernel knows it."""
-        return self.transport.is_closing() or has_hung_up(self._descriptor)
-
-    def has_sent(self) -> bool:
-        """Whether the client has sent something that was not read."""
-        if self.transport.is_closing():
-            return False
-        return bool(self._waiting) or has_sent(self._descriptor)
-
-    def data_received(self, data: bytes) -> None:
-        if not self._waiting and len(data) <= PORTION_BYTES:
-            self.feed(data)
-        else:
-            self._waiting, self._taken_bytes = self._waiting[self._taken_bytes :] + data, 0
-            self._work_off()
-
-    def drop_waiting(self) -> None:
-        """Forget what was received and not parsed: nobody will."""
-        self._waiting, self._taken_bytes = b"", 0
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self.flow.hold()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            self.loop.call_soon(self._work_off)
-
-    def _work_off(self) -> None:
-        self._scheduled = False
-        if self.transport.is_closing():
-            self.drop_waiting()
-            return
-        flow, most = self.flow, self.events + MOST_EVENTS
-        while self._waiting and self.events < most and not (flow.read_paused or flow.write_paused):
-            left = self.unread_bytes()
-            size = int(left) if PORTION_BYTES < left < float("inf") else PORTION_BYTES
-            # By its place, for the rest would be copied as often as there are portions of it.
-            begin = self._taken_bytes
-            self._taken_bytes = begin + size
-            portion = self._waiting[begin : begin + size]
-            if self._taken_bytes >= len(self._waiting):
-                self.drop_waiting()
-            self.events += PORTION_EVENTS
-            self.feed(portion)
-        if not self._waiting and not flow.write_paused:
-            flow.release()
-            return
-        flow.hold()
-        if not (flow.read_paused or flow.write_paused):
-            self._go_on()
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,11 +460,20 @@ def leave(cycle: Any) -> None:
 _IDLE, _HEAD, _BODY, _ANSWER, _CLOSING = Phase
 
 
-class GatewayProtocol(Intake):
-    """One connection."""
+class GatewayProtocol(HttpToolsProtocol):
+    """One connection.
+
+    `common` is a protocol of uvicorn's that serves no connection: what is the same for all of them, such as the configuration, is
+    looked up there. Setting it on each connection took as long as parsing a request, and ten thousand idle ones would hold it.
+    `events` counts the parser's callbacks, weighted by the work they are.
+    """
 
     cycle: Any
     """The newest request: uvicorn's own, an `Exchange`, or None."""
+    flow: Flow
+    scheme = "http"
+    # What the parser could tell and need not. It asks for each, and `__getattr__` would look for them in vain.
+    on_status = on_reset = on_chunk_header = on_chunk_complete = None
 
     def __init__(
         self,
@@ -507,7 +481,15 @@ class GatewayProtocol(Intake):
         shared: Shared,
         peer: Peer,
     ) -> None:
-        super().__init__(common, peer)
+        # Not uvicorn's constructor, which sets twenty attributes more.
+        self._common = common
+        self._descriptor = peer.descriptor
+        self.connections, self.server_state, self.loop = common.connections, common.server_state, common.loop
+        self.client = peer.host, peer.port
+        self.pipeline = deque()
+        self.cycle = None
+        self.parser = new_parser(self)
+        self.events = 0
         self.shared = shared
         self.phase = _HEAD
         self.arrived_s = peer.arrived_s
@@ -519,9 +501,9 @@ class GatewayProtocol(Intake):
         self._head = Head()
         self._head_bytes = 0
         self._silent_bytes = 0
-        self._portion = b""
+        self._portion: bytes | memoryview = b""
         self._earlier = bytearray()
-        self._in_head = self._behind_another = False
+        self.is_in_head = self._behind_another = False
         self._most_head_bytes, self._most_head_lines = shared.limits.head_bytes, shared.limits.head_lines
         self._deaf = False
         self._turning = False
@@ -530,20 +512,40 @@ class GatewayProtocol(Intake):
     def date_line(self) -> bytes:
         return self.shared.date_line(self.server_state)
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_common"], name)
+
     # The connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.connections.add(self)
+        self.transport = transport
+        self.flow = Flow(transport, self.loop)
 
     def connection_lost(self, exc: Exception | None) -> None:
         newest, active, self._active = self.cycle, self._active, None
         waiting = [cycle for cycle, _ in self.pipeline]
         self.pipeline.clear()
         self.shared.unsent.release(self)
-        super().connection_lost(exc)
+        del exc
+        self.connections.discard(self)
+        self.flow.resume_writing()
+        self.parser = None  # type: ignore[assignment]
         for cycle in (newest, active, *waiting):
             if cycle is not None:
                 leave(cycle)
         self.cycle = self._receiving = None
 
-    def feed(self, data: bytes) -> None:
+    def has_hung_up(self) -> bool:
+        """Whether the client has closed the connection, as the kernel knows it."""
+        return self.transport.is_closing() or has_hung_up(self._descriptor)
+
+    def has_sent(self) -> bool:
+        """Whether the client has sent something that was not read."""
+        return not self.transport.is_closing() and has_sent(self._descriptor)
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Parse what was received."""
         if self._deaf:
             return
         if self.phase == _IDLE:
@@ -555,13 +557,13 @@ class GatewayProtocol(Intake):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
             if not self._deaf:
-                self._decline(data[offer.args[0] :])
+                self._decline(bytes(data[offer.args[0] :]))
         except httptools.HttpParserError:
             self.refuse(malformed())
         if self._silent_bytes > self._most_head_bytes:
             self.refuse(too_large(self.shared.limits))
         self._portion = b""
-        if self._in_head and not self._deaf:
+        if self.is_in_head and not self._deaf:
             self._earlier += data
             return
         self._behind_another = False
@@ -628,7 +630,6 @@ class GatewayProtocol(Intake):
         self._deaf = True
         self.phase, self.since_s = _CLOSING, self.shared.now_s
         unread = unread or bool(self.pipeline) or self.has_sent()
-        self.drop_waiting()
         if unread and self.transport.can_write_eof():
             self.flow.pause_reading()
             self.transport.write_eof()
@@ -647,7 +648,7 @@ class GatewayProtocol(Intake):
         self._receiving = None
         self._head = Head()
         self._head_bytes = 0
-        self._in_head = True
+        self.is_in_head = True
         self.received_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -668,7 +669,7 @@ class GatewayProtocol(Intake):
             self.refuse(too_large(self.shared.limits))
 
     def on_headers_complete(self) -> None:
-        self._silent_bytes, self._in_head = 0, False
+        self._silent_bytes, self.is_in_head = 0, False
         if self._deaf:
             return
         parser = self.parser
@@ -676,7 +677,7 @@ class GatewayProtocol(Intake):
         if (fault := self._head.fault(method, version)) is not None:
             self.refuse(fault)
             return
-        received = bytes(self._earlier) + self._portion if self._earlier else self._portion
+        received = b"".join((self._earlier, self._portion))
         if not is_request_line(received, method, self.url, version, anywhere=self._behind_another):
             self.refuse(malformed())
             return
@@ -770,6 +771,7 @@ class GatewayProtocol(Intake):
     # Ours
 
     def unread_bytes(self) -> float:
+        """How much of the body that is being received may still come."""
         return 0 if self._receiving is None else body_bytes(self.headers) - self.received_bytes
 
     def _leaves_unread(self, answered: Any) -> bool:
@@ -802,10 +804,11 @@ class GatewayProtocol(Intake):
 
 _LINGER_S = 1.0
 _SLICES = 20
-"""A pass over all connections is made in so many turns."""
-_SLICE_S = 0.002
+"""A pass over all connections is made in so many turns at least."""
+_SLICE_SIZE = 64
+"""Connections that are looked at in a turn, which takes 0.1 ms."""
+_SLICE_S = 0.001
 """How long a slice may take; looking at a connection takes a microsecond, closing one twenty or more."""
-_BETWEEN_CLOCKS = 32
 UNSENT_S = 30.0
 """Instead of `idle_s` for an answer behind which the connection ends."""
 
@@ -823,7 +826,8 @@ class Sweep:
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._shared.now_s = loop.time()
-        self._timer = loop.call_later(self._shared.limits.sweep_s / _SLICES, self._look)
+        slices = max(_SLICES, len(self._connections) // _SLICE_SIZE)
+        self._timer = loop.call_later(self._shared.limits.sweep_s / slices, self._look)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -833,14 +837,14 @@ class Sweep:
     def _look(self) -> None:
         self.start()
         if not self._left:
-            self._left = [one for one in self._connections if isinstance(one, GatewayProtocol)]
-            self._size = -(-len(self._left) // _SLICES)
+            self._left = list(self._connections)
+            self._size = -(-len(self._left) // max(_SLICES, len(self._left) // _SLICE_SIZE))
         end_s = time.monotonic() + _SLICE_S
-        for number in range(1, min(self._size, len(self._left)) + 1):
+        for _ in range(min(self._size, len(self._left))):
             connection = self._left.pop()
             if connection in self._connections:
                 judge(connection, self._shared.now_s)
-            if not number % _BETWEEN_CLOCKS and time.monotonic() > end_s:
+            if time.monotonic() > end_s:
                 return
 
 

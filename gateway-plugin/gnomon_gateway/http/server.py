@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gnomon_core.addresses import host_and_port
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.http.acceptor import Acceptor, Peer
-from gnomon_gateway.http.connection import GatewayProtocol, Limits, Shared, Sweep
+from gnomon_gateway.http.connection import GatewayProtocol, Limits, PortionReader, ReadBuffer, Shared, Sweep
 from gnomon_gateway.http.exchange import HotRoutes
 
 _BACKLOG = 4096
@@ -50,8 +50,10 @@ class _Server(uvicorn.Server):
         await self.lifespan.startup()
         common = HttpToolsProtocol(self.config, self.server_state, self.lifespan.state)
 
-        def opened(peer: Peer) -> GatewayProtocol:
-            return GatewayProtocol(common, self._shared, peer)
+        buffer = ReadBuffer()
+
+        def opened(peer: Peer) -> PortionReader:
+            return PortionReader(GatewayProtocol(common, self._shared, peer), buffer)
 
         self.servers = []
         self._acceptors = [Acceptor(listener, opened) for listener in sockets or ()]
