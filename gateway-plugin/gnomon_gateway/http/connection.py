@@ -804,9 +804,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
 _LINGER_S = 1.0
 _SLICES = 20
-"""A pass over all connections is made in so many turns at least."""
-_SLICE_SIZE = 64
-"""Connections that are looked at in a turn, which takes 0.1 ms."""
+"""A pass over all connections is made in so many turns."""
+_SLICE_SIZE = 128
+"""Connections that are looked at in a turn at most, which takes 0.15 ms: a pass over 10,000 has more turns, and takes 2 s."""
 _SLICE_S = 0.001
 """How long a slice may take; looking at a connection takes a microsecond, closing one twenty or more."""
 UNSENT_S = 30.0
@@ -826,8 +826,7 @@ class Sweep:
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._shared.now_s = loop.time()
-        slices = max(_SLICES, len(self._connections) // _SLICE_SIZE)
-        self._timer = loop.call_later(self._shared.limits.sweep_s / slices, self._look)
+        self._timer = loop.call_later(self._shared.limits.sweep_s / _SLICES, self._look)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -838,7 +837,7 @@ class Sweep:
         self.start()
         if not self._left:
             self._left = list(self._connections)
-            self._size = -(-len(self._left) // max(_SLICES, len(self._left) // _SLICE_SIZE))
+            self._size = min(_SLICE_SIZE, -(-len(self._left) // _SLICES))
         end_s = time.monotonic() + _SLICE_S
         for _ in range(min(self._size, len(self._left))):
             connection = self._left.pop()
