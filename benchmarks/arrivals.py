@@ -32,8 +32,8 @@ from gnomon_planner.changes import ChangeRule, Evidence, Reference, watched
 from gnomon_planner.fit import fit
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
-from gnomon_planner.replay import buffered
 from gnomon_planner.samples import of_counts, of_times
+from gnomon_planner.validation import buffered
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
 from gnomon_simulator.markov import markov_arrivals

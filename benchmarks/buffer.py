@@ -36,15 +36,13 @@ from benchmarks.programs import ROOT, Pace, pace_of, pace_parser, step
 from benchmarks.report import Figure, measured, write
 from gnomon_autoscaler.policies.batch.plans import BATCHES as PLANNED_BATCHES
 from gnomon_autoscaler.policies.batch.plans import Task, plan_for
-from gnomon_planner.billing import PerCall
 from gnomon_planner.buffer import BufferPlan
-from gnomon_planner.costs import LAMBDA
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Landscape
+from gnomon_planner.optimizer import Landscape, PerCall
 from gnomon_planner.paper import PaperLatency
-from gnomon_planner.plans import Size, Space
-from gnomon_planner.replay import buffered
+from gnomon_planner.plans import LAMBDA, Size, Space
+from gnomon_planner.validation import buffered
 from gnomon_simulator.markov import markov_arrivals
 
 Vector = npt.NDArray[np.float64]

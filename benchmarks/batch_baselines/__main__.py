@@ -29,7 +29,7 @@ SOURCES = (
     "gateway-plugin/gnomon_gateway/dispatch",
     "gateway-plugin/gnomon_gateway/scheduling",
     "planner",
-    "planner/gnomon_planner/replay.py",
+    "planner/gnomon_planner/validation.py",
     "simulator/gnomon_simulator/results.py",
     "simulator/gnomon_simulator/simulation.py",
     "simulator/gnomon_simulator/simulated_platform.py",

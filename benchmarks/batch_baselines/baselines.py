@@ -59,14 +59,12 @@ from gnomon_core.errors import bad_request
 from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.profiles import LatencyTable, ModelProfile
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_planner.billing import PerCall
-from gnomon_planner.costs import EC2, LAMBDA, HeldPrice, LambdaPrice
 from gnomon_planner.fit import fit
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Landscape
-from gnomon_planner.plans import Plan, Size, Space
-from gnomon_planner.replay import buffered
+from gnomon_planner.optimizer import Landscape, PerCall
+from gnomon_planner.plans import EC2, LAMBDA, HeldPrice, LambdaPrice, Plan, Size, Space
 from gnomon_planner.samples import of_counts, of_times
+from gnomon_planner.validation import buffered
 from gnomon_planner.vanilla import cherry_picked, largest
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream

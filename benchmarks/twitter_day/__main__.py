@@ -23,7 +23,7 @@ from benchmarks.twitter_day import days
 from benchmarks.twitter_day.days import CASES, HOURS, Case, of_hour
 from benchmarks.twitter_day.judged import document_of, figures_of
 
-BUFFER = ("planner/gnomon_planner/replay.py", "planner/gnomon_planner/costs.py")
+BUFFER = ("planner/gnomon_planner/validation.py", "planner/gnomon_planner/plans.py")
 HERE = "benchmarks/twitter_day/"
 DAY_SOURCES = (*BUFFER, "planner", "autoscaler/gnomon_autoscaler/policies/batch", f"{HERE}days.py")
 HINDSIGHT_SOURCES = (*BUFFER, f"{HERE}days.py")

@@ -3,7 +3,7 @@
 **Arrivals.** The trace has counts of 100 ms; requests are uniform within their bin, from a seed. The policy counts per second, so
 that it sees nothing of how they were drawn.
 
-**Lambda.** Each call pays for its milliseconds of 1,769 MB and a fee (`gnomon_planner.costs`), instances are unlimited. A batch
+**Lambda.** Each call pays for its milliseconds of 1,769 MB and a fee (`gnomon_planner.plans`), instances are unlimited. A batch
 of k takes 28 + 12k ms, decision 20's example.
 
 **Held.** Instances of one core are paid for as long as they are held, and a batch of k takes 150 + 50k ms, decision 22's. Their
@@ -46,8 +46,8 @@ from gnomon_core.interfaces import ScalingPolicy
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import History, Observation, PolicyState, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_planner.costs import HELD, LAMBDA
-from gnomon_planner.replay import Bounds, Indices, Vector, buffered, busy_quantile, instance_waits, rebuffered
+from gnomon_planner.plans import HELD, LAMBDA
+from gnomon_planner.validation import Bounds, Indices, Vector, buffered, busy_quantile, instance_waits, rebuffered
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
 from gnomon_simulator.traces import Trace, read_trace

@@ -38,7 +38,7 @@ def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size,
 
     """
     from gnomon_planner.plans import Size  # noqa: PLC0415
-    from gnomon_planner.spread import of_ratios  # noqa: PLC0415
+    from gnomon_planner.service_time import of_ratios  # noqa: PLC0415
 
     document = _read(file)
     try:
@@ -76,7 +76,7 @@ def sizes_of_profile(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Si
     """
     from gnomon_core.profiles import ModelProfile  # noqa: PLC0415
     from gnomon_planner.plans import Size  # noqa: PLC0415
-    from gnomon_planner.spread import of_range  # noqa: PLC0415
+    from gnomon_planner.service_time import of_range  # noqa: PLC0415
 
     try:
         profile = ModelProfile.from_json(_read(file))
@@ -129,8 +129,11 @@ def timeouts_of(text: str) -> tuple[float, ...]:
 
 def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]], max_batch: int) -> tuple[Size, ...]:
     from gnomon_planner.plans import Size  # noqa: PLC0415
-    from gnomon_planner.service_time import Measured, fitted  # noqa: PLC0415
-    from gnomon_planner.spread import of_runs  # noqa: PLC0415
+    from gnomon_planner.service_time import (  # noqa: PLC0415
+        Measured,
+        fitted,
+        of_runs,
+    )
 
     by_cores = all("cores" in one for one in cells)
     key, whole = ("cores", 1.0) if by_cores else ("memory_mb", MB_PER_CORE)

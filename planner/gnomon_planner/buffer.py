@@ -33,9 +33,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnomon_core.errors import bad_request
-from gnomon_planner.counting import Array, Counting, convolved
-from gnomon_planner.maps import Map
-from gnomon_planner.matrices import stationary_of
+from gnomon_planner.maps import Counting, Map, convolved
+from gnomon_planner.numerics import Array, stationary_of
 
 NEVER = 1e-14  # a probability that counts as none
 SAME = 1e-13  # a transition of the chain over batches below this is rounding

@@ -40,8 +40,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gnomon_core.errors import bad_request
-from gnomon_planner.counting import Array
 from gnomon_planner.maps import Map
+from gnomon_planner.numerics import Array
 
 HOUR_S = 3600.0
 DAY_S = 86400.0

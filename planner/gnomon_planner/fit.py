@@ -20,11 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon_planner.composed import DECAYS, composed, regular
+from gnomon_planner.map_families import DECAYS, MOST_CHAINS, Shape, composed, decay_for, map2, mmpp2, modulated, regular
 from gnomon_planner.maps import Map
-from gnomon_planner.modulated import MOST_CHAINS, modulated
 from gnomon_planner.samples import Estimate, GapStatistics, Sample, of_map
-from gnomon_planner.two_phases import Shape, decay_for, map2, mmpp2
 
 # Fewer gaps than this say how quickly requests arrive, and no more.
 FEWEST_GAPS = 30

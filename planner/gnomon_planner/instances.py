@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from gnomon_core.errors import GnomonError
 from gnomon_planner.buffer import Buffer
-from gnomon_planner.counting import Array, Counting
+from gnomon_planner.maps import Counting
+from gnomon_planner.numerics import Array
 
 CONCURRENCY_QUANTILE = 0.999
 STEPS = 512

@@ -20,10 +20,8 @@ import numpy as np
 
 from gnomon_core.errors import bad_request
 from gnomon_planner.buffer import Buffer, BufferPlan
-from gnomon_planner.counting import Array
-from gnomon_planner.crossings import crossings
-from gnomon_planner.curves import Curves, interpolated
 from gnomon_planner.maps import Map
+from gnomon_planner.numerics import Array, Curves, crossings, interpolated
 
 ROUNDING = 1e-12  # F may miss q by so much and still reach it
 EXACT = 1e-13  # of a percentile

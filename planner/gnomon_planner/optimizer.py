@@ -9,28 +9,39 @@ Where instances are held, their number costs more time than all the rest, so tha
 candidates by that are settled with their exact number and the wait for an instance in their latency. Whatever is chosen is
 predicted once more by the exact latency, and passed over if it does not hold what the landscape promised, or if it takes more
 instances than there may be.
+
+**Percentiles** are worked out only as far as they are asked for. The percentile of a plan takes some ten values of F; whether the
+plan is within an SLO takes one, F(SLO). Where none is, and the quickest plan is asked for, each takes one value again, and only
+those that are quicker than the best so far get their percentile: of thousands of plans that are mostly those of batches of one. A
+worked number: of 8,736 plans (13 sizes, 14 batches, 48 timeouts) with nine ratios to their service times all percentiles took 0.6
+s, and which are within an SLO 0.05 s.
+
+**Billing** is per call where instances are unlimited (`PerCall`), or for the instances that are held, busy or not (`Held`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gnomon_core.errors import bad_request
-from gnomon_planner.billing import Billing
-from gnomon_planner.buffer import BufferPlan
-from gnomon_planner.counting import Array
-from gnomon_planner.instances import TooManyInstancesError
+from gnomon_planner.buffer import Buffer, BufferPlan
+from gnomon_planner.instances import TooManyInstancesError, fleet_for
+from gnomon_planner.latency import quantile
 from gnomon_planner.maps import Map
-from gnomon_planner.percentiles import Percentiles
-from gnomon_planner.plans import Choice, Plan, Space
+from gnomon_planner.numerics import Array
+from gnomon_planner.plans import Choice, HeldPrice, LambdaPrice, Plan, Size, Space
+from gnomon_planner.service_time import Spread
+from gnomon_planner.sweep import Indices, Waits, WaitsOfBatch
 
 PER_MILLION = 1e6
 ROUNDING = 1e-9
@@ -258,3 +269,149 @@ def _cost(plan: Plan) -> float:
 
 def _percentile(plan: Plan) -> float:
     return plan.latency_s
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Those sizes that can serve batches of up to B, by their numbers in the space: S_k, shape (sizes, B), and its spread."""
+
+    rows: Indices
+    service_s: Array
+    spread: Spread
+    waits: WaitsOfBatch
+
+    def among(self, rows: range) -> Served:
+        """Those of these numbers."""
+        here = (self.rows >= rows.start) & (self.rows < rows.stop)
+        return Served(self.rows[here], self.service_s[here], self.spread.among(here), self.waits)
+
+
+class Percentiles:
+    """Those of all combinations, in seconds, shape (sizes, batches, timeouts); infinite where a size cannot serve a batch.
+
+    `served` is what there is to each of the batches.
+    """
+
+    def __init__(self, process: Map, space: Space, percent: float) -> None:
+        quantile(percent)
+        self._percent = percent
+        self._shape = (len(space.sizes), len(space.batches), len(space.timeouts_s))
+        waits = Waits(process, space.batches, space.timeouts_s)
+        spread = Spread.of([size.ratios for size in space.sizes])
+        self.served = tuple(_served(space.sizes, spread, batch, waits[batch]) for batch in space.batches)
+
+    @cached_property
+    def all_s(self) -> Array:
+        """Every one."""
+        found = np.full(self._shape, math.inf)
+        for number, here in self._among(range(self._shape[0])):
+            found[here.rows, number] = here.waits.percentiles(here.service_s, self._percent, here.spread)
+        return found
+
+    def within(self, limit_s: float, rows: range) -> npt.NDArray[np.bool_]:
+        """Which of these sizes' are at most `limit_s`."""
+        found = np.zeros(self._shape, dtype=bool)
+        for number, here in self._among(rows):
+            found[here.rows, number] = here.waits.reached(here.service_s, self._percent, here.spread, limit_s)
+        return found[rows.start : rows.stop]
+
+    def least_s(self, rows: range) -> Array:
+        """Those of these sizes; where another one was found to be quicker, infinite."""
+        found, least_s = np.full(self._shape, math.inf), math.inf
+        for number, here in self._among(rows):
+            seconds = here.waits.percentiles(here.service_s, self._percent, here.spread, least_s)
+            found[here.rows, number] = seconds
+            least_s = min(least_s, float(seconds.min()))
+        return found[rows.start : rows.stop]
+
+    def _among(self, rows: range) -> Iterator[tuple[int, Served]]:
+        """By the number of the batch, what there is to it."""
+        for number, served in enumerate(self.served):
+            here = served.among(rows)
+            if len(here.rows):
+                yield number, here
+
+
+def _served(sizes: Sequence[Size], spread: Spread, batch: int, waits: WaitsOfBatch) -> Served:
+    able = np.array([row for row, size in enumerate(sizes) if len(size.service_s) >= batch], dtype=np.intp)
+    service_s = np.array([sizes[row].service_s[:batch] for row in able]).reshape(len(able), batch)
+    return Served(able, service_s, spread.among(able), waits)
+
+
+DEVIATIONS = 3.09  # of a normal distribution at 99.9 %
+WINDOWS = 24
+
+
+class Billing(Protocol):
+    """A way to pay."""
+
+    def costs(self, process: Map, sizes: Sequence[Size], service_s: Array, waits: WaitsOfBatch) -> tuple[Array, Array]:
+        """Dollars per request, and how many instances that takes, 0 where they are unlimited; both (sizes, timeouts).
+
+        `service_s` (sizes, B) are the medians. Either is exact, or an estimate to search by.
+        """
+        ...
+
+    def settled(self, process: Map, plan: Plan) -> Plan:
+        """The plan with its cost and its instances, exactly."""
+        ...
+
+    @property
+    def candidates(self) -> int:
+        """How many of the best plans by `costs` are to be settled to find the best."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PerCall:
+    """AWS Lambda: Σ_k p_k·C(S_k) / N dollars per request, C's mean where S_k varies."""
+
+    price: LambdaPrice
+    candidates: int = 1
+
+    def costs(
+        self,
+        process: Map,  # noqa: ARG002 - Billing's
+        sizes: Sequence[Size],
+        service_s: Array,
+        waits: WaitsOfBatch,
+    ) -> tuple[Array, Array]:
+        per_call = np.stack(
+            [self.price.mean_per_call(size.memory_mb, row, size.ratios) for size, row in zip(sizes, service_s, strict=True)]
+        )
+        found: Array = per_call @ waits.sizes.T / waits.mean_sizes
+        return found, np.zeros(found.shape)
+
+    def settled(self, process: Map, plan: Plan) -> Plan:  # noqa: ARG002 - Billing's
+        return plan
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Instances that are held all the time: n·c/λ dollars per request, n the 99.9 % quantile of concurrent batches."""
+
+    price: HeldPrice
+    candidates: int = 24
+
+    def costs(self, process: Map, sizes: Sequence[Size], service_s: Array, waits: WaitsOfBatch) -> tuple[Array, Array]:
+        """By an estimated number of instances, three quarters to one and a half times the exact one.
+
+        In a window as long as a service there are, with 99.9 %, at most A = λS + 3.09·√(I(S)·λS) arrivals; at such a rate batches
+        hold min(B, 1 + T·A/S) of them, or the mean if that is more.
+        """
+        means_s = service_s * np.array([[size.mean_ratio] for size in sizes])
+        busy_s = np.maximum(means_s @ waits.sizes.T, 1e-9)
+        windows_s = np.geomspace(busy_s.min(), busy_s.max() * 1.001, WINDOWS)
+        dispersions = np.interp(busy_s, windows_s, [max(process.dispersion(window_s), 0.0) for window_s in windows_s])
+        mean = process.rate_rps * busy_s
+        arrivals = mean + DEVIATIONS * np.sqrt(dispersions * mean)
+        members = np.maximum(waits.mean_sizes, np.minimum(waits.batch, 1.0 + waits.timeouts_s * arrivals / busy_s))
+        instances = np.maximum(1.0, np.ceil(arrivals / members))
+        per_second = np.array([[self.price.per_second(size.cores, size.memory_mb)] for size in sizes])
+        return instances * per_second / process.rate_rps, instances
+
+    def settled(self, process: Map, plan: Plan) -> Plan:
+        buffer = Buffer(process, plan.buffer)
+        fleet = fleet_for(buffer, float(buffer.sizes @ plan.size.service(plan.buffer.batch).means))
+        per_second = fleet.instances * self.price.per_second(plan.size.cores, plan.size.memory_mb)
+        return replace(plan, usd_per_request=per_second / process.rate_rps, instances=fleet.instances, instance_waits=fleet.waits)

@@ -22,10 +22,9 @@ import math
 import numpy as np
 
 from gnomon_planner.buffer import BufferPlan
-from gnomon_planner.counting import Array, Counting
-from gnomon_planner.curves import Curves
 from gnomon_planner.latency import Mixture, ServiceTimes
-from gnomon_planner.maps import Map
+from gnomon_planner.maps import Counting, Map
+from gnomon_planner.numerics import Array, Curves
 
 
 class PaperLatency(Mixture):

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_planner.maps import Map
-from gnomon_planner.matrices import Vector
+from gnomon_planner.numerics import Vector
 
 BLOCKS = 20
 LAGS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)

@@ -19,11 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gnomon_planner.buffer import Buffer, BufferPlan, first_phases_of
-from gnomon_planner.counting import Array, Counting
-from gnomon_planner.crossings import crossings
-from gnomon_planner.curves import interpolated
-from gnomon_planner.maps import Map
-from gnomon_planner.spread import ALWAYS, Spread
+from gnomon_planner.maps import Counting, Map
+from gnomon_planner.numerics import Array, crossings, interpolated
+from gnomon_planner.service_time import ALWAYS, Spread
 
 NODES = 8
 FEW_ROWS = 12  # so many are solved each by itself

@@ -17,11 +17,10 @@ import numpy as np
 
 from gnomon_core.errors import bad_request
 from gnomon_planner.buffer import Buffer, BufferPlan
-from gnomon_planner.costs import LambdaPrice
 from gnomon_planner.instances import fleet_for
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
-from gnomon_planner.plans import Choice, Plan, Size
+from gnomon_planner.plans import Choice, LambdaPrice, Plan, Size
 
 ALONE = BufferPlan(1, 0.0)
 _ANY = Map.poisson(1.0)

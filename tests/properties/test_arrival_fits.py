@@ -9,12 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gnomon_planner.composed import regular
 from gnomon_planner.fit import fit
+from gnomon_planner.map_families import Chain, Shape, map2, mmpp2, regular, skewness_bounds, with_skewness
 from gnomon_planner.maps import Map
-from gnomon_planner.modulated import Chain, with_skewness
 from gnomon_planner.samples import of_counts, of_times
-from gnomon_planner.two_phases import Shape, map2, mmpp2, skewness_bounds
 
 means = st.floats(1e-4, 1e4)
 positive = st.floats(1e-3, 1e3)

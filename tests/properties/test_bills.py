@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_planner.costs import LambdaPrice
-from gnomon_planner.spread import MOST, of_runs
+from gnomon_planner.plans import LambdaPrice
+from gnomon_planner.service_time import MOST, of_runs
 
 ROUNDING = 1e-9
 times = st.floats(0.001, 10.0)

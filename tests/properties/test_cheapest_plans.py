@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnomon_planner.billing import Billing, Held, PerCall
-from gnomon_planner.costs import HELD, LAMBDA
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Landscape
-from gnomon_planner.plans import Plan, Size, Space
+from gnomon_planner.optimizer import Billing, Held, Landscape, PerCall
+from gnomon_planner.plans import HELD, LAMBDA, Plan, Size, Space
 
 PERCENT = 95.0
 OFF = 1e-3  # of F, and of a time: the landscape is nearer than that to what is exact

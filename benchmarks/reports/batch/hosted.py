@@ -19,13 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gnomon_planner.billing import PerCall
 from gnomon_planner.changes import ArrivalWindow
-from gnomon_planner.costs import LAMBDA
 from gnomon_planner.fit import fit
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Landscape
-from gnomon_planner.plans import Size, Space
+from gnomon_planner.optimizer import Landscape, PerCall
+from gnomon_planner.plans import LAMBDA, Size, Space
 from gnomon_planner.samples import of_counts
 from gnomon_simulator.traces import read_trace
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gnomon_planner.replay import buffered
+from gnomon_planner.validation import buffered
 
 Vector = npt.NDArray[np.float64]
 ATOM = 0.002  # of probability: at an atom or a flat stretch a percentile is right if F there is

@@ -18,8 +18,8 @@ from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import LARGEST_MB, Setting
 from benchmarks.reports.report import Results, Step
 from gnomon_core import lambda_pricing as prices
-from gnomon_planner.costs import LAMBDA
-from gnomon_planner.replay import buffered
+from gnomon_planner.plans import LAMBDA
+from gnomon_planner.validation import buffered
 
 HOUR = 7
 APPLICATION = "ResNet-v2"

@@ -19,10 +19,9 @@ from gnomon_cli.output import note
 from gnomon_core.errors import GnomonError
 
 if TYPE_CHECKING:
-    from gnomon_planner.billing import Billing
     from gnomon_planner.fit import Fit
     from gnomon_planner.maps import Map
-    from gnomon_planner.optimizer import Landscape
+    from gnomon_planner.optimizer import Billing, Landscape
     from gnomon_planner.plans import Choice, Size
 
 HOUR_S = 3600.0
@@ -167,9 +166,9 @@ def _sizes(inputs: dict[str, Any], *, on_lambda: bool) -> tuple[Size, ...]:
 
 
 def _billing(inputs: dict[str, Any], *, on_lambda: bool) -> Billing:
-    from gnomon_planner.billing import Held, PerCall  # noqa: PLC0415
-    from gnomon_planner.costs import EC2 as MACHINES  # noqa: PLC0415
-    from gnomon_planner.costs import HELD, LAMBDA, HeldPrice  # noqa: PLC0415
+    from gnomon_planner.optimizer import Held, PerCall  # noqa: PLC0415
+    from gnomon_planner.plans import EC2 as MACHINES  # noqa: PLC0415
+    from gnomon_planner.plans import HELD, LAMBDA, HeldPrice  # noqa: PLC0415
 
     if on_lambda:
         return PerCall(LAMBDA[inputs["price"]])

@@ -27,9 +27,8 @@ from benchmarks.batch_baselines.baselines import (
 )
 from benchmarks.programs import QUICK_RESULTS
 from gnomon_core.errors import GnomonError
-from gnomon_planner.costs import LAMBDA, HeldPrice
 from gnomon_planner.maps import Map
-from gnomon_planner.plans import Size
+from gnomon_planner.plans import LAMBDA, HeldPrice, Size
 from gnomon_simulator.markov import markov_arrivals
 
 LOOSE = Objective(1.0, 95.0)

@@ -16,11 +16,9 @@ from benchmarks.reports.batch.replay import served
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import QUICK, THOROUGH
 from benchmarks.reports.claims import VERDICTS
-from gnomon_planner.billing import PerCall
-from gnomon_planner.costs import LAMBDA
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Landscape
-from gnomon_planner.plans import Space
+from gnomon_planner.optimizer import Landscape, PerCall
+from gnomon_planner.plans import LAMBDA, Space
 
 pytestmark = pytest.mark.timeout(300)  # seven seconds of work, on a machine that may have much else to do
 FIGURES = (

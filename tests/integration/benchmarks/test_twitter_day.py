@@ -12,7 +12,7 @@ from benchmarks.programs import QUICK_RESULTS
 from benchmarks.twitter_day import __main__ as twitter_day
 from benchmarks.twitter_day import days
 from benchmarks.twitter_day.days import CASES, HOUR_S, HOURS, Case, of_hour
-from gnomon_planner.replay import Vector
+from gnomon_planner.validation import Vector
 
 LAMBDA, HELD = (next(case for case in CASES if case.paid == paid) for paid in ("Lambda", "held"))
 

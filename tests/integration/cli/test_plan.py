@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gnomon_cli.commands.planning import EC2
-from gnomon_planner import costs
+from gnomon_planner import plans as costs
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map

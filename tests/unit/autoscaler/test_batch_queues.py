@@ -16,7 +16,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_planner.maps import Map
-from gnomon_planner.replay import buffered
+from gnomon_planner.validation import buffered
 from gnomon_simulator.markov import markov_arrivals
 
 LATENCY_S = (0.05, 0.07, 0.09, 0.11)

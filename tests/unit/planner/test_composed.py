@@ -6,10 +6,9 @@ import math
 
 import pytest
 
-from gnomon_planner.composed import composed, hyperexponential, kronecker, regular
+from gnomon_planner.map_families import Shape, composed, hyperexponential, kronecker, regular
 from gnomon_planner.maps import Map
 from gnomon_planner.samples import Estimate, GapStatistics
-from gnomon_planner.two_phases import Shape
 
 ONE = hyperexponential(Shape(3.0, 4.0, 0.9))
 TWO = hyperexponential(Shape(2.0, 4.5, 0.2))

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from gnomon_planner.counting import Counting
-from gnomon_planner.curves import interpolated
-from gnomon_planner.maps import Map
+from gnomon_planner.maps import Counting, Map
+from gnomon_planner.numerics import interpolated
 from tests.processes import superposed
 
 BURSTS = Map.mmpp2((10.0, 1000.0), (2.0, 5.0))

@@ -11,7 +11,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_planner.maps import Map
-from gnomon_planner.matrices import expm_generator, stationary_of
+from gnomon_planner.numerics import expm_generator, stationary_of
 from gnomon_planner.samples import of_times
 from gnomon_simulator.markov import markov_arrivals
 from tests.processes import superposed

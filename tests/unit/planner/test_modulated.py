@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gnomon_planner.map_families import Chain, chains_of, modulated, with_skewness
 from gnomon_planner.maps import Map
-from gnomon_planner.modulated import Chain, chains_of, modulated, with_skewness
 from gnomon_planner.samples import Estimate, Sample, of_counts
 from tests.processes import is_mmpp, superposed
 

@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_planner.billing import Held, PerCall
 from gnomon_planner.buffer import Buffer, BufferPlan
-from gnomon_planner.costs import EC2, HELD, LAMBDA, HeldPrice
-from gnomon_planner.crossings import CLOSE
 from gnomon_planner.instances import fleet_for
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Landscape
-from gnomon_planner.plans import Choice, Plan, Size, Space
-from gnomon_planner.replay import buffered
-from gnomon_planner.spread import of_runs
+from gnomon_planner.numerics import CLOSE
+from gnomon_planner.optimizer import Held, Landscape, PerCall
+from gnomon_planner.plans import EC2, HELD, LAMBDA, Choice, HeldPrice, Plan, Size, Space
+from gnomon_planner.service_time import of_runs
 from gnomon_planner.sweep import Waits
+from gnomon_planner.validation import buffered
 from gnomon_planner.vanilla import alone
 from gnomon_simulator.markov import markov_arrivals
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_planner.spread import ALWAYS, EDGES, MOST, few, of_deviation, of_range, of_ratios, of_runs
+from gnomon_planner.service_time import ALWAYS, EDGES, MOST, few, of_deviation, of_range, of_ratios, of_runs
 
 
 def test_all_measured_runs_are_kept_relative_to_the_median_of_their_cell() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gnomon_core.errors import GnomonError
+from gnomon_planner.map_families import Shape, decay_for, map2, mmpp2, skewness_bounds
 from gnomon_planner.maps import Map
-from gnomon_planner.two_phases import Shape, decay_for, map2, mmpp2, skewness_bounds
 from tests.processes import is_mmpp
 
 MMPPS = [

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from gnomon_planner.buffer import BufferPlan
-from gnomon_planner.costs import LAMBDA
-from gnomon_planner.plans import Size
-from gnomon_planner.replay import instance_waits
-from gnomon_planner.validation import MOST_ARRIVALS, Goal, Trial, Window, validated
+from gnomon_planner.plans import LAMBDA, Size
+from gnomon_planner.validation import MOST_ARRIVALS, Goal, Trial, Window, instance_waits, validated
 
 SIZE = Size("1 core", 512, 1, tuple(0.04 + 0.005 * batch for batch in range(1, 17)))
 BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)

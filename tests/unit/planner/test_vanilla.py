@@ -6,12 +6,10 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.settings import read_settings
-from gnomon_planner.billing import PerCall
 from gnomon_planner.buffer import BufferPlan
-from gnomon_planner.costs import LAMBDA
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Landscape
-from gnomon_planner.plans import Plan, Size, Space
+from gnomon_planner.optimizer import Landscape, PerCall
+from gnomon_planner.plans import LAMBDA, Plan, Size, Space
 from gnomon_planner.vanilla import alone, cherry_picked, deployment, largest, latency_of
 
 PRICE = LAMBDA["x86"]

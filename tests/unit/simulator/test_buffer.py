@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_planner.replay import buffered
+from gnomon_planner.validation import buffered
 
 
 def by_hand(times: list[float], batch: int, timeout_s: float) -> tuple[list[float], list[int]]:

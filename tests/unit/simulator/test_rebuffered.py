@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_planner.replay import Bounds, buffered, busy_quantile, instance_waits, rebuffered
+from gnomon_planner.validation import Bounds, buffered, busy_quantile, instance_waits, rebuffered
 
 ALWAYS = -math.inf
 

@@ -31,17 +31,15 @@ import numpy as np
 from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.units import MEGABYTE
-from gnomon_planner.billing import Billing, Held, PerCall
 from gnomon_planner.buffer import Buffer, BufferPlan
 from gnomon_planner.changes import Change, ChangeRule, Evidence, Reference, watched
-from gnomon_planner.costs import HELD, LAMBDA
 from gnomon_planner.fit import fit
 from gnomon_planner.instances import fleet_for
 from gnomon_planner.maps import Map
-from gnomon_planner.optimizer import Landscape
-from gnomon_planner.plans import Choice, Plan, Size, Space
+from gnomon_planner.optimizer import Billing, Held, Landscape, PerCall
+from gnomon_planner.plans import HELD, LAMBDA, Choice, Plan, Size, Space
 from gnomon_planner.samples import of_counts
-from gnomon_planner.spread import of_deviation
+from gnomon_planner.service_time import of_deviation
 from gnomon_planner.validation import Goal, Trial, Window, validated
 
 TIMEOUTS = 12
