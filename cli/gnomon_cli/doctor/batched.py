@@ -1,6 +1,6 @@
-"""Revisions that ask for batches and are led to: what each of them lacks so that its pods get some.
+"""Revisions that ask for batches and have a route: what each of them lacks so that its pods get some.
 
-    gnomon/max-batch ▶ both classes are ours ▶ given the Secret with the token ▶ it is there ▶ pods began with it
+    gnomon/max-batch ▶ the autoscaler class is ours ▶ given the Secret with the token ▶ it is there ▶ pods began with it
 
 What is missing costs batches, not requests, but for a Secret that is not there: pods wait for that.
 """
@@ -15,14 +15,14 @@ from gnomon_cli.doctor.looking import Cluster
 from gnomon_core.settings import PREFIX, Settings
 from gnomon_platforms.knative.autoscaler.objects import BATCH_ANNOTATIONS, buffered
 from gnomon_platforms.knative.batching.revisions import BATCH_SECRET, RevisionReader, misread
-from gnomon_platforms.knative.ingress.model import Key, seen_ingress
-from gnomon_platforms.knative.ingress.names import CLASS_ANNOTATIONS
 from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION, INGRESSES, QUEUE_CONTAINER, REVISION_LABEL, REVISIONS
 from gnomon_platforms.kubernetes.client import Document
 from gnomon_platforms.kubernetes.resources import PODS, SECRETS
 
 HOWTO = 'docs/howto/run-on-knative.md, "Batch requests".'
 
+Key = tuple[str, str]
+"""Namespace and name."""
 Lack = tuple[str, str]
 """What is missing, and what to do."""
 
@@ -34,17 +34,17 @@ def revisions(cluster: Cluster) -> tuple[Level, str, str]:
         Refused, Unreachable: it cannot be looked at.
 
     """
-    led, count = _led(cluster), 0
+    routed, count = _routed(cluster), 0
     found: dict[Key, Lack] = {}
     secrets: dict[str, Document | None] = {}
     for document in cluster.items(REVISIONS.path()):
         key = _key(document)
-        if not _asks(document) or key not in led:
+        if not _asks(document) or key not in routed:
             continue
         count += 1
         if key[0] not in secrets:
             secrets[key[0]] = cluster.one(SECRETS, key[0], BATCH_SECRET)
-        lack = _not_led(document, led[key]) or _misread(document) or _without_token(cluster, document, secrets[key[0]])
+        lack = _not_buffered(document) or _misread(document) or _without_token(cluster, document, secrets[key[0]])
         if lack is not None:
             found[key] = lack
     if not found:
@@ -55,40 +55,31 @@ def revisions(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def batched(cluster: Cluster) -> set[Key]:
-    """The Revisions whose requests our ingress leads to the gateway.
+    """The Revisions that have a route, and whose requests go through the gateway.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
 
     """
-    led = _led(cluster)
-    wanted = [one for one in cluster.items(REVISIONS.path()) if buffered(one)]
-    return {key for one in wanted if CLASS in led.get(key := _key(one), ())}
+    routed = _routed(cluster)
+    return {key for one in cluster.items(REVISIONS.path()) if buffered(one) and (key := _key(one)) in routed}
 
 
-def _led(cluster: Cluster) -> dict[Key, set[str]]:
-    """By the Revisions that Ingresses lead to, the classes of those."""
-    led: dict[Key, set[str]] = {}
-    for seen in (seen_ingress(document) for document in cluster.items(INGRESSES.path())):
-        paths = [path for rule in seen.ingress.rules for path in rule.paths] if seen.ingress is not None else []
-        for split in (split for path in paths for split in path.splits if split.percent):
-            led.setdefault((split.backend.namespace, split.backend.name), set()).add(seen.ingress_class)
-    return led
+def _routed(cluster: Cluster) -> set[Key]:
+    """The Revisions that Ingresses of any class lead to."""
+    rules = [rule for document in cluster.items(INGRESSES.path()) for rule in (document.get("spec") or {}).get("rules") or ()]
+    paths = [path for rule in rules for path in (rule.get("http") or {}).get("paths") or ()]
+    splits = [split for path in paths for split in path.get("splits") or () if split.get("percent", 100)]
+    return {(str(split.get("serviceNamespace")), str(split.get("serviceName"))) for split in splits}
 
 
-def _not_led(document: Document, classes: set[str]) -> Lack | None:
+def _not_buffered(document: Document) -> Lack | None:
     """Why its requests do not come to the gateway."""
     if not buffered(document):
         named = _annotations(document).get(CLASS_ANNOTATION, "not said")
         if named != CLASS:
             return f"its {CLASS_ANNOTATION} is {named}, not {CLASS}", f"Give it to the template of its service. {HOWTO}"
         return "its port is named h2c, and the gateway speaks HTTP/1.1", f"Name it http1 in the template of its service. {HOWTO}"
-    if CLASS not in classes:
-        named = ", ".join(sorted(classes))
-        return (
-            f"its route has the ingress class {named}, not {CLASS}",
-            f"Give its service {CLASS_ANNOTATIONS[1]}: {CLASS}. {HOWTO}",
-        )
     return None
 
 

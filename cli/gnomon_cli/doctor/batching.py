@@ -1,8 +1,8 @@
-"""Batches on Knative: does the ingress find the gateway, and do network policies let everybody through who is on the way?
+"""Batches on Knative: do Services lead to the gateway, and do network policies let everybody through who is on the way?
 
-    our ingress ─ --gateway ─▶ Service ─▶ gateway's pods ─▶ port 8012 of Revisions' pods
-                                             ▲ port 9090
-                                             └─ autoscaler class: what waits
+    any ingress ─▶ Service of a Revision ─▶ gateway's pods, port 8012 ─▶ port 8012 of the Revision's pods
+                                                ▲ port 9090
+                                                └─ autoscaler class: what waits
 
 While one of these is missing nothing fails: requests go to Revisions by themselves. `batched` looks at the Revisions.
 """
@@ -13,22 +13,21 @@ from collections.abc import Iterator
 
 from gnomon_cli.doctor.batched import batched, revisions
 from gnomon_cli.doctor.findings import Level, Look
-from gnomon_cli.doctor.knative import BUFFER, INSTALL, NAMESPACE, PROXY, SCALER
+from gnomon_cli.doctor.knative import BUFFER, INSTALL, NAMESPACE, SCALER
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_cli.doctor.policies import NAMESPACE_LABEL, Comer, Door, shut_out, ways_in
 from gnomon_cli.doctor.workloads import named_ports, option, pod_labels
-from gnomon_platforms.knative.ingress.backends import (
-    GatewayPlace,
-    StillView,
-    gateway_of,
-    gateway_place,
-    service_facts,
-    slice_facts,
+from gnomon_platforms.knative.autoscaler.objects import revision_pod
+from gnomon_platforms.knative.autoscaler.public_endpoints import MANAGED_BY_LABEL, MANAGER, SERVICE_NAME_LABEL, own_slice
+from gnomon_platforms.knative.resources import (
+    ACTIVATOR_METRICS_PORT,
+    GATEWAY_LABELS,
+    GATEWAY_PORT,
+    QUEUE_PORT,
+    REVISION_LABEL,
 )
-from gnomon_platforms.knative.ingress.names import SERVICE_LABEL
-from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT, GATEWAY_LABELS, QUEUE_PORT, REVISION_LABEL
 from gnomon_platforms.kubernetes.client import Document
-from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, ENDPOINT_SLICES, NAMESPACES, NETWORK_POLICIES, PODS, SERVICES
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, ENDPOINT_SLICES, NAMESPACES, NETWORK_POLICIES, PODS
 
 PORT = 8080
 """Where `gnomon serve` listens unless it is told otherwise."""
@@ -36,99 +35,75 @@ _ENFORCED = "where the cluster's network enforces them"
 
 
 def batch_checks(cluster: Cluster) -> Iterator[tuple[str, Look]]:
-    """The checks of what a batch passes, from the ingress to a Body."""
+    """The checks of what a batch passes, from a Revision's Service to a Body."""
     yield "batches' way", lambda: way(cluster)
     yield "batches' network", lambda: network(cluster)
     yield "batches' Revisions", lambda: revisions(cluster)
 
 
 def way(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether the ingress leads to gateways that are ready, and that the autoscaler class asks what waits.
+    """Whether the Services of Revisions that batch lead to gateways that are ready.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
-        GnomonError: 400 `ingress_gateway`: the ingress cannot begin with what it is told.
 
     """
-    proxy = cluster.one(DEPLOYMENTS, NAMESPACE, PROXY)
-    if proxy is None:
-        return Level.OK, "There is no ingress of ours that could lead to a gateway.", ""
-    place = _place(proxy)
-    if place is None:
-        return Level.WARN, f"{PROXY} has no --gateway: each request goes to its Revision by itself.", f"{INSTALL}/ingress"
-    if place.endpoint is not None:
-        return Level.OK, f"{PROXY} leads to a gateway at {place.endpoint}, which was not looked at.", ""
-    return _service(cluster, place)
+    gateway = cluster.one(DEPLOYMENTS, NAMESPACE, BUFFER)
+    if gateway is None:
+        return Level.OK, "There is no gateway that Services could lead to.", ""
+    port = int(option(gateway, "--port") or PORT)
+    if port != GATEWAY_PORT:
+        said = f"{BUFFER} listens on {port}, and Services of Revisions lead to {GATEWAY_PORT}: requests are refused."
+        return Level.WARN, said, f"{INSTALL}/gateway"
+    pods = cluster.items(PODS.path(NAMESPACE), {"labelSelector": GATEWAY_LABELS})
+    ready = {pod.ip for pod in map(revision_pod, pods) if pod.ready and not pod.ending}
+    if not ready:
+        said = f"No pod of {BUFFER} is ready: each request goes to its Revision by itself."
+        return Level.WARN, said, f"kubectl -n {NAMESPACE} get pods -l {GATEWAY_LABELS}"
+    wanted = batched(cluster)
+    past = sorted(key for key in wanted if not ready & _led_to(cluster, *key))
+    if past:
+        (namespace, name), more = past[0], f" Nor do {len(past) - 1} more." if len(past) > 1 else ""
+        said = f"The Service {name} in {namespace} does not lead to a ready gateway: its requests go one by one.{more}"
+        return Level.WARN, said, f"kubectl -n {NAMESPACE} logs deployment/{SCALER}"
+    return Level.OK, f"{len(ready)} gateways are ready, and the Services of {len(wanted)} Revisions that batch lead to them.", ""
 
 
 def network(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether network policies let ingress and class in to the gateway, and the gateway to the pods of Revisions that batch.
+    """Whether network policies let ingresses and the class in to the gateway, and the gateway to pods of Revisions that batch.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
-        GnomonError: as `way`.
 
     """
-    proxy, scaler = (cluster.one(DEPLOYMENTS, NAMESPACE, name) for name in (PROXY, SCALER))
-    place = None if proxy is None else _place(proxy)
-    home = place.service[0] if place is not None and place.service[0] else NAMESPACE
-    gateway = cluster.one(DEPLOYMENTS, home, BUFFER)
+    gateway, scaler = (cluster.one(DEPLOYMENTS, NAMESPACE, name) for name in (BUFFER, SCALER))
     if gateway is None:
         return Level.OK, "There is no gateway that anybody could be kept from.", ""
-    here, rules = _labels(cluster, NAMESPACE), ways_in(cluster.items(NETWORK_POLICIES.path(home)), pod_labels(gateway))
-    ports = (
-        (proxy, PROXY, option(gateway, "--port") or PORT),
-        (scaler, SCALER, option(gateway, "--page-port") or ACTIVATOR_METRICS_PORT),
-    )
-    shut = [
-        f"{name} to port {port} of {BUFFER}"
-        for workload, name, port in ports
-        if workload is not None
-        and shut_out(rules, Door(int(port), named_ports(gateway)), Comer(here, pod_labels(workload), beside=home == NAMESPACE))
-    ]
+    rules = ways_in(cluster.items(NETWORK_POLICIES.path(NAMESPACE)), pod_labels(gateway))
+    # An ingress may be anywhere: one in a namespace without labels stands for all of them.
+    comers = [("ingresses", GATEWAY_PORT, Comer({NAMESPACE_LABEL: "ingress"}, {}, beside=False))]
+    if scaler is not None:
+        page = int(option(gateway, "--page-port") or ACTIVATOR_METRICS_PORT)
+        comers.append((SCALER, page, Comer(_labels(cluster, NAMESPACE), pod_labels(scaler), beside=True)))
+    doors = named_ports(gateway)
+    shut = [f"{name} to port {port} of {BUFFER}" for name, port, comer in comers if shut_out(rules, Door(port, doors), comer)]
     if shut:
-        return Level.WARN, f"NetworkPolicies in {home} do not let {' nor '.join(shut)}, {_ENFORCED}.", f"{INSTALL}/gateway"
-    closed = _closed(cluster, home, gateway)
+        return Level.WARN, f"NetworkPolicies in {NAMESPACE} do not let {' nor '.join(shut)}, {_ENFORCED}.", f"{INSTALL}/gateway"
+    closed = _closed(cluster, NAMESPACE, gateway)
     if closed:
         namespace, name = min(closed)
         more = f" nor to {len(closed) - 1} more" if len(closed) > 1 else ""
         said = f"NetworkPolicies in {namespace} do not let {BUFFER} to port {QUEUE_PORT} of {name}{more}, {_ENFORCED}."
         allowed = ", ".join(f"{label}: {value}" for label, value in sorted(pod_labels(gateway).items()))
-        return Level.WARN, said, f"Let in pods with {allowed} from namespaces with {NAMESPACE_LABEL}: {home}."
+        return Level.WARN, said, f"Let in pods with {allowed} from namespaces with {NAMESPACE_LABEL}: {NAMESPACE}."
     return Level.OK, "No NetworkPolicy is in the way of batches.", ""
 
 
-def _place(proxy: Document) -> GatewayPlace | None:
-    """Where the ingress leads Revisions that batch; None where it was told nothing."""
-    told = option(proxy, "--gateway")
-    return gateway_place(told, NAMESPACE) if told else None
-
-
-def _service(cluster: Cluster, place: GatewayPlace) -> tuple[Level, str, str]:
-    """Whether there are gateways behind the Service of the ingress's `--gateway`, by the ingress's own judgement."""
-    namespace, name = place.service
-    service = cluster.one(SERVICES, namespace, name)
-    leads = f"{PROXY} leads to port {place.port} of Service {name} in {namespace}"
-    if service is None:
-        hint = f"{INSTALL}/gateway, or let --gateway of Deployment {PROXY} in {NAMESPACE} name the Service that there is."
-        return Level.WARN, f"{leads}, which is not there: each request goes to its Revision by itself.", hint
-    facts = service_facts(service)
-    slices = cluster.items(ENDPOINT_SLICES.path(namespace), {"labelSelector": f"{SERVICE_LABEL}={name}"})
-    ready = gateway_of(place, StillView({facts.key: facts}, tuple(slice_facts(one) for one in slices))).endpoints
-    if place.port not in {one.port for one in facts.ports}:
-        ports = ", ".join(str(one.port) for one in facts.ports)
-        hint = f"Let --gateway of Deployment {PROXY} in {NAMESPACE} name one that it has: {ports}."
-        return Level.WARN, f"{leads}, which has no such port: each request goes to its Revision by itself.", hint
-    if not ready:
-        hint = f"kubectl -n {namespace} get service,endpointslices,pods --show-labels"
-        return Level.WARN, f"{leads}, behind which nobody is ready: each request goes to its Revision by itself.", hint
-    pods = cluster.items(PODS.path(NAMESPACE), {"labelSelector": GATEWAY_LABELS})
-    unheard = {one.ip for one in ready} - {one["ip"] for pod in pods for one in (pod.get("status") or {}).get("podIPs") or ()}
-    if unheard:
-        addresses = ", ".join(sorted(unheard))
-        said = f"{leads}, where the autoscaler class does not ask what waits ({addresses}): it wakes nobody for that."
-        return Level.WARN, said, f"It asks pods with {GATEWAY_LABELS} in {NAMESPACE}: run the gateway there. {INSTALL}/gateway"
-    return Level.OK, f"{leads}, and the class asks what waits at the {len(ready)} behind it.", ""
+def _led_to(cluster: Cluster, namespace: str, revision: str) -> set[str]:
+    """The addresses to which the Service of a Revision leads by slices of the autoscaler class."""
+    labels = f"{SERVICE_NAME_LABEL}={revision},{MANAGED_BY_LABEL}={MANAGER}"
+    slices = cluster.items(ENDPOINT_SLICES.path(namespace), {"labelSelector": labels})
+    return {ip for document in slices for ip in own_slice(document).addresses.ips}
 
 
 def _closed(cluster: Cluster, home: str, gateway: Document) -> list[tuple[str, str]]:

@@ -97,13 +97,14 @@ def rights(cluster: Cluster, asker: Asker) -> tuple[Level, str, str]:
     scaler = (*AUTOSCALER, *(POOLS if wishes else ()))
     tables: dict[str, tuple[Permission, ...]] = {SCALER: scaler, PROXY: INGRESS, BUFFER: GATEWAY}
     name = asker.account[1] if asker.account else ""
-    wanted = tables.get(name, scaler + INGRESS + GATEWAY)
+    proxy = () if cluster.one(DEPLOYMENTS, NAMESPACE, PROXY) is None else INGRESS
+    wanted = tables.get(name, scaler + proxy + GATEWAY)
     scopes = {Scope.CLUSTER: None, Scope.SYSTEM: NAMESPACE, Scope.NODES: NODES_NAMESPACE}
     return permissions(cluster, wanted, scopes, asker, ON_KNATIVE.install if wishes else INSTALL)
 
 
 def ingress(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether our proxies are ready. Without them routes are served by another class, and not batched.
+    """Whether our proxies are ready, where there are any. Any other ingress class serves routes as well, and they batch.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
@@ -113,12 +114,12 @@ def ingress(cluster: Cluster) -> tuple[Level, str, str]:
     if cluster.one(DEPLOYMENTS, NAMESPACE, PROXY) is None:
         if settings(cluster, "config-network").get("ingress-class") == "gnomon":
             return Level.FAIL, f"ingress-class is gnomon, and there is no Deployment {PROXY}: nothing is routed.", install
-        return Level.WARN, f"There is no Deployment {PROXY}: routes are another class's, and do not batch.", install
+        return Level.OK, "Routes are of another ingress class, behind which Revisions batch as well.", ""
     return ready(cluster, NAMESPACE, PROXY, install)
 
 
 def gateway(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether the gateway is ready to which the ingress leads Revisions that batch. Without it each request goes by itself.
+    """Whether the gateway is ready to which Services of Revisions that batch lead. Without it each request goes by itself.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
@@ -127,12 +128,9 @@ def gateway(cluster: Cluster) -> tuple[Level, str, str]:
     install = f"{INSTALL}/gateway"
     if cluster.one(DEPLOYMENTS, NAMESPACE, BUFFER) is None:
         return Level.WARN, f"There is no Deployment {BUFFER}: nothing batches.", install
-    if cluster.one(DEPLOYMENTS, NAMESPACE, PROXY) is None:
-        return (
-            Level.WARN,
-            f"There is no Deployment {PROXY}, and nobody else leads to the gateway: nothing batches.",
-            f"{INSTALL}/ingress",
-        )
+    if cluster.one(DEPLOYMENTS, NAMESPACE, SCALER) is None:
+        said = f"There is no Deployment {SCALER}, and nobody else leads to the gateway: nothing batches."
+        return Level.WARN, said, f"{INSTALL}/autoscaler"
     return ready(cluster, NAMESPACE, BUFFER, install)
 
 

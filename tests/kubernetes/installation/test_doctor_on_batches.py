@@ -1,4 +1,4 @@
-"""`gnomon doctor` of batches on Knative, on a real API server: what is missing from the ingress to Bodies, and what to do."""
+"""`gnomon doctor` of batches on Knative, on a real API server: what is missing from Services to Bodies, and what to do."""
 
 from __future__ import annotations
 
@@ -58,48 +58,51 @@ def pod(cluster: Cluster, namespace: str, name: str, labels: dict[str, str], **s
     cluster.core.patch_namespaced_pod_status(name, namespace, {"status": status})
 
 
-def leads_to(kubectl: Kubectl, place: str) -> None:
-    """Tell the ingress where the gateway is; nothing for an empty place."""
-    deployment = json.loads(kubectl("get", "deployment", "gnomon-ingress", "-n", SERVING, "-o", "json"))
-    container = deployment["spec"]["template"]["spec"]["containers"][0]
-    told = [one for one in container["args"] if not one.startswith("--gateway")] + ([f"--gateway={place}"] if place else [])
-    patch = [{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": told}]
-    kubectl("patch", "deployment", "gnomon-ingress", "-n", SERVING, "--type=json", f"--patch={json.dumps(patch)}")
-
-
-def test_the_ingress_must_lead_to_gateways_that_the_class_asks(own_plane: Cluster, kubectl: Kubectl, says: Says) -> None:
+def test_services_must_lead_to_gateways_that_are_ready(own_plane: Cluster, kubectl: Kubectl, says: Says) -> None:
     def way() -> tuple[str, str, str]:
         found = says("batches' way")
         return found["level"], found["message"], found["hint"]
 
     level, message, hint = way()
-    assert (level, "behind which nobody is ready" in message, "endpointslices" in hint) == ("warn", True, True)
-    metadata = {"name": "gnomon-gateway-1", "labels": {"kubernetes.io/service-name": "gnomon-gateway"}}
-    endpoints = [{"addresses": ["10.1.0.1"], "conditions": {"ready": True}}]
-    ready = {"metadata": metadata, "addressType": "IPv4", "ports": [{"name": "http", "port": 8080}], "endpoints": endpoints}
-    client.DiscoveryV1Api(own_plane.api).create_namespaced_endpoint_slice(SERVING, ready)
+    assert (level, "No pod of gnomon-gateway is ready" in message, "get pods" in hint) == ("warn", True, True)
+    condition = [{"type": "Ready", "status": "True"}]
+    pod(
+        own_plane,
+        SERVING,
+        "gateway",
+        GATEWAY,
+        phase="Running",
+        podIP="10.1.0.1",
+        podIPs=[{"ip": "10.1.0.1"}],
+        conditions=condition,
+    )
+    assert way()[0] == "ok", "no Revision batches"
 
-    # One that is no gateway by its labels would be led to, and nobody would hear what waits in it.
-    pod(own_plane, SERVING, "another", {"app": "another"}, podIP="10.1.0.1", podIPs=[{"ip": "10.1.0.1"}])
+    # One that batches, and whose Service the class does not lead anywhere.
+    revision(own_plane)
+    route(own_plane)
     level, message, hint = way()
-    assert (level, "does not ask what waits (10.1.0.1)" in message) == ("warn", True)
-    assert "component=knative-gateway in knative-serving" in hint
-    pod(own_plane, SERVING, "gateway", GATEWAY, podIP="10.1.0.1", podIPs=[{"ip": "10.1.0.1"}])
+    assert (level, f"Service {NAME} in {USERS} does not lead to a ready gateway" in message) == ("warn", True)
+    assert "gnomon-autoscaler" in hint
+    labels = {"kubernetes.io/service-name": NAME, "endpointslice.kubernetes.io/managed-by": "gnomon"}
+    endpoints = [{"addresses": ["10.1.0.1"], "conditions": {"ready": True}}]
+    led = {
+        "metadata": {"name": "led", "labels": labels},
+        "addressType": "IPv4",
+        "ports": [{"port": 8012}],
+        "endpoints": endpoints,
+    }
+    client.DiscoveryV1Api(own_plane.api).create_namespaced_endpoint_slice(USERS, led)
     assert way()[0] == "ok"
 
-    for place, said, do in (
-        ("gnomon-gateway.elsewhere:80", "Service gnomon-gateway in elsewhere, which is not there", "deploy/knative/gateway"),
-        ("gnomon-gateway:81", "which has no such port", "name one that it has: 80"),
-        ("", "has no --gateway", "deploy/knative/ingress"),
-    ):
-        leads_to(kubectl, place)
-        level, message, hint = way()
-        assert (level, said in message, do in hint) == ("warn", True, True), message
-    leads_to(kubectl, "10.9.0.1:80")
-    assert way()[0] == "ok"
-    leads_to(kubectl, "gnomon-gateway")
+    # A gateway of before it was among the endpoints of Services.
+    deployment = json.loads(kubectl("get", "deployment", "gnomon-gateway", "-n", SERVING, "-o", "json"))
+    told = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    told = ["--port=8080" if one.startswith("--port") else one for one in told]
+    patch = [{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": told}]
+    kubectl("patch", "deployment", "gnomon-gateway", "-n", SERVING, "--type=json", f"--patch={json.dumps(patch)}")
     level, message, _ = way()
-    assert (level, "has no port" in message) == ("fail", True), "it cannot begin with that"
+    assert (level, "listens on 8080" in message) == ("warn", True)
 
 
 def test_network_policies_must_let_batches_through_to_the_pods(own_plane: Cluster, kubectl: Kubectl, says: Says) -> None:
@@ -113,7 +116,7 @@ def test_network_policies_must_let_batches_through_to_the_pods(own_plane: Cluste
     networking.create_namespaced_network_policy(SERVING, SHUT)
     found = network()
     assert found["level"] == "warn"
-    assert "gnomon-ingress to port 8080 of gnomon-gateway nor gnomon-autoscaler to port 9090" in found["message"]
+    assert "ingresses to port 8012 of gnomon-gateway nor gnomon-autoscaler to port 9090" in found["message"]
     kubectl(*found["hint"].replace(" deploy/", f" {DEPLOY}/").split()[1:])
     assert network()["level"] == "ok"
 
@@ -193,11 +196,6 @@ def test_revisions_that_get_no_batches_are_named_with_what_they_lack(
     change({"autoscaling.knative.dev/class": "gnomon"}, ports=[{"name": "h2c", "containerPort": 8080}])
     assert "h2c" in lack()[1]
     change({}, ports=[{"name": "http1", "containerPort": 8080}])
-    level, message, hint = lack()
-    assert "the ingress class istio.ingress.networking.knative.dev, not gnomon" in message
-    assert "networking.knative.dev/ingress-class: gnomon" in hint
-    custom.delete_namespaced_custom_object(*INGRESSES, USERS, "ingresses", "f")
-    route(own_plane)
     assert f"was not given the Secret {TOKEN}" in lack()[1]
     change({"gnomon/max-batch": "1"})
     assert lack()[0] == "ok", "of one request each, as it came, nothing is to be given"

@@ -1,6 +1,6 @@
-"""A batched Revision on a cluster with Knative is called through its own Service, and its requests come to the gateway.
+"""A batched Revision on a cluster with Knative is called as any other, and its requests come to the gateway.
 
-    caller ▶ Service REVISION ▶ EndpointSlice of ours ▶ gateway ▶ queue-proxy ▶ pod
+    caller ▶ Envoy, or kube-proxy ▶ Service REVISION ▶ EndpointSlice of ours ▶ gateway ▶ queue-proxy ▶ pod
 
 The class runs in this process. Gateways are processes of the machine, at addresses of their own on the cluster's interface; a pod
 object that no kubelet looks after stands for each, as the class sees it.
@@ -26,12 +26,14 @@ import pytest
 from kubernetes import client
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.test_cluster import settings
+from deploy.test_cluster import envoy, settings
 from deploy.test_cluster.clusters import Cluster
-from gnomon_cli.knative import KnativeOptions, KnativeService
+from deploy.test_cluster.phases import CannotBeHad
+from deploy.test_cluster.routes import condition
 from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT, GATEWAY_LABELS, GATEWAY_PORT
-from tests.kubernetes.knative_autoscaler.test_on_knative import ANNOTATION, Ksvc, knative
+from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
+from tests.kubernetes.knative_autoscaler.test_on_knative import ANNOTATION, SERVING, Ksvc, Load, knative
 
 __all__ = ["knative"]
 
@@ -40,7 +42,7 @@ SYSTEM = "knative-serving"
 RULES_S = 1.0
 """How long a node's rules may take to follow an EndpointSlice: until then it leads where it led before."""
 ADDRESSES = ("10.243.0.11", "10.243.0.12")
-KNATIVE_SERVING = ("serving.knative.dev", "v1")
+INGRESS_ADDRESS = "10.243.0.13"
 BATCHES = {"gnomon/max-batch": "8", "gnomon/scheduler": "fixed", "gnomon/max-wait-ms": "20"}
 
 
@@ -115,12 +117,12 @@ def gateways(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Gatew
     """None yet; all of them are gone afterwards, with their addresses."""
     if not Path("/sys/class/net", settings.INTERFACE).exists() or os.geteuid():
         pytest.skip("addresses for gateways are added to the interface of the cluster that make cluster boots, as root")
-    for address in ADDRESSES:
+    for address in (*ADDRESSES, INGRESS_ADDRESS):
         subprocess.run(["ip", "address", "replace", f"{address}/32", "dev", settings.INTERFACE], check=True)
     made = Gateways(cluster, namespace, tmp_path)
     yield made
     made.end()
-    for address in ADDRESSES:
+    for address in (*ADDRESSES, INGRESS_ADDRESS):
         subprocess.run(["ip", "address", "delete", f"{address}/32", "dev", settings.INTERFACE], check=False)
 
 
@@ -231,7 +233,7 @@ async def test_a_revision_may_ask_for_batches_while_it_serves_and_for_none_again
 
     def annotate(annotations: dict[str, Any]) -> None:
         patch = {"metadata": {"annotations": annotations}}
-        cluster.custom.patch_namespaced_custom_object(*KNATIVE_SERVING, namespace, "revisions", ours.revision, patch)
+        cluster.custom.patch_namespaced_custom_object(*SERVING, namespace, "revisions", ours.revision, patch)
 
     load = ours.load()
     calling = asyncio.create_task(load.run(20.0, 15.0))
@@ -247,3 +249,69 @@ async def test_a_revision_may_ask_for_batches_while_it_serves_and_for_none_again
     await calling
     assert load.lost == []
     assert await asyncio.to_thread(gateways.answered) > 0
+
+
+class Routed(Ksvc):
+    """A ksvc of the ingress class of `deploy.test_cluster.envoy`, which is called by its host."""
+
+    async def ready(self) -> float:
+        """Create it; how long it took until it was ready, which the ingress says."""
+        self.body["metadata"]["annotations"] = {"networking.knative.dev/ingress-class": envoy.CLASS}
+        custom = self.cluster.custom
+        await asyncio.to_thread(custom.create_namespaced_custom_object, *SERVING, self.namespace, "services", self.body)
+
+        def is_ready() -> bool:
+            found: dict[str, Any] = custom.get_namespaced_custom_object(*SERVING, self.namespace, "services", "ours")
+            self.revision = found.get("status", {}).get("latestReadyRevisionName", "")
+            return condition(found) == "True"
+
+        return await self.until(is_ready, "the ksvc to be Ready")
+
+    def load(self) -> Load:
+        return Load(f"http://{INGRESS_ADDRESS}/", {"Host": f"ours.{self.namespace}.svc.cluster.local"})
+
+
+@pytest.mark.usefixtures("service")
+async def test_a_revision_batches_behind_an_ingress_that_knows_nothing_of_us(
+    cluster: Cluster, namespace: str, answer_image: str, gateways: Gateways, tmp_path: Path
+) -> None:
+    """Envoy, by routes and endpoints as Knative's ingress controllers write them; nothing but annotations of the ksvc is ours."""
+    try:
+        envoy.program()
+    except CannotBeHad as reason:
+        pytest.skip(str(reason))
+    first, second = ADDRESSES
+    ours = Routed(cluster, namespace, answer_image, {ANNOTATION + "window": "6s", ANNOTATION + "max-scale": "2", **BATCHES})
+    await begun(gateways, ours, first, second)
+    (tmp_path / "envoy").mkdir()
+    with envoy.ingress(cluster, tmp_path / "envoy", INGRESS_ADDRESS):
+        # The gateway answers the ingress's probe, or it would not be Ready.
+        await ours.ready()
+        await ours.until(lambda: led_to(cluster, ours) == {first, second}, "its Service to lead to both gateways")
+        await asyncio.sleep(RULES_S)
+        load, before = ours.load(), await asyncio.to_thread(gateways.answered)
+        await load.run(40.0, 3.0)
+        assert load.lost == []
+        assert await asyncio.to_thread(gateways.answered) - before == load.sent
+
+        await ours.until(lambda: ours.replicas() == 0, "no pods")
+        await load.run(40.0, 0.5)
+        assert load.lost == []
+
+        # A gateway leaves as on an upgrade while requests come: it is not ready any more, and ends a while later.
+        calling = asyncio.create_task(load.run(40.0, 6.0))
+        await asyncio.to_thread(gateways.ready, first, ready=False)
+        await ours.until(lambda: led_to(cluster, ours) == {second}, "its Service to lead to the other gateway")
+        await asyncio.sleep(2 * RULES_S)
+        await asyncio.to_thread(gateways.kill, first)
+        await calling
+        assert load.lost == []
+
+        # Without any it is served as Knative serves it.
+        calling = asyncio.create_task(load.run(40.0, 6.0))
+        await asyncio.to_thread(gateways.ready, second, ready=False)
+        await ours.until(lambda: second not in led_to(cluster, ours), "its Service to lead past the gateways")
+        await asyncio.sleep(2 * RULES_S)
+        await asyncio.to_thread(gateways.kill, second)
+        await calling
+        assert load.lost == []
