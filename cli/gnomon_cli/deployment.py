@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_cli.errors import CommandFailed
-from gnomon_cli.go_json import go_json, sorted_map
-from gnomon_cli.stack import Resources, Stack, StackFunction
-from gnomon_cli.yaml_text import read_yaml
+from gnomon_cli.output import go_json, sorted_map
+from gnomon_cli.stack import Resources, Stack, StackFunction, read_yaml
 from gnomon_core.nearest_names import did_you_mean
 
 

@@ -1,17 +1,22 @@
-"""Options that many commands share, with faas-cli's names: which gateway, which stack file, which form of output."""
+"""Options that many commands share, with faas-cli's names: which gateway, which stack file, which form of output.
+
+Which gateway a command talks to, decided as faas-cli decides it.
+
+The `--gateway` flag, then the stack file's `provider.gateway` unless that is the usual address, then OPENFAAS_URL, then
+http://127.0.0.1:8080. The address is lower-cased, loses a slash at its end and gains http:// where it names no scheme.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
 
-from gnomon_cli.address import gateway_url
 from gnomon_cli.client import Gateway
 from gnomon_cli.command import option_group
 from gnomon_cli.credentials import find
@@ -176,3 +181,14 @@ def namespace_option(function: F) -> F:
 def json_option(function: F) -> F:
     """-j, given to the command as `as_json`."""
     return click.option("-j", "--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+DEFAULT_GATEWAY = "http://127.0.0.1:8080"
+URL_VARIABLE = "OPENFAAS_URL"
+
+
+def gateway_url(flag: str, stack: str, environment: Mapping[str, str]) -> str:
+    """The gateway's address. A flag always wins, also one that names the usual address."""
+    named = stack if stack != DEFAULT_GATEWAY else ""
+    url = (flag or named or environment.get(URL_VARIABLE, "") or DEFAULT_GATEWAY).rstrip("/").lower()
+    return url if "://" in url else f"http://{url}"

@@ -1,4 +1,4 @@
-"""stack.yml, OpenFaaS's file of functions, read whole.
+"""stack.yml, OpenFaaS's file of functions: variables are substituted, the YAML is read, and its entries become values.
 
     version: 1.0                      # the only one
     provider:
@@ -13,21 +13,37 @@
         environment: {LOG: debug}
         environment_file: [env.yml]   # wins over `environment`
 
-Reading follows faas-cli: `${VAR:-x}` is substituted first, keys it does not know are left alone, texts stay as they are written.
-What is wrong in it is told with its line. A key that nothing reads is a warning with the nearest known one (`Stack.warnings`).
+An error names the line. Keys that faas-cli does not know are ignored, with a warning and the nearest known key
+(`Stack.warnings`).
+
+Substitution, as in faas-cli, goes through the whole text, comments and keys included. An unset variable is empty. `$$` is a
+dollar; a backslash before a backslash or a slash is dropped. The forms are bash's, with two peculiarities of the library that
+faas-cli uses: `:-`, `:=`, `:?`, `:+` and `=` all mean "or else this", and a form without its closing brace is an error.
+
+    ${V}  ${V:-x}  ${V:=x}  ${V=x}      the value, or x when it is empty; x may hold further ${...}
+    ${#V}                               its length in bytes
+    ${V,} ${V,,} ${V^} ${V^^}           the first letter or all of it in lower or upper case
+    ${V:2} ${V:2:3}                     its bytes from the third, at most three of them
+    ${V/a/b} ${V//a/b} ${V/#a/b} ${V/%a/b}   replace the first, all, the beginning, the end
+    ${V#p} ${V##p} ${V%p} ${V%%p}       without the shortest or longest beginning or end that matches the shell pattern p
+
+Scalars stay as they are written: `1.0` stays "1.0", `yes` stays "yes" and `0644` stays "0644", because Go decodes them into
+maps of strings. Python's YAML loaders would make 1.0, True and 420 of them, so the node graph is read. Nulls are empty texts in
+a map and absent elsewhere; merge keys (`<<`) and anchors work; a key that is written twice is an error with both lines.
 """
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
 from gnomon_cli.errors import CommandFailed
-from gnomon_cli.shell_pattern import filter_matches
-from gnomon_cli.substitution import substitute
-from gnomon_cli.yaml_text import Value, read_yaml
 from gnomon_core.nearest_names import did_you_mean
 
 SCHEMA_VERSION = "1.0"
@@ -227,3 +243,347 @@ def _image(value: Value) -> str:
 
 def _resources(value: Value) -> Resources:
     return Resources(value.get("memory").text(), value.get("cpu").text())
+
+
+_VARIABLE = re.compile(r"[^\W]+")
+_PLAIN = re.compile(r"(?:(?!\$\{|\$\$|\\[\\/]).)+", re.DOTALL)
+_ESCAPE = re.compile(r"\$(\$)|\\([\\/])")
+_DEFAULT = re.compile(r":[-=?+]|=")
+_REPLACE = re.compile(r"/[/#%]?")
+_SLASHES = re.compile(r"/+")
+_CASING = re.compile(r"[,^]{1,2}")
+_TRIM = re.compile(r"##?|%%?")
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+
+
+def substitute(text: str, environment: Mapping[str, str]) -> str:
+    """The text with every form replaced.
+
+    Raises:
+        CommandFailed: A form is not one of the above, with the line it is on.
+
+    """
+    return _Reader(text, environment).everything()
+
+
+@dataclass(slots=True)
+class _Reader:
+    """One pass over the text, from left to right."""
+
+    text: str
+    environment: Mapping[str, str]
+    at: int = 0
+
+    def everything(self) -> str:
+        parts: list[str] = []
+        while self.at < len(self.text):
+            if self.text.startswith("${", self.at):
+                parts.append(self._form())
+            else:
+                parts.append(self._escape() or self._take(_PLAIN) or self._any())
+        return "".join(parts)
+
+    def _form(self) -> str:
+        """`${…}`, beginning at the dollar."""
+        begin = self.at
+        self.at += 2
+        counted = self._accept("#")
+        named = self._value(begin)
+        value = str(len(named.encode())) if counted else self._apply(named, begin)
+        if not self._accept("}"):
+            raise self._error(begin)
+        return value
+
+    def _value(self, begin: int) -> str:
+        name = self._take(_VARIABLE)
+        if not name:
+            raise self._error(begin)
+        return self.environment.get(name, "")
+
+    def _apply(self, value: str, begin: int) -> str:
+        if self._take(_DEFAULT):
+            other = self._words(begin)
+            return value or other
+        if operator := self._take(_REPLACE):
+            return self._replaced(value, operator, begin)
+        if operator := self._take(_CASING):
+            return _CASES.get(operator, str)(value)
+        if operator := self._take(_TRIM):
+            trim = trim_prefix if operator[0] == "#" else trim_suffix
+            return trim(value, self._word("}", begin), longest=len(operator) > 1)
+        if self._accept(":"):
+            position = self._word(":}", begin)
+            length = self._word("}", begin) if self._accept(":") else None
+            return _substring(value, position, length)
+        return value
+
+    def _replaced(self, value: str, operator: str, begin: int) -> str:
+        old = self._word("/", begin, escapes=True)
+        if not self._take(_SLASHES):
+            raise self._error(begin)
+        absent = self.text.startswith("}", self.at)
+        new = "" if absent else self._word("}", begin, escapes=True)
+        if operator == "//":
+            return value.replace(old, new)
+        if operator == "/":
+            return value.replace(old, new, 1)
+        if absent:
+            return value
+        if operator == "/#":
+            return value.replace(old, new, 1) if value.startswith(old) else value
+        return value.removesuffix(old) + new if value.endswith(old) else value
+
+    def _words(self, begin: int) -> str:
+        """Texts and further forms up to the closing brace, which is left."""
+        parts: list[str] = []
+        while not self.text.startswith("}", self.at):
+            parts.append(self._word("}", begin))
+        return "".join(parts)
+
+    def _word(self, stop: str, begin: int, *, escapes: bool = False) -> str:
+        """One text up to a character of `stop`, or one form. It may not be empty."""
+        if self.text.startswith("${", self.at):
+            return self._form()
+        parts: list[str] = []
+        while self.at < len(self.text) and not self.text.startswith("${", self.at):
+            part = self._escape() if escapes else ""
+            if not part:
+                if self.text[self.at] in stop:
+                    break
+                part = self._any()
+            parts.append(part)
+        if not parts:
+            raise self._error(begin)
+        return "".join(parts)
+
+    def _escape(self) -> str:
+        found = _ESCAPE.match(self.text, self.at)
+        if not found:
+            return ""
+        self.at = found.end()
+        return found[1] or found[2]
+
+    def _any(self) -> str:
+        self.at += 1
+        return self.text[self.at - 1]
+
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self.text, self.at)
+        if not found:
+            return ""
+        self.at = found.end()
+        return found[0]
+
+    def _accept(self, character: str) -> bool:
+        if not self.text.startswith(character, self.at):
+            return False
+        self.at += 1
+        return True
+
+    def _error(self, begin: int) -> CommandFailed:
+        line = self.text.count("\n", 0, begin) + 1
+        shown = self.text[begin : begin + 40].split("\n", 1)[0]
+        return CommandFailed(
+            f"line {line}: {shown!r} is not a substitution.",
+            "Write ${NAME} or ${NAME:-default}; $$ for a dollar itself; or pass --no-envsubst.",
+        )
+
+
+def _substring(value: str, position: str, length: str | None) -> str:
+    """Bytes from a position; a position or length that is no number (` -2` is none) leaves the value as it is."""
+    if not _INTEGER.fullmatch(position) or (length is not None and not _INTEGER.fullmatch(length)):
+        return value
+    data = value.encode()
+    begin = int(position) if int(position) >= 0 else max(0, len(data) + int(position))
+    end = len(data) if length is None else begin + max(0, int(length))
+    return data[begin:end].decode(errors="replace")
+
+
+_CASES: Mapping[str, Callable[[str], str]] = {
+    ",": lambda text: text[:1].lower() + text[1:],
+    ",,": str.lower,
+    "^": lambda text: text[:1].upper() + text[1:],
+    "^^": str.upper,
+}
+
+
+def trim_prefix(value: str, pattern: str, *, longest: bool) -> str:
+    """The value without the prefix that matches a shell pattern: `*`, `?`, `[a-c]`, and a backslash before a literal character.
+
+    Nothing is removed if nothing matches or the pattern is not valid.
+    """
+    matches = _pattern(pattern)
+    if matches is None:
+        return value
+    lengths = range(len(value), 0, -1) if longest else range(1, len(value) + 1)
+    for length in lengths:
+        if matches.fullmatch(value, 0, length):
+            return value[length:]
+    return value
+
+
+def trim_suffix(value: str, pattern: str, *, longest: bool) -> str:
+    """The value without the suffix that matches. The pattern is reversed, so sets in brackets do not work, as in faas-cli."""
+    return trim_prefix(value[::-1], pattern[::-1], longest=longest)[::-1]
+
+
+def filter_matches(pattern: str, name: str) -> bool:
+    """Whether a function's name matches a `--filter`, in which `*` is the only wildcard."""
+    return re.fullmatch(".*".join(re.escape(part) for part in pattern.split("*")), name, re.DOTALL) is not None
+
+
+def _pattern(pattern: str) -> re.Pattern[str] | None:
+    parts: list[str] = []
+    at = 0
+    while at < len(pattern):
+        character = pattern[at]
+        at += 1
+        if character == "*":
+            parts.append(".*")
+        elif character == "?":
+            parts.append(".")
+        elif character == "[":
+            end = pattern.find("]", at)
+            if end <= at:
+                return None
+            parts.append(f"[{pattern[at:end]}]")
+            at = end + 1
+        elif character == "\\":
+            if at == len(pattern):
+                return None
+            parts.append(re.escape(pattern[at]))
+            at += 1
+        else:
+            parts.append(re.escape(character))
+    try:
+        return re.compile("".join(parts), re.DOTALL)
+    except re.error:
+        return None
+
+
+_TAG = "tag:yaml.org,2002:"
+_NULL, _MERGE, _BINARY = f"{_TAG}null", f"{_TAG}merge", f"{_TAG}binary"
+_TRUE = frozenset({"true", "True", "TRUE"})
+_FALSE = frozenset({"false", "False", "FALSE"})
+_OLD_TRUE = frozenset({"y", "Y", "yes", "Yes", "YES", "on", "On", "ON"})
+_OLD_FALSE = frozenset({"n", "N", "no", "No", "NO", "off", "Off", "OFF"})
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A node of a file, with the path of keys that leads to it."""
+
+    file: str
+    path: str
+    node: Node | None
+
+    @property
+    def line(self) -> int:
+        return self.node.start_mark.line + 1 if self.node is not None else 0
+
+    @property
+    def absent(self) -> bool:
+        return self.node is None or self.node.tag == _NULL
+
+    def error(self, problem: str, hint: str = "") -> CommandFailed:
+        """`stack.yml:12: functions.echo.labels must be …`."""
+        where = f"{self.file}:{self.line}" if self.node is not None else self.file
+        return CommandFailed(f"{where}: {self.path or 'the file'} {problem}", hint)
+
+    def fields(self) -> dict[str, Value]:
+        """The entries of a mapping, in the file's order; none where it is absent."""
+        if self.absent:
+            return {}
+        if not isinstance(self.node, MappingNode):
+            raise self.error("must be a mapping, `key: value`.")
+        return {key: Value(self.file, f"{self.path}.{key}".lstrip("."), node) for key, node in self._entries(self.node).items()}
+
+    def get(self, key: str) -> Value:
+        """One entry of a mapping, absent where it is not written."""
+        return self.fields().get(key, Value(self.file, f"{self.path}.{key}".lstrip("."), None))
+
+    def text(self) -> str:
+        """A scalar as the file has it; empty where it is absent."""
+        if self.absent:
+            return ""
+        if not isinstance(self.node, ScalarNode):
+            raise self.error("must be one value, not a list or a mapping.")
+        if self.node.tag == _BINARY:
+            return self._decoded(self.node.value)
+        return str(self.node.value)
+
+    def texts(self) -> dict[str, str] | None:
+        """A mapping of texts; None where it is absent."""
+        return None if self.absent else {key: value.text() for key, value in self.fields().items()}
+
+    def items(self) -> tuple[Value, ...]:
+        """The items of a list; none where it is absent."""
+        if self.absent:
+            return ()
+        if not isinstance(self.node, SequenceNode):
+            raise self.error("must be a list, one `- item` a line.")
+        return tuple(Value(self.file, f"{self.path}[{index}]", node) for index, node in enumerate(self.node.value))
+
+    def list(self) -> tuple[str, ...]:
+        """A list of texts."""
+        return tuple(item.text() for item in self.items())
+
+    def flag(self) -> bool:
+        """True or false, also as YAML 1.1 wrote it; false where it is absent. A quoted "true" is a text and no flag."""
+        text = self.text()
+        plain = isinstance(self.node, ScalarNode) and self.node.style is None
+        if text in _OLD_TRUE or (plain and text in _TRUE):
+            return True
+        if self.absent or text in _OLD_FALSE or (plain and text in _FALSE):
+            return False
+        raise self.error(f"is {text!r}.", "It must be true or false, without quotes.")
+
+    def _decoded(self, text: str) -> str:
+        """`!!binary aGk=` is hi."""
+        try:
+            return base64.b64decode(text, validate=True).decode()
+        except ValueError:
+            raise self.error("is !!binary, but not the base64 of a text.") from None
+
+    def _entries(self, mapping: MappingNode) -> dict[str, Node]:
+        """Keys and nodes; what is written here wins over what is merged in, an earlier merge over a later one."""
+        own: dict[str, Node] = {}
+        merged: dict[str, Node] = {}
+        lines: dict[str, int] = {}
+        for key, node in mapping.value:
+            if key.tag == _MERGE:
+                for part in node.value if isinstance(node, SequenceNode) else [node]:
+                    if not isinstance(part, MappingNode):
+                        raise self.error("merges (`<<`) something that is no mapping.")
+                    merged = self._entries(part) | merged
+                continue
+            if not isinstance(key, ScalarNode) or key.tag == _NULL:
+                raise self.error("has a key that is not a text.")
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines:
+                raise self.error(f"has {name!r} on line {lines[name]} and again on line {line}.")
+            own[name], lines[name] = node, line
+        return merged | own
+
+
+def read_yaml(text: str, file: str) -> Value:
+    """The first document of a text.
+
+    Raises:
+        CommandFailed: It is not YAML, with the line.
+
+    """
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_node() if loader.check_node() else None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{file}:{mark.line + 1}" if mark else file
+        raise CommandFailed(
+            f"{where}: {error.problem or error.context}.", "Check the indentation and the quotes there."
+        ) from None
+    except yaml.YAMLError as error:
+        raise CommandFailed(f"{file}: {str(error).splitlines()[0]}.", "The file must be UTF-8 text.") from None
+    finally:
+        loader.dispose()
+    return Value(file, "", node)

@@ -1,8 +1,11 @@
-"""`gnomon list`, `describe`, `scale` and `remove`: what is deployed."""
+"""`gnomon list`, `describe`, `scale`, `remove`, `policies` and `decisions`: deployed functions and their scaling.
+
+`describe` shows a function's scaling policy, Bodies and Shadows where the gateway is Gnomon's; other gateways know none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -11,11 +14,9 @@ import click
 from gnomon_cli.client import Gateway
 from gnomon_cli.command import Command
 from gnomon_cli.commands.deploy import removal, required_stack
-from gnomon_cli.commands.instances import instances_of, print_instances
 from gnomon_cli.errors import CommandFailed
-from gnomon_cli.go_json import go_json
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
-from gnomon_cli.output import note, print_json, print_table
+from gnomon_cli.output import go_json, note, print_json, print_table
 
 _ORDERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "name": lambda function: function["name"],
@@ -206,3 +207,157 @@ def remove(*, target: Target, names: tuple[str, ...], namespace: str) -> None:
         note(f"Error: {failure}")
     if failures:
         raise CommandFailed(failures[-1])
+
+
+_NOT_FOUND = 404
+
+
+def instances_of(gateway: Gateway, address: str) -> Mapping[str, Any]:
+    """The function's instances; empty where the gateway is another one's, which knows no such thing.
+
+    Raises:
+        CommandFailed: The gateway answered something else.
+
+    """
+    path = f"/gnomon/functions/{quote(address)}"
+    answer = gateway.call("GET", path)
+    if answer.status == _NOT_FOUND:
+        return {}
+    gateway.check(answer)
+    try:
+        found = answer.json()
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def print_instances(found: Mapping[str, Any]) -> None:
+    """Two tables, and a line each on the scaling policy, what the function does without, and what pairs did."""
+    bodies, shadows, pairs = found.get("bodies") or [], found.get("shadows") or [], found.get("pairs") or {}
+    if found.get("problem"):
+        click.echo(f"Problem: {found['problem']['message']}")
+    if in_force := found.get("scaling_in_force"):
+        asked = found.get("scaling")
+        instead = f" (in place of {asked})" if in_force["policy"] != asked else ""
+        failed = f"; {in_force['error']}" if in_force["error"] and in_force["error"] not in in_force["reason"] else ""
+        click.echo(f"Scaling policy: {in_force['policy']}{instead}: {in_force['reason']}{failed}")
+    if found.get("notice"):
+        click.echo(f"Notice: {found['notice']}")
+    if bodies:
+        click.echo("Bodies:")
+        columns = ("  ID", "STATE", "CORES", "MEMORY", "LARGEST BATCH", "IN FLIGHT", "SHADOW")
+        print_table(columns, [_body_row(body) for body in bodies])
+    if shadows:
+        click.echo("Shadows:")
+        print_table(
+            ("  ID", "STATE", "CORES", "MEMORY", "BODY", "BLOCKS", "OF THE WEIGHTS", "SPLIT"),
+            [_shadow_row(shadow) for shadow in shadows],
+        )
+    batches = pairs.get("batches")
+    if batches:
+        click.echo(
+            f"Pairs: {batches} batches, {pairs['offloaded_samples']} samples computed by Shadows, {pairs['misses']} misses; "
+            f"{_ms(pairs['measured_s'], batches)} a batch, predicted {_ms(pairs['predicted_s'], batches)}"
+        )
+
+
+def _body_row(body: Mapping[str, Any]) -> tuple[object, ...]:
+    shadows = body.get("shadows") or [body.get("shadow") or "-"]
+    return (*_columns(body), body.get("max_batch") or "-", body["in_flight"], ", ".join(map(str, shadows)))
+
+
+def _shadow_row(shadow: Mapping[str, Any]) -> tuple[object, ...]:
+    share = shadow.get("parameter_share")
+    held = f"{100 * share:.0f} %" if share is not None else "?"
+    return (*_columns(shadow), shadow.get("body") or "-", _ranges(shadow["blocks"]), held, _texts(shadow["split"]))
+
+
+def _columns(instance: Mapping[str, Any]) -> tuple[object, ...]:
+    memory = f"{instance['memory_bytes'] / 2**20:.0f} MiB"
+    return f"  {instance['id']}", instance["state"], instance["cores"], memory
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """[0, 1, 2, 5] is 0-2,5."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs) or "-"
+
+
+def _texts(split: Sequence[int]) -> str:
+    return "/".join(map(str, split)) or "-"
+
+
+def _ms(seconds: float, batches: int) -> str:
+    return f"{1000 * seconds / batches:.1f} ms"
+
+
+_KINDS = (("scaling", "gnomon/autoscaler"), ("scheduling", "gnomon/scheduler"))
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    gnomon policies
+    gnomon deploy -f stack.yml --filter classify --annotation gnomon/autoscaler=k-lv
+    """,
+)
+@gateway_options()
+@json_option
+def policies(*, target: Target, as_json: bool) -> None:
+    """List the scaling and scheduling policies that a function's annotations may name."""
+    known = target.gateway().json("GET", "/gnomon/policies")
+    if as_json:
+        print_json(known)
+        return
+    width = max((len(policy["name"]) for kind, _ in _KINDS for policy in known[kind]), default=0)
+    for kind, annotation in _KINDS:
+        click.echo(f"{kind} policies, chosen by the annotation {annotation}:")
+        for policy in known[kind]:
+            click.echo(f"  {policy['name']:<{width}}  {policy['description']}")
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    gnomon decisions classify
+    gnomon decisions classify --limit 1 --json
+    """,
+)
+@click.argument("name")
+@gateway_options()
+@namespace_option
+@click.option("--limit", type=click.IntRange(min=1), default=10, help="How many, the newest first; default 10.")
+@json_option
+def decisions(*, target: Target, name: str, namespace: str, limit: int, as_json: bool) -> None:
+    """Show how a function was scaled, and why."""
+    address = f"{name}.{namespace}" if namespace else name
+    found = target.gateway().json("GET", f"/gnomon/functions/{quote(address)}/decisions", query={"limit": str(limit)})
+    if as_json:
+        print_json(found)
+        return
+    for record in found:
+        click.echo(_sentence(record))
+
+
+def _sentence(record: Mapping[str, Any]) -> str:
+    """`2026-01-01T00:00:00Z kpa CreateBody ×2: 3.2 in the system, target 1.`, and what became of it where that failed."""
+    names = [_action(action) for action in record["actions"]]
+    counted = [f"{name} ×{names.count(name)}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
+    said = f"{record['at']} {record['policy']} {', '.join(counted) or 'nothing'}: {record['reason']}"
+    if error := record.get("error"):
+        said += f"; failed: {error}"
+    return said + (f" ({repeats + 1} times)" if (repeats := record.get("repeats")) else "")
+
+
+def _action(action: Mapping[str, Any]) -> str:
+    """What was done; of a Shadow also for whom and with how many blocks."""
+    pair = action.get("pair")
+    if pair is None:
+        return str(action["action"])
+    whom = action.get("body") or action.get("id")
+    return f"{action['action']}({whom}: {len(pair['blocks'])} blocks, {pair['shadow_cores']} cores)"

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from gnomon_cli.command import Command
-from gnomon_cli.commands.profiles import Numbers
+from gnomon_cli.commands.models import Numbers
 from gnomon_cli.commands.serve_options import lambda_options, read_lambda_options
 from gnomon_cli.model_folder import folder_options, model_folder, model_repository
 from gnomon_cli.options import json_option

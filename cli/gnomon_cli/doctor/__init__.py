@@ -1,6 +1,5 @@
-"""What an installation needs, one thing after the other: each says in a line whether it is there, and if not, what to do.
+"""The checks of `gnomon doctor`: each reports in one line whether something that an installation needs is there, and what to do.
 
-`findings` is what a check says and how a row of them is carried out, `examination` which ones there are for what; `machine`,
-`cluster`, `permissions`, `rivals`, `openfaas`, `knative`, `batching`, `batched`, `shadows` and `wishes` are the checks; they read
-`workloads` and `policies`. Looking changes nothing.
+`findings` has the result of a check and runs checks in order; `examination` lists the checks of a platform. `machine`,
+`cluster`, `shadows`, `openfaas` and `knative` are the checks. No check changes anything.
 """

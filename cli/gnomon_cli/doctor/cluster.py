@@ -1,15 +1,124 @@
-"""A cluster: can it be reached, is it new enough, are there nodes that take pods?"""
+"""A Kubernetes cluster as checks read it, and the checks of any cluster: version, nodes, permissions, network policies.
+
+NetworkPolicies are evaluated as Kubernetes does: which peers they admit to a pod, and at which ports. Whether the cluster's
+network enforces them is visible nowhere, so the agents that are known to do it are looked for. A network without such an agent
+may enforce policies in its own way, as some clouds' do; only a trial tells, and a check changes nothing.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from gnomon_cli.doctor.findings import Level, Look
-from gnomon_cli.doctor.looking import Cluster
-from gnomon_platforms.kubernetes.resources import NODES
+from gnomon_platforms.kubernetes.client import Api, Document, Refused
+from gnomon_platforms.kubernetes.nodes import meets
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, Permission, Resource, Scope
+
+
+class Cluster:
+    """A cluster as checks see it."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> Document | None:
+        """What is at this path; None where nothing is.
+
+        Raises:
+            Refused: it may not be read.
+            Unreachable: the API server does not answer.
+
+        """
+        try:
+            return self._api.call("GET", path, query=query)
+        except Refused as refusal:
+            if refusal.missing:
+                return None
+            raise
+
+    def one(self, resource: Resource, namespace: str | None, name: str) -> Document | None:
+        """One object.
+
+        Raises:
+            Refused, Unreachable: as `get`.
+
+        """
+        return self.get(resource.path(namespace, name))
+
+    def items(self, path: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+        """A list's objects; none where the kind is not known.
+
+        Raises:
+            Refused, Unreachable: as `get`.
+
+        """
+        found = self.get(path, query) or {}
+        return list(found.get("items") or ())
+
+    def review(self, kind: str, spec: Document) -> bool:
+        """Whether the API server would allow it: `kind` is SelfSubjectAccessReview or SubjectAccessReview.
+
+        Raises:
+            Refused, Unreachable: as `get`.
+
+        """
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+        answer = self._api.call("POST", f"/apis/authorization.k8s.io/v1/{kind.lower()}s", body=body)
+        return bool((answer.get("status") or {}).get("allowed"))
+
+
+def ready(cluster: Cluster, namespace: str, name: str, install: str) -> tuple[Level, str, str]:
+    """Whether a Deployment's pods are. `install` is the command that makes it.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    found = cluster.one(DEPLOYMENTS, namespace, name)
+    if found is None:
+        return Level.FAIL, f"There is no Deployment {name} in {namespace}.", install
+    wanted, serving = int(found["spec"].get("replicas", 1)), int((found.get("status") or {}).get("readyReplicas", 0))
+    said = f"{serving} of {wanted} replicas are ready."
+    if serving >= wanted > 0:
+        return Level.OK, said, ""
+    component = (found["metadata"].get("labels") or {}).get("app.kubernetes.io/component", name)
+    hint = f"kubectl -n {namespace} describe pods -l app.kubernetes.io/component={component}"
+    return Level.WARN if serving else Level.FAIL, said, hint
+
+
+def arguments(deployment: Document | None) -> list[str]:
+    """What its first container is told."""
+    if deployment is None:
+        return []
+    containers = deployment["spec"]["template"]["spec"].get("containers") or [{}]
+    return list(containers[0].get("args") or ())
+
+
+def option(deployment: Document | None, name: str) -> str | None:
+    """What an option of it is given, in the same word or in the next one; None where it is not told this."""
+    given = arguments(deployment)
+    for word, following in zip(given, [*given[1:], ""], strict=True):
+        named, said, value = word.partition("=")
+        if named == name:
+            return value if said else following
+    return None
+
+
+def pod_labels(workload: Document | None) -> dict[str, str]:
+    """Those of the pods that a Deployment or DaemonSet makes."""
+    return {} if workload is None else dict(workload["spec"]["template"]["metadata"].get("labels") or {})
+
+
+def named_ports(workload: Document | None) -> dict[str, int]:
+    """Which ports of these pods the names stand for that their containers give them."""
+    containers = [] if workload is None else workload["spec"]["template"]["spec"].get("containers") or []
+    ports = [port for container in containers for port in container.get("ports") or ()]
+    return {port["name"]: int(port["containerPort"]) for port in ports if port.get("name")}
+
 
 API_SERVER = "API server"
 OLDEST = (1, 30)
@@ -113,3 +222,194 @@ def client_version() -> str:
         return version("kubernetes")
     except PackageNotFoundError:  # pragma: no cover - then nothing here runs
         return "not installed"
+
+
+SHOWN = 4
+"""How many that are missing are named; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who is asked for: a service account (`namespace`, `name`), or whoever the kubeconfig says, where `account` is None."""
+
+    account: tuple[str, str] | None = None
+
+    @property
+    def kind(self) -> str:
+        return "SelfSubjectAccessReview" if self.account is None else "SubjectAccessReview"
+
+    @property
+    def subject(self) -> Document:
+        """What the review says of whom it is for."""
+        if self.account is None:
+            return {}
+        namespace, name = self.account
+        groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+        return {"user": f"system:serviceaccount:{namespace}:{name}", "groups": groups}
+
+    def __str__(self) -> str:
+        return "you" if self.account is None else ":".join(self.account)
+
+
+def permissions(
+    cluster: Cluster, wanted: Iterable[Permission], namespaces: dict[Scope, str | None], asker: Asker, install: str
+) -> tuple[Level, str, str]:
+    """Ask for each verb of each rule in the namespace of its scope. `install` is the command that gives them.
+
+    Raises:
+        Refused: reviews may not be asked for; everybody may ask for their own.
+        Unreachable: the API server does not answer.
+
+    """
+    asked, missing = 0, []
+    for permission in wanted:
+        resource, _, subresource = permission.resource.partition("/")
+        for verb in permission.verbs:
+            attributes = {"group": permission.group, "resource": resource, "subresource": subresource, "verb": verb}
+            attributes |= {"name": permission.only} if permission.only else {}
+            namespace = namespaces[permission.scope]
+            spec = {**asker.subject, "resourceAttributes": {**attributes, **({"namespace": namespace} if namespace else {})}}
+            asked += 1
+            if not cluster.review(asker.kind, spec):
+                where = f" in {namespace}" if namespace else ""
+                missing.append(f"{verb} {permission.name}{where} (to {permission.why})")
+    if not missing:
+        return Level.OK, f"All {asked} that are needed are given to {asker}.", ""
+    more = f", and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+    return (
+        Level.FAIL,
+        f"{len(missing)} of {asked} are not given to {asker}: {', '.join(missing[:SHOWN])}{more}.",
+        install,
+    )
+
+
+NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+"""Each namespace has it, with its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comer:
+    """A pod that wants to come in: its namespace's labels and its own. `beside` is whether that is the policies' namespace."""
+
+    namespace: Mapping[str, str]
+    pod: Mapping[str, str]
+    beside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where it wants to come in: a port, and which ports the pod's own names stand for."""
+
+    port: int
+    named: Mapping[str, int] = field(default_factory=dict)
+
+
+def ways_in(policies: Iterable[Mapping[str, Any]], pod: Mapping[str, str]) -> list[Mapping[str, Any]] | None:
+    """The rules by which a namespace's policies let anybody in to pods with these labels; None where they shut nobody out."""
+    specs = [one.get("spec") or {} for one in policies]
+    theirs = [
+        spec
+        for spec in specs
+        if "Ingress" in (spec.get("policyTypes") or ("Ingress",)) and chooses(spec.get("podSelector") or {}, pod)
+    ]
+    return [rule for spec in theirs for rule in spec.get("ingress") or ()] if theirs else None
+
+
+def shut_out(rules: Iterable[Mapping[str, Any]] | None, door: Door, comer: Comer) -> bool:
+    """Whether `ways_in` leave this one outside."""
+    return rules is not None and not any(lets_in(rule, door, comer) for rule in rules)
+
+
+def lets_in(rule: Mapping[str, Any], door: Door, comer: Comer) -> bool:
+    """Whether a rule of a NetworkPolicy lets this one in there.
+
+    An operator's own addresses are taken to be those that they should be.
+    """
+    ports, peers = rule.get("ports"), rule.get("from")
+    if ports and not any(_opens(one, door) for one in ports):
+        return False
+    return not peers or any("ipBlock" in one or selects(one, comer) for one in peers)
+
+
+def selects(peer: Mapping[str, Any], comer: Comer) -> bool:
+    """Whether a rule's peer is this one. A peer without a selector of namespaces is of the policy's own."""
+    within = chooses(peer["namespaceSelector"], comer.namespace) if "namespaceSelector" in peer else comer.beside
+    return within and chooses(peer.get("podSelector") or {}, comer.pod)
+
+
+def chooses(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether a selector of labels chooses what has these."""
+    named = (selector.get("matchLabels") or {}).items() <= labels.items()
+    return named and all(meets(labels, expression) for expression in selector.get("matchExpressions") or ())
+
+
+def _opens(one: Mapping[str, Any], door: Door) -> bool:
+    """Whether an entry of a rule's ports is this one, or a range with it. One that names no port is all of them."""
+    if (one.get("protocol") or "TCP") != "TCP":
+        return False
+    first: int | str | None = one.get("port")
+    if isinstance(first, str):
+        return door.named.get(first) == door.port
+    return first is None or first <= door.port <= int(one.get("endPort") or first)
+
+
+DAEMON_SETS = Resource("apps/v1", "daemonsets", "DaemonSet")
+AGENTS = frozenset(
+    {
+        "anetd",  # Google's, of dataplane V2
+        "antrea-agent",
+        "azure-npm",
+        "calico-node",
+        "canal",
+        "cilium",
+        "kube-network-policies",
+        "kube-ovn-cni",
+        "kube-router",
+        "ovnkube-node",
+    }
+)
+"""DaemonSets by which networks enforce policies, as their projects' own manifests name them."""
+K3S = "+k3s"
+"""In the version of its kubelets: it enforces policies itself, unless it was told not to."""
+K3S_ARGUMENTS, K3S_WITHOUT = "k3s.io/node-args", "--disable-network-policy"
+TRY = 'Try it: docs/howto/install-on-kubernetes.md, "Does the network enforce policies?"'
+
+
+def network_policies(cluster: Cluster) -> tuple[Level, str, str]:
+    """Whether anything is known to enforce them here.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    return enforced(cluster.items(DAEMON_SETS.path()), cluster.items(NODES.path()))
+
+
+def enforced(daemons: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> tuple[Level, str, str]:
+    """What the agents and nodes of a cluster say of it."""
+    agents = [one for one in daemons if one["metadata"]["name"] in AGENTS]
+    if agents:
+        [agent, *_] = sorted(agents, key=_lacking)
+        name = f"{agent['metadata']['name']} in {agent['metadata']['namespace']}"
+        if lacking := _lacking(agent):
+            look = f"kubectl -n {agent['metadata']['namespace']} get pods -o wide"
+            wanted = agent["status"]["desiredNumberScheduled"]
+            return Level.WARN, f"{name} enforces NetworkPolicies, and is not ready on {lacking} of {wanted} nodes.", look
+        return Level.OK, f"{name} enforces NetworkPolicies.", ""
+    there = list(nodes)
+    if there and all(_k3s_enforces(node) for node in there):
+        return Level.OK, "k3s enforces NetworkPolicies.", ""
+    said = "Nothing is here that is known to enforce NetworkPolicies: unless the network does, any pod may speak to functions."
+    return Level.WARN, said, TRY
+
+
+def _lacking(daemon: Mapping[str, Any]) -> int:
+    """On how many nodes it should be ready and is not."""
+    status = daemon.get("status") or {}
+    return max(int(status.get("desiredNumberScheduled", 0)) - int(status.get("numberReady", 0)), 0)
+
+
+def _k3s_enforces(node: Mapping[str, Any]) -> bool:
+    version = ((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion", "")
+    told = (node["metadata"].get("annotations") or {}).get(K3S_ARGUMENTS, "")
+    return K3S in version and K3S_WITHOUT not in told

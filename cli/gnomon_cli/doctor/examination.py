@@ -1,28 +1,23 @@
-"""Which checks an installation gets, and how the cluster is reached for them."""
+"""The checks of each kind of installation, and the connection to the cluster for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from gnomon_cli.doctor.batching import batch_checks
-from gnomon_cli.doctor.cluster import API_SERVER, cluster_checks
-from gnomon_cli.doctor.enforcement import network_policies
-from gnomon_cli.doctor.findings import Finding, Level, Look, carry_out
-from gnomon_cli.doctor.knative import ON_KNATIVE, knative_checks
-from gnomon_cli.doctor.looking import Cluster
+from gnomon_cli.doctor.cluster import API_SERVER, Asker, Cluster, cluster_checks, network_policies
+from gnomon_cli.doctor.findings import Finding, Level, Look, run_checks
+from gnomon_cli.doctor.knative import ON_KNATIVE, batch_checks, knative_checks
 from gnomon_cli.doctor.machine import machine_checks
 from gnomon_cli.doctor.openfaas import Installation, gateway_of, openfaas_checks
-from gnomon_cli.doctor.permissions import Asker
-from gnomon_cli.doctor.shadows import shadow_checks
-from gnomon_cli.doctor.wishes import wish_checks
+from gnomon_cli.doctor.shadows import shadow_checks, shadow_client_checks
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.client import connect
 
 
 def examine_machine(state: Path) -> list[Finding]:
     """One machine, on which `gnomon serve` keeps its state in this folder."""
-    return carry_out(machine_checks(state))
+    return run_checks(machine_checks(state))
 
 
 def examine_cluster(
@@ -35,7 +30,7 @@ def examine_cluster(
         return [Finding(API_SERVER, Level.FAIL, error.message, error.hint)]
     try:
         installation = Installation(*namespaces, Asker(account))
-        return carry_out(_checks(Cluster(api), installation, knative=knative), frozenset({API_SERVER}))
+        return run_checks(_checks(Cluster(api), installation, knative=knative), frozenset({API_SERVER}))
     finally:
         api.close()
 
@@ -48,8 +43,8 @@ def _checks(cluster: Cluster, installation: Installation, *, knative: bool) -> I
         yield from knative_checks(cluster, installation.asker)
         yield from batch_checks(cluster)
         yield from shadow_checks(cluster, ON_KNATIVE.install)
-        yield from wish_checks(cluster, ON_KNATIVE, gateway)
+        yield from shadow_client_checks(cluster, ON_KNATIVE, gateway)
     else:
         yield from openfaas_checks(cluster, installation)
         yield from shadow_checks(cluster)
-        yield from wish_checks(cluster, gateway, ON_KNATIVE)
+        yield from shadow_client_checks(cluster, gateway, ON_KNATIVE)

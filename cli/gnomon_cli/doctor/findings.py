@@ -1,4 +1,4 @@
-"""What a check has found, and how checks are carried out: one that cannot look is no reason not to try the next."""
+"""The result of a check, and how checks run: one that cannot read what it needs does not keep the next from running."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gnomon_platforms.kubernetes.client import Refused, Unreachable
 
 
 class Level(Enum):
-    """How it is: as it should be, less than it could be, or not to be worked with."""
+    """The result: in order, a restriction, or a fault that must be fixed."""
 
     OK = "ok"
     WARN = "warn"
@@ -20,7 +20,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check says. `hint` is what to do about it, empty where nothing is to be done."""
+    """The result of one check. `hint` is what to do, empty where nothing is to be done."""
 
     check: str
     level: Level
@@ -42,8 +42,8 @@ Look = Callable[[], tuple[Level, str, str]]
 """A check: the level, what is there, and what to do."""
 
 
-def carry_out(checks: Iterable[tuple[str, Look]], needed: frozenset[str] = frozenset()) -> list[Finding]:
-    """Every check in order, up to the first of the `needed` ones that fails: what follows could not look at anything."""
+def run_checks(checks: Iterable[tuple[str, Look]], needed: frozenset[str] = frozenset()) -> list[Finding]:
+    """Run every check in order, up to the first of the `needed` ones that fails: the following could read nothing."""
     found: list[Finding] = []
     for name, look in checks:
         found.append(_finding(name, look))
@@ -53,7 +53,7 @@ def carry_out(checks: Iterable[tuple[str, Look]], needed: frozenset[str] = froze
 
 
 def failed(findings: Iterable[Finding]) -> bool:
-    """Whether anything is not to be worked with."""
+    """Whether any check failed."""
     return any(finding.level is Level.FAIL for finding in findings)
 
 

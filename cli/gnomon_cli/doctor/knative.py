@@ -1,22 +1,71 @@
-"""Knative: is it there, do its config maps leave us what our classes need, and do they run?"""
+"""Knative: its configuration, our classes, and all that a batch passes from an ingress to a Body.
+
+    any ingress ─▶ Service of a Revision ─▶ gateway's pods, port 8012 ─▶ port 8012 of the Revision's pods
+                                                ▲ port 9090
+                                                └─ autoscaler class: the requests that wait
+
+While a part of this is missing nothing fails: requests go to Revisions one by one. A Revision with a route gets batches if
+
+    gnomon/max-batch ▶ our autoscaler class ▶ names the Secret with the token ▶ the Secret exists ▶ its pods began with it
+
+Pods wait for a Secret that is missing; everything else that is missing costs batches, not requests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from gnomon_cli.doctor.cluster import (
+    NAMESPACE_LABEL,
+    Asker,
+    Cluster,
+    Comer,
+    Door,
+    named_ports,
+    option,
+    permissions,
+    pod_labels,
+    ready,
+    shut_out,
+    ways_in,
+)
 from gnomon_cli.doctor.findings import Level, Look
-from gnomon_cli.doctor.looking import Cluster
-from gnomon_cli.doctor.permissions import Asker, permissions
-from gnomon_cli.doctor.shadows import daemons
-from gnomon_cli.doctor.wishes import Wisher, has_option
-from gnomon_cli.doctor.workloads import ready
+from gnomon_cli.doctor.shadows import ShadowClient, daemons, has_option
 from gnomon_core.coordination import NODES_NAMESPACE
+from gnomon_core.settings import PREFIX, Settings
 from gnomon_platforms.knative.autoscaler.configuration import CSI_FEATURE
-from gnomon_platforms.knative.autoscaler.objects import conditions
+from gnomon_platforms.knative.autoscaler.objects import BATCH_ANNOTATIONS, buffered, conditions, revision_pod
+from gnomon_platforms.knative.autoscaler.public_endpoints import MANAGED_BY_LABEL, MANAGER, SERVICE_NAME_LABEL, own_slice
 from gnomon_platforms.knative.autoscaler.status import NO_POOL, NO_VOLUME, NOT_CONFIGURED, VOLUMES_DISABLED
+from gnomon_platforms.knative.batching.revisions import BATCH_SECRET, RevisionReader, misread
 from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY, INGRESS
-from gnomon_platforms.knative.resources import POD_AUTOSCALERS, REVISION_LABEL, SYSTEM_NAMESPACE
-from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, DEPLOYMENTS, Permission, Scope
+from gnomon_platforms.knative.resources import (
+    ACTIVATOR_METRICS_PORT,
+    CLASS,
+    CLASS_ANNOTATION,
+    GATEWAY_LABELS,
+    GATEWAY_PORT,
+    INGRESSES,
+    POD_AUTOSCALERS,
+    QUEUE_CONTAINER,
+    QUEUE_PORT,
+    REVISION_LABEL,
+    REVISIONS,
+    SYSTEM_NAMESPACE,
+)
+from gnomon_platforms.kubernetes.client import Document
+from gnomon_platforms.kubernetes.resources import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    ENDPOINT_SLICES,
+    NAMESPACES,
+    NETWORK_POLICIES,
+    PODS,
+    SECRETS,
+    Permission,
+    Scope,
+)
 from gnomon_platforms.nodes.permissions import POOLS
 
 NAMESPACE = SYSTEM_NAMESPACE
@@ -25,8 +74,8 @@ SCALER, PROXY, BUFFER = "gnomon-autoscaler", "gnomon-ingress", "gnomon-gateway"
 INSTALL = "kubectl apply -k deploy/knative"
 INSIDE = "svc.cluster.local"
 """Knative's default domain, whose names are served inside the cluster only."""
-ON_KNATIVE = Wisher(NAMESPACE, SCALER, "kubectl apply -k deploy/knative-models", REVISION_LABEL)
-"""The autoscaler class, as it may wish for Shadows."""
+ON_KNATIVE = ShadowClient(NAMESPACE, SCALER, "kubectl apply -k deploy/knative-models", REVISION_LABEL)
+"""The autoscaler class, as it may ask for Shadows."""
 _ENABLED = '{"data":{"' + CSI_FEATURE + '":"enabled"}}'
 ALLOW_VOLUMES = f"kubectl -n {NAMESPACE} patch configmap config-features --type merge -p '{_ENABLED}'"
 MISSING = {
@@ -87,20 +136,20 @@ def metrics(cluster: Cluster) -> tuple[Level, str, str]:
 def rights(cluster: Cluster, asker: Asker) -> tuple[Level, str, str]:
     """Whether the account may do what its part asks for; what all three ask for, where it is none of theirs.
 
-    The autoscaler class asks for more where it wishes for Shadows: their pools' pods.
+    The autoscaler class needs more where it asks for Shadows: the pods of the nodes' pools.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
 
     """
-    wishes = has_option(cluster, ON_KNATIVE)
-    scaler = (*AUTOSCALER, *(POOLS if wishes else ()))
+    shadows = has_option(cluster, ON_KNATIVE)
+    scaler = (*AUTOSCALER, *(POOLS if shadows else ()))
     tables: dict[str, tuple[Permission, ...]] = {SCALER: scaler, PROXY: INGRESS, BUFFER: GATEWAY}
     name = asker.account[1] if asker.account else ""
     proxy = () if cluster.one(DEPLOYMENTS, NAMESPACE, PROXY) is None else INGRESS
     wanted = tables.get(name, scaler + proxy + GATEWAY)
     scopes = {Scope.CLUSTER: None, Scope.SYSTEM: NAMESPACE, Scope.NODES: NODES_NAMESPACE}
-    return permissions(cluster, wanted, scopes, asker, ON_KNATIVE.install if wishes else INSTALL)
+    return permissions(cluster, wanted, scopes, asker, ON_KNATIVE.install if shadows else INSTALL)
 
 
 def ingress(cluster: Cluster) -> tuple[Level, str, str]:
@@ -225,3 +274,231 @@ def settings(cluster: Cluster, name: str) -> dict[str, str]:
     """
     found = cluster.one(CONFIG_MAPS, NAMESPACE, name) or {}
     return dict(found.get("data") or {})
+
+
+DEFAULT_PORT = 8080
+"""Where `gnomon serve` listens unless it is told otherwise."""
+_ENFORCED = "where the cluster's network enforces them"
+
+
+def batch_checks(cluster: Cluster) -> Iterator[tuple[str, Look]]:
+    """The checks of what a batch passes, from a Revision's Service to a Body."""
+    yield "batches' way", lambda: batch_way(cluster)
+    yield "batches' network", lambda: batch_network(cluster)
+    yield "batches' Revisions", lambda: batch_revisions(cluster)
+
+
+def batch_way(cluster: Cluster) -> tuple[Level, str, str]:
+    """Whether the Services of Revisions that batch lead to gateways that are ready.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    gateway = cluster.one(DEPLOYMENTS, NAMESPACE, BUFFER)
+    if gateway is None:
+        return Level.OK, "There is no gateway that Services could lead to.", ""
+    port = int(option(gateway, "--port") or DEFAULT_PORT)
+    if port != GATEWAY_PORT:
+        said = f"{BUFFER} listens on {port}, and Services of Revisions lead to {GATEWAY_PORT}: requests are refused."
+        return Level.WARN, said, f"{INSTALL}/gateway"
+    pods = cluster.items(PODS.path(NAMESPACE), {"labelSelector": GATEWAY_LABELS})
+    ready = {pod.ip for pod in map(revision_pod, pods) if pod.ready and not pod.ending}
+    if not ready:
+        said = f"No pod of {BUFFER} is ready: each request goes to its Revision by itself."
+        return Level.WARN, said, f"kubectl -n {NAMESPACE} get pods -l {GATEWAY_LABELS}"
+    wanted = batched(cluster)
+    past = sorted(key for key in wanted if not ready & _led_to(cluster, *key))
+    if past:
+        (namespace, name), more = past[0], f" Nor do {len(past) - 1} more." if len(past) > 1 else ""
+        said = f"The Service {name} in {namespace} does not lead to a ready gateway: its requests go one by one.{more}"
+        return Level.WARN, said, f"kubectl -n {NAMESPACE} logs deployment/{SCALER}"
+    return Level.OK, f"{len(ready)} gateways are ready, and the Services of {len(wanted)} Revisions that batch lead to them.", ""
+
+
+def batch_network(cluster: Cluster) -> tuple[Level, str, str]:
+    """Whether network policies let ingresses and the class in to the gateway, and the gateway to pods of Revisions that batch.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    gateway, scaler = (cluster.one(DEPLOYMENTS, NAMESPACE, name) for name in (BUFFER, SCALER))
+    if gateway is None:
+        return Level.OK, "There is no gateway that anybody could be kept from.", ""
+    rules = ways_in(cluster.items(NETWORK_POLICIES.path(NAMESPACE)), pod_labels(gateway))
+    # An ingress may be anywhere: one in a namespace without labels stands for all of them.
+    comers = [("ingresses", GATEWAY_PORT, Comer({NAMESPACE_LABEL: "ingress"}, {}, beside=False))]
+    if scaler is not None:
+        page = int(option(gateway, "--page-port") or ACTIVATOR_METRICS_PORT)
+        comers.append((SCALER, page, Comer(_labels(cluster, NAMESPACE), pod_labels(scaler), beside=True)))
+    doors = named_ports(gateway)
+    shut = [f"{name} to port {port} of {BUFFER}" for name, port, comer in comers if shut_out(rules, Door(port, doors), comer)]
+    if shut:
+        return Level.WARN, f"NetworkPolicies in {NAMESPACE} do not let {' nor '.join(shut)}, {_ENFORCED}.", f"{INSTALL}/gateway"
+    closed = _closed(cluster, NAMESPACE, gateway)
+    if closed:
+        namespace, name = min(closed)
+        more = f" nor to {len(closed) - 1} more" if len(closed) > 1 else ""
+        said = f"NetworkPolicies in {namespace} do not let {BUFFER} to port {QUEUE_PORT} of {name}{more}, {_ENFORCED}."
+        allowed = ", ".join(f"{label}: {value}" for label, value in sorted(pod_labels(gateway).items()))
+        return Level.WARN, said, f"Let in pods with {allowed} from namespaces with {NAMESPACE_LABEL}: {NAMESPACE}."
+    return Level.OK, "No NetworkPolicy is in the way of batches.", ""
+
+
+def _led_to(cluster: Cluster, namespace: str, revision: str) -> set[str]:
+    """The addresses to which the Service of a Revision leads by slices of the autoscaler class."""
+    labels = f"{SERVICE_NAME_LABEL}={revision},{MANAGED_BY_LABEL}={MANAGER}"
+    slices = cluster.items(ENDPOINT_SLICES.path(namespace), {"labelSelector": labels})
+    return {ip for document in slices for ip in own_slice(document).addresses.ips}
+
+
+def _closed(cluster: Cluster, home: str, gateway: Document) -> list[tuple[str, str]]:
+    """Revisions that batch, and whose pods' ports are shut to the gateway."""
+    closed: list[tuple[str, str]] = []
+    there, labels = _labels(cluster, home), pod_labels(gateway)
+    wanted = batched(cluster)
+    for namespace in sorted({namespace for namespace, _ in wanted}):
+        policies = cluster.items(NETWORK_POLICIES.path(namespace))
+        comer = Comer(there, labels, beside=namespace == home)
+        for workload in cluster.items(DEPLOYMENTS.path(namespace), {"labelSelector": REVISION_LABEL}) if policies else ():
+            revision = namespace, workload["metadata"]["labels"][REVISION_LABEL]
+            rules = ways_in(policies, pod_labels(workload))
+            if revision in wanted and shut_out(rules, Door(QUEUE_PORT, named_ports(workload)), comer):
+                closed.append(revision)
+    return closed
+
+
+def _labels(cluster: Cluster, namespace: str) -> dict[str, str]:
+    """A namespace's."""
+    found = cluster.one(NAMESPACES, None, namespace) or {}
+    return {NAMESPACE_LABEL: namespace, **((found.get("metadata") or {}).get("labels") or {})}
+
+
+HOWTO = 'docs/howto/run-on-knative.md, "Batch requests".'
+
+Key = tuple[str, str]
+"""Namespace and name."""
+Lack = tuple[str, str]
+"""What is missing, and what to do."""
+
+
+def batch_revisions(cluster: Cluster) -> tuple[Level, str, str]:
+    """Which Revisions ask for batches and get none, and what the first of them lacks.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    routed, count = _routed(cluster), 0
+    found: dict[Key, Lack] = {}
+    secrets: dict[str, Document | None] = {}
+    for document in cluster.items(REVISIONS.path()):
+        key = _key(document)
+        if not _asks(document) or key not in routed:
+            continue
+        count += 1
+        if key[0] not in secrets:
+            secrets[key[0]] = cluster.one(SECRETS, key[0], BATCH_SECRET)
+        lack = _not_buffered(document) or _misread(document) or _without_token(cluster, document, secrets[key[0]])
+        if lack is not None:
+            found[key] = lack
+    if not found:
+        return Level.OK, f"None of {count} Revisions that ask for batches lacks anything.", ""
+    (namespace, name), (said, hint) = min(found.items())
+    more = f" Nor do {len(found) - 1} more." if len(found) > 1 else ""
+    return Level.WARN, f"{namespace}/{name} gets no batches: {said}.{more}", hint
+
+
+def batched(cluster: Cluster) -> set[Key]:
+    """The Revisions that have a route, and whose requests go through the gateway.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    routed = _routed(cluster)
+    return {key for one in cluster.items(REVISIONS.path()) if buffered(one) and (key := _key(one)) in routed}
+
+
+def _routed(cluster: Cluster) -> set[Key]:
+    """The Revisions that Ingresses of any class lead to."""
+    rules = [rule for document in cluster.items(INGRESSES.path()) for rule in (document.get("spec") or {}).get("rules") or ()]
+    paths = [path for rule in rules for path in (rule.get("http") or {}).get("paths") or ()]
+    splits = [split for path in paths for split in path.get("splits") or () if split.get("percent", 100)]
+    return {(str(split.get("serviceNamespace")), str(split.get("serviceName"))) for split in splits}
+
+
+def _not_buffered(document: Document) -> Lack | None:
+    """Why its requests do not come to the gateway."""
+    if not buffered(document):
+        named = _annotations(document).get(CLASS_ANNOTATION, "not said")
+        if named != CLASS:
+            return f"its {CLASS_ANNOTATION} is {named}, not {CLASS}", f"Give it to the template of its service. {HOWTO}"
+        return "its port is named h2c, and the gateway speaks HTTP/1.1", f"Name it http1 in the template of its service. {HOWTO}"
+    return None
+
+
+def _misread(document: Document) -> Lack | None:
+    """What of its settings cannot be read, so that none of them holds."""
+    (namespace, name), problem = _key(document), misread(document)
+    hint = f"kubectl -n {namespace} annotate revision {name} … --overwrite, and the same in the template of its service."
+    return (f"its settings are left out: {problem}", hint) if problem else None
+
+
+def _without_token(cluster: Cluster, document: Document, secret: Document | None) -> Lack | None:
+    """Why its pods cannot know the gateway by its token, or do not. One that wants no batches larger than one needs none."""
+    namespace, name = _key(document)
+    key = RevisionReader(_any)(document).token_key
+    if not key:
+        one_by_one = str(_annotations(document).get(f"{PREFIX}max-batch", "1")) == "1"
+        return None if one_by_one else (f"it was not given the Secret {BATCH_SECRET}, and gets its requests one by one", HOWTO)
+    make = f'kubectl -n {namespace} create secret generic {BATCH_SECRET} --from-literal={key}="$(openssl rand -hex 32)"'
+    if secret is None:
+        return f"there is no Secret {BATCH_SECRET} in {namespace}, and its pods wait for it", make
+    if not (secret.get("data") or {}).get(key):
+        # Other services have their keys there.
+        value = "'\"$(openssl rand -hex 32)\"'"
+        more = f'kubectl -n {namespace} patch secret {BATCH_SECRET} -p \'{{"stringData":{{"{key}":"{value}"}}}}\''
+        return f"the Secret {BATCH_SECRET} in {namespace} has no key {key}", more
+    pods = cluster.items(PODS.path(namespace), {"labelSelector": f"{REVISION_LABEL}={name}"})
+    changed, began = _changed(secret, key), [begun for pod in pods if (begun := _began(pod))]
+    if any(begun < changed for begun in began):
+        restart = f"kubectl -n {namespace} delete pods -l {REVISION_LABEL}={name}"
+        return f"pods of it began before the Secret {BATCH_SECRET} was changed, and may know another token", restart
+    return None
+
+
+def _any(_: Settings) -> None:
+    """Whether its settings can be served by is not asked here."""
+
+
+def _annotations(document: Document) -> dict[str, str]:
+    return document["metadata"].get("annotations") or {}
+
+
+def _changed(secret: Document, key: str) -> str:
+    """When this key of it was written last, as far as the API server has kept that: RFC 3339, in UTC, so that texts compare.
+
+    It keeps one time for all that a program has written, so a key may count as written when its neighbour was.
+    """
+    metadata = secret["metadata"]
+    fields = [
+        (one.get("time") or "", (one.get("fieldsV1") or {}).get("f:data") or {}) for one in metadata.get("managedFields") or ()
+    ]
+    return max([metadata.get("creationTimestamp") or "", *(at for at, data in fields if f"f:{key}" in data)])
+
+
+def _began(pod: Mapping[str, Any]) -> str:
+    """When the first of the user's containers that run began; empty where none does."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    running = [(one.get("state") or {}).get("running") or {} for one in statuses if one.get("name") != QUEUE_CONTAINER]
+    return min((one["startedAt"] for one in running if one.get("startedAt")), default="")
+
+
+def _key(document: Document) -> Key:
+    return document["metadata"]["namespace"], document["metadata"]["name"]
+
+
+def _asks(document: Document) -> bool:
+    return any(name in _annotations(document) for name in BATCH_ANNOTATIONS)

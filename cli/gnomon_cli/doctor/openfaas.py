@@ -1,22 +1,27 @@
-"""deploy/openfaas: are the namespaces, the rights, the login and the gateway there, and does nobody else scale functions?"""
+"""deploy/openfaas: namespaces, permissions, login, gateway, and conflicts with other autoscalers or providers of functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from gnomon_cli.doctor.cluster import Asker, Cluster, arguments, permissions, ready
 from gnomon_cli.doctor.findings import Level, Look
-from gnomon_cli.doctor.looking import Cluster
-from gnomon_cli.doctor.permissions import Asker, permissions
-from gnomon_cli.doctor.providers import providers
-from gnomon_cli.doctor.rivals import rivals
-from gnomon_cli.doctor.shadows import daemons
-from gnomon_cli.doctor.wishes import Wisher
-from gnomon_cli.doctor.workloads import arguments, ready
+from gnomon_cli.doctor.shadows import ShadowClient, daemons
 from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_core.functions import DEFAULT_NAMESPACE
-from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, NAMESPACE_ANNOTATION, NAMESPACE_MARK
-from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, NETWORK_POLICIES, SECRETS, Scope
+from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, MANAGED, MANAGED_LABEL, NAMESPACE_ANNOTATION, NAMESPACE_MARK
+from gnomon_platforms.kubernetes.resources import (
+    AUTOSCALERS,
+    DEPLOYMENTS,
+    NAMESPACES,
+    NETWORK_POLICIES,
+    SCALED_OBJECTS,
+    SECRETS,
+    Resource,
+    Scope,
+)
 from gnomon_platforms.nodes.permissions import POOLS
 from gnomon_platforms.openfaas.permissions import PERMISSIONS, WIDE
 
@@ -36,9 +41,9 @@ class Installation:
     asker: Asker
 
 
-def gateway_of(system: str) -> Wisher:
-    """The gateway, as it may wish for Shadows."""
-    return Wisher(system, GATEWAY, "kubectl apply -k deploy/openfaas-models", FUNCTION_LABEL)
+def gateway_of(system: str) -> ShadowClient:
+    """The gateway, as it may ask for Shadows."""
+    return ShadowClient(system, GATEWAY, "kubectl apply -k deploy/openfaas-models", FUNCTION_LABEL)
 
 
 def openfaas_checks(cluster: Cluster, installation: Installation) -> Iterator[tuple[str, Look]]:
@@ -189,3 +194,72 @@ def is_restricted(namespace: dict[str, object]) -> bool:
 def restrict(names: list[str]) -> str:
     """The command that makes namespaces strict."""
     return f"kubectl label namespace {' '.join(names)} {SECURITY_LABEL}=restricted --overwrite"
+
+
+def rivals(cluster: Cluster, namespace: str) -> tuple[Level, str, str]:
+    """Look for them in the namespace of functions.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    query = {"labelSelector": f"{MANAGED_LABEL}={MANAGED}"}
+    ours = {item["metadata"]["name"] for item in cluster.items(DEPLOYMENTS.path(namespace), query)}
+    others = [
+        one
+        for resource in (AUTOSCALERS, SCALED_OBJECTS)
+        for one in targeting(resource, cluster.items(resource.path(namespace)), ours)
+    ]
+    if not others:
+        return Level.OK, f"Nobody else scales the {len(ours)} functions in {namespace}.", ""
+    return (
+        Level.WARN,
+        f"Others count the pods of functions, which Gnomon then leaves alone: {', '.join(others)}.",
+        "Remove them, and these functions' own policies scale them again.",
+    )
+
+
+def targeting(resource: Resource, items: Iterable[dict[str, Any]], ours: set[str]) -> list[str]:
+    """Those of a kind of autoscaler that target one of our Deployments, each as `Kind name → function`."""
+    found = []
+    for item in items:
+        target = (item.get("spec") or {}).get("scaleTargetRef") or {}
+        if target.get("kind", DEPLOYMENTS.kind) == DEPLOYMENTS.kind and target.get("name") in ours:
+            found.append(f"{resource.kind} {item['metadata']['name']} → {target['name']}")
+    return sorted(found)
+
+
+PROVIDER, NAMESPACE_VARIABLE = "faas-netes", "function_namespace"
+
+
+def providers(cluster: Cluster, functions: str) -> tuple[Level, str, str]:
+    """Look in all namespaces for who manages that of functions.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    found = [name for one in cluster.items(DEPLOYMENTS.path()) for name in managing(one, functions)]
+    if not found:
+        return Level.OK, f"No other provider manages the functions in {functions}.", ""
+    return (
+        Level.WARN,
+        f"{PROVIDER} manages {functions} as well, and keeps each function between 1 and 5 replicas: {', '.join(found)}.",
+        'Take it out of the gateway\'s pod: docs/howto/adopt-in-openfaas.md, "Behind the gateway on Kubernetes".',
+    )
+
+
+def managing(deployment: dict[str, Any], functions: str) -> Iterator[str]:
+    """The containers of a Deployment that are faas-netes for this namespace, or do not say for which."""
+    metadata, pod = deployment["metadata"], deployment["spec"]["template"]["spec"]
+    for container in pod.get("containers") or ():
+        if image_name(container.get("image", "")) != PROVIDER:
+            continue
+        said = {one["name"]: one.get("value") for one in container.get("env") or ()}
+        if said.get(NAMESPACE_VARIABLE) in (None, "", functions):
+            yield f"container {container['name']} of Deployment {metadata['name']} in {metadata['namespace']}"
+
+
+def image_name(reference: str) -> str:
+    """`registry.example:5000/openfaas/faas-netes:1@sha256:…` → `faas-netes`."""
+    return reference.partition("@")[0].rpartition("/")[2].partition(":")[0]

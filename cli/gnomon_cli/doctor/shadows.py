@@ -1,29 +1,43 @@
-"""Body and Shadow on nodes: is the driver known, does a coordinator run on each node, and has its kubelet registered it?
+"""Bodies with Shadows on a cluster: the CSI driver, the coordinators of nodes, and the client that asks them for Shadows.
 
-Without coordinators nothing fails: Bodies run without Shadows.
+The client is a Deployment of ours with `--coordinator-token`: the gateway on OpenFaaS, or the autoscaler class on Knative.
+Coordinators must know it by their token, network policies must admit it, and only one may ask. Without coordinators nothing
+fails: Bodies run without Shadows.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+from gnomon_cli.doctor.cluster import (
+    DAEMON_SETS,
+    NAMESPACE_LABEL,
+    Cluster,
+    Comer,
+    Door,
+    arguments,
+    named_ports,
+    pod_labels,
+    shut_out,
+    ways_in,
+)
 from gnomon_cli.doctor.findings import Level, Look
-from gnomon_cli.doctor.looking import Cluster
-from gnomon_core.coordination import NODES_NAMESPACE
+from gnomon_core.coordination import NODE_PORT, NODES_NAMESPACE, PAIR_PORT
 from gnomon_platforms.kubernetes.client import Document
 from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
-from gnomon_platforms.kubernetes.resources import NODES, SECRETS, Resource
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NETWORK_POLICIES, NODES, SECRETS, Resource
 
 DAEMONS, TOKEN = "coordinator", "coordinator-token"
-INSTALL = "kubectl apply -k deploy/openfaas/coordinator"
+INSTALL_NODES = "kubectl apply -k deploy/openfaas/coordinator"
 PROFILE_LABEL = "security.kubernetes.io/csi-ephemeral-volume-profile"
-DAEMON_SETS = Resource("apps/v1", "daemonsets", "DaemonSet")
 DRIVERS = Resource("storage.k8s.io/v1", "csidrivers", "CSIDriver", namespaced=False)
 NODE_DRIVERS = Resource("storage.k8s.io/v1", "csinodes", "CSINode", namespaced=False)
 
 
-def shadow_checks(cluster: Cluster, install: str = INSTALL) -> Iterator[tuple[str, Look]]:
+def shadow_checks(cluster: Cluster, install: str = INSTALL_NODES) -> Iterator[tuple[str, Look]]:
     """The checks of deploy/openfaas/coordinator, which the command `install` makes."""
     yield "Shadows' driver", lambda: driver(cluster, install)
     yield "Shadows' coordinators", lambda: coordinators(cluster, install)
@@ -110,3 +124,102 @@ def runs_linux(node: dict[str, Any]) -> bool:
 def knows(node: dict[str, Any]) -> bool:
     """Whether a CSINode has our driver."""
     return any(one.get("name") == CSI_DRIVER for one in (node.get("spec") or {}).get("drivers") or ())
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowClient:
+    """A Deployment that may ask for Shadows. `install` makes it do so; pods of its Bodies have the label `bodies`."""
+
+    namespace: str
+    deployment: str
+    install: str
+    bodies: str
+
+    def __str__(self) -> str:
+        return f"Deployment {self.deployment} in {self.namespace}"
+
+
+def shadow_client_checks(cluster: Cluster, client: ShadowClient, other: ShadowClient) -> Iterator[tuple[str, Look]]:
+    """The checks of this platform's client; `other` is the client on the other platform."""
+    yield "Shadows' token", lambda: token_known(cluster, client, other)
+    yield "Shadows' network", lambda: network_open(cluster, client)
+
+
+def has_option(cluster: Cluster, client: ShadowClient, option: str = "--coordinator-token") -> bool:
+    """Whether it is there, and told this.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    given = arguments(cluster.one(DEPLOYMENTS, client.namespace, client.deployment))
+    return any(word.partition("=")[0] == option for word in given)
+
+
+def token_known(cluster: Cluster, client: ShadowClient, other: ShadowClient) -> tuple[Level, str, str]:
+    """Whether nodes' coordinators know it, and nobody else.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    if not has_option(cluster, client):
+        return _without_token(cluster, client, other)
+    if has_option(cluster, other):
+        both = f"{client} has --coordinator-token, and so has {other}: nodes obey one of them, and each ends the other's Shadows."
+        return Level.FAIL, both, f"Take it from one of them, such as by installing {other.deployment} without models."
+    copied = f"kubectl -n {NODES_NAMESPACE} get secret {TOKEN} -o jsonpath='{{.data.token}}' | base64 -d"
+    make = f'kubectl -n {client.namespace} create secret generic {TOKEN} --from-literal=token="$({copied})"'
+    ours, theirs = secret(cluster, client.namespace), secret(cluster, NODES_NAMESPACE)
+    if ours is None:
+        return Level.FAIL, f"There is no Secret {TOKEN} in {client.namespace}: pods of {client.deployment} wait.", make
+    if theirs is not None and ours != theirs:
+        again = f"kubectl -n {client.namespace} delete secret {TOKEN} && {make}"
+        restart = f"kubectl -n {client.namespace} rollout restart deployment {client.deployment}"
+        said = f"Secret {TOKEN} in {client.namespace} differs from that in {NODES_NAMESPACE}: nodes answer 401 bad_token."
+        return Level.FAIL, said, f"{again} && {restart}"
+    return Level.OK, f"{client} has the token of the nodes' coordinators.", ""
+
+
+def _without_token(cluster: Cluster, client: ShadowClient, other: ShadowClient) -> tuple[Level, str, str]:
+    if daemons(cluster) is None:
+        return Level.OK, "No Deployment asks for Shadows.", ""
+    if has_option(cluster, other):
+        # Two clients would end each other's Shadows.
+        return Level.OK, f"Shadows are made for {other}, and not for {client}.", ""
+    return Level.WARN, f"{client} has no --coordinator-token: Bodies run without Shadows.", client.install
+
+
+def network_open(cluster: Cluster, client: ShadowClient) -> tuple[Level, str, str]:
+    """Whether network policies let it in, and Bodies of other nodes where they may come.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    nodes = daemons(cluster)
+    rules = ways_in(cluster.items(NETWORK_POLICIES.path(NODES_NAMESPACE)), pod_labels(nodes))
+    if rules is None or not has_option(cluster, client):
+        return Level.OK, "No NetworkPolicy is in the way of Shadows.", ""
+    labels, named = pod_labels(cluster.one(DEPLOYMENTS, client.namespace, client.deployment)), named_ports(nodes)
+    shut = []
+    if shut_out(rules, Door(NODE_PORT, named), Comer({NAMESPACE_LABEL: client.namespace}, labels)):
+        shut.append(f"{client.deployment} to port {NODE_PORT}")
+    elsewhere = has_option(cluster, client, "--network-gbps")
+    if elsewhere and shut_out(rules, Door(PAIR_PORT, named), Comer({}, {client.bodies: ""})):
+        shut.append(f"Bodies of other nodes to port {PAIR_PORT}")
+    if shut:
+        said = f"NetworkPolicies in {NODES_NAMESPACE} do not let {' nor '.join(shut)}, where the cluster's network enforces them."
+        return Level.WARN, said, client.install
+    return Level.OK, f"NetworkPolicies in {NODES_NAMESPACE} let {client.deployment} speak to the nodes' coordinators.", ""
+
+
+def secret(cluster: Cluster, namespace: str) -> bytes | None:
+    """The token in a namespace's Secret; None where there is none.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    held = ((cluster.one(SECRETS, namespace, TOKEN) or {}).get("data") or {}).get("token")
+    return None if held is None else base64.b64decode(held).strip()

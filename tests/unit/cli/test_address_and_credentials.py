@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_cli.address import gateway_url
 from gnomon_cli.credentials import config_file, find, forget, remember
 from gnomon_cli.errors import CommandFailed
+from gnomon_cli.options import gateway_url
 
 USUAL = "http://127.0.0.1:8080"
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from gnomon_cli.doctor.cluster import kubelet, minor
-from gnomon_cli.doctor.findings import Finding, Level, carry_out, failed
+from gnomon_cli.doctor.findings import Finding, Level, failed, run_checks
 from gnomon_cli.doctor.machine import allocator, huge_pages
-from gnomon_cli.doctor.rivals import targeting
+from gnomon_cli.doctor.openfaas import targeting
 from gnomon_cli.main import gnomon
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.client import Refused, Unreachable
@@ -32,7 +32,7 @@ def raising(error: Exception) -> Any:
 
 def test_a_check_that_cannot_look_leaves_the_others_to_look() -> None:
     refused = Refused(403, "Forbidden", "nodes is forbidden")
-    found = carry_out(
+    found = run_checks(
         [("first", raising(refused)), ("second", raising(GnomonError(500, "no_disk", "Full.", "Make room."))), ("third", fine)]
     )
     assert [finding.level for finding in found] == [Level.WARN, Level.FAIL, Level.OK]
@@ -43,9 +43,9 @@ def test_a_check_that_cannot_look_leaves_the_others_to_look() -> None:
 
 
 def test_nothing_is_looked_at_behind_a_check_that_the_others_need() -> None:
-    found = carry_out([("API server", raising(Unreachable("no route"))), ("nodes", fine)], frozenset({"API server"}))
+    found = run_checks([("API server", raising(Unreachable("no route"))), ("nodes", fine)], frozenset({"API server"}))
     assert [finding.check for finding in found] == ["API server"]
-    assert carry_out([("API server", fine), ("nodes", fine)], frozenset({"API server"}))[-1].check == "nodes"
+    assert run_checks([("API server", fine), ("nodes", fine)], frozenset({"API server"}))[-1].check == "nodes"
 
 
 def test_a_finding_is_one_line_whatever_it_says() -> None:

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from gnomon_cli.doctor.enforcement import enforced
+from gnomon_cli.doctor.cluster import NAMESPACE_LABEL, Comer, Door, enforced, lets_in, ways_in
 from gnomon_cli.doctor.findings import Level
-from gnomon_cli.doctor.policies import NAMESPACE_LABEL, Comer, Door, lets_in, ways_in
 
 SERVING, CLASS = {NAMESPACE_LABEL: "knative-serving"}, {"app": "class", "pod-template-hash": "x"}
 PORTS = {"ports": [{"port": 7468, "protocol": "TCP"}]}

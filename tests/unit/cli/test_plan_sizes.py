@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_cli.plan_inputs import sizes_of_file, timeouts_of
+from gnomon_cli.commands.planning import sizes_of_file, timeouts_of
 
 
 def measured(tmp_path: Path, memories_mb: tuple[float, ...], batches: tuple[int, ...]) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnomon_cli.errors import CommandFailed
-from gnomon_cli.substitution import substitute
+from gnomon_cli.stack import substitute
 
 ENVIRONMENT = {"A": "hello", "EMPTY": "", "P": "a/b.c/d", "É": "é"}
 
