@@ -39,7 +39,7 @@ from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.kubernetes.client import Api, connect
 from gnomon_platforms.kubernetes.informer import Informer, Source
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Headers, Invocation, answer_of
+from gnomon_gateway.asynchronous.calls import FunctionAnswer, Headers, Invocation, answer_of
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.headers import UnfitHeadersError, member_lines
 from gnomon_gateway.queueing.request import Request, Responder

@@ -31,13 +31,10 @@ from gnomon_gateway.api.application import control_application
 from gnomon_gateway.api.control import Control
 from gnomon_gateway.api.guard import Guard
 from gnomon_gateway.app import GatewayApp
-from gnomon_gateway.asynchronous.callbacks import Callbacks
-from gnomon_gateway.asynchronous.calls import CallStore
+from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Callbacks
+from gnomon_gateway.asynchronous.calls import CallStore, Invoke
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
-from gnomon_gateway.asynchronous.invocation import Invoke
-from gnomon_gateway.asynchronous.queue import AsyncQueue
-from gnomon_gateway.asynchronous.retries import RetryRule, read_retry_rule
-from gnomon_gateway.asynchronous.targets import CallbackHosts
+from gnomon_gateway.asynchronous.queue import AsyncQueue, RetryRule, read_retry_rule
 from gnomon_gateway.auth import BasicAuth, read_basic_auth, require_safe_binding
 from gnomon_gateway.build_api import build_routes, payload_secret
 from gnomon_gateway.dispatch.latency import LearnedLatency

@@ -26,7 +26,7 @@ from gnomon_core.profiles import Network
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.http.pass_through import PassThrough, Place
 from gnomon_gateway.logs import LogReader
-from gnomon_gateway.replicas.peer_secret import PeerSecret, read_peer_secret
+from gnomon_gateway.replicas.peers import PeerSecret, read_peer_secret
 from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.kubernetes.client import SERVICE_ACCOUNT, Asked, connect
 from gnomon_platforms.kubernetes.lease import Candidacy, Leader, count_from_now

@@ -10,7 +10,7 @@ import asyncio
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelRepository
-from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_profiler.add import VERSION, ensure_model

@@ -24,7 +24,7 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.replicas import state_sync
 from gnomon_gateway.replicas.assigner import Assigner
 from gnomon_gateway.replicas.gateway import SharedGateway
-from gnomon_gateway.replicas.reports import Reports
+from gnomon_gateway.replicas.replica import Reports
 from gnomon_gateway.replicas.state_sync import Elsewhere, FollowedPairs, Lost, Reporter
 from gnomon_server.kubernetes import ClusterBackend
 from gnomon_server.scaling import ScalingAdapter

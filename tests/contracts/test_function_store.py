@@ -214,7 +214,7 @@ class FunctionStoreContract:
 
 
 class TestSqliteStore(FunctionStoreContract):
-    opener = "gnomon_gateway.store.sqlite:SqliteStore"
+    opener = "gnomon_gateway.store:SqliteStore"
 
     def test_only_its_owner_can_read_any_of_its_files(self, path: Path, store: FunctionStore) -> None:
         store.put_secret(FunctionKey("token"), b"s3cret")

@@ -40,7 +40,7 @@ from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import refuse_misspelt
 from gnomon_gateway.api.control import Control, Handlers, unknown_function
 from gnomon_gateway.api.documents import flag_in_query, key_in_path, namespace_in_query, read_object, text_field
-from gnomon_gateway.asynchronous.retries import read_retry_rule
+from gnomon_gateway.asynchronous.queue import read_retry_rule
 from gnomon_gateway.service import FunctionDetail, FunctionStatus
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

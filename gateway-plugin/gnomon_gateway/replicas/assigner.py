@@ -17,8 +17,7 @@ from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipBoard, OwnershipMap
 from gnomon_gateway.replicas.assignment import PATIENCE_S, Attendance, Sighting, next_map
-from gnomon_gateway.replicas.listener import OWNERSHIP_PATH
-from gnomon_gateway.replicas.peers import Peers
+from gnomon_gateway.replicas.peers import OWNERSHIP_PATH, Peers
 from gnomon_gateway.replicas.replica import ReplicaLife
 
 LOOK_S = 0.25

@@ -1,23 +1,21 @@
-"""All requests that this replica does not answer by itself: on their way to the owner, or waiting until there is one.
+"""Requests that another replica answers: those for a function go to its queue's owner, those of the control API to the leader.
 
-They are bounded like a queue, by count and by bytes. Whenever the map of owners changes, or somebody has let go of something,
-those that wait look again; those that were sent to a replica which is not in the map any more will not hear from it.
+    body received ▶ where is the function? ─┬─ here: GatewayApp
+                                            ├─ no owner yet: wait for the next map, or for the old owner to release the function
+                                            └─ another replica ▶ send ─┬─ an answer: passed on as it arrives
+                                                                       ├─ 421 queue_moved: not executed ▶ look again
+                                                                       ├─ no connection: not received ▶ look again
+                                                                       └─ connection lost: may have been executed ▶ 502
 
-One request on its way to the replica that has its function.
+A request that may have been executed is not executed again, except once if it is idempotent (a model's inference). The body is
+kept until the answer begins, for a retry. The remaining deadline is forwarded. A forwarded request is never forwarded again, so
+that two replicas which disagree about the owner cannot send it back and forth. Requests under way are bounded by count and bytes.
 
-    body is here ▶ where is the function? ─┬─ here: the same way as any request of ours
-                                           ├─ nobody's yet: wait for the next map, or for whoever lets go
-                                           └─ another's ▶ send ─┬─ an answer, passed on as it comes
-                                                                ├─ 421, "not mine": nothing was executed ▶ look again
-                                                                ├─ no connection: nothing was received ▶ look again
-                                                                └─ lost in between: it may have been executed ▶ 502
+    PUT /system/functions ─▶ replica: authorised? ─ internal listener, with the client's login ─▶ leader ─▶ control application
 
-It is the rule of the request path for instances, one level up: what may have been executed is not executed again, except
-once where that does no harm (a model's inference). The body is kept until the answer has begun, to be sent again if need be.
-The deadline goes along, lessened by what has passed. A replica that was sent a request by another never sends it on: two that
-disagree about the owner do not play ball with it.
-
-A replica's own answers to requests that are another's, written as the route that was asked for writes errors.
+Only the leader writes to the cluster and knows all decisions. While nobody leads, a control request waits. A replica answers the
+paths in `OWN` itself: its health, its metrics, and the calls that it keeps. Authorisation is checked where the client connects,
+because the leader's kernel does not know whose connection that is.
 """
 
 from __future__ import annotations
@@ -31,15 +29,15 @@ from typing import Any
 
 from gnomon_core.errors import INTERNAL_HEADER, GnomonError
 from gnomon_core.ownership import Replica
-from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.api.guard import Guard
+from gnomon_gateway.app import MAX_BODY_BYTES, ControlApp, GatewayApp
 from gnomon_gateway.dispatch.dispatcher import deadline_exceeded, function_removed, queue_moved
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.http.headers import HOP_BY_HOP, named_by_connection, new_call_id
 from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
 from gnomon_gateway.replicas.assignment import Place
-from gnomon_gateway.replicas.peer_secret import HEADER
-from gnomon_gateway.replicas.peers import PeerConnection, Peers
+from gnomon_gateway.replicas.peers import HEADER, PeerConnection, Peers
 from gnomon_gateway.v2 import routes as v2
 
 
@@ -501,3 +499,158 @@ def _budget_s(exchange: Exchange, runtime: FunctionRuntime) -> float:
         if name == DEADLINE_HEADER:
             budget_s = min(budget_s, read_deadline_s(value))
     return budget_s
+
+
+OWN = ("/healthz", "/metrics", "/async-function/")
+PATIENCE_S = 25.0
+"""How long a request waits for a leader: a Lease's 15 s, and for its successor to begin."""
+AGAIN_S = 0.1
+_DROPPED = HOP_BY_HOP | {b"content-length", b"expect"}
+_SAFE = ("GET", "HEAD")
+
+
+class LeaderForwarder:
+    """The control application of a replica. `leads` says whether its own one is asked, `leader` who is asked else."""
+
+    def __init__(
+        self, own: ControlApp, guard: Guard, peers: Peers, *, leads: Callable[[], bool], leader: Callable[[], Replica | None]
+    ) -> None:
+        self._own, self._guard, self._peers, self._leads, self._leader = own, guard, peers, leads, leader
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._leads() or scope["type"] != "http" or scope["path"].startswith(OWN):
+            await self._own(scope, receive, send)
+            return
+        refusal = await self._guard.refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        body = await _whole(receive)
+        if body is None:
+            await refuse_asgi(send, GnomonError(413, "body_too_large", f"A request has at most {MAX_BODY_BYTES} bytes."))
+            return
+        try:
+            async with asyncio.timeout(PATIENCE_S) as patience:
+                while not self._leads():
+                    connection = await self._reach()
+                    if connection is not None:
+                        patience.reschedule(None)
+                        if await self._passed(scope, body, receive, send, connection):
+                            return
+                        patience.reschedule(asyncio.get_running_loop().time() + PATIENCE_S)
+                    await asyncio.sleep(AGAIN_S)
+        except TimeoutError:
+            await refuse_asgi(send, no_leader())
+            return
+        await self._own(scope, _again(body, receive), send)
+
+    async def _reach(self) -> PeerConnection | None:
+        leader = self._leader()
+        if leader is None:
+            return None
+        try:
+            return self._peers.idle(leader.address) or await self._peers.open(leader.address)
+        except (OSError, TimeoutError):
+            return None
+
+    async def _passed(self, scope: Any, body: bytes, receive: Any, send: Any, connection: PeerConnection) -> bool:
+        """Send it on; False where it is to be sent again, because nothing has come of it that could have changed anything."""
+        answer = _Answer(bodiless=scope["method"] == "HEAD")
+        connection.send(_head(scope, len(body), self._peers), body, answer, bodiless=scope["method"] == "HEAD")
+        left = asyncio.ensure_future(_left(receive))
+        left.add_done_callback(lambda watching: None if watching.cancelled() else answer.lost())
+        try:
+            while (message := await answer.messages.get()) is not None:
+                await send(message)
+        finally:
+            left.cancel()
+            if not answer.ended:
+                connection.drop()
+        if answer.ended or answer.begun or left.done():
+            return True  # of one that broke off the server ends the client's connection, as it was ended here
+        if scope["method"] in _SAFE:
+            return False
+        await refuse_asgi(send, leader_lost())
+        return True
+
+
+class _Answer:
+    """The receiver of an answer: what is to be sent to the client, and None behind it."""
+
+    def __init__(self, *, bodiless: bool) -> None:
+        self.messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self.begun = self.ended = False
+        self._bodiless = bodiless
+
+    def whole(self, status: int, lines: bytes, body: bytes) -> None:
+        self._begin(status, [*_headers(lines), (b"content-length", b"%d" % len(body))])
+        self._say(b"" if self._bodiless else body, more=False)
+
+    def start(self, status: int, lines: bytes) -> None:
+        self._begin(status, _headers(lines))
+
+    def part(self, data: bytes) -> None:
+        self._say(data, more=True)
+
+    def end(self) -> None:
+        self._say(b"", more=False)
+
+    def lost(self) -> None:
+        if not self.ended:
+            self.messages.put_nowait(None)
+
+    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self.begun = True
+        self.messages.put_nowait({"type": "http.response.start", "status": status, "headers": headers})
+
+    def _say(self, data: bytes, *, more: bool) -> None:
+        self.messages.put_nowait({"type": "http.response.body", "body": data, "more_body": more})
+        if not more:
+            self.ended = True
+            self.messages.put_nowait(None)
+
+
+def _head(scope: Any, length: int, peers: Peers) -> bytes:
+    target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+    client = (scope.get("client") or ("", 0))[0].encode("latin-1", "replace")
+    kept = [
+        name + b": " + value + b"\r\n" for name, value in scope["headers"] if name not in _DROPPED and not name.startswith(HEADER)
+    ]
+    first = scope["method"].encode() + b" " + target + b" HTTP/1.1\r\n"
+    ours = b"%b: %b\r\ncontent-length: %d\r\n\r\n" % (CLIENT_HEADER, client, length)
+    return b"".join([first, peers.secret.line, *kept, ours])
+
+
+def _headers(lines: bytes) -> list[tuple[bytes, bytes]]:
+    named = (line.partition(b":") for line in lines.split(b"\r\n") if line)
+    return [(name.lower(), value.strip()) for name, _, value in named]
+
+
+async def _whole(receive: Any) -> bytes | None:
+    """A request's body; None for one that is too long."""
+    parts, length = [], 0
+    while True:
+        message = await receive()
+        part = message.get("body", b"")
+        length += len(part)
+        if length > MAX_BODY_BYTES:
+            return None
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _again(body: bytes, receive: Any) -> Any:
+    """What gives a body once more, and then whatever comes."""
+    whole = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def give() -> Any:
+        message = next(whole, None)
+        return message if message is not None else await receive()
+
+    return give
+
+
+async def _left(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,33 +1,54 @@
-"""A gateway that shares its functions with other replicas: both listeners and this replica's part, made once and joined.
+"""A gateway that shares its functions with other replicas: its two listeners and this replica, composed.
 
-shared = SharedGateway(app, guard, directory, board, read_peer_secret(path), identity=…, host=…, port=…)
-server = GatewayServer(shared.app, …)              # instead of GatewayServer(app, …)
-queue = AsyncQueue(…, shared.invoke(Invoker(directory)), …)
-start: await shared.start(), server.start()        stop: await shared.leave(), server.stop(), shared.stop()
+    clients   ─▶ SharedApp ─┬─ own function ─▶ GatewayApp          replicas ─▶ InsideApp ─┬─ own function ─▶ GatewayApp
+                            ├─ another's ─▶ Forwarder                                     ├─ another's ─▶ 421
+                            └─ other paths ─▶ LeaderForwarder                             ├─ /gnomon/ownership ─▶ ReplicaLife
+                                                                                          └─ other paths ─▶ GatewayApp
+
+    shared = SharedGateway(app, guard, directory, board, read_peer_secret(path), identity=…, host=…, port=…)
+    server = GatewayServer(shared.app, …)              # instead of GatewayServer(app, …)
+    queue = AsyncQueue(…, shared.invoke(Invoker(directory)), …)
+    start: await shared.start(), server.start()        stop: await shared.leave(), server.stop(), shared.stop()
+
+The listener for replicas has a port of its own, answers nothing without the secret, and trusts the client address that the
+sending replica states. An asynchronous call stays with the replica that accepted it, which retries it and delivers the callback;
+only its execution is forwarded to the owner (`SharedInvoker`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import secrets
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from gnomon_core.addresses import http_url
-from gnomon_core.ownership import OwnershipBoard
-from gnomon_gateway.api.guard import Guard
-from gnomon_gateway.app import GatewayApp
-from gnomon_gateway.asynchronous.invocation import Invoke
+from gnomon_core.errors import GnomonError
+from gnomon_core.ownership import OwnershipBoard, Replica
+from gnomon_gateway.api.guard import FROM_PEER, Guard
+from gnomon_gateway.app import ControlApp, GatewayApp
+from gnomon_gateway.asynchronous.calls import FunctionAnswer, Invocation, Invoke, answer_of
+from gnomon_gateway.dispatch.dispatcher import deadline_exceeded
 from gnomon_gateway.functions.function_runtime import FunctionDirectory
 from gnomon_gateway.http.connection import Limits
+from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.http.server import GatewayServer
-from gnomon_gateway.replicas.calls import SharedInvoker
-from gnomon_gateway.replicas.listener import InsideApp, SharedApp
-from gnomon_gateway.replicas.peer_secret import PeerSecret
-from gnomon_gateway.replicas.peers import Peers
-from gnomon_gateway.replicas.replica import ReplicaLife
-from gnomon_gateway.replicas.reports import Reports
-from gnomon_gateway.replicas.to_leader import ToLeader
+from gnomon_gateway.invoke import DEADLINE_HEADER
+from gnomon_gateway.replicas.assignment import Holdings, Place
+from gnomon_gateway.replicas.forwarding import (
+    CLIENT_HEADER,
+    EPOCH_HEADER,
+    Forwarder,
+    LeaderForwarder,
+    function_named,
+    refuse_asgi,
+)
+from gnomon_gateway.replicas.peers import HEADER, OWNERSHIP_PATH, PeerConnection, Peers, PeerSecret
+from gnomon_gateway.replicas.replica import ReplicaLife, Reports
 
 LEAVE_TIMEOUT_S = 20.0
 
@@ -58,10 +79,10 @@ class SharedGateway:
         self.life.reports = reports or Reports()
         self._directory = directory
         forwarder, holdings = self.life.forwarder, self.life.holdings
-        control = ToLeader(app, guard, self.peers, leads=leads, leader=self.life.who_leads)
+        control = LeaderForwarder(app, guard, self.peers, leads=leads, leader=self.life.who_leads)
         self.app = SharedApp(app, directory, holdings, forwarder, control)
         # What comes inside goes no further: it waits until we lead, if somebody takes us for the leader before we are ready.
-        led = ToLeader(app, guard, self.peers, leads=leads, leader=lambda: None)
+        led = LeaderForwarder(app, guard, self.peers, leads=leads, leader=lambda: None)
         inside = InsideApp(app, directory, holdings, forwarder, secret=secret, talk=self.life.answer, control_app=led)
         # A connection between replicas is idle for as long as there is nothing to forward; who opens it forgets it first.
         self.inside = GatewayServer(inside, host, port, limits=replace(Limits(), head_lines=Limits().head_lines + 8))
@@ -94,3 +115,218 @@ class SharedGateway:
 def new_identity() -> str:
     """A name for this process: the machine's or pod's, and what tells it from one that is started again there."""
     return f"{socket.gethostname()}-{secrets.token_hex(4)}"
+
+
+MOST_TALK_BYTES = 4 << 20
+"""A map of ten replicas has 1 KB; the names of a thousand functions that are drained have 60 KB."""
+
+Talk = Callable[[Any], dict[str, Any]]
+"""What another replica or the leader says, as JSON, and what we say to it."""
+
+
+class SharedApp:
+    """What clients are served: as `GatewayApp`, wherever the function is."""
+
+    prefixes = GatewayApp.prefixes
+
+    def __init__(
+        self,
+        app: GatewayApp,
+        directory: FunctionDirectory,
+        holdings: Holdings,
+        forwarder: Forwarder,
+        control_app: ControlApp | None = None,
+    ) -> None:
+        self._app, self._directory, self._holdings, self._forwarder = app, directory, holdings, forwarder
+        self._control_app = control_app or app
+
+    def begin(self, exchange: Exchange) -> None:
+        """A hot request's headers are here."""
+        name = function_named(exchange.path)
+        runtime = self._directory.lookup(name) if name is not None else None
+        if runtime is None or self._app.draining:
+            self._app.begin(exchange)
+        elif runtime.name in self._holdings.serving:
+            exchange.moved = self._forwarder.moving(time.monotonic())
+            self._app.begin(exchange)
+        else:
+            self._forwarder.take(exchange, runtime)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._control_app(scope, receive, send)
+
+
+class InsideApp:
+    """What other replicas are served."""
+
+    prefixes = (*GatewayApp.prefixes, OWNERSHIP_PATH)
+
+    def __init__(
+        self,
+        app: GatewayApp,
+        directory: FunctionDirectory,
+        holdings: Holdings,
+        forwarder: Forwarder,
+        *,
+        secret: PeerSecret,
+        talk: Talk,
+        control_app: ControlApp | None = None,
+    ) -> None:
+        self._app, self._directory, self._holdings, self._forwarder = app, directory, holdings, forwarder
+        self._control_app = control_app or app
+        self._secret, self._talk = secret, talk
+
+    def begin(self, exchange: Exchange) -> None:
+        """Any request's headers are here."""
+        said = {name: value for name, value in exchange.headers if name.startswith(HEADER)}
+        if not self._secret.allows(said.get(HEADER)):
+            exchange.fail(_stranger(), close=True)
+        elif exchange.path == OWNERSHIP_PATH and exchange.method == b"POST":
+            exchange.accept(_Talking(exchange, self._talk), MOST_TALK_BYTES)
+        else:
+            self._begin(exchange, said)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """What concerns no function's queue: another replica passes it on to us, who lead. The client's own login goes along.
+
+        That replica has looked whose connection it is, as only it can (`LeaderForwarder`); who shows no secret gets no mark.
+        """
+        said = {name: value for name, value in scope["headers"] if name.startswith(HEADER)}
+        if not self._secret.allows(said.get(HEADER)):
+            await refuse_asgi(send, _stranger(), close=True)
+            return
+        headers = [header for header in scope["headers"] if not header[0].startswith(HEADER)]
+        client = (said.get(CLIENT_HEADER, b"").decode("latin-1"), 0)
+        await self._control_app({**scope, "headers": headers, "client": client, FROM_PEER: True}, receive, send)
+
+    def _begin(self, exchange: Exchange, said: dict[bytes, bytes]) -> None:
+        self._forwarder.counters.inside += 1
+        exchange.headers = [header for header in exchange.headers if not header[0].startswith(HEADER)]
+        exchange.speak_for(said.get(CLIENT_HEADER, b""))
+        name = function_named(exchange.path)
+        runtime = self._directory.lookup(name) if name is not None else None
+        if name is None:
+            exchange.fail(GnomonError(404, "route_not_found", "Replicas send each other requests to functions only."))
+        elif runtime is None or runtime.name in self._holdings.serving:
+            self._app.begin(exchange)
+        else:
+            epoch = said.get(EPOCH_HEADER, b"")
+            self._forwarder.take(exchange, runtime, asked_epoch=int(epoch) if epoch.isdigit() else 0)
+
+
+class _Talking:
+    """The owner of an exchange at `/gnomon/ownership`."""
+
+    def __init__(self, exchange: Exchange, talk: Talk) -> None:
+        self._exchange, self._talk = exchange, talk
+
+    def received(self, body: bytes | memoryview) -> None:
+        try:
+            answer = self._talk(json.loads(bytes(body)))
+        except ValueError:
+            self._exchange.fail(GnomonError(400, "invalid_talk", "This is no JSON."))
+        except GnomonError as error:
+            self._exchange.fail(error)
+        else:
+            self._exchange.respond(200, b"content-type: application/json\r\n", json.dumps(answer).encode())
+
+    def left(self) -> None:
+        """It does not matter: what was said was heard."""
+
+
+def _stranger() -> GnomonError:
+    return GnomonError(
+        401, "peer_unknown", "This port is for the replicas of the gateway, which share a secret.", "Use the gateway's own port."
+    )
+
+
+PAUSE_S = 0.05
+_MOVED = 421
+
+
+class SharedInvoker:
+    """An `Invoke` that asks `own` for what is ours, and the owner for everything else."""
+
+    def __init__(self, own: Invoke, directory: FunctionDirectory, life: ReplicaLife) -> None:
+        self._own, self._directory, self._life = own, directory, life
+
+    async def __call__(self, invocation: Invocation) -> FunctionAnswer:
+        runtime = self._directory.lookup(str(invocation.function))
+        if runtime is None:
+            return await self._own(invocation)
+        allowed_s = min(runtime.settings.deadline_s, invocation.deadline_s or runtime.settings.deadline_s)
+        end_s = time.monotonic() + allowed_s
+        while (left_s := end_s - time.monotonic()) > 0:
+            place = self._life.place(runtime.name)
+            answer = None
+            if place is Place.HERE:
+                answer = await self._own(invocation)
+            elif isinstance(place, Replica):
+                answer = await self._ask(place, invocation, left_s)
+            if answer is not None and not (answer.status == _MOVED and answer.is_ours):
+                return answer
+            self._life.look()
+            await asyncio.sleep(PAUSE_S)
+        return answer_of(deadline_exceeded(allowed_s))
+
+    async def _ask(self, replica: Replica, invocation: Invocation, left_s: float) -> FunctionAnswer | None:
+        """The owner's answer; None where it has certainly received nothing."""
+        peers = self._life.forwarder.peers
+        try:
+            connection = peers.idle(replica.address) or await peers.open(replica.address)
+        except (OSError, TimeoutError):
+            return None
+        waiting = _Waiting()
+        try:
+            async with asyncio.timeout(left_s):
+                connection.send(self._head(invocation, left_s), invocation.body, waiting)
+                return await waiting.answered
+        except ConnectionResetError:
+            return answer_of(GnomonError(502, "replica_lost", "The replica that executed the call ended before it answered."))
+        except TimeoutError:
+            return answer_of(deadline_exceeded(left_s))
+        finally:
+            _leave(connection, waiting)
+
+    def _head(self, invocation: Invocation, left_s: float) -> bytes:
+        query = f"?{invocation.query}" if invocation.query else ""
+        lines = [f"{invocation.method} /function/{invocation.function}{invocation.path}{query} HTTP/1.1", "host: gnomon"]
+        lines += [f"{name}: {value}" for name, value in invocation.headers if name.lower() != "host"]
+        ours = b"%b: %d\r\n%b: %.3f\r\ncontent-length: %d\r\n\r\n"
+        values = (EPOCH_HEADER, self._life.holdings.epoch, DEADLINE_HEADER, left_s * 1e3, len(invocation.body))
+        text = "\r\n".join(lines).encode("latin-1", "replace")
+        return text + b"\r\n" + self._life.forwarder.peers.secret.line + ours % values
+
+
+def _leave(connection: PeerConnection, waiting: _Waiting) -> None:
+    if not waiting.came:
+        connection.drop()
+
+
+class _Waiting:
+    """The receiver of one call."""
+
+    def __init__(self) -> None:
+        self.answered: asyncio.Future[FunctionAnswer] = asyncio.get_running_loop().create_future()
+        self.came = False
+        self._status, self._lines, self._parts = 0, b"", list[bytes]()
+
+    def whole(self, status: int, lines: bytes, body: bytes) -> None:
+        self.came = True
+        named = (line.partition(":") for line in lines.decode("latin-1").split("\r\n") if line)
+        if not self.answered.done():
+            self.answered.set_result(FunctionAnswer(status, tuple((name, value.strip()) for name, _, value in named), body))
+
+    def start(self, status: int, lines: bytes) -> None:
+        self._status, self._lines = status, lines
+
+    def part(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    def end(self) -> None:
+        self.whole(self._status, self._lines, b"".join(self._parts))
+
+    def lost(self) -> None:
+        self.came = True
+        if not self.answered.done():
+            self.answered.set_exception(ConnectionResetError("the replica has closed the connection"))

@@ -1,24 +1,29 @@
-"""HTTP/1.1 to other replicas: connections that are kept, one request at a time on each, answers as they come.
+"""HTTP/1.1 between replicas: pooled connections, one request at a time on each, and the secret that authenticates them.
 
-An answer of stated length is given whole, so that one which breaks off can still become an error; one in chunks is given as it
-comes. Whoever sends must know two things exactly: that there was no connection, so that nothing was received, and that an
-answer has not come to its end. A connection that is closed while nobody uses it is forgotten; one that nobody waits on any more
-is closed, which is how HTTP/1.1 says that the client has left.
+An answer with a length is passed on whole, so that one that breaks off can still become an error; a chunked answer is passed on
+as it arrives. The sender must know two things exactly: that there was no connection, so that nothing was received, and that an
+answer is incomplete. A connection that closes while idle is forgotten; one whose client has left is closed, by which HTTP/1.1
+cancels a request.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import select
 import time
+from pathlib import Path
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
 
+from gnomon_core.errors import GnomonError
 from gnomon_gateway.http.headers import HOP_BY_HOP
-from gnomon_gateway.replicas.peer_secret import PeerSecret
 
+OWNERSHIP_PATH = b"/gnomon/ownership"
+"""The path by which replicas exchange the map of owners, on their internal listeners."""
 CONNECT_TIMEOUT_S = 1.0
 IDLE_S = 30.0
 """The other side keeps an idle connection for 75 s: we never send on one that it is just closing."""
@@ -258,3 +263,46 @@ class _Waiting:
     def lost(self) -> None:
         if not self.answered.done():
             self.answered.set_exception(ConnectionResetError("the replica has closed the connection"))
+
+
+HEADER = b"x-gnomon-peer"
+"""Every header that replicas send each other begins with this name."""
+SHORTEST = 16
+
+
+class PeerSecret:
+    """The secret. No field of this object that a traceback or a dump shows is named after it."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) < SHORTEST or not text.isascii() or not text.isprintable():
+            raise GnomonError(
+                500,
+                "peer_secret_unfit",
+                f"The secret of the gateway's replicas is not at least {SHORTEST} printable ASCII characters.",
+                "Write another, as by: head -c 24 /dev/urandom | base64",
+            )
+        self.line = HEADER + b": " + text.encode() + b"\r\n"
+        self._digest = hashlib.sha256(text.encode()).digest()
+
+    def allows(self, shown: bytes | None) -> bool:
+        """Whether `shown` is the secret, compared in constant time."""
+        return hmac.compare_digest(hashlib.sha256(shown or b"").digest(), self._digest)
+
+
+def read_peer_secret(path: Path) -> PeerSecret:
+    """Read the secret from a file, without the white space around it.
+
+    Raises:
+        GnomonError: 500 `peer_secret_missing` or `peer_secret_unfit`.
+
+    """
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise GnomonError(
+            500,
+            "peer_secret_missing",
+            f"Gateway replicas share the secret in {path}, which cannot be read: {error}.",
+            "Write it.",
+        ) from None
+    return PeerSecret(text)

@@ -1,12 +1,18 @@
-"""One replica's part: learn of new maps, drain what is another's by them, begin with what is ours, and tell the others.
+"""One replica of the gateway: follows the map of owners, drains functions that moved away, and exchanges reports with the leader.
 
-Maps come from the board, and with whatever another replica or the leader says, so that one who cannot reach the board learns of
-them too. A map is kept until there is a newer one, however long there is no leader. What replicas say to each other:
+Maps come from the board, and with each message of another replica or the leader, so that a replica which cannot reach the board
+learns of them too. A map holds until there is a newer one, even while nobody leads. Replicas exchange:
 
     {"from", "map", "draining"}  ─POST /gnomon/ownership─▶  {"id", "map", "draining", "leaving"}
 
-`from` is empty where the leader asks; `reports` says what its questions and their answers bear besides. Who waits for another to
-let go of something asks it until it has; nobody asks without one.
+`from` is empty if the leader asks. A replica that waits for another to release a function asks that replica until it has. The
+leader's questions and the answers also carry `Reports`:
+
+    leader ─{"leader", "heard", "pairs", "plans", "learned"}─▶ replica
+    replica ─{…, "report"}─▶ leader, at once if a request waits for an instance
+
+Each question names the last report that the leader received from this address, so that only changes are sent. In turn the leader
+sends what only it knows: the instances' Shadows, the buffer plans, and a part of the autoscaler's learned state.
 """
 
 from __future__ import annotations
@@ -14,9 +20,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError, bad_request
@@ -25,9 +32,7 @@ from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.replicas.assignment import Holdings, Place, Word
 from gnomon_gateway.replicas.forwarding import Forwarder
-from gnomon_gateway.replicas.listener import OWNERSHIP_PATH
-from gnomon_gateway.replicas.peers import Peers
-from gnomon_gateway.replicas.reports import Reports
+from gnomon_gateway.replicas.peers import OWNERSHIP_PATH, Peers
 
 ASK_S = 0.05
 ANSWER_TIMEOUT_S = 1.0
@@ -283,3 +288,90 @@ def _number(value: object) -> int:
 
 def _nothing() -> None:
     return None
+
+
+class ReportSource(Protocol):
+    """What this replica tells of itself."""
+
+    def report(self, heard: int) -> dict[str, Any]:
+        """What has changed since the report of this number; its own is under `number`."""
+        ...
+
+
+Heard = Callable[[str, Mapping[str, Any]], None]
+"""Takes a report, and which replica it is of. It raises one of `UNREADABLE` for what is none."""
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+
+
+@dataclass(slots=True)
+class Reports:
+    """Both sides of one replica. `heard` is what it knows of others as the leader, `told` what a leader has heard of it."""
+
+    source: ReportSource | None = None
+    listener: Heard | None = None
+    heard: dict[str, int] = field(default_factory=dict)
+    """By address: another process there counts from its own beginning, and says so by a smaller number."""
+    told: int = 0
+    pairs: Callable[[], Mapping[str, Any] | None] = dict
+    """As the leader: which Bodies have Shadows; None as long as it does not know, and what was said before holds."""
+    follow_pairs: Callable[[Mapping[str, Any]], None] | None = None
+    """Takes what a leader says of that. It raises as `listener` does."""
+
+    plans: Callable[[], Mapping[str, Any] | None] = dict
+    """As the leader: the plans of functions' buffers; None as above."""
+    follow_plans: Callable[[Mapping[str, Any]], None] | None = None
+    """Takes what a leader says of those. It raises as `listener` does."""
+
+    learned: Callable[[str], Mapping[str, Any] | None] = lambda _: None
+    """As the leader: what whoever is at this address is to know next of what was learned of functions."""
+    keep_learned: Callable[[Collection[str]], None] = lambda _: None
+    """As the leader: there is nobody at any other than these addresses."""
+    follow_learned: Callable[[Mapping[str, Any]], None] | None = None
+    """Takes what a leader says of that. It raises as `listener` does."""
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """Nobody is at any other address: each new pod has one of its own, over months hundreds."""
+        for address in self.heard.keys() - addresses:
+            del self.heard[address]
+        self.keep_learned(addresses)
+
+    def say(self, address: str) -> dict[str, Any]:
+        """What the leader tells with its question."""
+        return {"pairs": self.pairs(), "plans": self.plans(), "learned": self.learned(address)}
+
+    def follow(self, said: Mapping[str, Any]) -> None:
+        """The leader has told this with its question.
+
+        Raises:
+            GnomonError: 400 `invalid_pairs`, `invalid_plans`, `invalid_learned`.
+
+        """
+        followed = (("pairs", self.follow_pairs), ("plans", self.follow_plans), ("learned", self.follow_learned))
+        for name, take in followed:
+            document = said.get(name)
+            if take is None or document is None:
+                continue
+            try:
+                take(document)
+            except UNREADABLE as error:
+                raise bad_request(f"invalid_{name}", f"This is not what is told of {name}: {error!r}.") from None
+
+    def tell(self) -> dict[str, Any] | None:
+        """What the leader has not heard yet."""
+        return None if self.source is None else self.source.report(self.told)
+
+    def hear(self, replica: str, report: Any, address: str) -> None:
+        """A replica has reported.
+
+        Raises:
+            GnomonError: 400 `invalid_report`.
+
+        """
+        if self.listener is None or report is None:
+            return
+        try:
+            number = int(report["number"])
+            self.listener(replica, report)
+        except UNREADABLE as error:
+            raise bad_request("invalid_report", f"This is no report of a replica: {error!r}.") from None
+        self.heard[address] = number

@@ -26,7 +26,7 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.queueing.request import Request
-from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
 from gnomon_platforms.aws_lambda.profiles import path_of
 from gnomon_platforms.aws_lambda.profiling import Measured, Table

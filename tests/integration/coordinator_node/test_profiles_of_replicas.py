@@ -25,7 +25,7 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.replicas.state_sync import Elsewhere
-from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.openfaas.options import OpenFaasOptions

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.functions import FunctionKey
-from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Headers, Invocation
+from gnomon_gateway.asynchronous.calls import FunctionAnswer, Headers, Invocation
 from gnomon_gateway.inside_call import Invoker
 from gnomon_gateway.v2.json_process import LARGE_BYTES
 from tests.waiting import until

@@ -13,12 +13,9 @@ from random import Random
 
 from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionKey
-from gnomon_gateway.asynchronous.callbacks import Callbacks
-from gnomon_gateway.asynchronous.calls import Call, CallStore
-from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation
-from gnomon_gateway.asynchronous.queue import AsyncQueue
-from gnomon_gateway.asynchronous.retries import RetryRule
-from gnomon_gateway.asynchronous.targets import CallbackHosts
+from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Callbacks
+from gnomon_gateway.asynchronous.calls import Call, CallStore, FunctionAnswer, Invocation
+from gnomon_gateway.asynchronous.queue import AsyncQueue, RetryRule
 
 
 async def main(folder: Path, port: int, count: int) -> None:

@@ -26,13 +26,10 @@ from gnomon_core.scaling import CreateBody, DecisionRecord
 from gnomon_gateway.api.application import control_application
 from gnomon_gateway.api.control import Control, unknown_function
 from gnomon_gateway.api.guard import Guard
-from gnomon_gateway.asynchronous.callbacks import Callbacks
-from gnomon_gateway.asynchronous.calls import CallStore
+from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Callbacks
+from gnomon_gateway.asynchronous.calls import CallStore, FunctionAnswer, Invocation
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
-from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation
-from gnomon_gateway.asynchronous.queue import AsyncLimits, AsyncQueue
-from gnomon_gateway.asynchronous.retries import read_retry_rule
-from gnomon_gateway.asynchronous.targets import CallbackHosts
+from gnomon_gateway.asynchronous.queue import AsyncLimits, AsyncQueue, read_retry_rule
 from gnomon_gateway.auth import BasicAuth
 from gnomon_gateway.functions.metrics import FunctionMetrics, Histogram, PairMetrics
 from gnomon_gateway.http.origin import host_rule
@@ -41,7 +38,7 @@ from gnomon_gateway.metrics import AsyncCollector, ControlCounters, FunctionRead
 from gnomon_gateway.namespaces import Namespaces
 from gnomon_gateway.secrets import Secrets
 from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
-from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.store import SqliteStore
 from gnomon_gateway.version import Version
 from tests.waiting import until
 

@@ -10,7 +10,7 @@ import pytest
 from yarl import URL
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation, answer_of
+from gnomon_gateway.asynchronous.calls import FunctionAnswer, Invocation, answer_of
 from gnomon_gateway.asynchronous.queue import AsyncLimits
 from tests.waiting import until
 

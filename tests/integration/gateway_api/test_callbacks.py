@@ -14,10 +14,9 @@ from aiohttp import web
 
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.asynchronous import callbacks as callbacks_module
-from gnomon_gateway.asynchronous.callbacks import Callbacks
-from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation
+from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Callbacks
+from gnomon_gateway.asynchronous.calls import FunctionAnswer, Invocation
 from gnomon_gateway.asynchronous.queue import AsyncLimits
-from gnomon_gateway.asynchronous.targets import CallbackHosts
 from tests.waiting import until
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.secrets import MAX_SECRET_BYTES
-from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.store import SqliteStore
 
 
 @pytest.fixture

@@ -31,8 +31,7 @@ from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.replicas.assigner import Assigner
 from gnomon_gateway.replicas.assignment import Place
 from gnomon_gateway.replicas.gateway import SharedGateway
-from gnomon_gateway.replicas.peer_secret import PeerSecret
-from gnomon_gateway.replicas.peers import Peers
+from gnomon_gateway.replicas.peers import Peers, PeerSecret
 from gnomon_gateway.scheduling.registry import scheduling_policy
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 from tests.integration.gateway.conftest import Connection, Response, not_here

@@ -29,7 +29,7 @@ from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_f
 from gnomon_gateway.http.origin import host_rule
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.replicas.gateway import SharedGateway
-from gnomon_gateway.replicas.peer_secret import read_peer_secret
+from gnomon_gateway.replicas.peers import read_peer_secret
 from gnomon_gateway.scheduling.registry import scheduling_policy
 from gnomon_platforms.kubernetes.channel import HttpChannel
 from tests.ownership_boards import FileBoard

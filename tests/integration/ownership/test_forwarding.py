@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.functions import FunctionKey
-from gnomon_gateway.asynchronous.invocation import Invocation
+from gnomon_gateway.asynchronous.calls import Invocation
 from gnomon_gateway.inside_call import Invoker
 from gnomon_gateway.metrics import MetricsPage, OwnershipCollector
 from tests.integration.gateway.conftest import MODEL

@@ -18,8 +18,7 @@ from gnomon_core.clock import WallClock
 from gnomon_core.ownership import OwnershipMap
 from gnomon_gateway.replicas.assigner import Assigner
 from gnomon_gateway.replicas.assignment import owner
-from gnomon_gateway.replicas.peer_secret import read_peer_secret
-from gnomon_gateway.replicas.peers import Peers
+from gnomon_gateway.replicas.peers import Peers, read_peer_secret
 from tests.integration.faults.conftest import freeze, go_on
 from tests.integration.ownership.callers import BROKEN, CALLERS, FUNCTIONS, HANDLER, Balanced, Callers
 from tests.ownership_boards import FileBoard

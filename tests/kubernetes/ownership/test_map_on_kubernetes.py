@@ -17,8 +17,7 @@ from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap, Replica
 from gnomon_gateway.replicas.assigner import Assigner
-from gnomon_gateway.replicas.peer_secret import PeerSecret
-from gnomon_gateway.replicas.peers import Peers
+from gnomon_gateway.replicas.peers import Peers, PeerSecret
 from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.kubernetes.connections import through
 from gnomon_platforms.kubernetes.lease import Tenure

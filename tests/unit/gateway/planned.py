@@ -16,7 +16,7 @@ from gnomon_gateway.logs import LogBook
 from gnomon_gateway.replicas.state_sync import Elsewhere
 from gnomon_gateway.scheduling.basic import Immediate
 from gnomon_gateway.scheduling.registry import BUILT_IN
-from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted
 
 PLAN, OTHER_PLAN = SetBufferPlan(4, 0.05), SetBufferPlan(2, 0.01)

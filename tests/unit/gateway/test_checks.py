@@ -17,7 +17,7 @@ from gnomon_core.settings import Settings, read_settings
 from gnomon_gateway.functions.validation import Checks, FunctionInputs
 from gnomon_gateway.scheduling.basic import Fixed
 from gnomon_gateway.scheduling.registry import SCHEDULING
-from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.store import SqliteStore
 from gnomon_server.scaling import ScalingAdapter
 
 SPEC = read_deployment({"service": "f", "image": "i", "secrets": ["gone", "there"]})

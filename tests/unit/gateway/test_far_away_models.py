@@ -16,7 +16,7 @@ from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted
 
 PATIENCE_S = 5.0

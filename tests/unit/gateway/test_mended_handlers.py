@@ -21,7 +21,7 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.queueing.request import Request
-from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
 
 KEY = FunctionKey("fn")

@@ -14,8 +14,8 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_core.wire import Frame, decode, encode, error_result
-from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation
-from gnomon_gateway.asynchronous.retries import DEFAULT_RULE
+from gnomon_gateway.asynchronous.calls import FunctionAnswer, Invocation
+from gnomon_gateway.asynchronous.queue import DEFAULT_RULE
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
 from gnomon_gateway.inside_call import Invoker

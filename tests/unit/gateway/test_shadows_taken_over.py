@@ -9,7 +9,7 @@ import pytest
 
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.scaling import ChangeShadow, CreateBody, DestroyBody, DestroyShadow
-from gnomon_gateway.replicas.reports import Reports
+from gnomon_gateway.replicas.replica import Reports
 from tests.unit.gateway.shadow_stage import NAME, OTHER, PAIR, Lasting, Silent, Stage
 
 LEFT = Instance("s-old", NAME, 1, "n", 2, 0, InstanceState.READY, 0.0, kind=InstanceKind.SHADOW, partner="b1", pair=PAIR)

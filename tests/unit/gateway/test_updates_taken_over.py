@@ -18,7 +18,7 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.replicas.state_sync import Elsewhere
-from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted
 from tests.unit.gateway.test_models_measured_anew import MODEL, OTHER, profile
 from tests.waiting import until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from gnomon_gateway.asynchronous.lanes import Lanes
+from gnomon_gateway.asynchronous.queue import Lanes
 
 
 class Work:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.asynchronous.invocation import FunctionAnswer, answer_of
-from gnomon_gateway.asynchronous.retries import DEFAULT_RULE, RetryRule, read_retry_rule
+from gnomon_gateway.asynchronous.calls import FunctionAnswer, answer_of
+from gnomon_gateway.asynchronous.queue import DEFAULT_RULE, RetryRule, read_retry_rule
 
 
 def ours(status: int, retry_after_s: float | None = None) -> FunctionAnswer:

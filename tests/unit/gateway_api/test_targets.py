@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.asynchronous.targets import CallbackHosts, Target
+from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Target
 
 HOSTS = CallbackHosts(["hooks.example.org", "hooks.example.org:8443", "203.0.113.9", "127.0.0.1:9000", "[::1]:9000"])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.replicas.peer_secret import PeerSecret, read_peer_secret
+from gnomon_gateway.replicas.peers import PeerSecret, read_peer_secret
 
 GOOD = "c2VjcmV0LW9mLXJlcGxpY2Fz"
 

@@ -13,8 +13,7 @@ from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.replicas.assigner import Assigner
 from gnomon_gateway.replicas.peers import Peers
-from gnomon_gateway.replicas.replica import ReplicaLife
-from gnomon_gateway.replicas.reports import Reports
+from gnomon_gateway.replicas.replica import ReplicaLife, Reports
 from tests.ownership_boards import MemoryBoard
 
 

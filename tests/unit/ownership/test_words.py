@@ -7,8 +7,7 @@ from typing import Any, cast
 import pytest
 
 from gnomon_core.ownership import OwnershipMap, Replica
-from gnomon_gateway.replicas.peer_secret import PeerSecret
-from gnomon_gateway.replicas.peers import Peers
+from gnomon_gateway.replicas.peers import Peers, PeerSecret
 from gnomon_gateway.replicas.replica import ReplicaLife
 from tests.ownership_boards import MemoryBoard
 

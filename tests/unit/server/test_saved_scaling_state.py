@@ -20,7 +20,7 @@ from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.store import SqliteStore
 from gnomon_server.scaling import ScalingAdapter
 from gnomon_server.scaling_state import SavedScalingState
 from tests.unit.gateway.shadow_stage import NAME, Scripted

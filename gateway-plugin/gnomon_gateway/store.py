@@ -1,16 +1,18 @@
-"""The embedded store: one SQLite file beside the gateway.
+"""The embedded store of functions, secrets and namespaces: one SQLite file beside the gateway.
 
-A write has returned when SQLite has synchronised its log, so a killed process loses nothing that was acknowledged, and
-a torn last write is rolled back when the file is opened again.
+A write returns once SQLite has synchronised its write-ahead log: acknowledged changes survive a SIGKILL or a power cut, and a
+torn last write is rolled back when the file is opened. Deleted content is overwritten, because it may be a secret, and only the
+owner may read the file; SQLite gives its `-wal` and `-shm` files the same mode.
 
-A stored function that this version of Gnomon cannot read is left where it is and reported, so that one bad entry never keeps the
-others from being served.
+A stored function that this version of Gnomon cannot read is left in the file and reported, so that one bad entry never prevents
+the others from being served. `open_database` opens every durable file of the gateway in this way.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -21,7 +23,6 @@ from typing import Any
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.interfaces import StoredFunction, StoredNamespace
-from gnomon_gateway.store.database import open_database
 
 SCHEMA_VERSION = 1
 
@@ -143,3 +144,46 @@ def _read_function(namespace: str, name: str, version: int, created_at: float, d
         _log.error("The stored function %s.%s cannot be read and is not served: %s", name, namespace, error)
         return None
     return StoredFunction(spec, version, created_at)
+
+
+BUSY_TIMEOUT_S = 5.0
+
+
+def open_database(path: Path, schema: str, version: int) -> sqlite3.Connection:
+    """A connection that any thread may use, one at a time; the tables are made with `schema` where the file is new.
+
+    Every statement is its own transaction unless one is begun.
+
+    Raises:
+        GnomonError: 500 `store_unreadable`, for a file that is no such database or that another version wrote.
+
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    path.chmod(0o600)
+    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(connection, path, schema, version)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: int) -> None:
+    try:
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
+            connection.execute(f"PRAGMA {pragma}")
+        found = connection.execute("PRAGMA user_version").fetchone()[0]
+        if found == 0:
+            connection.executescript(f"BEGIN; {schema} PRAGMA user_version = {version}; COMMIT;")
+            found = version
+    except sqlite3.DatabaseError as error:
+        raise _unreadable(path, str(error)) from error
+    if found != version:
+        raise _unreadable(path, f"it has schema {found}, this version reads {version}")
+
+
+def _unreadable(path: Path, reason: str) -> GnomonError:
+    hint = "Use the version of Gnomon that wrote it, or another --state folder."
+    return GnomonError(500, "store_unreadable", f"{path} cannot be used: {reason}.", hint)
