@@ -1,7 +1,7 @@
-"""How many instances each function has.
+"""The autoscaler: how many instances each function has, and which Shadows.
 
-The folder shows the stages of one round: `observe` and `windows` make an observation, `policies/` and the `wrappers` around them
-wish for a number, `by_count` turns it into actions, `runner` keeps one function's state, and `loop` does it for all, live.
+The modules are the stages of one round: `windows` and `runner` make an observation, `policies/` decide, most of them on a number
+of instances that `wrappers` bound and `replica_policy` turns into actions; `controller` does it for all functions, live.
 """
 
 from gnomon_autoscaler.controller import Autoscaler

@@ -1,31 +1,28 @@
-"""The live loop: one runner per function, ticks, pokes, and carrying out what was decided. It knows no formula.
+"""The live loop of the autoscaler: one runner per function, asked every bin and on pokes; decisions are carried out by the fleet.
 
-Every bin of the windows each function is looked at: a sample is taken, and if it is time its policy is asked in a worker thread
-(`executor`). While a policy decides or its decision is being carried out, the function is only sampled; a poke in between is
-remembered. One function's slow or failing policy holds up no other function. Idle functions are skipped (`Resting`).
+Every bin of the windows each function is sampled, and if it is time its policy is asked in a worker thread (`executor`). While a
+policy decides or its decision is being carried out, the function is only sampled; a poke in between is remembered. One function's
+slow or failing policy holds up no other function.
 
-Functions that nothing happens to need not be looked at twice a second.
+**Idle functions are skipped** until an event wakes them. Where hundreds of functions are deployed, most have had no request for
+minutes. A function is idle when no request waits or executes and none arrived in all recorded history, when its instances are
+ready, and when its policy has just decided to change nothing.
 
-Where hundreds of functions are deployed, most of them have had no request for minutes. A function rests when no request waits or
-executes and none came in all that is remembered, when its instances are ready, and when its policy has just answered "as it is".
+    the policy has decided ▶ skipped until its next turn: nobody would ask it before
+                          └─▶ asked as of the end of a long skip, it decides the same ▶ skipped for up to five minutes
 
-    its policy has answered ▶ a short rest, until its next turn: nobody would ask it before
-                          └─▶ asked as of the end of a long rest, it answers the same ▶ a long rest of up to five minutes
+The policy can be asked about the future because it is a pure function of its observation, and then and now differ by the time
+alone. A policy that is about to scale an idle function to zero says so, and is asked at its own rhythm. Long skips of several
+functions have different lengths, so that those that began together do not end together.
 
-The policy can be asked that because it is a pure function of what is seen, and what is seen then differs from what is seen now by
-the time alone. One that is about to let an idle function go to zero says so, and is asked at its own rhythm. Long rests of
-several functions have different lengths, so that those that began together do not end together.
+The fleet gives an idle function a stamp: a value that changes with whatever concerns the function. The function is looked at
+again as soon as its stamp differs, when it is poked, and when its time is over.
 
-Of one that has requests only the counters are taken between two turns of its policy, where nothing else of it has changed
-(`Counting`): its bins are as exact, for a tenth of the work.
+**Functions with requests** are only counted between two turns of their policy, where nothing else has changed (`Counting`): the
+bins are as exact, for a tenth of the work.
 
-A function at rest is known by a stamp that its fleet gives it, a value that changes with whatever concerns it. It is looked at
-again as soon as the stamp is another one, when it is poked, and when its rest is over.
-
-What was decided, why and when, for people to read.
-
-A policy that decides every second and keeps saying the same would bury the rest; such a run of equal decisions is one record,
-with the reason for which it began. A record is one line of the log.
+**The decision log** keeps what was decided, when and why. A policy that decides every second and keeps deciding the same would
+bury everything else; such a run of equal decisions is one record, with the reason for which it began. A record is one log line.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ from typing import Protocol, TypeAlias, cast, runtime_checkable
 
 from gnomon_autoscaler.executor import Executor, Outcome, Overrun, PolicyExecutor
 from gnomon_autoscaler.registry import BUILT_IN, Policies
-from gnomon_autoscaler.runner import Question, Runner, told
+from gnomon_autoscaler.runner import Question, Runner, error_text
 from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.clock import Clock, utc_now_s
 from gnomon_core.errors import GnomonError
@@ -61,8 +58,8 @@ from gnomon_core.scaling import (
     action_to_json,
 )
 
-RESTS_S = (300.0, 30.0)
-"""The long rests, those that are tried first before the others."""
+LONG_SKIPS_S = (300.0, 30.0)
+"""How far into the future a policy is asked whether it would decide the same, the longest first."""
 TOLERANCE_S = 1e-6
 GOLDEN = 0.6180339887
 """Its multiples without their whole parts lie evenly between 0 and 1, however many there are."""
@@ -94,8 +91,8 @@ class Counting(Protocol):
 
 
 @dataclass(slots=True)
-class Rest:
-    """One function that rests: until when, how it was seen last, and what it is known by. `asked` is for the long rest."""
+class IdleFunction:
+    """An idle function: until when it is skipped, and its load and stamp at the last look. `asked` is for a long skip."""
 
     stamp: object
     load: FunctionLoad
@@ -104,62 +101,62 @@ class Rest:
     asked: Question | None
 
 
-class Resting:
-    """Which functions rest. Without a fleet that stamps, none does."""
+class IdleFunctions:
+    """Which functions are idle and skipped. Without a fleet that stamps, none is."""
 
     def __init__(self, fleet: object) -> None:
         self._fleet = fleet if isinstance(fleet, Stamping) else None
-        self._rests: dict[str, Rest] = {}
+        self._skipped: dict[str, IdleFunction] = {}
         self._short: list[str] = []
         self._numbers = itertools.count()
 
-    def rests(self, function: str, now_s: float) -> bool:
-        """Whether there is nothing to look at."""
-        rest = self._rests.get(function)
-        if rest is None or self._fleet is None:
+    def skips(self, function: str, now_s: float) -> bool:
+        """Whether the function is skipped now."""
+        idle = self._skipped.get(function)
+        if idle is None or self._fleet is None:
             return False
-        return now_s < rest.until_s - TOLERANCE_S and rest.stamp == self._fleet.stamp(function)
+        return now_s < idle.until_s - TOLERANCE_S and idle.stamp == self._fleet.stamp(function)
 
     def has(self, function: str) -> bool:
-        """Whether it rests, or did until something happened to it."""
-        return function in self._rests
+        """Whether the function is skipped, or was until an event."""
+        return function in self._skipped
 
     def wake(self, function: str) -> FunctionLoad | None:
-        """It is looked at now; its load in all of its rest, None if it did not rest."""
-        rest = self._rests.pop(function, None)
-        return None if rest is None else rest.load
+        """Skip the function no longer; its load in all of that time, None if it was not skipped."""
+        idle = self._skipped.pop(function, None)
+        return None if idle is None else idle.load
 
     def look(self, function: str) -> object:
-        """What it is known by now. Asked before it is looked at, so that what happens between the two is seen as new."""
+        """The function's stamp. Taken before the function is looked at, so that an event between the two counts as new."""
         return None if self._fleet is None else self._fleet.stamp(function)
 
-    def lay(self, function: str, stamp: object, load: FunctionLoad, asked: Question, until_s: float) -> None:
-        """It rests until then, as it was when it was seen with this stamp; longer if its policy says so."""
+    def skip(self, function: str, stamp: object, load: FunctionLoad, asked: Question, until_s: float) -> None:
+        """Skip the function until then, if its stamp is still this one; for longer if its policy agrees."""
         if self._fleet is not None and self._fleet.stamp(function) == stamp:
-            self._rests[function] = Rest(stamp, load, asked.seen.now_s, until_s, asked)
+            self._skipped[function] = IdleFunction(stamp, load, asked.seen.now_s, until_s, asked)
             self._short.append(function)
 
-    def short(self) -> list[tuple[str, Rest]]:
-        """Those that have begun a short rest since this was asked last, and still have it."""
+    def short(self) -> list[tuple[str, IdleFunction]]:
+        """The functions that are skipped since the last call of this, and are so still."""
         names, self._short = self._short, []
-        return [(name, rest) for name in names if (rest := self._rests.get(name)) is not None and rest.asked is not None]
+        return [(name, idle) for name in names if (idle := self._skipped.get(name)) is not None and idle.asked is not None]
 
-    def lengthen(self, function: str, rest: Rest, longer_s: float) -> None:
-        """Its policy would answer the same after so long: it rests until a turn of its policy in the second half of that."""
-        if self._rests.get(function) is rest and rest.asked is not None:
+    def lengthen(self, function: str, idle: IdleFunction, longer_s: float) -> None:
+        """Skip the function until a turn of its policy in the second half of this time."""
+        if self._skipped.get(function) is idle and idle.asked is not None:
             share = 0.5 + 0.5 * (next(self._numbers) * GOLDEN % 1.0)
-            period_s = rest.asked.policy.period_s
-            turns = math.floor((rest.since_s + longer_s * share - rest.until_s) / period_s)
-            rest.until_s += max(0, turns) * period_s
-            rest.asked = None
+            period_s = idle.asked.policy.period_s
+            turns = math.floor((idle.since_s + longer_s * share - idle.until_s) / period_s)
+            idle.until_s += max(0, turns) * period_s
+            idle.asked = None
 
     def forget(self, function: str) -> None:
-        """It is gone."""
-        self._rests.pop(function, None)
+        """The function is gone."""
+        self._skipped.pop(function, None)
 
 
-def calm(seen: Observation, decision: Decision) -> bool:
-    """Whether nothing happens to a function, and its policy leaves it as it is."""
+def is_idle(seen: Observation, decision: Decision) -> bool:
+    """Whether a function is idle, and its policy changes nothing."""
     history = seen.history
     return (
         not decision.actions
@@ -171,12 +168,12 @@ def calm(seen: Observation, decision: Decision) -> bool:
     )
 
 
-def longest_rest_s(asked: Question, state: PolicyState, desired: int | None) -> float:
-    """For how long the policy would say the same if nothing happened; 0 where it is not even half a minute. Pure, as it is."""
-    for rest_s in RESTS_S:
-        then, _ = Question(asked.policy, replace(asked.seen, now_s=asked.seen.now_s + rest_s), state).answer()
+def longest_skip_s(asked: Question, state: PolicyState, desired: int | None) -> float:
+    """For how many seconds the policy would decide the same without an event; 0 below half a minute. Pure, as policies are."""
+    for skip_s in LONG_SKIPS_S:
+        then, _ = Question(asked.policy, replace(asked.seen, now_s=asked.seen.now_s + skip_s), state).answer()
         if not then.actions and then.desired == desired:
-            return rest_s
+            return skip_s
     return 0.0
 
 
@@ -277,7 +274,7 @@ class Autoscaler:
         self._poked: set[str] = set()
         self._again: set[str] = set()
         self._saved: dict[str, tuple[JsonObject, float]] = {}
-        self._resting = Resting(fleet)
+        self._idle = IdleFunctions(fleet)
         self._counting = fleet if isinstance(fleet, Counting) else None
         self._ended = False
         self._turned_s = self._origin_s
@@ -327,7 +324,7 @@ class Autoscaler:
         self._runners.pop(function, None)
         self._logs.pop(function, None)
         self._saved.pop(function, None)
-        self._resting.forget(function)
+        self._idle.forget(function)
 
     def decisions(self, function: str, limit: int = 100) -> list[DecisionRecord]:
         """The function's last decisions, the newest first."""
@@ -374,9 +371,9 @@ class Autoscaler:
         for function in self._runners.keys() - set(functions):
             self.removed(function)
         before_s, self._turned_s = self._turned_s, self._clock.now_s()
-        self._ask_who_rests()
+        self._lengthen_skips()
         for number, function in enumerate(functions, start=1):
-            if not self._resting.rests(function, self._turned_s) and not self._count(function):
+            if not self._idle.skips(function, self._turned_s) and not self._count(function):
                 self._look(function, before_s)
             if number % PART == 0:
                 await asyncio.sleep(0)
@@ -391,13 +388,13 @@ class Autoscaler:
         """Take a function's counters alone, between two turns of its policy; False where it must be looked at."""
         runner = self._runners.get(function)
         now_s = self._clock.now_s()
-        if self._counting is None or runner is None or not runner.between_turns(now_s) or self._resting.has(function):
+        if self._counting is None or runner is None or not runner.between_turns(now_s) or self._idle.has(function):
             return False
         standing, counters = self._counting.standing(function), self._counting.counters(function)
         return counters is not None and runner.count(now_s, counters, standing)
 
     def _look(self, function: str, before_s: float) -> None:
-        """Look at a function. `before_s` is when it was known last to be as it was in its rest, if it did rest."""
+        """Look at a function. `before_s` is when it was last known to be idle, if it was skipped."""
         try:
             self._look_at(function, before_s)
         except Exception:
@@ -405,17 +402,17 @@ class Autoscaler:
             log.exception("%s: cannot be observed", function)
 
     def _look_at(self, function: str, before_s: float) -> None:
-        stamp = self._resting.look(function)
+        stamp = self._idle.look(function)
         standing = None if self._counting is None else self._counting.standing(function)
         load = self._fleet.load(function)
         if load is None:
             return
         runner, now_s = self._runner(function), self._clock.now_s()
-        rested = self._resting.wake(function)
-        if rested is not None:
-            # What has come since then came after this, not spread over the whole rest.
-            runner.sample(before_s, rested)
-            runner.rested(before_s)
+        idle_load = self._idle.wake(function)
+        if idle_load is not None:
+            # Requests that came since then came after this moment; they are not spread over the whole time of the skip.
+            runner.sample(before_s, idle_load)
+            runner.skipped(before_s)
         runner.sample(now_s, load, standing)
         if function in self._steps:
             return
@@ -444,7 +441,7 @@ class Autoscaler:
         try:
             decision, state = outcome()
         except Exception as failed:  # noqa: BLE001 - whatever a policy raises
-            error = str(failed) if isinstance(failed, Overrun) else told(failed)
+            error = str(failed) if isinstance(failed, Overrun) else error_text(failed)
             self._take(step, runner.fail(error, asked), error)
         else:
             decision = runner.accept(asked, decision, state)
@@ -465,7 +462,7 @@ class Autoscaler:
             error = f"{refused.code}: {refused}"
             step.runner.refused(self._clock.now_s(), refused)
         except Exception as failed:
-            error = told(failed)
+            error = error_text(failed)
             log.exception("%s: the decision could not be carried out", step.function)
             step.runner.refused(self._clock.now_s(), failed)
         else:
@@ -474,7 +471,7 @@ class Autoscaler:
             self._taken(step, decision, error)
 
     def _taken(self, step: Step, decision: Decision, error: str) -> None:
-        """A step is over. Its function is looked at again where it was poked meanwhile, and rests where nothing happens to it."""
+        """A step is over. Its function is looked at again where it was poked meanwhile, and skipped where it is idle."""
         function, runner = step.function, step.runner
         self._steps.pop(function, None)
         if self._ended:
@@ -483,26 +480,26 @@ class Autoscaler:
         self._again.discard(function)
         if self._runners.get(function) is runner:
             self._log(function).add(self._stamp_s(), runner.policy_name, decision, error)
-            if isinstance(step.work, Question) and not error and not again and calm(step.work.seen, decision):
-                self._resting.lay(function, step.stamp, step.load, step.work, runner.next_s)
+            if isinstance(step.work, Question) and not error and not again and is_idle(step.work.seen, decision):
+                self._idle.skip(function, step.stamp, step.load, step.work, runner.next_s)
         if again:
             self._look(function, self._turned_s)
 
-    def _ask_who_rests(self) -> None:
-        """Ask the policies of those that have begun to rest whether they may for longer."""
-        for function, rest in self._resting.short():
+    def _lengthen_skips(self) -> None:
+        """Ask the policies of functions that are newly skipped whether these may be skipped for longer."""
+        for function, idle in self._idle.short():
             runner = self._runners.get(function)
-            if runner is not None and rest.asked is not None:
-                question = partial(longest_rest_s, rest.asked, runner.state, runner.desired)
-                self._executor(question, self._limit_of(rest.asked), partial(self._may_rest, function, rest))
+            if runner is not None and idle.asked is not None:
+                question = partial(longest_skip_s, idle.asked, runner.state, runner.desired)
+                self._executor(question, self._limit_of(idle.asked), partial(self._lengthen_skip, function, idle))
 
-    def _may_rest(self, function: str, rest: Rest, outcome: Outcome[float]) -> None:
+    def _lengthen_skip(self, function: str, idle: IdleFunction, outcome: Outcome[float]) -> None:
         try:
             longer_s = outcome()
         except Exception:  # noqa: BLE001 - a policy that raises is asked again at its own rhythm, and reported then
             return
         if longer_s:
-            self._resting.lengthen(function, rest, longer_s)
+            self._idle.lengthen(function, idle, longer_s)
 
     def _runner(self, function: str) -> Runner:
         runner = self._runners.get(function)

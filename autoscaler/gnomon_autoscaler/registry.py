@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from gnomon_autoscaler.policies import asyfunc, hpa, kpa, openfaas, rates
-from gnomon_autoscaler.policies.fixed import Fixed
+from gnomon_autoscaler.policies.fixed import Fixed, Provided
 from gnomon_autoscaler.policies.mark import Mark
-from gnomon_autoscaler.policies.provided import Provided
 from gnomon_autoscaler.policies.target_tracking import TargetTracking
 from gnomon_autoscaler.replica_policy import ByCount, CountPolicy
 from gnomon_autoscaler.wrappers import DownDelay, RateLimit, standard

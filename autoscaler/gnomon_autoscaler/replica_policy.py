@@ -1,21 +1,16 @@
-"""From a number of instances to actions.
+"""Policies that decide on a number of instances, and how a number becomes actions.
 
-Too few live instances: create the missing ones, each on the node with most room. Too many: destroy the surplus and never more,
-those first whose end costs least: still starting (they serve nobody yet, and Kubernetes ranks them the same way), then idle, then
-those with the fewest requests in flight, and of equals the youngest, which has the least warmed-up state to lose.
+Most scaling policies answer one question: how many instances should this function have now? A `CountPolicy` answers it, with a
+sentence that says why. Wrappers (`wrappers`) are count policies around count policies, and `ByCount` turns the outermost one into
+a `ScalingPolicy`, whose decisions create and destroy instances. A policy's memory between decisions is a mapping of JSON values.
+A moment in it has a key that ends in `_at_s`, so that a saved memory can be carried to another machine's clock.
 
-Policies that think in numbers of instances.
+**Actions.** Too few live instances: create the missing ones, each on the node with most room. Too many: destroy the surplus and
+never more, those first whose end costs least: still starting (they serve nobody yet, and Kubernetes ranks them the same way),
+then idle, then those with the fewest requests in flight, and of equals the youngest, which has the least warmed-up state to lose.
 
-Most scaling policies answer one question: how many instances should this function have now? A `CountPolicy` answers just that,
-with a sentence that says why. Wrappers (`wrappers.py`) are count policies around count policies, and `by_count` turns the
-outermost one into a `ScalingPolicy`, whose decisions create and destroy instances.
-
-A policy's memory between decisions is a mapping of JSON values. A moment in it has a key that ends in `_at_s`, so that a saved
-memory can be carried to another machine's clock.
-
-What is free on the nodes, as a decision gives it away: no two of its actions may count on the same cores.
-
-A node's free cores are anybody's. Those in its reserve are for Shadows, which take them first; a Body gets them where no node has
+**Room.** `Room` is what is free on the nodes while a decision is made: no two of its actions may count on the same cores. A
+node's free cores are anybody's. Those in its reserve are for Shadows, which take them first; a Body gets them where no node has
 other room for it (AsyFunc, section 3.4). Example: 1 core free, 2 in reserve. A Shadow of 3 has room. A Body of 1 takes the free
 one, and one of 2 that fits nowhere else takes that and 1 of the reserve.
 """

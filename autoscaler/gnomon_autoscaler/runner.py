@@ -1,36 +1,27 @@
 """One function's autoscaler, without a loop: the same object runs live and in the simulator.
 
-`tick` does everything at once: it takes a sample and, when it is time, decides. The live loop takes the same steps one by one,
-because there a policy decides in a worker thread: `sample`, `question`, then `accept` or `fail`. Whoever carries a decision
-out says how it went: `carried_out` or `refused`.
+`tick` takes a sample and, when it is time, decides. The live loop takes the same steps one by one, because there a policy decides
+in a worker thread: `sample`, `question`, then `accept` or `fail`. The loop reports the outcome: `carried_out` or `refused`.
 
 It is time when the policy's period has passed, when an operator or a changed setting asks, and when a request waits and no
 instance lives. Between those, instances that ended by themselves are replaced, so that the last decision stays true.
 
-Instances that an earlier process has made, for a load that this one has not seen.
+**Inherited instances** (`Inherited`). A new leader's windows are empty, which looks like no load to every policy: in the midst of
+a peak it would end all Shadows, and all Bodies but the least. Instances that an earlier process made are kept until the windows
+reach as far back as policies look (`Settings.stable_window_s`). More may be made at once, and an operator's number holds at once.
 
-A new leader's windows are empty. To every policy that looks like no load at all: in the midst of a peak it would end all Shadows,
-and all Bodies but the least. So what was found is kept until the windows reach as far back as policies look
-(`Settings.stable_window_s`). More may be made at once, and an operator's number holds at once.
+**Observation** (`observe`). While a new version is rolled out, instances of the old one are being replaced by the gateway: they
+are left out, so that no policy counts them twice and none of them is chosen as a victim.
 
-A function's present state and its history become what a policy sees.
+**State** (`state_to_json`). Seconds of a monotonic clock mean nothing after a reboot or on another machine. A policy's state
+names its moments with keys that end in `_at_s`; when the state is restored, each is shifted so that it lies as long ago as it
+did, plus the time in between.
 
-While a new version is rolled out, instances of the old one are being replaced by whoever deployed it: they are not shown, so that
-no policy counts them twice and none of them is chosen as a victim.
-
-A policy's memory as JSON, and moved to another clock.
-
-Seconds of a monotonic clock mean nothing after a reboot or on another machine. A memory names its moments with keys that end in
-`_at_s`; when it is restored, each is shifted so that it lies as long ago as it did, plus the time in between.
-
-Instances that ended although nobody asked: replace the first at once, but do not start a broken one over and over.
-
-An instance that ends before it was ready for 10 s is a failed start, and so is one that was made but has gone before anybody
-looked. After the second time in a row, new instances wait 1 s, then 2, 4, … at most 60 s. An instance that stays ready for 10 s
-ends the row. Several that fail at once are one time.
-
-So does the end of one that had answered (`forgive`): it had started well, what ended it may have been a request, and whoever
-sends such requests must not be able to keep the function away from everybody else.
+**Start back-off** (`Starts`). An instance that ends before it was ready for 10 s is a failed start, and so is one that was made
+but is gone at the next look. After the second failure in a row, new instances wait 1 s, then 2, 4, … at most 60 s. Several that
+fail together count once. An instance that stays ready for 10 s ends the row, and so does the end of one that had answered
+(`forgive`): the instance had started well, a request may have ended it, and a client that sends such requests must not be able to
+keep the function away from everybody else.
 """
 
 from __future__ import annotations
@@ -365,7 +356,7 @@ class Runner:
         try:
             decision, state = asked.answer()
         except Exception as error:  # noqa: BLE001 - whatever a policy raises leaves the last decision in force
-            return self.fail(told(error), asked)
+            return self.fail(error_text(error), asked)
         return self.accept(asked, decision, state)
 
     def sample(self, now_s: float, load: FunctionLoad, standing: object = None) -> None:
@@ -433,8 +424,8 @@ class Runner:
         self._requested = None
         return Question(policy, seen, self.state, third_party=self._third_party and not self._instead)
 
-    def rested(self, until_s: float) -> None:
-        """The function was left in peace until then: the rhythm goes on as if its policy had been asked all the time."""
+    def skipped(self, until_s: float) -> None:
+        """The idle function was skipped until then: the rhythm goes on as if its policy had been asked all the time."""
         if self._policy is not None and self._next_s <= until_s + _TOLERANCE_S:
             asked = math.floor((until_s + _TOLERANCE_S - self._next_s) / self._policy.period_s) + 1
             self._next_s += asked * self._policy.period_s
@@ -535,7 +526,7 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - a third party's policy may keep anything
             if not self._reported:
                 self._reported = True
-                _LOG.warning("%s: what is known of it is neither kept nor handed on: %s", self.function, told(error))
+                _LOG.warning("%s: what is known of it is neither kept nor handed on: %s", self.function, error_text(error))
             return None
 
     def restore(self, document: JsonObject, shift_s: float) -> None:
@@ -555,7 +546,7 @@ class Runner:
         try:
             self._policy = scaling_policy(settings.autoscaler, settings, self._policies)
         except Exception as error:  # noqa: BLE001 - a third party's maker may raise anything
-            self._fall_back(f"{settings.autoscaler} cannot be used, fixed instead ({told(error)})", settings)
+            self._fall_back(f"{settings.autoscaler} cannot be used, fixed instead ({error_text(error)})", settings)
         else:
             self.policy_name = self._policy.name
         # A policy that drops what it cannot read keeps the rest of its state; a new period begins now.
@@ -605,6 +596,6 @@ def _live(load: FunctionLoad) -> list[Instance]:
     return [one for one in newest(load.instances) if one.kind is InstanceKind.BODY and one.state in LIVE]
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """An error as a part of a reason."""
     return str(error) if isinstance(error, GnomonError) else f"{type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gnomon_autoscaler.policies.capacity import capacity
+from gnomon_autoscaler.policies.rates import capacity
 from gnomon_autoscaler.registry import BUILT_IN, Policies, counted
 from gnomon_autoscaler.replica_policy import Memory, Wish, whole
 from gnomon_core.scaling import Observation

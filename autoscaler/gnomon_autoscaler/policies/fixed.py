@@ -1,15 +1,21 @@
-"""`fixed`: as many instances as the function's minimum, or as an operator asked for, whatever the load.
+"""Policies that follow no load: `fixed`, and the one for functions whose replicas a foreign provider scales.
 
-It is also what a function falls back to when its own policy fails, because nothing can go wrong in it.
-A minimum of 0 means one instance while the function is in use and none after `scale.zero-duration` without a request.
+`fixed` has as many instances as the function's minimum, or as an operator asked for. It also stands in for a policy that fails,
+because nothing can go wrong in it. A minimum of 0 means one instance while the function is in use and none after
+`scale.zero-duration` without a request.
+
+`Provided` opens as many slots as the provider's replicas take requests at once. A slot is the right to have one batch under way
+there. The function's node in the observation is named like the function, and its cores are the places that its replicas offer.
+With none, one slot is opened while a request waits, which wakes the function. Example: 3 replicas that take 4 requests each offer
+12 places. With 10 slots, 2 are opened; when a replica ends, 4 are closed, idle ones first, and batches under way are answered.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnomon_autoscaler.replica_policy import Memory, Wish
-from gnomon_core.scaling import Observation
+from gnomon_autoscaler.replica_policy import Memory, Wish, cost_of_ending, in_system
+from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, Observation, PolicyState
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +30,29 @@ class Fixed:
     def wish(self, seen: Observation, memory: Memory) -> Wish:  # noqa: ARG002 - it remembers nothing
         count = max(1, seen.settings.scale.min)
         return Wish(count, f"fixed at {count}")
+
+
+class Provided:
+    """As many slots as there are places."""
+
+    name = "provided"
+    period_s = 1.0
+    default_scheduler = "immediate"
+    needs: frozenset[str] = frozenset()
+
+    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+        """What makes the number of slots that of the places; `state` is not used."""
+        del state
+        places = sum(node.cores for node in seen.nodes if node.name == seen.function)
+        count = places or (1 if in_system(seen) else 0)
+        surplus = len(seen.live) - count
+        ending = sorted(seen.live, key=cost_of_ending)[: max(0, surplus)]
+        actions: list[Action] = [DestroyBody(slot.id) for slot in ending]
+        actions += [CreateBody(seen.settings.cores, seen.function)] * max(0, -surplus)
+        return Decision(tuple(actions), _reason(places, count), count), PolicyState(self.name, 1)
+
+
+def _reason(places: int, count: int) -> str:
+    if places:
+        return f"the provider's replicas take {places} requests at once"
+    return "a request waits, and the provider has no replica: it is asked for one" if count else "the provider has no replica"

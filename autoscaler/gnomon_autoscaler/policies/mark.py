@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gnomon_autoscaler.policies.capacity import Capacity, capacity
-from gnomon_autoscaler.policies.rates import Rate
+from gnomon_autoscaler.policies.rates import Capacity, Rate, capacity
 from gnomon_autoscaler.replica_policy import TOLERANCE_S, ByCount, Memory, Wish, count_in, goes_on, moment
 from gnomon_autoscaler.wrappers import standard
 from gnomon_core.scaling import Decision, Observation, PolicyState

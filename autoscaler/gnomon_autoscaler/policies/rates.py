@@ -1,4 +1,4 @@
-"""`od`, `lv` and `k-lv`: the three baselines of AsyFunc's section 2.1.
+"""`od`, `lv` and `k-lv`: the three baselines of AsyFunc's section 2.1, and the capacity of one instance by which they divide.
 
 Each predicts a rate R and wants R / R_max instances, where R_max is what one instance sustains within the SLO:
 
@@ -9,15 +9,19 @@ Each predicts a rate R and wants R / R_max instances, where R_max is what one in
 
 docs/decisions/0004-baselines-of-asyfunc.md has the settled points and a worked example.
 
+`capacity` is R_max of AsyFunc's Eq. 1 for one instance. A batch of b takes t(b) seconds and, in a stream of R requests a second,
+(b − 1) / R to fill. The capacity is the highest b / t(b) of the batches whose filling and execution end within the SLO. Every b
+is examined, because b / t(b) need not rise with b on a CPU.
+
 While no latency is known, an instance is taken to hold one full batch: the number is then the mean of requests in the system over
 the same window, times the same factor, divided by the largest batch. The reason says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnomon_autoscaler.policies.capacity import capacity
 from gnomon_autoscaler.replica_policy import Memory, Wish, whole
 from gnomon_core.scaling import Observation
 
@@ -74,3 +78,31 @@ def last_value() -> Rate:
 def k_last_value() -> Rate:
     """The next period is half as much again."""
     return Rate("k-lv", period_s=LAST_VALUE_PERIOD_S, factor=K)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The rate one instance sustains, at which batch; `within_slo` is False where not even a batch of one meets the SLO."""
+
+    rate_rps: float
+    batch: int
+    within_slo: bool
+
+
+def capacity(latency_s: Sequence[float], slo_s: float, rate_rps: float) -> Capacity | None:
+    """The capacity of an instance whose batches of 1, 2, … take `latency_s`; None where no latency is known.
+
+    Where nothing meets the SLO, a batch of one is the best there is: late answers come no later by serving them singly.
+    """
+    known = [(batch, seconds) for batch, seconds in enumerate(latency_s, start=1) if seconds > 0]
+    if not known:
+        return None
+    timely = [(batch, seconds) for batch, seconds in known if _filling_s(batch, rate_rps) + seconds <= slo_s]
+    batch, seconds = max(timely or known[:1], key=lambda entry: entry[0] / entry[1])
+    return Capacity(batch / seconds, batch, bool(timely))
+
+
+def _filling_s(batch: int, rate_rps: float) -> float:
+    if batch == 1:
+        return 0.0
+    return (batch - 1) / rate_rps if rate_rps > 0 else float("inf")

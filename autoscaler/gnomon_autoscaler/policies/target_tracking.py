@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gnomon_autoscaler.policies.capacity import capacity
+from gnomon_autoscaler.policies.rates import capacity
 from gnomon_autoscaler.replica_policy import Memory, Wish, count_in, goes_on, moment, whole
 from gnomon_core.scaling import Observation
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gnomon_autoscaler.policies.provided import Provided
+from gnomon_autoscaler.policies.fixed import Provided
 from gnomon_autoscaler.registry import BUILT_IN, provided, require, scaling_policy
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState, Node

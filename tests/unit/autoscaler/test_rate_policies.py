@@ -2,7 +2,7 @@
 
 import pytest
 
-from gnomon_autoscaler.policies.capacity import capacity
+from gnomon_autoscaler.policies.rates import capacity
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.settings import ScaleSettings, Settings
 

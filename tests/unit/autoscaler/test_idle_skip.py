@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.controller import RESTS_S, Autoscaler
+from gnomon_autoscaler.controller import LONG_SKIPS_S, Autoscaler
 from gnomon_autoscaler.executor import at_once
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock
@@ -83,7 +83,7 @@ async def test_a_quiet_function_is_looked_at_each_few_minutes() -> None:
     async with stage.running():
         await stage.clock.advance(5)
         before = stage.stamping.looks
-        await stage.clock.advance(4 * RESTS_S[0])
+        await stage.clock.advance(4 * LONG_SKIPS_S[0])
         assert 4 <= stage.stamping.looks - before <= 20  # 2,400 without rest
     assert stage.counts == (1, 1)
 
@@ -105,7 +105,7 @@ async def test_functions_that_began_to_rest_together_wake_one_by_one() -> None:
     async with stage.running():
         await stage.clock.advance(10)
         most = 0
-        for _ in range(round(RESTS_S[0])):
+        for _ in range(round(LONG_SKIPS_S[0])):
             before = stage.stamping.looks
             await stage.clock.advance(1.0)
             most = max(most, stage.stamping.looks - before)
