@@ -13,8 +13,6 @@ One instance from when it was asked for to its end, where its process is somebod
 Processes of this machine have lives of their own, in `local`: there the platform begins and ends them itself.
 
 HTTP connections to instances elsewhere, as many as there are batches under way.
-
-A streamed answer for somebody who asked for none: its parts joined into one result.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
@@ -34,7 +32,6 @@ from gnomon_core.interfaces import BatchChannel, InstanceRequest, PlatformListen
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.units import parse_cores
-from gnomon_core.wire import Frame, Kind, Member
 
 if TYPE_CHECKING:
     import aiohttp
@@ -198,15 +195,3 @@ def open_session(
         auto_decompress=decompress,
         trust_env=False,
     )
-
-
-def joined(parts: Sequence[Frame]) -> Frame:
-    """The result that these parts are, from the first on: the beginning with all of the body, or the failure that ended it."""
-    first, last = parts[0], parts[-1]
-    if last.kind is Kind.STREAM_END and last.members:
-        answer = last.members[0]
-    else:
-        start = first.members[0] if first.members else Member(200, 1, b"", b"")
-        body = b"".join(bytes(member.body) for part in parts if part.kind is Kind.STREAM_DATA for member in part.members)
-        answer = start._replace(body=body)
-    return Frame(Kind.RESULT, first.batch_id, first.epoch, members=(answer,))

@@ -20,7 +20,9 @@ from gnomon_core.wire import Frame, Kind
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
 from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.aws_lambda.testing.built import BuiltFolder
+from gnomon_platforms.channel import Channel
 from gnomon_platforms.common import open_session
+from gnomon_platforms.knative.batching.channel import PodChannel
 from gnomon_platforms.kubernetes.channel import HttpChannel
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 from gnomon_platforms.provider.channel import Around, ProviderChannel, Route
@@ -124,6 +126,24 @@ class BatchChannelContract:
         assert await send(channel, request_frame(b"", meta=b"GET\n/stream\n\n"), take) is not None
         assert len(parts) < 500
         assert answers(await send(channel, request_frame(b"next", batch_id=2))) == [(200, b"next")]
+
+    async def test_a_draining_channel_answers_what_is_in_flight_and_takes_nothing_more(self, channel: Channel) -> None:
+        answer = send(channel, request_frame(b"x", meta=b"POST\n/slow\n\n"))
+        channel.drain("its instance is to end")
+        assert await send(channel, request_frame(b"y", batch_id=2)) is None
+        assert channel.unread
+        assert answers(await answer) == [(200, b"x")]
+        assert channel.closed
+
+    async def test_a_batch_in_flight_has_exactly_one_end_when_the_channel_is_closed(self, channel: Channel) -> None:
+        ends: list[Frame | None] = []
+        channel.run(request_frame(b"x", meta=b"POST\n/slow\n\n"), ends.append)
+        await asyncio.sleep(0.05)
+        channel.close()
+        channel.close()
+        await until(lambda: ends, "the batch has no end")
+        await asyncio.sleep(0.05)
+        assert ends == [None]
 
     async def test_a_healthy_instance_answers_a_probe(self, channel: BatchChannel) -> None:
         assert await channel.probe(5.0)
@@ -345,6 +365,23 @@ class TestProviderChannel(ImageChannelContract):
         lost: list[str] = []
         around = Around(well=lambda: True, lost=lost.append, timeout_s=30.0)
         channel = ProviderChannel(Route(session, image.address, awake, random.Random(1)), around, TOKEN, lost.append)
+        yield channel
+        channel.close()
+        assert len(lost) <= 1
+
+
+class TestPodChannel(ImageChannelContract):
+    """To a Revision's pod, as if its queue-proxy were not in between."""
+
+    @pytest.fixture
+    async def channel(self, image: Image, session: aiohttp.ClientSession) -> AsyncIterator[PodChannel]:
+        async def awake() -> None:
+            raise AssertionError("it is there")
+
+        lost: list[str] = []
+        around = Around(well=lambda: True, lost=lambda _: None, timeout_s=30.0, who="pod")
+        route = Route(session, image.address, awake, random.Random(1))
+        channel = PodChannel(route, around, TOKEN, lost.append, lambda _: None)
         yield channel
         channel.close()
         assert len(lost) <= 1

@@ -34,10 +34,11 @@ from gnomon_core.interfaces import PlatformListener
 from gnomon_core.units import MEGABYTE
 from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode, error_result
 from gnomon_platforms.aws_lambda.hand_over import HandOver, Places
-from gnomon_platforms.aws_lambda.invoking import Fate, Invoker, Outcome, Target
+from gnomon_platforms.aws_lambda.invoking import Fate, InvokeOutcome, Invoker, Target
 from gnomon_platforms.aws_lambda.recipes import Recipe
 from gnomon_platforms.aws_lambda.reports import LogTail
-from gnomon_platforms.common import RemoteLife, joined
+from gnomon_platforms.channel import Batch, ExchangeChannel, Outcome, State
+from gnomon_platforms.common import RemoteLife
 
 GRACE_S = 2.0
 FIRST_PAUSE_S = 0.1
@@ -45,9 +46,6 @@ LONGEST_PAUSE_S = 5.0
 PROBED_S = 60.0
 TELL_AT_ONCE = 64
 """Parts of a stream that are told before the event loop gets its turn."""
-
-Done = Callable[[Frame | None], None]
-Stream = Callable[[Frame], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class Surroundings:
     remove: Callable[[Sequence[str]], None]
 
 
-class LambdaChannel:
+class LambdaChannel(ExchangeChannel):
     """One lane to a published version; `target` may be replaced between batches. See `gnomon_core.interfaces.BatchChannel`.
 
     `timeout_s` bounds batches that have no deadline. `on_tail` gets what each Invoke wrote and took, `on_lost` why the channel
@@ -82,42 +80,21 @@ class LambdaChannel:
         on_tail: Callable[[LogTail], None],
         on_lost: Callable[[str], None],
     ) -> None:
+        super().__init__(on_lost, timeout_s, target.function, state=State.CONNECTING)
         self.target = target
-        self.unread = False
         self._places = Places(around.hand_over, name, around.clock)
-        self._timeout_s = timeout_s
         self._around = around
         self._on_tail = on_tail
-        self._on_lost = on_lost
-        self._closed = False
-        self._task: asyncio.Task[None] | None = None
-        self._batch_id: int | None = None
-        self._cancelled = False
         self._probed: tuple[bool, float] | None = None
-
-    def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
-        """Send a batch."""
-        if self._batch_id is not None:
-            raise RuntimeError("a batch is in flight on this channel already")
-        loop = asyncio.get_running_loop()
-        if self._closed:
-            self.unread = True
-            loop.call_soon(done, None)
-            return
-        self._batch_id, self._cancelled = frame.batch_id, False
-        self._task = loop.create_task(self._carry(frame, done, stream))
-
-    def cancel(self, batch_id: int) -> None:
-        """Nobody waits for this batch: if Lambda has not taken it yet, it will not be asked again."""
-        if batch_id == self._batch_id:
-            self._cancelled = True
 
     async def probe(self, timeout_s: float) -> bool:
         """Whether Lambda would take an Invoke."""
         now_s = self._around.clock.now_s()
-        if self._closed or (self._probed is not None and now_s < self._probed[1] + PROBED_S):
-            return not self._closed and self._probed is not None and self._probed[0]
-        asked = asyncio.get_running_loop().run_in_executor(self._around.threads, self._around.invoker.reachable, self.target)
+        if self.closed:
+            return False
+        if self._probed is not None and now_s < self._probed[1] + PROBED_S:
+            return self._probed[0]
+        asked = self._loop.run_in_executor(self._around.threads, self._around.invoker.reachable, self.target)
         reachable = await asked if (await asyncio.wait({asked}, timeout=timeout_s))[0] else False
         self._probed = (reachable, now_s)
         return reachable
@@ -133,32 +110,22 @@ class LambdaChannel:
         if outcome.fate is not Fate.ANSWERED or not outcome.frames:
             words = " | ".join(outcome.tail.lines[-5:])
             raise GnomonError(503, "function_failed", f"{outcome.reason}{f'; its log ends: {words}' if words else ''}")
+        self._connected()
 
-    def close(self) -> None:
-        """End it without a word. A batch in flight is lost."""
-        self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _carry(self, frame: Frame, done: Done, stream: Stream | None) -> None:
-        try:
-            outcome = await self._attempts(frame, frame.budget_s or self._timeout_s)
-        except asyncio.CancelledError:
-            self._finish(done, None)
-            return
+    async def _exchange(self, batch: Batch, frame: Frame) -> Outcome:
+        outcome = await self._attempts(frame, self._allowed_s(frame), batch)
         if outcome.fate is Fate.ANSWERED:
             try:
-                await self._tell(frame, list(FrameReader().feed(outcome.frames)), done, stream)
+                return await self._answer(batch, list(FrameReader().feed(outcome.frames)))
             except WireError as error:
-                self._lose(done, f"the function sent what is not a result: {error}")
-        elif outcome.fate is Fate.THROTTLED:
-            self._finish(done, error_result(frame, throttled(outcome.reason)))
-        elif outcome.fate is Fate.TOO_LARGE:
-            self._finish(done, error_result(frame, too_large(outcome.reason)))
-        else:
-            self._lose(done, outcome.reason, unread=outcome.fate is Fate.REFUSED)
+                return Outcome(None, f"the function sent what is not a result: {error}")
+        if outcome.fate is Fate.THROTTLED:
+            return Outcome(error_result(frame, throttled(outcome.reason)))
+        if outcome.fate is Fate.TOO_LARGE:
+            return Outcome(error_result(frame, too_large(outcome.reason)))
+        return Outcome(None, outcome.reason, unread=outcome.fate is Fate.REFUSED)
 
-    async def _attempts(self, frame: Frame, budget_s: float) -> Outcome:
+    async def _attempts(self, frame: Frame, budget_s: float, batch: Batch | None = None) -> InvokeOutcome:
         """Invoke, and again while Lambda does not begin it and somebody waits."""
         clock, chance = self._around.clock, self._around.chance
         until_s, longest_s = clock.now_s() + budget_s, FIRST_PAUSE_S
@@ -166,64 +133,46 @@ class LambdaChannel:
             left_s = until_s - clock.now_s()
             outcome = await self._attempt(replace(frame, budget_s=max(0.0, left_s) if frame.budget_s else 0.0), left_s)
             pause_s = chance.uniform(0.0, longest_s)
-            if outcome.fate is not Fate.THROTTLED or self._cancelled or clock.now_s() + pause_s >= until_s:
+            unwanted = batch is not None and batch.cancelled
+            if outcome.fate is not Fate.THROTTLED or unwanted or clock.now_s() + pause_s >= until_s:
                 return outcome
             longest_s = min(2 * longest_s, LONGEST_PAUSE_S)
             await clock.sleep(pause_s)
 
-    async def _attempt(self, frame: Frame, left_s: float) -> Outcome:
+    async def _attempt(self, frame: Frame, left_s: float) -> InvokeOutcome:
         patience_s = max(left_s, 1.0) + GRACE_S
-        asked = asyncio.get_running_loop().run_in_executor(self._around.threads, self._invoke, frame, patience_s)
+        asked = self._loop.run_in_executor(self._around.threads, self._invoke, frame, patience_s)
         finished, _ = await asyncio.wait({asked}, timeout=patience_s)
         if not finished:
             # The thread is held by its socket, for as long again at the most; what it brings is dropped.
             asked.add_done_callback(lambda late: None if late.cancelled() else self._account(late.result()))
-            return Outcome(Fate.LOST, reason=f"no answer within {patience_s:.1f} s")
+            return InvokeOutcome(Fate.LOST, reason=f"no answer within {patience_s:.1f} s")
         outcome = await asked
         self._account(outcome)
         return outcome
 
-    def _invoke(self, frame: Frame, patience_s: float) -> Outcome:
+    def _invoke(self, frame: Frame, patience_s: float) -> InvokeOutcome:
         """In a thread."""
         return self._around.invoker.invoke(self.target, encode(frame), self._places, patience_s)
 
-    def _account(self, outcome: Outcome) -> None:
+    def _account(self, outcome: InvokeOutcome) -> None:
         self._on_tail(outcome.tail)
         if outcome.left:
             self._around.remove(outcome.left)
 
-    async def _tell(self, batch: Frame, frames: Sequence[Frame], done: Done, stream: Stream | None) -> None:
-        """Hand on what came back: a result, or a stream's parts."""
-        if not frames or any(frame.batch_id != batch.batch_id for frame in frames):
-            raise WireError("frames that answer no batch")
-        first, last = frames[0], frames[-1]
-        if first.kind is Kind.RESULT:
-            if len(frames) > 1 or len(first.members) != len(batch.members):
-                raise WireError("a result that answers no batch")
-            self._finish(done, first)
-            return
-        if first.kind is not Kind.STREAM_START or last.kind is not Kind.STREAM_END:
-            raise WireError(f"a {first.kind.name} frame from a function")
-        if stream is None:
-            self._finish(done, joined(frames))
-            return
+    @staticmethod
+    async def _answer(batch: Batch, frames: Sequence[Frame]) -> Outcome:
+        """Hand on what came back: a result, or the parts of a stream, for as long as somebody waits for them."""
         for number, part in enumerate(frames, 1):
-            stream(part)
-            if self._cancelled:
-                break
+            if batch.take(part) is not (number == len(frames)):
+                raise WireError("an answer that ends too early, or not at all")
+            if batch.cancelled and batch.stream is not None:
+                return Outcome(batch.left())
             if number % TELL_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        # An end with a member says that the answer broke off.
-        self._finish(done, None if last.members else Frame(Kind.RESULT, batch.batch_id, batch.epoch))
-
-    def _finish(self, done: Done, result: Frame | None) -> None:
-        self._batch_id = self._task = None
-        done(result)
-
-    def _lose(self, done: Done, reason: str, *, unread: bool = False) -> None:
-        self._closed, self.unread = True, unread
-        self._finish(done, None)
-        self._on_lost(reason)
+        if not frames:
+            raise WireError("no answer")
+        return Outcome(batch.result)
 
 
 def throttled(reason: str) -> GnomonError:

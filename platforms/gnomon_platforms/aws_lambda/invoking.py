@@ -54,7 +54,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class InvokeOutcome:
     """The result of an Invoke. `left` are keys to delete in S3."""
 
     fate: Fate
@@ -79,16 +79,16 @@ class Invoker:
         self._clients = clients
         self._hand_over = hand_over
 
-    def invoke(self, target: Target, data: bytes, places: Places, patience_s: float) -> Outcome:
+    def invoke(self, target: Target, data: bytes, places: Places, patience_s: float) -> InvokeOutcome:
         """Send a frame and wait for its frames, at least `patience_s` long. Raises nothing that AWS may answer."""
         left: list[str] = []
         try:
             place = places.for_result()
             call = self._call(data, places, place, left)
         except GnomonError as error:
-            return Outcome(Fate.REFUSED, reason=str(error), left=tuple(left))
+            return InvokeOutcome(Fate.REFUSED, reason=str(error), left=tuple(left))
         if call is None:
-            return Outcome(Fate.TOO_LARGE, reason=f"a batch of {len(data)} bytes")
+            return InvokeOutcome(Fate.TOO_LARGE, reason=f"a batch of {len(data)} bytes")
         outcome = replace(self._send(target, call.payload(), place, patience_s, left), left=tuple(left))
         if place is not None and _certainly_empty(place, outcome):
             places.give_back(place)
@@ -115,7 +115,7 @@ class Invoker:
         left.append(key)
         return Call(source=self._hand_over.give(key, data), reply_to=reply_to)
 
-    def _send(self, target: Target, payload: bytes, place: Place | None, patience_s: float, left: list[str]) -> Outcome:
+    def _send(self, target: Target, payload: bytes, place: Place | None, patience_s: float, left: list[str]) -> InvokeOutcome:
         try:
             answer = self._clients.invoking(patience_s).invoke(
                 FunctionName=target.function, Qualifier=target.version, LogType="Tail", Payload=payload
@@ -123,42 +123,42 @@ class Invoker:
             document = answer["Payload"].read()
         except Exception as error:  # noqa: BLE001 - whatever boto3 or urllib3 raises is told apart below
             fate, reason = _fate(error)
-            return Outcome(fate, reason=reason)
+            return InvokeOutcome(fate, reason=reason)
         tail = read_tail(answer.get("LogResult"))
         if "FunctionError" in answer:
             return _function_error(document, tail)
         return self._outcome(document, tail, place, left)
 
-    def _outcome(self, document: bytes, tail: LogTail, place: Place | None, left: list[str]) -> Outcome:
+    def _outcome(self, document: bytes, tail: LogTail, place: Place | None, left: list[str]) -> InvokeOutcome:
         try:
             reply = Reply.from_json(json.loads(document))
             if reply.too_large is not None:
-                return Outcome(Fate.TOO_LARGE, reason=f"a result of {reply.too_large} bytes", tail=tail)
+                return InvokeOutcome(Fate.TOO_LARGE, reason=f"a result of {reply.too_large} bytes", tail=tail)
             if reply.stored_bytes is None:
                 frames = reply.frames or b""
             elif place is None:
-                return Outcome(Fate.LOST, reason="its answer was put somewhere, and nowhere was named", tail=tail)
+                return InvokeOutcome(Fate.LOST, reason="its answer was put somewhere, and nowhere was named", tail=tail)
             else:
                 left.append(place.key)
                 frames = self._hand_over.take(place.key, reply.stored_bytes)
         except (EnvelopeError, ValueError, GnomonError) as error:
-            return Outcome(Fate.LOST, reason=f"its answer cannot be read: {error}", tail=tail)
-        return Outcome(Fate.ANSWERED, frames, tail=tail)
+            return InvokeOutcome(Fate.LOST, reason=f"its answer cannot be read: {error}", tail=tail)
+        return InvokeOutcome(Fate.ANSWERED, frames, tail=tail)
 
 
-def _certainly_empty(place: Place, outcome: Outcome) -> bool:
+def _certainly_empty(place: Place, outcome: InvokeOutcome) -> bool:
     """Whether nothing lies there, nor ever will by this Invoke: it was not begun, or its sandbox has answered inside."""
     return outcome.fate is Fate.THROTTLED or (outcome.fate is Fate.ANSWERED and place.key not in outcome.left)
 
 
-def _function_error(document: bytes, tail: LogTail) -> Outcome:
+def _function_error(document: bytes, tail: LogTail) -> InvokeOutcome:
     try:
         error = json.loads(document)
         kind, text = str(error.get("errorType", "")), str(error.get("errorMessage", ""))
     except (ValueError, AttributeError):
         kind, text = "", document[:200].decode(errors="replace")
     fate = Fate.REFUSED if kind in NEVER_STARTED else Fate.LOST
-    return Outcome(fate, reason=f"{kind}: {text}" if kind else text, tail=tail)
+    return InvokeOutcome(fate, reason=f"{kind}: {text}" if kind else text, tail=tail)
 
 
 def _fate(error: Exception) -> tuple[Fate, str]:

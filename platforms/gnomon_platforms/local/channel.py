@@ -20,21 +20,17 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from gnomon_core.launch import MOST_CONCURRENCY
 from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode_parts
-from gnomon_platforms.common import joined
+from gnomon_platforms.channel import Batch, Channel, State
 
 READ_BYTES = 256 * 1024
 BUFFER_BYTES = 4 * 2**20
 """Room for a batch of 6 photographs as FP32 tensors, so that it is handed over without a change of processes."""
 MAX_PARTS = 1000
 _SO_SNDBUFFORCE = 32
-
-Done = Callable[[Frame | None], None]
-Stream = Callable[[Frame], None]
 
 
 class _ReadBuffer(threading.local):
@@ -50,16 +46,6 @@ class _ReadBuffer(threading.local):
 _READ_BUFFER = _ReadBuffer()
 
 
-@dataclass(slots=True)
-class _InFlight:
-    """A batch that was sent: its number of members, and who waits for what comes of it."""
-
-    members: int
-    done: Done
-    stream: Stream | None
-    joined: list[Frame] = field(default_factory=list)
-
-
 def channel_pair() -> tuple[socket.socket, socket.socket]:
     """The platform's end, which does not block, and the instance's, which does."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -72,7 +58,7 @@ def channel_pair() -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-class UnixChannel:
+class UnixChannel(Channel):
     """One instance's channel. `on_hello` gets what the instance serves, `on_lost` why the channel has ended; each once."""
 
     def __init__(
@@ -81,59 +67,21 @@ class UnixChannel:
         on_hello: Callable[[dict[str, Any]], None],
         on_lost: Callable[[str], None],
     ) -> None:
+        super().__init__(on_lost, state=State.CONNECTING)
         self._socket = connection
         self._fd = connection.fileno()
-        self._loop = asyncio.get_running_loop()
         self._on_hello = on_hello
-        self._on_lost = on_lost
         self._reader = FrameReader()
         self._outbox: deque[bytes | memoryview] = deque()
-        self._closed = False
-        self.concurrency = 1
-        """How many batches the instance executes at once."""
-        self._in_flight: dict[int, _InFlight] = {}
         self._probes: dict[int, asyncio.Future[bool]] = {}
         self._last_probe = 0
         self._last_sent = Kind.HELLO
         self._undelivered = False
-        self._used_s = self._loop.time()
-        self.unread = False
-        """Whether the last batch that was lost had certainly not been received."""
         self._loop.add_reader(self._fd, self._readable)
-
-    def report_to(self, on_lost: Callable[[str], None]) -> None:
-        """Tell somebody else why the channel has ended: its instance has another owner now."""
-        self._on_lost = on_lost
-
-    @property
-    def busy(self) -> bool:
-        """Whether a batch is in flight."""
-        return bool(self._in_flight)
-
-    @property
-    def idle_s(self) -> float:
-        """Seconds since a batch was in flight, or since the instance began."""
-        return 0.0 if self._in_flight else self._loop.time() - self._used_s
-
-    def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
-        """Send a batch. See `gnomon_core.interfaces.BatchChannel`."""
-        if len(self._in_flight) >= self.concurrency or frame.batch_id in self._in_flight:
-            raise RuntimeError("as many batches are in flight on this channel as its instance executes")
-        if self._closed:
-            self.unread = True
-            self._loop.call_soon(done, None)
-            return
-        self._in_flight[frame.batch_id] = _InFlight(len(frame.members), done, stream)
-        self._send(frame)
-
-    def cancel(self, batch_id: int) -> None:
-        """Tell the instance that nobody waits for this batch."""
-        if batch_id in self._in_flight:
-            self._send(Frame(Kind.CANCEL, batch_id))
 
     async def probe(self, timeout_s: float) -> bool:
         """Whether the instance answers a canary in time."""
-        if self._closed:
+        if self.closed:
             return False
         self._last_probe += 1
         number = self._last_probe
@@ -156,13 +104,20 @@ class UnixChannel:
         self._send(Frame(Kind.STOP))
 
     def close(self) -> None:
-        """Release the socket, after the last words of an instance that has ended. A batch in flight is lost."""
+        """Read what an instance that has ended sent last, and free the socket. A batch in flight is lost; the owner is told."""
         while self._readable():
             pass
-        self._end("closed")
+        self._lose("closed")
+
+    def _transmit(self, batch: Batch, frame: Frame) -> None:
+        del batch
+        self._send(frame)
+
+    def _cancel(self, batch: Batch) -> None:
+        self._send(Frame(Kind.CANCEL, batch.id))
 
     def _send(self, frame: Frame) -> None:
-        if self._closed:
+        if self.closed:
             return
         self._last_sent = frame.kind
         parts = encode_parts(frame)
@@ -201,7 +156,7 @@ class UnixChannel:
 
     def _readable(self) -> bool:
         """Take what has come; whether there may be more."""
-        if self._closed:
+        if self.closed:
             return False
         buffer = _READ_BUFFER.view
         try:
@@ -210,68 +165,44 @@ class UnixChannel:
             return False
         except OSError as error:
             self._undelivered |= isinstance(error, ConnectionResetError)
-            self._end(str(error))
+            self._lose(str(error))
             return False
         if not count:
-            self._end("the instance has closed its channel")
+            self._lose("the instance has closed its channel")
             return False
         try:
             for frame in self._reader.feed(bytes(buffer[:count])):
                 self._receive(frame)
         except WireError as error:
-            self._end(f"the instance sent what is not a frame: {error}")
+            self._lose(f"the instance sent what is not a frame: {error}")
         return True
 
     def _receive(self, frame: Frame) -> None:
         kind = frame.kind
-        if kind is Kind.RESULT:
-            self._result(frame)
-        elif kind in (Kind.STREAM_START, Kind.STREAM_DATA, Kind.STREAM_END):
-            self._streamed(frame)
-        elif kind is Kind.PROBE_OK:
+        if kind is Kind.PROBE_OK:
             answered = self._probes.get(frame.batch_id)
             if answered is not None and not answered.done():
                 answered.set_result(True)
         elif kind is Kind.HELLO:
-            self._used_s = self._loop.time()
-            head = frame.head_json()
-            concurrency = head.get("concurrency", 1)
-            if type(concurrency) is not int or not 1 <= concurrency <= MOST_CONCURRENCY:
-                raise WireError("a HELLO of an impossible concurrency")
-            self.concurrency = concurrency
-            on_hello, self._on_hello = self._on_hello, _ignore
-            on_hello(head)
+            self._greeted(frame)
         else:
-            raise WireError(f"a {kind.name} frame from an instance")
+            batch = self._in_flight.get(frame.batch_id)
+            if batch is None:
+                raise WireError(f"a {kind.name} frame that answers no batch")
+            if batch.take(frame):
+                self._finish(batch, batch.result)
 
-    def _result(self, frame: Frame) -> None:
-        sent = self._in_flight.get(frame.batch_id)
-        if sent is None or len(frame.members) != sent.members:
-            raise WireError("a result that answers no batch")
-        del self._in_flight[frame.batch_id]
-        self._used_s = self._loop.time()
-        sent.done(frame)
+    def _greeted(self, frame: Frame) -> None:
+        head = frame.head_json()
+        concurrency = head.get("concurrency", 1)
+        if type(concurrency) is not int or not 1 <= concurrency <= MOST_CONCURRENCY:
+            raise WireError("a HELLO of an impossible concurrency")
+        self.concurrency = concurrency
+        self._connected()
+        on_hello, self._on_hello = self._on_hello, _ignore
+        on_hello(head)
 
-    def _streamed(self, frame: Frame) -> None:
-        sent = self._in_flight.get(frame.batch_id)
-        if sent is None:
-            raise WireError("a stream that answers no batch")
-        ended = frame.kind is Kind.STREAM_END
-        if sent.stream is not None:
-            sent.stream(frame)
-            # An end with a member says that the answer broke off.
-            result = None if frame.members else Frame(Kind.RESULT, frame.batch_id, frame.epoch)
-        else:
-            sent.joined.append(frame)
-            result = joined(sent.joined) if ended else None
-        if ended and self._in_flight.pop(frame.batch_id, None) is not None:
-            self._used_s = self._loop.time()
-            sent.done(result)
-
-    def _end(self, reason: str) -> None:
-        if self._closed:
-            return
-        self._closed = True
+    def _release(self) -> None:
         self.unread = self._last_sent is Kind.BATCH and (self._undelivered or bool(self._outbox))
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
@@ -281,13 +212,11 @@ class UnixChannel:
         for answered in self._probes.values():
             if not answered.done():
                 answered.set_result(False)
-        lost, self._in_flight = self._in_flight, {}
-        for sent in lost.values():
-            sent.done(None)
-        # The owner has this channel and would be kept by it: an ended instance must not need the garbage collector.
-        on_lost, self._on_hello, self._on_lost = self._on_lost, _ignore, _ignore
-        on_lost(reason)
+        for batch in list(self._in_flight.values()):
+            self._finish(batch, None)
+        # Its owner would be kept by it, as by `on_lost`.
+        self._on_hello = _ignore
 
 
 def _ignore(_: object) -> None:
-    """What has been told once is not told again."""
+    """An instance says hello once."""

@@ -308,11 +308,11 @@ class Workload:
             life.end(pod.trouble or "its container was restarted")
         elif pod.ending and life.channel is not None and not life.stopping:
             # Evicted, drained or removed by hand: what it holds is answered within its grace.
-            life.channel.retire("its pod was told to end")
+            life.channel.drain("its pod was told to end")
         elif not self._around.leads() and pod.deletion_cost == VICTIM_COST:
             if life.channel is not None:
                 # Who leads has let it go, and removes it: its image answers whatever comes until nothing does any more.
-                life.channel.retire("it is not wanted any more")
+                life.channel.drain("it is not wanted any more")
         elif state is InstanceState.STARTING and life.channel is None and life.fits(pod):
             self._connect(life, pod)
         elif state is InstanceState.READY and life.sized_cores is not None and pod.effective_cores == pod.cores:

@@ -53,7 +53,8 @@ from gnomon_core.wire import (
     same_for_all,
     stale_result,
 )
-from gnomon_platforms.common import RemoteLife, joined
+from gnomon_platforms.channel import Batch, ExchangeChannel, Outcome
+from gnomon_platforms.common import RemoteLife
 
 if TYPE_CHECKING:
     import aiohttp
@@ -132,9 +133,6 @@ _NOT_SENT = frozenset({"host", "content-length", "connection", "transfer-encodin
 _NOT_KEPT = _NOT_SENT - {"host"}
 _LOG = logging.getLogger("gnomon.provider")
 
-Done = Callable[[Frame | None], None]
-Stream = Callable[[Frame], None]
-
 
 class _BatchesRefusedError(Exception):
     """The function takes no batches from us, or does not know what they are: none of its requests has run."""
@@ -153,7 +151,7 @@ class Around:
     who: str = "provider"
 
 
-class ProviderChannel:
+class ProviderChannel(ExchangeChannel):
     """Implements `gnomon_core.interfaces.BatchChannel`. With a `token`, batches are sent as such. `on_lost` gets why, once."""
 
     keeps_host = False
@@ -162,102 +160,79 @@ class ProviderChannel:
     """Whether an answer with `X-OpenFaaS-Internal` is taken for a platform's: there is one between us and the function."""
 
     def __init__(self, route: Route, around: Around, token: str, on_lost: Callable[[str], None]) -> None:
-        self.unread = False
-        self._route, self._around, self._token, self._on_lost = route, around, token, on_lost
-        self._task: asyncio.Task[None] | None = None
-        self._batch_id = 0
+        super().__init__(on_lost, around.timeout_s, route.address)
+        self._route, self._around, self._token = route, around, token
         self._epoch = 0
-        self._closed = False
+        self._answers: list[Member] = []
+        """Of the requests of the batch in flight that have been answered, where each travels by itself."""
 
     @property
     def batches(self) -> bool:
         """Whether a batch travels as one."""
         return bool(self._token)
 
-    def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
-        """Send a batch."""
-        if self._task is not None:
-            raise RuntimeError("a batch is in flight on this channel already")
-        if self._closed:
-            self.unread = True
-            asyncio.get_running_loop().call_soon(done, None)
-            return
-        self._batch_id = frame.batch_id
-        self._task = asyncio.get_running_loop().create_task(self._carry(frame, done, stream))
-
-    def cancel(self, batch_id: int) -> None:
-        """Nobody waits for this batch any more: what has not been answered is broken off."""
-        if batch_id == self._batch_id:
-            self._break_off()
-
     async def probe(self, timeout_s: float) -> bool:
         """Whether the provider answers; asking the function itself would be a call of it."""
         del timeout_s
-        return not self._closed and self._around.well()
+        return not self.closed and self._around.well()
 
-    def close(self) -> None:
-        """End it without a word. A batch in flight is lost."""
-        self._closed = True
-        self._break_off()
+    def _cancel(self, batch: Batch) -> None:
+        """Break off what has not been answered."""
+        self._abort(batch)
 
-    def _break_off(self) -> None:
-        if self._task is not None:
-            # Not at once: a task that is cancelled before its first step runs nothing of itself, and nobody would be told.
-            asyncio.get_running_loop().call_soon(self._task.cancel)
+    def _aborted(self, batch: Batch) -> Outcome:
+        lost = self.closed
+        return Outcome(None if lost else self._filled(batch, _left()), unread=not batch.sent)
 
-    async def _carry(self, frame: Frame, done: Done, stream: Stream | None) -> None:
+    async def _exchange(self, batch: Batch, frame: Frame) -> Outcome:
         import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
 
-        result: Frame | None = None
-        trouble = ""
-        answered: list[Member] = []
+        self._answers = []
         try:
-            async with asyncio.timeout((frame.budget_s or self._around.timeout_s) + GRACE_S) as limit:
-                result = await self._result(frame, answered, stream, limit)
+            async with asyncio.timeout(self._allowed_s(frame) + GRACE_S) as limit:
+                return Outcome(await self._result(batch, frame, limit))
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             cause = error.os_error.strerror or error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
             trouble = f"the {self._around.who} cannot be reached: {cause}"
             self._around.lost(trouble)
-            self.unread = not answered
+            return self._broke_off(batch, trouble, unread=True)
         except TimeoutError:
-            result = _filled(frame, answered, _late(self._around.who))
-        except asyncio.CancelledError:
-            result = None if self._closed else _filled(frame, answered, _left())
+            return Outcome(self._filled(batch, _late(self._around.who)))
         except GnomonError as error:  # there is no replica, and none could be woken
-            result = _filled(frame, answered, error)
+            return Outcome(self._filled(batch, error))
         except (OSError, WireError, aiohttp.ClientError) as error:
-            trouble = f"its answer broke off: {type(error).__name__}: {error}"
-        except Exception as error:  # noqa: BLE001 - whatever it was, somebody waits for the end of this batch
-            _LOG.exception("a batch for %s could not be carried", self._route.address)
-            trouble = f"the batch could not be carried: {type(error).__name__}: {error}"
-        self._task = None
-        if trouble and answered:
-            # What has been answered is kept: only the rest is not known.
-            result, trouble = _filled(frame, answered, _broken(self._around.who, trouble)), ""
-        done(result)
-        if trouble and not self._closed:
-            self._closed = True
-            self._on_lost(trouble)
+            return self._broke_off(batch, f"its answer broke off: {type(error).__name__}: {error}", unread=False)
 
-    async def _result(self, frame: Frame, answered: list[Member], stream: Stream | None, limit: asyncio.Timeout) -> Frame:
+    def _broke_off(self, batch: Batch, trouble: str, *, unread: bool) -> Outcome:
+        """The outcome after trouble: what has been answered is kept, and only the rest is not known."""
+        if not self._answers:
+            return Outcome(None, trouble, unread)
+        return Outcome(self._filled(batch, _broken(self._around.who, trouble)))
+
+    def _filled(self, batch: Batch, error: GnomonError) -> Frame:
+        """A result whose missing members are this error."""
+        missing = [error_member(error)] * (batch.members - len(self._answers))
+        return Frame(Kind.RESULT, batch.id, batch.epoch, members=[*self._answers, *missing])
+
+    async def _result(self, batch: Batch, frame: Frame, limit: asyncio.Timeout) -> Frame | None:
         if frame.epoch < self._epoch:
             return stale_result(frame, self._epoch)
         self._epoch = frame.epoch
-        if self._token and stream is None:
+        if self._token and batch.stream is None:
             try:
-                return await self._as_batch(frame)
+                return await self._as_batch(batch, frame)
             except _BatchesRefusedError as refused:
                 _LOG.warning("%s takes no batches, and gets its requests one by one: %s", self._route.address, refused)
                 self._token = ""
         for member in frame.members:
             async with self._route.answered(_ask(member, keeps_host=self.keeps_host)) as answer:
-                if stream is not None:
-                    await self._stream(frame, answer, stream, limit)
-                    return Frame(Kind.RESULT, frame.batch_id, frame.epoch)
-                answered.append(self._member(answer, await answer.read()))
-        return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=answered)
+                if batch.stream is not None:
+                    await self._stream(batch, answer, limit)
+                    return batch.result
+                self._answers.append(self._member(answer, await answer.read()))
+        return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=self._answers)
 
-    async def _as_batch(self, frame: Frame) -> Frame:
+    async def _as_batch(self, batch: Batch, frame: Frame) -> Frame | None:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/octet-stream"}
         async with self._route.answered(Ask("POST", BATCH_PATH, headers, encode(frame))) as answer:
             data = await answer.read()
@@ -271,17 +246,17 @@ class ProviderChannel:
             parts = list(FrameReader().feed(data))
         except WireError as error:
             raise _BatchesRefusedError(str(error)) from None
-        result = _result_of(frame, parts)
+        result = _result_of(batch, parts)
         self._answered(result)
         return result
 
-    async def _stream(self, frame: Frame, answer: aiohttp.ClientResponse, stream: Stream, limit: asyncio.Timeout) -> None:
+    async def _stream(self, batch: Batch, answer: aiohttp.ClientResponse, limit: asyncio.Timeout) -> None:
         """Hand an answer on as it comes. The time was for its beginning."""
         limit.reschedule(None)
-        stream(_part(Kind.STREAM_START, frame, self._member(answer, b"")))
+        batch.take(_part(Kind.STREAM_START, batch, self._member(answer, b"")))
         async for data in answer.content.iter_any():
-            stream(_part(Kind.STREAM_DATA, frame, Member(0, 1, b"", data)))
-        stream(Frame(Kind.STREAM_END, frame.batch_id, frame.epoch))
+            batch.take(_part(Kind.STREAM_DATA, batch, Member(0, 1, b"", data)))
+        batch.take(Frame(Kind.STREAM_END, batch.id, batch.epoch))
 
     def _member(self, answer: aiohttp.ClientResponse, body: bytes) -> Member:
         """An answer as it goes back: the function's, or an error of the platform at the other end."""
@@ -292,8 +267,8 @@ class ProviderChannel:
         """Whoever is at the other end has answered a batch with this, and nobody has been told yet."""
 
 
-def _result_of(batch: Frame, parts: Sequence[Frame]) -> Frame:
-    """What a function that speaks of batches has answered: a result, or the parts of a stream that nobody wanted as such.
+def _result_of(batch: Batch, parts: Sequence[Frame]) -> Frame:
+    """The answer of a function that takes batches: a result, or the parts of a stream, joined.
 
     Raises:
         _BatchesRefusedError: it is neither, and nothing has run.
@@ -302,14 +277,15 @@ def _result_of(batch: Frame, parts: Sequence[Frame]) -> Frame:
     """
     if not parts or parts[-1].kind not in (Kind.RESULT, Kind.STREAM_END):
         raise _BatchesRefusedError("its answer is no result of a batch")
-    result = parts[-1] if parts[-1].kind is Kind.RESULT else joined(parts)
-    if result.batch_id != batch.batch_id or len(result.members) != len(batch.members):
+    for part in parts:
+        batch.take(part)
+    if batch.result is None or len(batch.result.members) != batch.members:
         raise WireError("a result that answers no batch")
-    return result
+    return batch.result
 
 
-def _part(kind: Kind, frame: Frame, member: Member) -> Frame:
-    return Frame(kind, frame.batch_id, frame.epoch, members=[member])
+def _part(kind: Kind, batch: Batch, member: Member) -> Frame:
+    return Frame(kind, batch.id, batch.epoch, members=[member])
 
 
 def _ask(member: Member, *, keeps_host: bool) -> Ask:
@@ -323,12 +299,6 @@ def _ask(member: Member, *, keeps_host: bool) -> Ask:
 def _meta(answer: aiohttp.ClientResponse) -> bytes:
     lines = [f"{name}: {value}" for name, value in answer.headers.items() if name.lower() not in _NOT_KEPT]
     return "\n".join(lines).encode("utf-8", "surrogateescape")
-
-
-def _filled(frame: Frame, answered: list[Member], error: GnomonError) -> Frame:
-    """A result whose missing members are this error."""
-    missing = len(frame.members) - len(answered)
-    return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[*answered, *[error_member(error)] * missing])
 
 
 def _late(who: str) -> GnomonError:

@@ -157,7 +157,7 @@ async def test_a_channel_that_is_retired_ends_with_its_batch_and_takes_no_other(
     lost = Lost()
     opened = channel(session, address, lost)
     answer = send(opened, request_frame(b"a" * 4))
-    opened.retire("its pod was told to end")
+    opened.drain("its pod was told to end")
     assert answers(await answer) == [(200, b"aaaa")]
     await asyncio.sleep(0)
     assert lost == ["its pod was told to end"]
@@ -167,7 +167,7 @@ async def test_a_channel_that_is_retired_ends_with_its_batch_and_takes_no_other(
 
 async def test_an_idle_channel_is_retired_at_once(session: aiohttp.ClientSession, address: str) -> None:
     lost = Lost()
-    channel(session, address, lost).retire("its pod was told to end")
+    channel(session, address, lost).drain("its pod was told to end")
     assert lost == ["its pod was told to end"]
 
 

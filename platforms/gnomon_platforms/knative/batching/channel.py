@@ -31,7 +31,7 @@ from gnomon_platforms.common import RemoteLife
 from gnomon_platforms.knative.autoscaler.objects import RevisionPod
 from gnomon_platforms.knative.batching.revisions import RevisionFacts
 from gnomon_platforms.knative.resources import QUEUE_PORT
-from gnomon_platforms.provider.channel import Around, Done, ProviderChannel, Route, Stream
+from gnomon_platforms.provider.channel import Around, ProviderChannel, Route
 
 
 class PodChannel(ProviderChannel):
@@ -39,7 +39,6 @@ class PodChannel(ProviderChannel):
 
     keeps_host = True
     believes_marks = False
-    _retiring: str | None = None
 
     def __init__(
         self,
@@ -52,35 +51,8 @@ class PodChannel(ProviderChannel):
         super().__init__(route, around, token, on_lost)
         self._on_shadows = on_shadows
 
-    def retire(self, reason: str) -> None:
-        """Take no further batch, and end when the one in flight has been answered."""
-        self._retiring = self._retiring or reason
-        if self._task is None:
-            self._end(self._retiring)
-
-    def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
-        """Send a batch; one that comes to a channel that retires was not sent."""
-        if self._retiring is not None:
-            self.unread = True
-            asyncio.get_running_loop().call_soon(done, None)
-            return
-
-        def carried(result: Frame | None) -> None:
-            try:
-                done(result)
-            finally:
-                if self._retiring is not None:
-                    self._end(self._retiring)
-
-        super().run(frame, carried, stream)
-
     def _answered(self, result: Frame) -> None:
         self._on_shadows(shadows_of(result))
-
-    def _end(self, reason: str) -> None:
-        if not self._closed:
-            self._closed = True
-            self._on_lost(reason)
 
 
 WAITING_S = 10.0
@@ -108,7 +80,7 @@ class PodSlot(RemoteLife[PodChannel]):
         if self.channel is None:
             self.end(reason)
         else:
-            self.channel.retire(reason)
+            self.channel.drain(reason)
 
     def other_cores(self, pod: RevisionPod) -> bool:
         """Whether its pod has other cores than it was seen with last."""
