@@ -34,9 +34,8 @@ from gnomon_coordinator.server import pair_memory
 from gnomon_core import packets
 from gnomon_core.shared_memory import aligned
 from gnomon_runtime.engine.torch_support import keep_freed_memory
-from gnomon_runtime.pair.buffers import joined
 from gnomon_runtime.pair.headers import Kind, Message
-from gnomon_runtime.pair.link import DataPath, Link, Outcome
+from gnomon_runtime.pair.link import DataPath, Link, Outcome, joined
 
 SIZES_MB = (1, 2, 4, 8, 16, 32, 64)
 GOAL_MS_PER_MB = 0.15

@@ -50,8 +50,8 @@ from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.shared_memory import aligned
 from gnomon_profiler.measuring.cells import fixed_and_per_unit
-from gnomon_runtime.pair.buffers import OwnBuffer
 from gnomon_runtime.pair.headers import Kind, Message
+from gnomon_runtime.pair.link import OwnBuffer
 from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, Outgoing, RemoteLink, prepare
 from gnomon_runtime.pair.testing import Task
 from gnomon_runtime.pair.testing.remote import Pod, ServedShadow, order_remote

@@ -34,9 +34,8 @@ from benchmarks.shadow.instances import Body, body_of, check, let_go, nursery, t
 from benchmarks.shadow.models import StoredModel, first_share, samples_of, stored
 from gnomon_core import packets, shared_memory
 from gnomon_core.signature import DATATYPE_BYTES
-from gnomon_runtime.pair.buffers import SharedBuffer
 from gnomon_runtime.pair.headers import DATATYPES, Kind, Message, NonsenseError, Row, decode, encode
-from gnomon_runtime.pair.link import Link
+from gnomon_runtime.pair.link import Link, SharedBuffer
 from gnomon_runtime.pair.testing import Buffers, Child, Nursery, Task, load, tell_body
 from tests.fuzz.coordinator import fuzz_blocks, fuzz_coordinator
 from tests.fuzz.hostile import figures_of

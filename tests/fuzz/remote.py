@@ -30,8 +30,8 @@ from benchmarks.report import write
 from benchmarks.shadow.instances import Body, body_of, check, let_go, nursery, patient, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, samples_of, stored
 from gnomon_core import packets
-from gnomon_runtime.pair.buffers import OwnBuffer
 from gnomon_runtime.pair.headers import Kind, Message, NonsenseError, encode, tensor_bytes
+from gnomon_runtime.pair.link import OwnBuffer
 from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, address, approach
 from gnomon_runtime.pair.testing import Task
 from gnomon_runtime.pair.testing.remote import TOKEN, Pod, ServedShadow, order_remote

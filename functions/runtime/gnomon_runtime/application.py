@@ -1,13 +1,18 @@
-"""What an instance does with a batch: the one interface between the process that holds a function and the function.
+"""The interface between the process that holds a function and the function, and the applications that implement it.
 
-The same application answers the Unix socket, `POST /gnomon/batch` and `/` under gunicorn, and an Invoke on Lambda.
+The same application answers the Unix socket, `POST /gnomon/batch` and `/` under gunicorn, and an Invoke on Lambda. The module of
+an application is imported when the first instance of its kind starts, so that a handler's own environment needs neither torch nor
+anything that another kind uses. An image gets no launch: its environment variables describe the function that it serves.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from gnomon_core.launch import Launch
 from gnomon_core.wire import Frame
@@ -66,9 +71,48 @@ class Channel(Protocol):
     def fileno(self) -> int: ...
 
 
-class Beside(Protocol):
+class IdleWork(Protocol):
     """What an instance does while it is idle and between batches."""
 
     def attend(self, channel: Channel) -> None:
         """Return when the channel has a frame, or has ended."""
         ...
+
+
+KINDS = {
+    "model": "gnomon_runtime.body:ModelApplication",
+    "handler": "gnomon_runtime.handler:load_application",
+    "process": "gnomon_runtime.process:ProcessApplication",
+    "redirect": "gnomon_runtime.process:RedirectApplication",
+}
+
+
+def load_function(launch: Launch) -> Application:
+    """The application of a launch, ready to answer.
+
+    Raises:
+        ValueError: the kind is unknown.
+        Exception: whatever the function's own code raises while it is loaded.
+
+    """
+    if launch.kind not in KINDS:
+        raise ValueError(f"{launch.kind!r} is no kind of function; known: {', '.join(KINDS)}")
+    module, _, name = KINDS[launch.kind].partition(":")
+    return cast("Application", getattr(importlib.import_module(module), name)(launch))
+
+
+def launch_from(environment: Mapping[str, str]) -> Launch:
+    """What an image serves: the handler in ./function, as its variables describe it."""
+    cores = int(environment.get("GNOMON_CORES") or len(os.sched_getaffinity(0)))
+    name = environment.get("GNOMON_FUNCTION") or "function"
+    folder = environment.get("GNOMON_HANDLER_FOLDER") or "function"
+    return Launch(
+        "handler",
+        name,
+        environment.get("HOSTNAME") or name,
+        cores,
+        int(environment.get("GNOMON_MAX_BATCH") or 64),
+        dict(environment),
+        {"folder": str(Path(folder).resolve())},
+        int(environment.get("GNOMON_CONCURRENCY") or 0) or None,
+    )

@@ -34,8 +34,7 @@ from gnomon_core.lambda_envelope import BODY_VARIABLE, INLINE_BYTES, Call, Reply
 from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.launch import Launch
 from gnomon_core.wire import MAX_FRAME_BYTES, Frame, Kind, WireError, decode, encode, stale_result
-from gnomon_runtime.application import Application
-from gnomon_runtime.applications import load
+from gnomon_runtime.application import Application, load_function
 
 TRANSFER_TIMEOUT_S = 60.0
 
@@ -109,7 +108,7 @@ def start(environment: Mapping[str, str]) -> Sandbox:
     fetched = {name: str(_fetch(name, place)) for name, place in stored.items()}
     root = environment.get("LAMBDA_TASK_ROOT", "")
     folder = {"folder": str(Path(root, launch.options["folder"]))} if "folder" in launch.options else {}
-    return Sandbox(load(replace(launch, options={**launch.options, **fetched, **folder})))
+    return Sandbox(load_function(replace(launch, options={**launch.options, **fetched, **folder})))
 
 
 def handler(event: object, context: Any) -> dict[str, Any]:

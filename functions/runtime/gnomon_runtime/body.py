@@ -11,6 +11,9 @@ next batch will be computed with, so that the gateway can correct what it expect
 `Launch.options`: `program` and `weights` (paths), `weight_mode` ("shared" or "private"), `sha256` (of the files, by name: the
 program's is compared here, the weights' by the model repository, because hashing a mapped file would touch all of it), `layers`
 (a path; layers.json beside the program unless given), and `warm_up_batches` (sizes to run before HELLO, [1] unless given).
+
+A member of a tensors batch holds its samples as raw bytes, one input after the other; a result its outputs in the same way. Bytes
+are copied once, straight into the batch.
 """
 
 from __future__ import annotations
@@ -34,16 +37,14 @@ from gnomon_core.pairs import SHADOWS, pair_to_json
 from gnomon_core.program import invalid_program
 from gnomon_core.signature import TensorSpec
 from gnomon_core.wire import Frame, Kind, Member, error_member, error_result
-from gnomon_runtime.answers import JSON
-from gnomon_runtime.application import Beside
+from gnomon_runtime.application import IdleWork
 from gnomon_runtime.engine import LoadedProgram, load_program
-from gnomon_runtime.engine.torch_support import keep_freed_memory
-from gnomon_runtime.events import Event
+from gnomon_runtime.engine.torch_support import TORCH_DTYPES, keep_freed_memory
+from gnomon_runtime.events import JSON, Event
+from gnomon_runtime.image_input import Preprocess, read_image
 from gnomon_runtime.pair.body_side import BodySide, left_s
 from gnomon_runtime.pair.orders import Coordination
 from gnomon_runtime.pair.split_model import RunTiming
-from gnomon_runtime.photographs import Preprocess, read_photograph
-from gnomon_runtime.tensor_frames import check_member, head_of, read_batch, write_sample
 
 IMAGE_CLASSIFICATION = "image-classification"
 TOP = 5
@@ -85,11 +86,11 @@ class ModelApplication:
     def resize(self, cores: int) -> None:
         torch.set_num_threads(cores)
 
-    def collaborate(self, coordination: socket.socket) -> Beside:
+    def collaborate(self, coordination: socket.socket) -> IdleWork:
         """Take a coordinator's orders from this socket, between batches and while idle."""
         return self.listen(Coordination(coordination))
 
-    def listen(self, coordination: Coordination) -> Beside:
+    def listen(self, coordination: Coordination) -> IdleWork:
         """The same over a socket on which orders have been taken before."""
         self._pairing.listen(coordination)
         return self._pairing
@@ -160,7 +161,7 @@ class ModelApplication:
                 f"{self._signature.model} classifies a photograph.",
                 "POST a JPEG or a PNG: curl --data-binary @photo.jpg URL",
             )
-        return torch.from_numpy(read_photograph(member.body, self._preprocess))
+        return torch.from_numpy(read_image(member.body, self._preprocess))
 
     def _classified(self, outputs: Outputs) -> Member:
         confidences, indices = outputs[0].float().softmax(-1).view(-1).topk(min(TOP, outputs[0].numel()))
@@ -228,3 +229,47 @@ def _check_hash(program: Path, expected: str | None) -> str:
     if expected is not None and found != expected:
         raise invalid_program("The program's file does not have the SHA-256 that its entry states.", "Put the model again.")
     return found
+
+
+def check_member(member: Member, specs: Sequence[TensorSpec]) -> None:
+    """Raise a 400 `GnomonError` unless the member's body is as long as its samples of these inputs are."""
+    expected = member.size * sum(spec.sample_bytes for spec in specs)
+    if member.size < 1 or len(member.body) != expected:
+        raise bad_request(
+            "wrong_size",
+            f"{member.size} samples come in {len(member.body)} bytes; they need {expected}.",
+            f"Send {', '.join(f'{spec.name}: {spec.datatype} {list(spec.shape)}' for spec in specs)} for each sample.",
+        )
+
+
+def read_batch(members: Sequence[Member], specs: Sequence[TensorSpec]) -> list[Tensor]:
+    """One tensor for each input, the members' samples one after the other along the first axis."""
+    samples = sum(member.size for member in members)
+    inputs: list[Tensor] = []
+    before = 0
+    for spec in specs:
+        raw = torch.empty(samples * spec.sample_bytes, dtype=torch.uint8)
+        target, at = memoryview(raw.numpy().data), 0
+        for member in members:
+            offset, length = member.size * before, member.size * spec.sample_bytes
+            target[at : at + length] = memoryview(member.body)[offset : offset + length]
+            at += length
+        inputs.append(_typed(raw, spec).view(samples, *spec.shape))
+        before += spec.sample_bytes
+    return inputs
+
+
+def _typed(raw: Tensor, spec: TensorSpec) -> Tensor:
+    # A byte other than 0 and 1 is no bool to torch's kernels, so a client's bytes are compared rather than reinterpreted.
+    return raw.ne(0) if spec.datatype == "BOOL" else raw.view(TORCH_DTYPES[spec.datatype])
+
+
+def write_sample(outputs: Sequence[Tensor]) -> bytes | memoryview:
+    """The raw bytes of a member's outputs, one after the other."""
+    views = [memoryview(output.contiguous().view(-1).view(torch.uint8).numpy().data) for output in outputs]
+    return views[0] if len(views) == 1 else b"".join(views)
+
+
+def head_of(outputs: Sequence[TensorSpec]) -> bytes:
+    """The head of a RESULT frame of tensors."""
+    return json.dumps({"outputs": [spec.to_json() for spec in outputs]}).encode()

@@ -43,9 +43,9 @@ def main(order: dict[str, Any], numbers: list[int]) -> None:
     if "then" not in order:
         importlib.import_module("gnomon_runtime.zygote").main(connection, supervisor, order["preload"])
         return
-    birth = importlib.import_module("gnomon_runtime.birth")
+    child_init = importlib.import_module("gnomon_runtime.child_init")
     linux = importlib.import_module("gnomon_runtime.linux")
-    birth.enter_described(description)
+    child_init.enter_described(description)
     linux.die_with_parent(signal.SIGKILL)
     os.set_inheritable(connection, True)  # noqa: FBT003 - the signature is os's
     command = [*order["then"], str(connection), str(supervisor), "-1"]

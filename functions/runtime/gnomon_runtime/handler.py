@@ -45,9 +45,19 @@ from typing import Any
 
 from gnomon_core.launch import ASYNC_CONCURRENCY, HANDLER_CONCURRENCY, Launch
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_runtime.answers import WrongAnswerError, assemble, encode_chunk, failed, header_lines, is_stream, member_of, parts_of
 from gnomon_runtime.application import Application
-from gnomon_runtime.events import Context, Event
+from gnomon_runtime.events import (
+    Context,
+    Event,
+    WrongAnswerError,
+    assemble,
+    encode_chunk,
+    failed,
+    header_lines,
+    is_stream,
+    member_of,
+    parts_of,
+)
 
 PACKAGE = "function"
 SERVER_SENT_EVENTS = "text/event-stream"

@@ -11,7 +11,7 @@ Every way in feeds one executor of as many threads as the application executes b
 one, because torch keeps a pool of threads for each thread that calls it. A batch whose time is over when its turn comes is not
 run. A stream ends, and its generator is closed, when the caller closes the connection: that of a batch after the part that is
 being made then, that of a request of its own when a part cannot be written. Between batches a Body listens to the coordinator of
-its node, where its pod has that one's volume (`coordinated`).
+its node, where its pod has that one's volume (`coordinator_link`).
 
     gunicorn --config python:gnomon_runtime.gunicorn_config 'gnomon_runtime.http_app:create_app()'
 """
@@ -35,10 +35,9 @@ from werkzeug.exceptions import HTTPException
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.wire import Frame, Kind, Member, WireError, decode, encode, error_result, stale_result
-from gnomon_runtime.application import Application, ForBodies
-from gnomon_runtime.applications import launch_from, load
-from gnomon_runtime.coordinated import Coordinated, say, socket_from
-from gnomon_runtime.turns import Turns
+from gnomon_runtime.application import Application, ForBodies, launch_from, load_function
+from gnomon_runtime.compute_thread import ComputeThread
+from gnomon_runtime.coordinator_link import CoordinatorLink, say, socket_from
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 FRAME_TYPE = "application/octet-stream"
@@ -56,7 +55,7 @@ class Service:
         self._application = application
         self._clock = clock
         concurrency = int(application.hello().get("concurrency", 1))
-        self._executor: ThreadPoolExecutor | Turns = ThreadPoolExecutor(concurrency, "application")
+        self._executor: ThreadPoolExecutor | ComputeThread = ThreadPoolExecutor(concurrency, "application")
         self._epoch = 0
         self._epochs = threading.Lock()
         self.draining = False
@@ -70,8 +69,8 @@ class Service:
         if path is None:
             say("No volume of the node's coordinator is mounted: this Body works without Shadows.")
             return
-        self._executor = Turns("application")
-        Coordinated(path, self._executor, collaborate)
+        self._executor = ComputeThread("application")
+        CoordinatorLink(path, self._executor, collaborate)
 
     def run(self, batch: Frame, *, of_queue: bool = True) -> Frame | Iterator[Frame]:
         """Answer a batch when its turn comes. Those that are of no gateway's queue have no epoch."""
@@ -115,7 +114,7 @@ class Service:
 
 def create_app(environment: Mapping[str, str] = os.environ) -> Flask:
     """The Flask application for what the environment describes."""
-    service = Service(load(launch_from(environment)))
+    service = Service(load_function(launch_from(environment)))
     service.coordinate(environment)
     token = _token(environment)
     app = Flask(__name__, static_folder=None)

@@ -34,7 +34,7 @@ from types import FrameType
 from typing import Any
 
 from gnomon_core.wire import HEADER, Frame, Kind, Member, WireError, decode, encode_parts, frame_bytes, same_for_all, stale_result
-from gnomon_runtime.application import Application, Beside
+from gnomon_runtime.application import Application, IdleWork
 
 FIRST_BUFFER_BYTES = 256 * 1024
 MAX_PARTS = 1000
@@ -148,10 +148,10 @@ def _after(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryvie
 class Instance:
     """The loop. `stopping` is set by STOP and by SIGTERM."""
 
-    def __init__(self, channel: FrameSocket, application: Application, beside: Beside | None = None) -> None:
+    def __init__(self, channel: FrameSocket, application: Application, idle_work: IdleWork | None = None) -> None:
         self._channel = channel
         self._application = application
-        self._beside = beside
+        self._idle_work = idle_work
         self._epoch = 0
         self._busy = False
         self._stopping = False
@@ -167,8 +167,8 @@ class Instance:
         self._channel.send(_hello(self._application.hello()))
         try:
             while not self._stopping:
-                if self._beside is not None:
-                    self._beside.attend(self._channel)
+                if self._idle_work is not None:
+                    self._idle_work.attend(self._channel)
                 frame = self._channel.receive()
                 self._busy = True
                 self._answer(frame)
@@ -383,10 +383,10 @@ def pin(cpus: tuple[int, ...]) -> None:
             continue
 
 
-def run(application: Application, connection: socket.socket, beside: Beside | None = None) -> int:
+def run(application: Application, connection: socket.socket, idle_work: IdleWork | None = None) -> int:
     """Serve and return the exit status."""
     channel, concurrency = FrameSocket(connection), int(application.hello().get("concurrency", 1))
-    instance = Instance(channel, application, beside)
+    instance = Instance(channel, application, idle_work)
     try:
         (ConcurrentInstance(channel, application, concurrency) if concurrency > 1 else instance).serve()
     except WireError as error:

@@ -1,4 +1,4 @@
-"""The few Linux calls that Python's standard library lacks, each as a function that raises OSError.
+"""Linux calls that Python's standard library lacks, each as a function that raises OSError, and memory in huge pages.
 
 Numbers are those of the kernel's user-space headers; they are the same on every 64-bit architecture.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
@@ -127,3 +129,38 @@ def drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     nothing = (ctypes.c_uint32 * 6)()
     _check(_libc.capset(ctypes.byref(header), ctypes.byref(nothing)), "capset")
+
+
+HUGE_BYTES = 2 << 20
+
+
+def gather_huge_pages() -> int:
+    """Move this process's own memory to huge pages where it fills them, and return how many bytes lie in some now.
+
+    A kernel without huge pages, or without the call (before Linux 6.1), leaves everything as it is: forks are only slower.
+    """
+    return sum(
+        HUGE_BYTES for begin in huge_page_addresses(Path("/proc/self/maps").read_text(encoding="utf-8")) if _collapse(begin)
+    )
+
+
+def huge_page_addresses(maps: str) -> Iterator[int]:
+    """Where a huge page could lie in the writable memory that belongs to no file, of /proc/PID/maps.
+
+    Example: 7f0000180000-7f0000680000 has room for two, at 7f0000200000 and 7f0000400000.
+    """
+    for line in maps.splitlines():
+        span, mode, _, _, inode, *_ = line.split(maxsplit=5)
+        if not mode.startswith("rw") or inode != "0":
+            continue
+        begin, end = (int(address, 16) for address in span.split("-"))
+        first = -(-begin // HUGE_BYTES) * HUGE_BYTES
+        yield from range(first, end - HUGE_BYTES + 1, HUGE_BYTES)
+
+
+def _collapse(begin: int) -> bool:
+    try:
+        advise(begin, HUGE_BYTES, MADV_COLLAPSE)
+    except OSError:
+        return False
+    return True

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.launch import Limits, Sandbox
-from gnomon_runtime import confinement, linux, view
+from gnomon_runtime import confinement, linux, mount_namespace
 
 TIME_IS_OVER = 124
 CANNOT_RUN = 126
@@ -41,7 +41,7 @@ def enter(sandbox: Sandbox) -> None:
         if sandbox.secrets:
             raise secrets_unavailable(str(error)) from error
     else:
-        view.set_up(sandbox)
+        mount_namespace.set_up(sandbox)
     set_limits(sandbox.limits)
     if sandbox.uid is not None and os.geteuid() == 0:
         os.setgroups([])
@@ -86,7 +86,7 @@ def why_no_isolation() -> str | None:
         try:
             own_mounts()
             linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
-            linux.mount("tmpfs", view.SCRATCH[0], "tmpfs")
+            linux.mount("tmpfs", mount_namespace.SCRATCH[0], "tmpfs")
         except OSError as error:
             os.write(write, str(error).encode())
         os._exit(0)

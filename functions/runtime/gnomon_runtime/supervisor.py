@@ -20,8 +20,9 @@ inherits (`python -m gnomon_runtime.supervisor FD`), in JSON messages (gnomon_co
           {"event": "born", "id", "pid"}    {"event": "gone", "id", "status", "cpu_s", "reason"}
           {"event": "coordinator", "epoch", "pid"}           {"event": "coordinator_gone", "epoch", "status"}
 
-A coordinated instance gets a fourth descriptor, whose other end `keeper` keeps for the node's coordinators. The coordinator may
-have empty containers born, and name them: a container is nobody's, and reported to the owner once it has become a Shadow.
+A coordinated instance gets a fourth descriptor, whose other end `coordinator_guard` keeps for the node's coordinators. The
+coordinator may have empty containers born, and name them: a container is nobody's, and reported to the owner once it has become
+a Shadow.
 
 When the owner's end closes, for whatever reason, it ends everything and itself. It is the subreaper of all that it starts: a
 process that a function leaves behind becomes its child, is recognised as nobody's, and is ended with the instance.
@@ -42,8 +43,8 @@ from typing import Any
 from gnomon_core import packets
 from gnomon_core.packaging import FOR_LIBRARIES
 from gnomon_runtime import linux, sandbox
-from gnomon_runtime.keeper import Keeper
-from gnomon_runtime.zygote_table import Midwife, ZygoteTable
+from gnomon_runtime.coordinator_guard import CoordinatorGuard
+from gnomon_runtime.zygote_table import ZygoteEvents, ZygoteTable
 
 
 class Supervisor:
@@ -54,13 +55,13 @@ class Supervisor:
         self._instances: dict[int, str] = {}
         self._selector = selectors.DefaultSelector()
         self._zygotes = ZygoteTable(self._selector, self._report, self._midwife())
-        self._keeper = Keeper(self._selector, self._report, self._coordinator_said)
+        self._coordinator_guard = CoordinatorGuard(self._selector, self._report, self._coordinator_said)
 
-    def _midwife(self) -> Midwife:
-        return Midwife(self._adopt, self._unborn, self._end_orphans, self._is_known)
+    def _midwife(self) -> ZygoteEvents:
+        return ZygoteEvents(self._adopt, self._unborn, self._end_orphans, self._is_known)
 
     def _is_known(self, pid: int) -> bool:
-        return pid in self._instances or pid == self._keeper.pid
+        return pid in self._instances or pid == self._coordinator_guard.pid
 
     def serve(self) -> None:
         """Until the owner has gone; then end everything."""
@@ -77,10 +78,10 @@ class Supervisor:
             here = {"python": sys.executable, "libraries": dict(FOR_LIBRARIES)}
             self._report("hello", isolation=sandbox.why_no_isolation(), **here)
             while True:
-                for key, _ in self._selector.select(self._keeper.patience_s()):
+                for key, _ in self._selector.select(self._coordinator_guard.patience_s()):
                     act: Callable[[], None] = key.data
                     act()
-                self._keeper.attend()
+                self._coordinator_guard.attend()
         except packets.PeerGoneError:
             self._end_everything()
 
@@ -99,15 +100,17 @@ class Supervisor:
             elif message["do"] == "retire":
                 self._zygotes.retire(message["id"])
             elif message["do"] == "coordinator":
-                self._keeper.begin(message, descriptors)
+                self._coordinator_guard.begin(message, descriptors)
             elif message["do"] == "promoted":
-                self._keeper.promoted(str(message["id"]))
+                self._coordinator_guard.promoted(str(message["id"]))
             elif message["do"] == "replace_coordinator":
-                self._keeper.replace(int(message["epoch"]))
+                self._coordinator_guard.replace(int(message["epoch"]))
             elif message["do"] == "adopt":
-                self._keeper.adopt(str(message["id"]), str(message["kind"]), socket.socket(fileno=os.dup(descriptors[0])))
+                self._coordinator_guard.adopt(
+                    str(message["id"]), str(message["kind"]), socket.socket(fileno=os.dup(descriptors[0]))
+                )
             elif message["do"] == "forget":
-                self._keeper.gone(str(message["id"]))
+                self._coordinator_guard.gone(str(message["id"]))
         finally:
             _close(descriptors)
 
@@ -120,7 +123,7 @@ class Supervisor:
             self._kill(message["id"], signal.SIGKILL)
 
     def _assign(self, container: str, shadow: str, join: list[str]) -> None:
-        pid = self._keeper.assign(container, shadow)
+        pid = self._coordinator_guard.assign(container, shadow)
         if pid is not None:
             self._instances[pid] = shadow
             self._report("born", id=shadow, pid=pid)
@@ -131,26 +134,26 @@ class Supervisor:
         instance_id, zygote, join = str(message["id"]), str(message["zygote"]), list(message["join"])
         copies = [os.dup(descriptor) for descriptor in descriptors]
         if message.get("coordinated"):
-            copies.append(self._keeper.open(instance_id, str(message["coordinated"])).detach())
+            copies.append(self._coordinator_guard.open(instance_id, str(message["coordinated"])).detach())
         self._zygotes.fork(zygote, instance_id, join, copies)
 
     def _unborn(self, instance_id: str) -> None:
         self._report_gone(instance_id, None, 0.0, "its zygote has ended")
 
     def _report_gone(self, instance_id: str, status: int | None, cpu_s: float, reason: str) -> None:
-        if not self._keeper.is_reserve(instance_id):
+        if not self._coordinator_guard.is_reserve(instance_id):
             self._report("gone", id=instance_id, status=status, cpu_s=cpu_s, reason=reason)
-        self._keeper.gone(instance_id)
+        self._coordinator_guard.gone(instance_id)
 
     def _adopt(self, instance_id: str, pid: int, join: list[str]) -> None:
-        if not self._keeper.is_reserve(instance_id):
+        if not self._coordinator_guard.is_reserve(instance_id):
             self._report("born", id=instance_id, pid=pid)
         ended = self._zygotes.ended_before_birth(pid)
         if ended is not None:
             self._report_gone(instance_id, *ended, "")
             return
         self._instances[pid] = instance_id
-        self._keeper.born(instance_id, pid)
+        self._coordinator_guard.born(instance_id, pid)
         _join(pid, join)
 
     def _kill(self, instance_id: str, number: int) -> None:
@@ -183,7 +186,7 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
             self._report_gone(instance_id, status, cpu_s, "")
-        elif not self._keeper.ended(pid, status):
+        elif not self._coordinator_guard.ended(pid, status):
             self._zygotes.ended(pid, status, cpu_s)
 
     def _end_orphans(self) -> None:
@@ -191,7 +194,7 @@ class Supervisor:
         candidates = set(sandbox.children())
         known = self._zygotes.pids()
         known |= self._instances.keys()
-        for pid in candidates - known - {self._keeper.pid}:
+        for pid in candidates - known - {self._coordinator_guard.pid}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

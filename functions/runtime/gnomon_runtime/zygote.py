@@ -6,7 +6,7 @@ for an order finds it waiting.
 
 Where a preloaded module of ours has a `rehearsal`, the zygote rehearses once, so that whatever a library does at its first use is
 done for all of its forks, and each child again while it waits, for the pages that it will write to. What the zygote then holds
-lies in huge pages (`huge_pages`): a fork copies its page tables.
+lies in huge pages (`linux.gather_huge_pages`): a fork copies its page tables.
 
 A child is forked twice: the process between ends at once, and the supervisor, not the zygote, becomes its parent.
 """
@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnomon_core import packets
-from gnomon_runtime import birth, huge_pages, linux
-from gnomon_runtime.birth import Steps
+from gnomon_runtime import child_init, linux
+from gnomon_runtime.child_init import Steps
 
 REFILL_AFTER_S = 0.15
 """The next child is forked when no order has come for this long: the instance that just began needs the cores first, and a Shadow
@@ -91,7 +91,7 @@ class Zygote:
             if child == 0:
                 os.close(pid_write)
                 os.close(gate_read)
-                birth.await_order(theirs, self._supervisor, self._rehearsal())
+                child_init.await_order(theirs, self._supervisor, self._rehearsal())
             try:
                 os.write(pid_write, child.to_bytes(PID_BYTES, "little"))
                 os.read(gate_read, 1)
@@ -166,12 +166,12 @@ def main(connection: int, supervisor: int, names: Sequence[str]) -> None:
     control = socket.socket(fileno=connection)
     control.set_inheritable(False)
     began_s = time.monotonic()
-    problems = preload(["gnomon_runtime.applications", *names])
+    problems = preload(["gnomon_runtime.application", *names])
     rehearsal = rehearsal_of(names)
     problems += rehearse(rehearsal)
     gc.collect()
     gc.freeze()
-    huge_pages.gather()
+    linux.gather_huge_pages()
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
         sys.stderr.write(f"The zygote has {threads} threads after importing {', '.join(names)}; forks of it may hang.\n")

@@ -43,7 +43,7 @@ class Zygote:
 
 
 @dataclass(frozen=True, slots=True)
-class Midwife:
+class ZygoteEvents:
     """Who hears of it.
 
     `born` is told of an instance with its pid and control-group files, `unborn` of one that was never made, and `bereft` that a
@@ -59,10 +59,10 @@ class Midwife:
 class ZygoteTable:
     """Every zygote, and the children that wait in them for an order. `report` tells the supervisor's owner."""
 
-    def __init__(self, selector: selectors.BaseSelector, report: Callable[..., None], midwife: Midwife) -> None:
+    def __init__(self, selector: selectors.BaseSelector, report: Callable[..., None], events: ZygoteEvents) -> None:
         self._selector = selector
         self._report = report
-        self._midwife = midwife
+        self._midwife = events
         self._zygotes: dict[str, Zygote] = {}
         self._spares: dict[int, str] = {}
         self._ended_spares: dict[int, tuple[int, float]] = {}

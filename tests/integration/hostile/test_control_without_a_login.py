@@ -163,10 +163,11 @@ def test_the_user_who_runs_it_is_let_in_by_every_way_that_a_client_may_take(open
 AS_SOMEBODY = """
 import os, sys
 from gnomon_core.launch import Sandbox
-from gnomon_runtime import linux, view
+from gnomon_runtime import (linux)
+from gnomon_runtime import mount_namespace
 uid, state, home, *command = sys.argv[1:]
 linux.unshare(linux.CLONE_NEWNS)
-view.set_up(Sandbox(uid=int(uid), readable=(sys.prefix, sys.base_prefix, {repository!r}), writable=(state, home)))
+mount_namespace.set_up(Sandbox(uid=int(uid), readable=(sys.prefix, sys.base_prefix, {repository!r}), writable=(state, home)))
 linux.mount("proc", "/proc", "proc")
 os.setgroups([])
 os.setresgid(int(uid), int(uid), int(uid))

@@ -12,7 +12,7 @@ from torch import Tensor
 from gnomon_core.launch import Limits, Sandbox
 from gnomon_runtime.engine import LoadedProgram, load_program
 from gnomon_runtime.engine.segments import segments_between
-from gnomon_runtime.pair.buffers import joined
+from gnomon_runtime.pair.link import joined
 from gnomon_runtime.pair.testing import Child, Model, Nursery, Task, change, join, load
 from tests.integration.pairs.conftest import HALVES
 

@@ -18,9 +18,8 @@ from gnomon_core.program import Program
 from gnomon_runtime.engine import Executor, LoadedProgram
 from gnomon_runtime.engine.segments import Flow, Segment
 from gnomon_runtime.engine.weights import LoadedWeights
-from gnomon_runtime.pair.buffers import OwnBuffer
 from gnomon_runtime.pair.headers import Kind, Message, encode
-from gnomon_runtime.pair.link import Outcome
+from gnomon_runtime.pair.link import Outcome, OwnBuffer
 from gnomon_runtime.pair.partner import Partner, Predictions
 from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, Outgoing, RemoteLink
 from gnomon_runtime.pair.split_model import SplitModel

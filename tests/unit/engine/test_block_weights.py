@@ -11,8 +11,7 @@ from torch import Tensor
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.program import Weight
-from gnomon_runtime.engine.block_weights import BlockWeights
-from gnomon_runtime.engine.weights import WeightMode, load_weights
+from gnomon_runtime.engine.weights import BlockWeights, WeightMode, load_weights
 
 pytestmark = pytest.mark.torch
 BLOCK_BYTES = 4 << 20

@@ -19,9 +19,9 @@ from gnomon_core import packets
 from gnomon_core.launch import Launch
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_profiler.extractor import Description, capture
-from gnomon_runtime.pair.buffers import OwnBuffer
 from gnomon_runtime.pair.headers import Kind as Say
 from gnomon_runtime.pair.headers import Message, encode
+from gnomon_runtime.pair.link import OwnBuffer
 from gnomon_runtime.pair.micro_batches import BlocksApplication
 from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, Outgoing
 

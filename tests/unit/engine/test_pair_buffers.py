@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gnomon_core import shared_memory
-from gnomon_runtime.pair.buffers import SharedBuffer, joined, memory_order
 from gnomon_runtime.pair.headers import DATATYPES, MAX_TENSORS, Kind, Message, Row, decode, encode
+from gnomon_runtime.pair.link import SharedBuffer, joined, memory_order
 
 pytestmark = pytest.mark.torch
 SIZE = 1 << 20

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gnomon_core import packets
-from gnomon_runtime.pair.buffers import OwnBuffer
 from gnomon_runtime.pair.headers import HEADER, Kind, Message, NonsenseError, Row, encode, message_bytes, tensor_bytes
+from gnomon_runtime.pair.link import OwnBuffer
 from gnomon_runtime.pair.remote_link import Incoming, Outgoing, address, prepare
 
 pytestmark = pytest.mark.torch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_runtime import huge_pages, linux
+from gnomon_runtime import linux
 
 MAPS = """\
 55d0c0000000-55d0c0400000 rw-p 00000000 00:00 0                          [heap]
@@ -20,21 +20,21 @@ MAPS = """\
 
 
 def test_huge_pages_are_sought_where_they_fit_in_writable_memory_of_no_file() -> None:
-    assert [*huge_pages.places(MAPS)] == [0x55D0C0000000, 0x55D0C0200000, 0x7F0000200000, 0x7F0000400000]
+    assert [*linux.huge_page_addresses(MAPS)] == [0x55D0C0000000, 0x55D0C0200000, 0x7F0000200000, 0x7F0000400000]
 
 
 @pytest.mark.parametrize("maps", ["", "7f0000000000-7f00001ff000 rw-p 00000000 00:00 0\n"])
 def test_less_than_a_huge_page_has_no_room_for_one(maps: str) -> None:
-    assert [*huge_pages.places(maps)] == []
+    assert [*linux.huge_page_addresses(maps)] == []
 
 
 def test_what_was_written_is_still_there() -> None:
     child = os.fork()
     if child == 0:
-        with mmap.mmap(-1, 4 * huge_pages.HUGE_BYTES) as memory:
+        with mmap.mmap(-1, 4 * linux.HUGE_BYTES) as memory:
             for at in range(0, len(memory), mmap.PAGESIZE):
                 memory[at : at + 8] = at.to_bytes(8, "little")
-            gathered = huge_pages.gather()
+            gathered = linux.gather_huge_pages()
             same = all(memory[at : at + 8] == at.to_bytes(8, "little") for at in range(0, len(memory), mmap.PAGESIZE))
             os._exit(0 if same and (gathered == 0 or _huge_bytes() > 0) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -43,7 +43,7 @@ def test_what_was_written_is_still_there() -> None:
 def test_the_kernel_s_refusal_is_an_error() -> None:
     room = ctypes.create_string_buffer(8)
     with pytest.raises(OSError, match="madvise"):
-        linux.advise(ctypes.addressof(room) | 1, huge_pages.HUGE_BYTES, linux.MADV_COLLAPSE)
+        linux.advise(ctypes.addressof(room) | 1, linux.HUGE_BYTES, linux.MADV_COLLAPSE)
 
 
 def _huge_bytes() -> int:

@@ -1,6 +1,6 @@
 """A zygote rehearses for its forks; what goes wrong in that is told and ends nothing."""
 
-from gnomon_runtime.birth import Steps
+from gnomon_runtime.child_init import Steps
 from gnomon_runtime.zygote import rehearsal_of, rehearse
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_runtime.zygote_table import Midwife, ZygoteTable
+from gnomon_runtime.zygote_table import ZygoteEvents, ZygoteTable
 
 UNTIL_HUNG_UP = "import socket, sys; socket.socket(fileno=int(sys.argv[1])).recv(1)"
 
@@ -23,8 +23,8 @@ class Owner:
         self.unborn: list[str] = []
         self.all_taken = False
         self.children: list[tuple[str, int]] = []
-        midwife = Midwife(self.born, self.unborn.append, lambda: None, lambda _: self.all_taken)
-        self.table = ZygoteTable(self.selector, lambda event, **details: self.told.append((event, details)), midwife)
+        events = ZygoteEvents(self.born, self.unborn.append, lambda: None, lambda _: self.all_taken)
+        self.table = ZygoteTable(self.selector, lambda event, **details: self.told.append((event, details)), events)
 
     def born(self, instance: str, pid: int, join: list[str]) -> None:
         del join

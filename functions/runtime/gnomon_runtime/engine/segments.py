@@ -18,8 +18,7 @@ from torch import Tensor
 
 from gnomon_core.program import Program
 from gnomon_runtime.engine.allowlist import check_program
-from gnomon_runtime.engine.binding import bind
-from gnomon_runtime.engine.executor import PlannedOperations
+from gnomon_runtime.engine.executor import PlannedOperations, bind
 from gnomon_runtime.engine.torch_support import Limits
 
 MAX_PLANS = 64

@@ -229,7 +229,7 @@ def _filled(arguments: Sequence[Any]) -> int:
     return product(arguments[0])
 
 
-def _filled_beside(arguments: Sequence[Any]) -> int:
+def _new_filled(arguments: Sequence[Any]) -> int:
     return product(arguments[1])
 
 
@@ -300,7 +300,7 @@ _BY_RULE: dict[Rule, str] = {
     """,
     _sampled: "grid_sampler grid_sampler_2d",
     _filled: "full zeros ones",
-    _filled_beside: "new_zeros new_ones new_full",
+    _new_filled: "new_zeros new_ones new_full",
     _range: "arange",
     _evenly: "linspace",
     _square: "eye",

@@ -34,9 +34,8 @@ from gnomon_core import packets
 from gnomon_core.blocks import Layers
 from gnomon_core.pairs import Pair
 from gnomon_core.shared_memory import aligned
-from gnomon_runtime.pair.buffers import datatype_of
 from gnomon_runtime.pair.headers import Kind, Message
-from gnomon_runtime.pair.link import MAX_PENDING, DataPath, Outcome
+from gnomon_runtime.pair.link import MAX_PENDING, DataPath, Outcome, datatype_of
 
 FACTOR = 2.0
 LEAST_S = 0.005

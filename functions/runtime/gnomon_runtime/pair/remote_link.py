@@ -64,9 +64,8 @@ from torch import Tensor
 from gnomon_core import packets
 from gnomon_core.addresses import host_and_port
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
-from gnomon_runtime.pair.buffers import OwnBuffer, SharedBuffer
 from gnomon_runtime.pair.headers import HEADER, MAX_BYTES, Message, NonsenseError, decode, encode, message_bytes, tensor_bytes
-from gnomon_runtime.pair.link import MAX_PENDING, DataPath, Link, Outcome
+from gnomon_runtime.pair.link import MAX_PENDING, DataPath, Link, Outcome, OwnBuffer, SharedBuffer
 
 SWITCHING = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {PAIR_PROTOCOL}\r\n\r\n".encode()
 STALL_S = 10.0

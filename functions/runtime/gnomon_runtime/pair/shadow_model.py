@@ -18,11 +18,10 @@ import torch
 from gnomon_core.blocks import Layers
 from gnomon_core.program import parse_program
 from gnomon_runtime.engine import Executor, LoadedProgram
-from gnomon_runtime.engine.block_weights import BlockWeights
 from gnomon_runtime.engine.segments import Flow, Segment
-from gnomon_runtime.engine.weights import LoadedWeights, WeightMode
-from gnomon_runtime.pair.buffers import SharedBuffer
+from gnomon_runtime.engine.weights import BlockWeights, LoadedWeights, WeightMode
 from gnomon_runtime.pair.headers import Kind, Message
+from gnomon_runtime.pair.link import SharedBuffer
 
 
 def computed(

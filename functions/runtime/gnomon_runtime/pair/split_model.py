@@ -28,9 +28,8 @@ from gnomon_core.pairs import shares
 from gnomon_runtime.engine import LoadedProgram
 from gnomon_runtime.engine.segments import Segment, segments_between
 from gnomon_runtime.engine.weights import ALIGNMENT_BYTES
-from gnomon_runtime.pair.buffers import joined
 from gnomon_runtime.pair.headers import Message
-from gnomon_runtime.pair.link import Outcome
+from gnomon_runtime.pair.link import Outcome, joined
 from gnomon_runtime.pair.partner import Partner, Share, patience, slack
 
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gnomon_runtime
-from gnomon_runtime.pair.testing.instances import Child
-from gnomon_runtime.pair.testing.models import MAX_BATCH, OK, Task
+from gnomon_runtime.pair.testing.instances import MAX_BATCH, OK, Child, Task
 
 HANDLER = Path(str(gnomon_runtime.__file__)).parents[2] / "shadow"
 """The Shadow function, in the source tree."""

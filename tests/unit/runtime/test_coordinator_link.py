@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_runtime.coordinated import Coordinated
-from gnomon_runtime.turns import Turns
+from gnomon_runtime.compute_thread import ComputeThread
+from gnomon_runtime.coordinator_link import CoordinatorLink
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(60)
@@ -27,7 +27,7 @@ def test_a_coordinator_that_ends_each_connection_is_not_asked_again_at_once(tmp_
                 came.append(connection)
 
         threading.Thread(target=end_each, daemon=True).start()
-        Coordinated(tmp_path / "coordination.sock", Turns("body"), lambda connection: connection.close())
+        CoordinatorLink(tmp_path / "coordination.sock", ComputeThread("body"), lambda connection: connection.close())
         eventually(lambda: len(came) >= 3)
         # 0.25 + 0.5 s lie between the first and the third, and a second before the fourth.
         assert len(came) <= 4

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from gnomon_core.errors import GnomonError
-from gnomon_runtime.photographs import Preprocess, read_photograph
+from gnomon_runtime.image_input import Preprocess, read_image
 
 PREPROCESS = Preprocess.from_json(
     {"size": 8, "crop_fraction": 0.5, "interpolation": "bilinear", "mean": [127.0, 127.0, 127.0], "std": [128.0, 128.0, 128.0]}
@@ -30,7 +30,7 @@ def picture() -> Image.Image:
 
 
 def test_the_middle_square_is_cut_resized_and_normalised() -> None:
-    result = read_photograph(encoded(picture()), PREPROCESS)
+    result = read_image(encoded(picture()), PREPROCESS)
     assert result.shape == (3, 8, 8)
     assert result.dtype == np.float32
     assert result.flags.c_contiguous
@@ -40,12 +40,12 @@ def test_the_middle_square_is_cut_resized_and_normalised() -> None:
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_grey_and_coloured_pictures_give_three_channels(kind: str, mode: str) -> None:
-    assert read_photograph(encoded(picture().convert(mode), kind), PREPROCESS).shape == (3, 8, 8)
+    assert read_image(encoded(picture().convert(mode), kind), PREPROCESS).shape == (3, 8, 8)
 
 
 def test_transparency_and_palettes_are_read() -> None:
-    assert read_photograph(encoded(picture().convert("RGBA")), PREPROCESS).shape == (3, 8, 8)
-    assert read_photograph(encoded(picture().convert("P")), PREPROCESS).shape == (3, 8, 8)
+    assert read_image(encoded(picture().convert("RGBA")), PREPROCESS).shape == (3, 8, 8)
+    assert read_image(encoded(picture().convert("P")), PREPROCESS).shape == (3, 8, 8)
 
 
 def test_a_camera_held_upright_is_turned() -> None:
@@ -53,7 +53,7 @@ def test_a_camera_held_upright_is_turned() -> None:
     image.paste((255, 255, 255), (0, 0, 20, 40))
     exif = Image.Exif()
     exif[0x0112] = 6  # the left of the stored picture is its top
-    result = read_photograph(encoded(image, "JPEG", exif=exif, quality=95), PREPROCESS)
+    result = read_image(encoded(image, "JPEG", exif=exif, quality=95), PREPROCESS)
     assert result[0, 0].mean() > 0.9
     assert result[0, 7].mean() < -0.9
 
@@ -61,8 +61,8 @@ def test_a_camera_held_upright_is_turned() -> None:
 def test_a_large_jpeg_is_decoded_small_and_looks_the_same() -> None:
     rng = np.random.default_rng(0)
     coarse = Image.fromarray(rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)).resize((1600, 1600), Image.Resampling.BICUBIC)
-    small = read_photograph(encoded(coarse, "JPEG", quality=95), PREPROCESS)
-    whole = read_photograph(encoded(coarse), PREPROCESS)
+    small = read_image(encoded(coarse, "JPEG", quality=95), PREPROCESS)
+    whole = read_image(encoded(coarse), PREPROCESS)
     assert np.abs(small - whole).max() < 0.05
 
 
@@ -92,6 +92,6 @@ def bomb(width: int, height: int) -> bytes:
 )
 def test_bytes_that_are_no_photograph_say_what_they_are(body: bytes, status: int, code: str) -> None:
     with pytest.raises(GnomonError) as caught:
-        read_photograph(body, PREPROCESS)
+        read_image(body, PREPROCESS)
     assert (caught.value.status, caught.value.code) == (status, code)
     assert caught.value.hint

@@ -1,4 +1,4 @@
-"""What a sandboxed process sees of the file system: a plan, and its carrying out in a mount namespace of its own.
+"""The file system that a sandboxed process sees: a plan of mounts, carried out in a mount namespace of its own.
 
 Everything is read-only but the process's own /tmp and what it may write to. Some directories are covered by an empty tmpfs:
 hidden ones, /tmp and its like, /run, where the machine's services have their sockets and locks, and those that the new user could

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_runtime.keeper import Keeper
+from gnomon_runtime.coordinator_guard import CoordinatorGuard
 
 pytestmark = pytest.mark.timeout(60)
 KILLER = """
@@ -31,7 +31,7 @@ def test_a_shadow_that_has_become_a_body_is_not_killed_by_who_has_not_heard_of_i
     """Its coordinator gave it up, because it did not listen, in the moment in which it answered its first batch."""
     said: list[Mapping[str, Any]] = []
     with selectors.DefaultSelector() as selector:
-        keeper = Keeper(selector, lambda *_, **__: None, lambda message, _: said.append(message))
+        keeper = CoordinatorGuard(selector, lambda *_, **__: None, lambda message, _: said.append(message))
         ends = [keeper.open(name, "shadow") for name in ("risen", "shadow")]
         keeper.promoted("risen")
         ours, theirs = socket.socketpair()

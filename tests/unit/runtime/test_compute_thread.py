@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from gnomon_runtime.application import Channel
-from gnomon_runtime.turns import Turns
+from gnomon_runtime.compute_thread import ComputeThread
 
 PATIENCE_S = 30.0
 
 
-class Beside:
+class IdleWork:
     """Counts how often it is asked, and answers as soon as something waits."""
 
     def __init__(self) -> None:
@@ -26,13 +26,13 @@ class Beside:
 
 
 @pytest.fixture
-def turns() -> Iterator[Turns]:
-    made = Turns("turns")
+def compute_thread() -> Iterator[ComputeThread]:
+    made = ComputeThread("turns")
     yield made
     made.submit(lambda: None).result(PATIENCE_S)
 
 
-def test_turns_are_taken_one_after_the_other_in_one_thread(turns: Turns) -> None:
+def test_turns_are_taken_one_after_the_other_in_one_thread(compute_thread: ComputeThread) -> None:
     threads, order = set(), []
 
     def act(number: int) -> int:
@@ -40,41 +40,41 @@ def test_turns_are_taken_one_after_the_other_in_one_thread(turns: Turns) -> None
         order.append(number)
         return 2 * number
 
-    futures = [turns.submit(act, number) for number in range(50)]
+    futures = [compute_thread.submit(act, number) for number in range(50)]
     assert [future.result(PATIENCE_S) for future in futures] == [2 * number for number in range(50)]
     assert order == list(range(50))
     assert len(threads) == 1
     assert threading.get_ident() not in threads
 
 
-def test_what_a_turn_raises_is_for_who_asked_for_it(turns: Turns) -> None:
-    failed = turns.submit(lambda: 1 // 0)
+def test_what_a_turn_raises_is_for_who_asked_for_it(compute_thread: ComputeThread) -> None:
+    failed = compute_thread.submit(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         failed.result(PATIENCE_S)
-    assert turns.submit(lambda: 7).result(PATIENCE_S) == 7
+    assert compute_thread.submit(lambda: 7).result(PATIENCE_S) == 7
 
 
-def test_one_that_was_cancelled_before_its_turn_is_not_taken(turns: Turns) -> None:
+def test_one_that_was_cancelled_before_its_turn_is_not_taken(compute_thread: ComputeThread) -> None:
     begun, go_on, taken = threading.Event(), threading.Event(), []
 
     def first() -> None:
         begun.set()
         go_on.wait(PATIENCE_S)
 
-    turns.submit(first)
+    compute_thread.submit(first)
     assert begun.wait(PATIENCE_S)
-    waiting = turns.submit(taken.append, 1)
+    waiting = compute_thread.submit(taken.append, 1)
     assert waiting.cancel()
     go_on.set()
-    turns.submit(lambda: None).result(PATIENCE_S)
+    compute_thread.submit(lambda: None).result(PATIENCE_S)
     assert taken == []
 
 
-def test_somebody_is_asked_between_turns_and_never_in_the_midst_of_one(turns: Turns) -> None:
-    beside = Beside()
-    turns.submit(turns.attend_with, beside).result(PATIENCE_S)
+def test_somebody_is_asked_between_turns_and_never_in_the_midst_of_one(compute_thread: ComputeThread) -> None:
+    beside = IdleWork()
+    compute_thread.submit(compute_thread.set_idle_work, beside).result(PATIENCE_S)
     for number in range(1, 6):
-        assert turns.submit(lambda: beside.asked).result(PATIENCE_S) == number
-    turns.submit(turns.attend_with, None).result(PATIENCE_S)
-    asked = turns.submit(lambda: beside.asked).result(PATIENCE_S)
-    assert turns.submit(lambda: beside.asked).result(PATIENCE_S) == asked
+        assert compute_thread.submit(lambda: beside.asked).result(PATIENCE_S) == number
+    compute_thread.submit(compute_thread.set_idle_work, None).result(PATIENCE_S)
+    asked = compute_thread.submit(lambda: beside.asked).result(PATIENCE_S)
+    assert compute_thread.submit(lambda: beside.asked).result(PATIENCE_S) == asked

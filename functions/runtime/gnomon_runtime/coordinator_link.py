@@ -1,13 +1,13 @@
-"""A Body in a pod and the coordinator of its node: it finds the socket in the pod's volume, and comes again when that has gone.
+"""The connection of a Body in a pod to the coordinator of its node, over the socket in the pod's volume; it reconnects.
 
-    no volume                 it works without Shadows, and says so once
+    no volume                 the Body works without Shadows, and logs so once
     the volume's socket ▶ connect: that connection is the Body's coordination socket (`gnomon_core.coordination`)
     the other end closes ▶ the Body goes on as it is ▶ connect again, as often as it takes
 
 Two Bodies in one pod, say workers of a server, would take each other's place at the socket for ever. So a connection that hardly
 lasted is not made again at once.
 
-Who this pod is follows from its volume, so nothing is said here about that. A batch waits for none of it.
+The volume identifies the pod, so the Body sends no identity. No batch waits for any of this.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gnomon_runtime.application import Beside
-from gnomon_runtime.turns import Turns
+from gnomon_runtime.application import IdleWork
+from gnomon_runtime.compute_thread import ComputeThread
 
 SOCKET = "/run/gnomon/coordination.sock"
 VARIABLE = "GNOMON_COORDINATION"
 RETRY_S, LONGEST_RETRY_S = 0.25, 4.0
-LASTING_S = 2.0
+STABLE_S = 2.0
 """A connection that lasted so long ended with its coordinator."""
-Collaborate = Callable[[socket.socket], Beside]
+Collaborate = Callable[[socket.socket], IdleWork]
 
 
 def socket_from(environment: Mapping[str, str]) -> Path | None:
@@ -38,44 +38,44 @@ def socket_from(environment: Mapping[str, str]) -> Path | None:
     return path if path.parent.is_dir() else None
 
 
-class Coordinated:
-    """Keeps a Body in touch with its node's coordinator, whoever that is, from a thread that only waits."""
+class CoordinatorLink:
+    """Keeps a Body connected to its node's coordinator, from a thread that only waits."""
 
-    def __init__(self, path: Path, turns: Turns, collaborate: Collaborate) -> None:
-        """`collaborate` takes orders from a connection, in the thread of `turns`."""
+    def __init__(self, path: Path, compute_thread: ComputeThread, collaborate: Collaborate) -> None:
+        """`collaborate` takes orders from a connection, in the thread of `compute_thread`."""
         self._path = path
-        self._turns = turns
+        self._compute_thread = compute_thread
         self._collaborate = collaborate
-        threading.Thread(target=self._visit, name="coordinated", daemon=True).start()
+        threading.Thread(target=self._keep_connected, name="coordinated", daemon=True).start()
 
-    def _visit(self) -> None:
+    def _keep_connected(self) -> None:
         pause_s = RETRY_S
         waits = threading.Event()
         while True:
-            if self._stay() >= LASTING_S:
+            if self._connect() >= STABLE_S:
                 pause_s = RETRY_S
                 continue
             waits.wait(pause_s)
             pause_s = min(LONGEST_RETRY_S, 2 * pause_s)
 
-    def _stay(self) -> float:
-        """Seconds for which there was a coordinator to work with."""
+    def _connect(self) -> float:
+        """Connect and wait until the coordinator closes; returns the seconds for which it was connected."""
         connection = _connected(self._path)
         if connection is None:
             return 0.0
         began_s = time.monotonic()
         with connection.dup() as watched:
-            self._turns.submit(self._meet, connection).result()
+            self._compute_thread.submit(self._collaborate_with, connection).result()
             say("This Body works with the coordinator of its node.")
             poll = select.poll()
-            # Its end and nothing else: what comes is read between batches.
+            # Poll for its end only: messages are read between batches.
             poll.register(watched, 0)
             poll.poll()
         say("The node's coordinator has gone. This Body goes on, and comes again when there is one.")
         return time.monotonic() - began_s
 
-    def _meet(self, connection: socket.socket) -> None:
-        self._turns.attend_with(self._collaborate(connection))
+    def _collaborate_with(self, connection: socket.socket) -> None:
+        self._compute_thread.set_idle_work(self._collaborate(connection))
 
 
 def say(text: str) -> None:

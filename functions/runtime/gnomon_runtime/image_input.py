@@ -1,4 +1,4 @@
-"""From a photograph's bytes to a network's input, as the model's signature describes it.
+"""Decodes and preprocesses an image into a network's input, as the model's signature describes it.
 
 The middle square of the picture, `crop_fraction` of its shorter side, is resized to `size` and normalised. The format is told
 from the bytes, because clients such as `curl --data-binary` send a content type of their own. The size in the header is checked
@@ -52,7 +52,7 @@ class Preprocess:
         )
 
 
-def read_photograph(body: bytes | memoryview, preprocess: Preprocess) -> npt.NDArray[np.float32]:
+def read_image(body: bytes | memoryview, preprocess: Preprocess) -> npt.NDArray[np.float32]:
     """The network's input for one picture: three channels, `size` × `size`.
 
     Raises:

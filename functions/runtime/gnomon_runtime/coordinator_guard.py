@@ -1,6 +1,6 @@
-"""What outlives a coordinator: the coordination sockets of the instances, and whoever starts the next one.
+"""Supervises the coordinator's process: keeps the instances' coordination sockets, and starts the next coordinator.
 
-Every Body that can have a Shadow and every empty container is born with one end of a socket pair; the keeper has the other end
+Every Body that can have a Shadow and every empty container is born with one end of a socket pair; the guard has the other end
 for as long as the instance lives; an instance of another container (a Body in its pod) comes with a socket of its own, which is
 kept until the owner says that it has gone. A coordinator gets duplicates. When it ends another is started at once, with a higher
 epoch, and is handed all of them again: no instance notices more than a new epoch. Where instances outlive a supervisor, the owner
@@ -52,7 +52,7 @@ class Kept:
     pid: int | None = None
 
 
-class Keeper:
+class CoordinatorGuard:
     """`report` tells the owner, `said` gets what the coordinator asks for."""
 
     def __init__(self, selector: selectors.BaseSelector, report: Callable[..., None], said: Said) -> None:

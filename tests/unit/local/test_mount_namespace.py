@@ -3,7 +3,7 @@
 import os
 import stat
 
-from gnomon_runtime.view import Step, closed_ancestors, plan
+from gnomon_runtime.mount_namespace import Step, closed_ancestors, plan
 
 
 def cover(path: str, *, writable: bool = False) -> Step:

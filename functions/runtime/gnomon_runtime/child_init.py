@@ -1,4 +1,4 @@
-"""From a fork of the zygote to an instance: everything that a child does between its order and its first batch.
+"""Initialises a fork of the zygote as an instance: everything that a child does between its order and its first batch.
 
 The child is alone (one thread) until the application is loaded, which is why it may change users, namespaces and limits here.
 
@@ -28,7 +28,8 @@ from gnomon_core import packets
 from gnomon_core.coordination import DESCRIPTOR, EMPTY_KIND
 from gnomon_core.errors import GnomonError
 from gnomon_core.launch import Order, Sandbox
-from gnomon_runtime import applications, instance, linux, sandbox
+from gnomon_runtime import instance, linux, sandbox
+from gnomon_runtime.application import load_function
 
 CHANNEL = 3
 OOM_SCORE = "500"
@@ -89,14 +90,14 @@ def live(order: Order, supervisor: int, rehearsal: Steps, *, coordinated: bool =
         return _live_in_the_pool(coordination, supervisor, rehearsal)
     rehearsal.close()
     connection = socket.socket(fileno=CHANNEL)
-    application = applications.load(order.launch)
+    application = load_function(order.launch)
     collaborate = getattr(application, "collaborate", None)
     if coordination is not None and collaborate is None:
         # A user's code has no business with it.
         coordination.close()
         coordination = None
-    beside = collaborate(coordination) if collaborate is not None and coordination is not None else None
-    return instance.run(application, connection, beside)
+    idle_work = collaborate(coordination) if collaborate is not None and coordination is not None else None
+    return instance.run(application, connection, idle_work)
 
 
 def settle(order: Order, supervisor: int) -> bool:
