@@ -309,14 +309,14 @@ class ShadowLifecycle:
         self._enter(shadow, State.FOUND, now_s)
 
     def is_empty(self, shadow: Shadow, now_s: float) -> None:
-        """It is a container that an earlier coordinator assigned, and that was never told to load."""
+        """The process is a container that an earlier coordinator assigned, and that was never told to load."""
         if shadow.state is State.FOUND:
             shadow.container = shadow.id
             self._enter(shadow, State.UNCLAIMED, now_s)
             self._resume(shadow, now_s)
 
     def registered(self, shadow: Shadow, message: InstanceMessage, now_s: float) -> None:
-        """It has loaded its blocks.
+        """The Shadow has loaded its blocks.
 
         Raises:
             BadMessageError: it is not what it was told to be.
@@ -386,7 +386,7 @@ class ShadowLifecycle:
             self.end(shadow, message.reason or "its Body has gone", now_s)
 
     def shadow_complete(self, shadow: Shadow, message: InstanceMessage, now_s: float) -> None:
-        """It holds the whole model."""
+        """The Shadow holds the whole model."""
         if shadow.state is not State.COMPLETING:
             return
         self._tell("complete", shadow, resident_bytes=message.resident_bytes, load_ms=message.load_ms)

@@ -127,7 +127,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 
 @dataclass(slots=True)
 class Shadow:
-    """One Shadow. `task` is None for one that an earlier coordinator made, until the platform requests it."""
+    """A Shadow. `task` is None for one that an earlier coordinator made, until the platform requests it."""
 
     id: str
     state: State

@@ -1,8 +1,8 @@
 """The function registration table: every instance of the node that can be part of a pair.
 
-A record says what an instance is, with whom it works and on what, and where it is in its life. Partners name each other, always:
-a table in which only one of two does cannot be made. A Shadow has one, a Body may have several. What is refused here is a mistake
-of ours, never of an instance, and raises.
+A record has an instance's kind, its partners, the blocks that they share, and its status. Partners always name each other. A
+Shadow has one partner, a Body may have several. An operation that would break this is a programming error, never an instance's,
+and raises.
 
     id          type     partners               blocks   status    epoch
     resnet-1    body     resnet-s7, resnet-s9   3 4 5    paired    2
@@ -21,7 +21,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """What an instance is. An empty container becomes a Shadow, and nothing else changes."""
+    """The kind of an instance. An empty container may become a Shadow, and a Shadow a Body."""
 
     BODY = "body"
     SHADOW = "shadow"
@@ -32,7 +32,7 @@ class Status(StrEnum):
     """Where an instance is in its life."""
 
     SILENT = "silent"
-    """It has not spoken to this coordinator."""
+    """The instance has sent nothing to this coordinator."""
     READY = "ready"
     """A Body that works alone, a container that can be loaded, or a Shadow that has registered."""
     LOADING = "loading"
@@ -46,7 +46,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One row. A Body's `blocks` are all that its Shadows have. `epoch` is the coordinator's when the row was last changed."""
+    """A row of the table. A Body has the `blocks` of all its Shadows. `epoch` is that of the last change."""
 
     id: str
     kind: Kind

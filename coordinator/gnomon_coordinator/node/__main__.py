@@ -20,7 +20,7 @@ MAX_PORT = 65_535
 
 
 def settings_from(arguments: list[str]) -> Settings:
-    """What the command line says; one that cannot be followed ends the process with what is wrong."""
+    """Parse the command line; the process exits with a message where it is not valid."""
     parser = argparse.ArgumentParser("python -m gnomon_coordinator.node", description=__doc__)
     parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="the node's name (NODE_NAME)")
     parser.add_argument("--kubelet", type=Path, default=KUBELET, help="the kubelet's folder, here and on the node")

@@ -233,5 +233,5 @@ def metrics_page(state: Mapping[str, Any]) -> str:
 
 
 def _gauge(name: str, about: str, values: Mapping[str, int]) -> str:
-    """One figure: its values by their labels, as they are written."""
+    """A gauge: its values by their labels in Prometheus's notation."""
     return f"# HELP {name} {about}\n# TYPE {name} gauge\n" + "".join(f"{name}{each} {value}\n" for each, value in values.items())

@@ -192,7 +192,7 @@ class Cpus:
         return len(self._cpus)
 
     def claim(self, holder: str, cores: int) -> tuple[int, ...]:
-        """So many CPUs for this holder, in place of those that it has; all of them where there are not as many."""
+        """As many CPUs for this holder, instead of those that it has; all CPUs where there are fewer."""
         self.release(holder)
         load = Counter(cpu for held in self._held.values() for cpu in held)
         found = tuple(sorted(sorted(self._cpus, key=lambda cpu: (load[cpu], cpu))[:cores]))

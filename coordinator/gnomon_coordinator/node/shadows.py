@@ -147,7 +147,7 @@ class NodeShadows:
         return NodeShadow(request, body, cpus, tuple(fds), token=secrets.token_urlsafe() if request.afar else "")
 
     def _cpus_for(self, request: ShadowRequest) -> tuple[int, ...]:
-        """So many CPUs as are wished for, in place of those that it has."""
+        """As many CPUs as are requested, instead of those that it has."""
         if request.what.cores > len(self._cpus):
             raise GnomonError(503, "no_capacity", f"This node has {len(self._cpus)} CPUs.", "Ask for fewer cores.")
         return self._cpus.claim(request.shadow, request.what.cores)

@@ -1,4 +1,4 @@
-"""What runs inside an instance: the layer-program engine, the applications around it, the zygote and the batch channel's end.
+"""The code that runs inside an instance: the layer-program engine, applications, the zygote, the batch channel.
 
 Everything but the engine needs the standard library alone, because a handler's own environment holds its requirements only.
 """

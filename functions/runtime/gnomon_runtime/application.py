@@ -24,7 +24,7 @@ class Application(Protocol):
     """A loaded function. Used by one thread at a time, unless its `hello` names a `concurrency` above 1."""
 
     def hello(self) -> Mapping[str, Any]:
-        """What it serves, for the head of the HELLO frame.
+        """The properties of the function, for the head of the HELLO frame.
 
         `concurrency`, 1 where it is left out, is how many threads may call `run` at once.
         """
@@ -72,7 +72,7 @@ class Channel(Protocol):
 
 
 class IdleWork(Protocol):
-    """What an instance does while it is idle and between batches."""
+    """Work that an instance does while it is idle and between batches."""
 
     def attend(self, channel: Channel) -> None:
         """Return when the channel has a frame, or has ended."""
@@ -102,7 +102,7 @@ def load_function(launch: Launch) -> Application:
 
 
 def launch_from(environment: Mapping[str, str]) -> Launch:
-    """What an image serves: the handler in ./function, as its variables describe it."""
+    """The launch of an image: the handler in ./function, as environment variables describe it."""
     cores = int(environment.get("GNOMON_CORES") or len(os.sched_getaffinity(0)))
     name = environment.get("GNOMON_FUNCTION") or "function"
     folder = environment.get("GNOMON_HANDLER_FOLDER") or "function"

@@ -40,7 +40,7 @@ TRANSFER_TIMEOUT_S = 60.0
 
 
 class Sandbox:
-    """One loaded function."""
+    """A loaded function."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -79,7 +79,7 @@ class Sandbox:
 
 
 def launch_from(environment: Mapping[str, str]) -> Launch:
-    """What a sandbox serves: the launch in its variable, with as many cores as its memory size brings.
+    """The launch of this sandbox, from its environment variable, with the cores of its memory size.
 
     1,769 MB are one vCPU; a sandbox of 3,008 MB computes with 2 threads.
     """
@@ -112,7 +112,7 @@ def start(environment: Mapping[str, str]) -> Sandbox:
 
 
 def handler(event: object, context: Any) -> dict[str, Any]:
-    """What Lambda calls."""
+    """The handler that Lambda calls."""
     return _sandbox().answer(event, context.get_remaining_time_in_millis() / 1000)
 
 

@@ -243,7 +243,7 @@ def check_member(member: Member, specs: Sequence[TensorSpec]) -> None:
 
 
 def read_batch(members: Sequence[Member], specs: Sequence[TensorSpec]) -> list[Tensor]:
-    """One tensor for each input, the members' samples one after the other along the first axis."""
+    """A tensor for each input, with the members' samples concatenated along the first axis."""
     samples = sum(member.size for member in members)
     inputs: list[Tensor] = []
     before = 0

@@ -161,7 +161,7 @@ def enter_described(descriptor: int) -> None:
 
 
 def use_cores(cores: int) -> None:
-    """Let numerical libraries use this many threads. The zygote imported them with one."""
+    """Set the number of threads of numerical libraries. The zygote imported them with one."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, str(cores))
     torch = sys.modules.get("torch")

@@ -1,4 +1,4 @@
-"""What a sandboxed process may not ask the kernel for: a seccomp filter of system calls, and a Landlock domain.
+"""Confines a sandboxed process by a seccomp filter of system calls and a Landlock domain.
 
 Both hold for the process and everything that it starts, and cannot be taken off. docs/decisions/0044 says why each line is there.
 

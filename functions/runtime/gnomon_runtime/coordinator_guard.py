@@ -53,7 +53,7 @@ class Kept:
 
 
 class CoordinatorGuard:
-    """`report` tells the owner, `said` gets what the coordinator asks for."""
+    """`report` tells the owner, `said` gets the coordinator's requests."""
 
     def __init__(self, selector: selectors.BaseSelector, report: Callable[..., None], said: Said) -> None:
         self._selector = selector
@@ -74,21 +74,21 @@ class CoordinatorGuard:
     # Instances
 
     def open(self, instance_id: str, kind: str) -> socket.socket:
-        """An instance is about to be born: its end of a coordination socket, for the caller to hand over and close."""
+        """An instance is about to be forked: its end of a coordination socket, for the caller to hand over and close."""
         ours, theirs = packets.socket_pair()
         ours.setblocking(False)  # noqa: FBT003 - the signature is socket's
         self._kept[instance_id] = Kept(instance_id, kind, ours)
         return theirs
 
     def born(self, instance_id: str, pid: int) -> None:
-        """It is there: the coordinator may speak to it."""
+        """The instance was forked: the coordinator may send it messages."""
         kept = self._kept.get(instance_id)
         if kept is not None:
             kept.pid = pid
             self._announce(kept)
 
     def gone(self, instance_id: str) -> None:
-        """It has ended, or was never born."""
+        """The instance has ended, or was never forked."""
         kept = self._kept.pop(instance_id, None)
         if kept is not None:
             kept.socket.close()
@@ -109,7 +109,7 @@ class CoordinatorGuard:
         return kept.pid
 
     def promoted(self, shadow: str) -> None:
-        """A Shadow is a Body from now on, for this coordinator and all who follow. Nothing happens to what is none."""
+        """A Shadow is a Body from now on, for this coordinator and its successors. Others are ignored."""
         kept = self._kept.get(shadow)
         if kept is not None and kept.kind == "shadow":
             kept.kind = "body"
@@ -143,12 +143,12 @@ class CoordinatorGuard:
             self._kill()
 
     def ended(self, pid: int, status: int) -> bool:
-        """A child of ours has ended; whether it was the coordinator."""
+        """A child process has ended. Returns whether it was the coordinator."""
         if self._process is None or self._process.pid != pid:
             return False
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self._process = None
-        # What it said last still holds: a container that it has named is a Shadow by now.
+        # Its last messages still hold: a container that it has assigned is a Shadow by now.
         while self._attend_link():
             pass
         self._hang_up()
@@ -204,7 +204,7 @@ class CoordinatorGuard:
             self._announce(kept)
         self._tell({"event": "adopted"})
 
-    # Talking to it
+    # Messages
 
     def _announce(self, kept: Kept) -> None:
         if kept.pid is not None:
@@ -240,7 +240,7 @@ class CoordinatorGuard:
             self._selector.modify(self._link, events, self._attend_link)
 
     def _attend_link(self) -> bool:
-        """Hear one message; whether there was one."""
+        """Read one message of the coordinator. Returns whether there was one."""
         link = self._link
         if link is None:
             return False
@@ -265,12 +265,12 @@ class CoordinatorGuard:
         return True
 
     def _is_risen(self, message: Mapping[str, Any]) -> bool:
-        """Whether this would end a Body: one that was a Shadow when it was said."""
+        """Whether this would kill a Body, which was a Shadow when the message was sent."""
         kept = self._kept.get(str(message["id"])) if message["do"] == "kill" else None
         return kept is not None and kept.kind == "body"
 
     def _kill(self) -> None:
-        # Popen's own way would collect one that has ended, and its end would never be heard of.
+        # Popen.kill would reap a process that has ended, and its end would never be reported.
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)

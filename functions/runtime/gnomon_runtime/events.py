@@ -121,7 +121,7 @@ def _get(values: list[str] | None, default: Any, convert: Callable[[str], Any] |
 
 
 class Event:
-    """One HTTP request."""
+    """An HTTP request."""
 
     __slots__ = ("_body", "_headers", "_meta", "_parts", "_query")
 

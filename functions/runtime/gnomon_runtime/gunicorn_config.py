@@ -42,7 +42,7 @@ control_socket_disable = True
 
 
 def post_fork(_master: object, _worker: object) -> None:
-    """Let a worker end by a SIGTERM that comes before it has handlers of its own; the master's would only note it."""
+    """Restore the default action: a SIGTERM before the worker has handlers must end it; the master's would only note it."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -73,13 +73,13 @@ class DrainingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no typ
         self.method_queue.defer(lambda: None)  # wakes the loop
 
     def accept(self, listener: Any) -> None:
-        """A caller that has not noticed yet."""
+        """Accept a caller that has not noticed the drain yet, which postpones the stop."""
         super().accept(listener)
         if self._stop_s is not None:
             self._stop_s = min(time.monotonic() + self._quiet_s, self._latest_s)
 
     def wait_for_and_dispatch_events(self, timeout: float) -> None:
-        """One round of the worker's loop."""
+        """An iteration of the worker's loop."""
         if self._stop_s is not None and self.alive:
             timeout = min(timeout, max(0.0, self._stop_s - time.monotonic()))
         super().wait_for_and_dispatch_events(timeout)

@@ -101,7 +101,7 @@ class HandlerApplication:
         self._thread.cores = launch.cores
 
     def hello(self) -> Mapping[str, Any]:
-        """What it serves."""
+        """The properties of the handler."""
         batches = self._handle_batch is not None
         return {"kind": "handler", "batches": batches, "max_batch": self._max_batch, "concurrency": self._concurrency}
 
@@ -111,7 +111,7 @@ class HandlerApplication:
         self._size_thread()
 
     def _size_thread(self) -> None:
-        """Let torch use the instance's cores, where the handler uses it: it keeps their number for each thread that calls it."""
+        """Set torch's threads to the instance's cores: torch keeps the number for each calling thread."""
         self._thread.cores = self._cores
         torch = sys.modules.get("torch")
         if torch is not None:
@@ -264,7 +264,7 @@ class _EventLoop:
         threading.Thread(target=self._loop.run_forever, name="event-loop", daemon=True).start()
 
     def run(self, coroutine: Awaitable[Any]) -> Any:
-        """What the coroutine returns; an asynchronous generator becomes one that any thread may take from."""
+        """Run the coroutine; an asynchronous generator becomes a generator that any thread may iterate."""
         return self._asyncio.run_coroutine_threadsafe(_guarded(coroutine), self._loop).result()
 
     def taken(self, result: Any) -> Any:

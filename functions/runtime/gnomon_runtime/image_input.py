@@ -33,7 +33,7 @@ _INTERPOLATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Preprocess:
-    """What the model's training did to pictures; `mean` and `std` are of pixels from 0 to 255."""
+    """The preprocessing of the model's training; `mean` and `std` are of pixels from 0 to 255."""
 
     size: int
     crop_fraction: float
@@ -95,7 +95,7 @@ def _open(body: bytes | memoryview) -> Image.Image:
 
 
 def _form(body: bytes | memoryview) -> str:
-    """What the body seems to be instead, where it is a form: browsers and `curl -F` send one."""
+    """A hint where the body is a multipart form, as browsers and `curl -F` send."""
     return ", it begins as a multipart form does" if bytes(body[:2]) == b"--" else ""
 
 

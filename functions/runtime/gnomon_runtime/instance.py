@@ -137,7 +137,7 @@ class FrameSocket:
 
 
 def _after(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
-    """What remains of these buffers when `sent` bytes of them have gone."""
+    """The rest of these buffers after `sent` bytes were sent."""
     for index, part in enumerate(parts):
         if sent < len(part):
             return [memoryview(part)[sent:], *parts[index + 1 :]]
@@ -199,7 +199,7 @@ class Instance:
             return
         self._epoch = frame.epoch
         if self._channel.holds_more and self._interrupted(frame.batch_id):
-            # Nobody waits for this result: the gateway drops it, and knows that the instance is free.
+            # The gateway has given this batch up: it drops the result, and learns that the instance is free.
             self._channel.send(same_for_all(frame, Member(499, 1, b"", b"")))
             return
         answer = self._application.run(frame)
@@ -309,7 +309,7 @@ class ConcurrentInstance:
         return None
 
     def _begin(self, frame: Frame) -> Frame:
-        """Let this batch be executed, and see to it that somebody goes on reading."""
+        """Execute this batch, and make sure that a thread goes on reading the channel."""
         self._epoch = frame.epoch
         # The buffer is for whoever reads next.
         frame.members = [member._replace(body=bytes(member.body)) for member in frame.members]
@@ -373,7 +373,7 @@ def _resize(application: Application, frame: Frame) -> None:
 
 
 def pin(cpus: tuple[int, ...]) -> None:
-    """Let every thread of this process run on these CPUs only. Nothing happens without any."""
+    """Pin every thread of this process to these CPUs. Without any CPU the affinity stays."""
     if not cpus:
         return
     for task in list(Path("/proc/self/task").iterdir()):

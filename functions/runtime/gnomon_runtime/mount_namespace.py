@@ -25,14 +25,14 @@ SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - these are the directo
 SERVICES = "/run"
 """Sockets of the machine's services (D-Bus, containers, the user's session), locks, pid files, credentials."""
 KEPT = ("/etc/resolv.conf", "/run/opengl-driver", "/run/current-system")
-"""What a program may need that is, or whose link leads, below /run: how names are resolved, and NixOS's drivers and programs."""
+"""Paths below /run, or linked to it, that a program may need: name resolution, and NixOS's drivers and programs."""
 PER_MOUNT_HIDEPID = (5, 8)
 """The first Linux whose hidepid option holds for one mount of /proc and not for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One mount: a cover (`bind` false) or something bound back."""
+    """A mount: a covering tmpfs (`bind` false) or a bind mount."""
 
     path: str
     bind: bool
@@ -99,7 +99,7 @@ def set_up(sandbox: Sandbox) -> None:
 
 
 def _make_read_only(*, required: bool) -> None:
-    """Everything that is mounted now. Linux before 5.12 cannot: only the user id keeps a function from writing there."""
+    """Make every current mount read-only. Linux before 5.12 cannot: there only the user id prevents writes."""
     try:
         linux.make_tree_read_only("/")
     except OSError as error:

@@ -40,7 +40,7 @@ def listening(path: Path) -> socket.socket:
 
 
 def serve(arrivals: socket.socket) -> None:
-    """One owner after the other, until SIGTERM; the last one decides when."""
+    """Serve one owner after the other until SIGTERM, then until the last one ends."""
     while True:
         owner, _ = arrivals.accept()
         with owner:
@@ -54,7 +54,7 @@ def serve(arrivals: socket.socket) -> None:
         try:
             process.wait()
         except _Told:
-            # Its owner is told at the same moment, and may have pods to wait for, which have Shadows here.
+            # The owner gets SIGTERM at the same moment, and may wait for pods that have Shadows here.
             process.wait()
             raise
         finally:
@@ -62,7 +62,7 @@ def serve(arrivals: socket.socket) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """A supervisor that is told to end takes everything along."""
+    """End a supervisor, which ends everything that it started."""
     if process.poll() is None:
         process.terminate()
         try:

@@ -79,7 +79,7 @@ def request_environment(request: Request) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Run:
-    """One process at work: what is still to be written to it and what it has said."""
+    """A running process: the input that is still to be written to it, and its output."""
 
     process: subprocess.Popen[bytes]
     began_s: float
@@ -163,7 +163,7 @@ class ProcessApplication:
                     if not run.overran and self._left_s(run) == 0:
                         self._kill(run)
         for run in runs:
-            # It may have closed its output and gone on.
+            # The process may have closed its output and gone on.
             try:
                 run.process.wait(None if self._timeout_s == 0 else self._left_s(run) + 0.01)
             except subprocess.TimeoutExpired:
@@ -232,7 +232,7 @@ def _register(selector: selectors.BaseSelector, pipe: IO[bytes] | None, events: 
 
 
 def _advance(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
-    """One step of one pipe: write some of the body, or read some of what was said."""
+    """A step of one pipe: write a part of the body, or read a part of the output."""
     run: Run = key.data
     pipe: Any = key.fileobj
     if pipe is run.process.stdin:
@@ -267,7 +267,7 @@ class _Children:
         return process
 
     def collect(self, ended: Iterable[int]) -> None:
-        """These have been waited for; collect what others have left behind and what has ended since."""
+        """Reap the other children that have ended: these were waited for already."""
         with self._starting:
             self._ours.difference_update(ended)
             for pid in _children() - self._ours:

@@ -1,4 +1,4 @@
-"""What an image runs: gunicorn with our settings and our application, as a process that can be told to end at any moment.
+"""The command of an image: gunicorn with our settings and our application, which ends at SIGTERM at any moment.
 
     python -m gnomon_runtime.serve [options of gunicorn]
 
@@ -19,14 +19,14 @@ SETTINGS, APPLICATION = "python:gnomon_runtime.gunicorn_config", "gnomon_runtime
 def main() -> None:
     """Serve until the process is told to end."""
     signal.signal(signal.SIGTERM, _end)
-    from gunicorn.app.wsgiapp import run  # noqa: PLC0415 - this is what takes its time
+    from gunicorn.app.wsgiapp import run  # noqa: PLC0415 - the import takes seconds
 
     sys.argv[:] = ["gunicorn", "--config", SETTINGS, *sys.argv[1:], APPLICATION]
     run()
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    """Nothing has begun yet, and whatever an exception would pass through might catch it."""
+    """Exit at once: nothing has begun, and an exception might be caught on its way."""
     os._exit(0)
 
 

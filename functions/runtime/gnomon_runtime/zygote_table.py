@@ -4,8 +4,8 @@
 
 A zygote may be waiting until the supervisor hears it; so nothing here waits for one: what it does not take now is kept for it.
 
-A zygote of a built environment runs what its author has put there, with our socket in its hands. So what it says is believed of
-itself alone: of instances that it was told to fork, and of processes that come from it. One that says anything else ends.
+A zygote of a built environment runs its author's code, with access to our socket. So its messages count only for instances that
+it was told to fork, and for processes that it has forked. A zygote that sends anything else is ended.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Zygote:
 
 @dataclass(frozen=True, slots=True)
 class ZygoteEvents:
-    """Who hears of it.
+    """Callbacks of a table of zygotes.
 
     `born` is told of an instance with its pid and control-group files, `unborn` of one that was never made, and `bereft` that a
     zygote has ended, so that children of its may be nobody's. `taken` is whether a process is known as something else already.
@@ -169,7 +169,7 @@ class ZygoteTable:
             self._forget(zygote)
 
     def _said(self, zygote: Zygote, message: Mapping[str, Any]) -> None:
-        """One message of a zygote.
+        """Read a message of a zygote.
 
         Raises:
             KeyError, TypeError, ValueError: it does not say what a zygote says, or speaks of what is not its own.

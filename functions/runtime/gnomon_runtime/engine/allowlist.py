@@ -1,4 +1,4 @@
-"""What may run: operators of the allow-list, with arguments of the types that their schemas state.
+"""Checks that a program runs only operators of the allow-list, with arguments of the types that their schemas state.
 
 ATen names include ones that read files, adopt storages and allocate without a bound. An operator is looked up only after its name
 was found in `ALLOWED_OPERATORS` and its size rule in `sizes.RULES`; its arguments are compared with the schema one by one, so
@@ -48,7 +48,7 @@ _CONSTANT_TYPES = {"ScalarType": "dtype", "MemoryFormat": "memory_format", "Layo
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One argument that an operator takes: the type it states, how many times one number stands for all, and its default."""
+    """An argument of an operator: its type, the number of axes that one number stands for, and its default."""
 
     name: str
     kind: str
@@ -60,7 +60,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What is looked at of an operator, read once: torch makes new objects of it each time it is asked."""
+    """The facts of an operator's schema, read once: torch creates new objects at each access."""
 
     overload: Any
     schema: str
@@ -68,7 +68,7 @@ class Operator:
     by_name: Mapping[str, Parameter]
     returns: int
     listed: bool
-    """It returns a list of tensors."""
+    """The operator returns a list of tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def _in_order(positional: Sequence[Parameter], given: Mapping[str, Argument]) ->
 
 
 def _spread(value: Argument, count: int | None) -> Argument:
-    """One number for all axes, written out for each, as the size rules expect it."""
+    """Repeat a number that stands for all axes once for each axis, as the size rules expect."""
     if not count or value is None:
         return value
     items = value if isinstance(value, tuple) else (value,)

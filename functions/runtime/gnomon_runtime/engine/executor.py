@@ -69,7 +69,7 @@ def storage_of(tensor: Tensor) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What must be equal for one tensor to be written over another."""
+    """The properties that must be equal for one tensor to be written over another."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -104,7 +104,7 @@ _ELEMENT_BYTES = 8
 
 
 class CheckedRun:
-    """One run, operation by operation. `slots` holds the values that are alive, `peak_bytes` the most they took together."""
+    """A run, operation by operation. `slots` holds the values that are alive, `peak_bytes` their largest total."""
 
     def __init__(self, limits: Limits, constants: Slots, inputs: Mapping[int, Tensor]) -> None:
         self._limits = limits
@@ -344,7 +344,7 @@ def direct_call(checked: CheckedOperation) -> tuple[Callable[..., Any], tuple[Ar
 Slots: TypeAlias = list[Any]
 Gather: TypeAlias = Callable[[Slots], Sequence[Any]]
 Step: TypeAlias = tuple[Callable[..., Any], Gather, int, tuple[tuple[int, int], ...], tuple[int, ...]]
-"""What to call, its arguments, the slot of its only result (or -1, and the position and slot of each), the slots to clear."""
+"""The callable, its arguments, the slot of its only result (or -1, and the position and slot of each), the slots to clear."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ MAX_PLANS = 64
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """What crosses the borders of a segment.
+    """The values that cross the borders of a segment.
 
     `reads` are values from before it, in the order of their first use, weights not counted; `makes` those of its values that are
     used after it or are outputs of the program. `passing` are the reads that nothing after it needs.
@@ -52,7 +52,7 @@ class Flow:
         self._last_use |= dict.fromkeys(program.outputs, len(program.operations))
 
     def border(self, begin: int, end: int) -> Border:
-        """What crosses the borders of the operations `begin` … `end` − 1.
+        """The values that cross the borders of the operations `begin` … `end` − 1.
 
         Raises:
             ValueError: they are none, or the program does not have them.
@@ -96,7 +96,7 @@ class Segment(PlannedOperations):
         super().__init__(bind(part, checked, weights, border.passing), limits)
 
     def run(self, rows: int, values: list[Tensor], before_last: Callable[[], None] | None = None) -> tuple[Tensor, ...]:
-        """What the segment makes of so many rows of what it reads, in the border's order.
+        """The values that the segment makes from these rows, in the border's order.
 
         It empties the list, so that a value which only this run holds is freed after its last use. `before_last` is called before
         its last operation; not in the first run in a form.

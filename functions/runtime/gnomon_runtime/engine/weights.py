@@ -162,7 +162,7 @@ class BlockWeights:
         self._held |= {name: checked(name, loaded[name], self._expected[name]) for name in new}
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Let go of every other tensor. Whoever still uses one keeps it alive, but in shared mode its pages may be read anew."""
+        """Release every other tensor. A tensor in use stays alive, but in shared mode its pages may be read anew."""
         kept = set(names)
         gone = [name for name in self._held if name not in kept]
         for name in gone:
@@ -173,7 +173,7 @@ class BlockWeights:
                 self._map.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
     def close(self) -> None:
-        """Let go of all and of the file."""
+        """Release every tensor and the file."""
         self.keep_only(())
         if self._file >= 0:
             os.close(self._file)
@@ -195,7 +195,7 @@ class BlockWeights:
         return {name: _view(raw, place, place.begin) for name, place in places.items()}
 
     def _read(self, places: Mapping[str, Place], piece_bytes: int) -> Generator[int, None, dict[str, Tensor]]:
-        """One anonymous mapping for all of them, filled by one read for each piece of the stretches of file that they fill."""
+        """Read the tensors into an anonymous mapping, with one read for each contiguous range of the file."""
         if not any(place.end > place.begin for place in places.values()):
             return {name: torch.empty(place.shape, dtype=place.dtype) for name, place in places.items()}
         stretches = _merged([(place.begin, place.end) for place in places.values() if place.end > place.begin], ALIGNMENT_BYTES)
@@ -245,7 +245,7 @@ def _read_place(document: Mapping[str, Any], data: int, size: int) -> Place:
 
 def _bytes_of(memory: mmap.mmap) -> Tensor:
     with warnings.catch_warnings():
-        # Nobody writes to weights; torch has no type for that.
+        # Weights are never written; torch has no read-only tensors.
         warnings.filterwarnings("ignore", "The given buffer is not writable")
         return torch.frombuffer(memory, dtype=torch.uint8)
 

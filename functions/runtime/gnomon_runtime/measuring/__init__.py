@@ -1,4 +1,4 @@
-"""What an instance costs on this machine: a process that measures, started by the Profiler.
+"""Measures what an instance costs on this machine, in a process that the Profiler starts.
 
     python -m gnomon_runtime.measuring DESCRIPTOR
 

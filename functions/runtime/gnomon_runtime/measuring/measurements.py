@@ -127,7 +127,7 @@ def read_layers(path: Path) -> Layers:
 
 
 def summary(runs: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """What is said of a batch: `runs` holds the seconds of each block in each run."""
+    """The report of a batch: `runs` holds the seconds of each block in each run."""
     whole_s, range_s = median_and_range([sum(run) for run in runs])
     blocks = [median_and_range(block) for block in zip(*runs, strict=True)]
     scale = whole_s / (sum(block_s for block_s, _ in blocks) or 1.0)

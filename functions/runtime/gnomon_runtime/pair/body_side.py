@@ -69,7 +69,7 @@ class BodySide:
 
     @property
     def shadows(self) -> dict[str, Pair]:
-        """Those that the next batch will be computed with, in the order of their rows, and what each of them does."""
+        """The Shadows of the next batch in the order of their rows, and the share of each."""
         return {
             partner.shadow: replace(partner.pair, node=ELSEWHERE) if partner.link.elsewhere else partner.pair
             for partner in self._partners.values()
@@ -208,7 +208,7 @@ class BodySide:
 
 
 def left_s(budget_s: float, began_s: float) -> float | None:
-    """What is left of a batch's time; None where the gateway named none."""
+    """The time left until a batch's deadline; None where the gateway set none."""
     return budget_s - (time.monotonic() - began_s) if budget_s > 0 else None
 
 

@@ -39,7 +39,7 @@ DATATYPES = tuple(DATATYPE_BYTES)
 
 
 class Kind(IntEnum):
-    """What a message says. COMPUTE goes to the Shadow, SOON either way, the others come from it."""
+    """The kind of a message. COMPUTE goes to the Shadow, SOON either way, the others come from it."""
 
     COMPUTE = 1
     DONE = 2

@@ -1,4 +1,4 @@
-"""One side's end of a pair's data path: hand over, take back, and know a late answer.
+"""A side's end of a pair's data path: hand tensors over, take results back, and recognise late results.
 
 `DataPath` is what a Body's model sees. What comes too late, twice or as nonsense is recognised and harmless: a hand-over has a
 sequence number, and a side reads the buffer `back` only between an answer to its newest number and its own next message.
@@ -67,7 +67,7 @@ class Outcome(StrEnum):
 
 
 class DataPath(ABC):
-    """What carries hand-overs there and answers back. Tensors lie in `to` and `back`, whoever brings them to the other side."""
+    """The transport of hand-overs and results. Tensors lie in `to` and `back`, however they reach the other side."""
 
     elsewhere = False
     """Whether the other side is on another node."""
@@ -101,7 +101,7 @@ class DataPath(ABC):
 
     @abstractmethod
     def fileno(self) -> int:
-        """What becomes readable when there is something to receive, or the path has ended."""
+        """The descriptor that becomes readable when there is a message, or the path has ended."""
 
     def hand_over(self, begin: int, end: int, values: Sequence[Tensor], first_row: int) -> Outcome | None:
         """Give the Shadow the rows from `first_row` on of what a run reads; None when it has been told.
@@ -147,7 +147,7 @@ class DataPath(ABC):
                 return {Kind.FAILED: Outcome.FAILED, Kind.REFUSED: Outcome.REFUSED}.get(message.kind, Outcome.NONSENSE)
 
     def pending(self) -> list[Message]:
-        """What has arrived by now.
+        """The results that have arrived.
 
         Raises:
             PeerGoneError: the other side has closed its end.
@@ -260,7 +260,7 @@ _POPULATE_READ, _POPULATE_WRITE = 22, 23
 
 
 class SharedBuffer:
-    """One direction's memory, mapped. The descriptor stays the caller's.
+    """The mapped memory of one direction. The caller closes the descriptor.
 
     Raises:
         ValueError: it could change its size under us.
@@ -274,7 +274,7 @@ class SharedBuffer:
         self._map = mmap.mmap(descriptor, self.size_bytes, mmap.MAP_SHARED, protection)
         self._writable = writable
         with warnings.catch_warnings():
-            # Nobody writes to a buffer that is read; torch has no type for that.
+            # A buffer that is read is never written here; torch has no read-only tensors.
             warnings.filterwarnings("ignore", "The given buffer is not writable")
             self._raw = torch.frombuffer(self._map, dtype=torch.uint8)
 

@@ -33,7 +33,7 @@ from gnomon_runtime.pair.shadow_model import HeldBlocks, computed
 Turn: TypeAlias = Callable[[Callable[[], Message]], Message]
 """Runs something when it is its turn, in the one thread that computes."""
 _LOOK_S = 0.25
-"""So often a connection that says nothing is asked whether the instance ends."""
+"""How often an idle connection checks whether the instance ends."""
 
 
 class BlocksApplication:
@@ -100,5 +100,5 @@ def _shut(connection: socket.socket) -> None:
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
-        # It has ended by itself.
+        # The connection has ended already.
         return

@@ -22,7 +22,7 @@ Order: TypeAlias = tuple[dict[str, Any], list[int]]
 
 CarryOut: TypeAlias = Callable[[dict[str, Any], list[int]], None]
 REFUSALS = (ValueError, KeyError, TypeError, OSError, GnomonError)
-"""What an order that cannot be carried out raises."""
+"""Exceptions of an order that cannot be executed."""
 
 
 class Coordination:
@@ -67,7 +67,7 @@ class Coordination:
 
 
 class Duties:
-    """What an instance does when it is told to: `carry_out` by the order's word. Orders that it does not know are none.
+    """An instance's handlers of orders: `carry_out` by the order's name. Unknown orders are ignored.
 
     `refused` is called after an order that could not be carried out, which has been said.
     """

@@ -1,4 +1,4 @@
-"""One Shadow as its Body sees it: what it does, the way to it, how long it takes, and how often it has failed of late.
+"""A Shadow as its Body sees it: its share, the link to it, its latency, and its recent failures.
 
 A Body may have several. Each has its own socket and buffers, its own patience and misses, and its own end: what one of them does
 costs the others nothing. `over` says why it has ended, None while it has not.
@@ -145,7 +145,7 @@ class Partner:
         return self.over is None and self.link.ready and run in self._runs
 
     def foretell(self) -> None:
-        """Let it be awake when its rows come."""
+        """Wake the Shadow before its rows come."""
         if self.over is None and self.link.ready:
             self.link.foretell()
 
@@ -169,7 +169,7 @@ class Partner:
         return self._predictions.seconds(self._runs[run], samples, own_s, own)
 
     def learn(self, run: tuple[int, int], samples: int, shadow_s: float) -> None:
-        """It took this long."""
+        """Record the latency of a hand-over."""
         self._predictions.learn(self._runs[run], samples, shadow_s)
 
     def answer(self, mine: Sequence[Tensor], samples: int, began_s: float, wait: Patience) -> Message | Outcome:

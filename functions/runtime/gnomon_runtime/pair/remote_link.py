@@ -126,7 +126,7 @@ class Incoming:
 
 
 class Outgoing:
-    """One message on its way, and the tensors that follow it: nothing is copied together."""
+    """A message that is being sent, and the tensors that follow it, without copying them together."""
 
     def __init__(self, message: Message, buffer: SharedBuffer) -> None:
         self._parts: list[memoryview] = [memoryview(encode(message)), buffer.view(tensor_bytes(message))]
@@ -161,7 +161,7 @@ def prepare(connection: socket.socket) -> None:
 
 
 def _after(parts: Sequence[memoryview], sent: int) -> list[memoryview]:
-    """What is left of these when `sent` bytes of them have gone."""
+    """The rest of these buffers after `sent` bytes were sent."""
     left: list[memoryview] = []
     for part in parts:
         gone = min(sent, len(part))
@@ -350,7 +350,7 @@ class RemoteLink(DataPath):
             return None
         arrived_s, arrived = self._arrived[0]
         if isinstance(arrived, Exception):
-            # It stays the last there is: whoever asks again hears the same.
+            # The end is kept, so that later calls report it again.
             raise arrived
         self._arrived.popleft()
         told_s = self._told_s.pop(arrived.sequence, None)
@@ -451,7 +451,7 @@ class StreamLink(DataPath):
 
     def _receive(self) -> Message | None:
         while (message := self._incoming.take(self._connection)) is None and self._incoming.begun:
-            # It comes where the tensors of the one before it are, which must not be computed any more.
+            # The new message overwrites the tensors of the one before it, which must not be computed any more.
             if not self._await(select.POLLIN, STALL_S):
                 raise packets.PeerGoneError("the Body stalls in the middle of a message")
         return message

@@ -95,7 +95,7 @@ class ShadowSide:
 
     @property
     def risen(self) -> Promotion | None:
-        """What it is to be from now on, where it did not end as a Shadow."""
+        """The Body that it becomes; None where it ended as a Shadow."""
         return self._promotion if self._rises else None
 
     def _attend(self, link: DataPath) -> None:
@@ -122,7 +122,7 @@ class ShadowSide:
 
     def _refused(self) -> None:
         if self._held is None:
-            # It may be half in somebody's sandbox.
+            # The process may have entered a function's sandbox in part.
             self._status = LOAD_FAILED
 
     def _hello(self, _message: dict[str, Any], _descriptors: list[int]) -> None:
@@ -287,7 +287,7 @@ PAPERS = 2
 
 
 class Promotion:
-    """One Shadow on its way. The papers are copied."""
+    """The promotion of one Shadow. The descriptors are copied."""
 
     def __init__(self, held: HeldBlocks, papers: list[int]) -> None:
         self._held = held
@@ -317,7 +317,7 @@ class Promotion:
 
     @property
     def loading_ms(self) -> float:
-        """What the pieces have taken so far, the micro-batches between them left out."""
+        """The time that loading has taken so far, without the micro-batches in between."""
         return round(1e3 * self._loading_s, 3)
 
     def step(self) -> bool:
@@ -346,7 +346,7 @@ class Promotion:
         return instance.run(application, connection, application.listen(coordination))
 
     def close(self) -> None:
-        """Let go of the channel. May be called again."""
+        """Close the channel. May be called again."""
         if self._channel >= 0:
             os.close(self._channel)
             self._channel = -1

@@ -105,7 +105,7 @@ class SplitModel:
                 share.partner.foretell()
 
     def _shares(self, run: tuple[int, int], batch: int) -> list[Share]:
-        """Who computes what in this run besides the Body, which has the first rows."""
+        """The Shadows that compute rows of this run; the Body has the first rows."""
         able = [partner for partner in self.partners if partner.computes(run)]
         amounts = shares([partner.pair for partner in able], batch)
         first = batch - sum(amounts)
@@ -154,7 +154,7 @@ class SplitModel:
     def _together(
         self, segment: Segment, given: list[Tensor], given_away: list[Share], budget_s: float | None
     ) -> Sequence[Tensor]:
-        """What a run makes of the whole batch, of which the Shadows compute the last samples."""
+        """The values of a run for the whole batch, of which the Shadows compute the last samples."""
         run, own = (segment.border.begin, segment.border.end), given_away[0].first
         batch = given_away[-1].first + given_away[-1].samples
         if not given or not _by_rows(given, batch):
@@ -175,7 +175,7 @@ class SplitModel:
     def _answer(
         self, run: tuple[int, int], told: _Told, mine: Sequence[Tensor], own_s: float, slack_s: float | None
     ) -> Message | None:
-        """What a Shadow has made of its share, where that can be used."""
+        """The values that a Shadow has computed for its share; None where they cannot be used."""
         partner, samples = told.share.partner, told.share.samples
         expected_s = partner.expected_s(run, samples, own_s, told.own)
         began_s = time.monotonic()
@@ -183,7 +183,7 @@ class SplitModel:
         now_s = time.monotonic()
         shadow_s = None
         if isinstance(answer, Message):
-            # What it says it took cannot have been longer than the time that passed.
+            # The duration that the Shadow reports cannot be longer than the time that passed.
             shadow_s = told.told_s - told.began_s + min(answer.compute_s, now_s - told.told_s)
             partner.learn(run, samples, shadow_s)
         outcome = Outcome.ANSWERED if isinstance(answer, Message) else answer

@@ -213,13 +213,13 @@ class Model:
         return {option: str(self.folder / name) for option, name in names.items()}
 
     def sandbox(self) -> Sandbox:
-        """One in which the files can be read."""
+        """A sandbox in which the files can be read."""
         return Sandbox(readable=tuple(self.options().values()))
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a pair does: which blocks, how many samples of each batch, and what that is predicted to take."""
+    """A pair's task: its blocks, the samples of each batch, and their predicted duration."""
 
     model: Model
     blocks: Sequence[int]
@@ -229,7 +229,7 @@ class Task:
 
 @dataclass
 class Buffers:
-    """What the coordinator makes for a pair."""
+    """The shared memory that a coordinator makes for a pair."""
 
     body: list[int]
     shadow: list[int]

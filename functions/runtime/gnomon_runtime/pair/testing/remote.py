@@ -25,7 +25,7 @@ START_S = 60.0
 
 @dataclass(frozen=True)
 class Pod:
-    """What a Shadow's instance is told: a model of a repository on disk, and where it runs."""
+    """The environment of a Shadow's instance: a model of a repository on disk, and its address."""
 
     repository: Path
     reference: str
