@@ -96,6 +96,18 @@ class Peer(NamedTuple):
     arrived_s: float
 
 
+class AcceptedSocket(socket.socket):
+    """A socket whose family and type are plain numbers: `socket.socket` makes an enumeration at every look, which takes long.
+
+    It must be a `socket.socket` all the same: uvloop detaches those when their transport closes. It closes anything else once
+    more, although libuv has closed the file descriptor already, which may be another thread's file by then.
+    """
+
+    __slots__ = ()
+    family = socket.SocketType.family  # type: ignore[assignment]
+    type = socket.SocketType.type  # type: ignore[assignment]
+
+
 class Acceptor:
     """Accepts from a listening socket from `start` to `stop`; `opened` makes each connection's protocol."""
 
@@ -142,7 +154,7 @@ class Acceptor:
     def _accept(self) -> bool:
         """Accept one connection; whether there may be another."""
         try:
-            descriptor, address = self._listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001 - see _Waiting
+            descriptor, address = self._listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001 - see AcceptedSocket
         except (BlockingIOError, InterruptedError):
             return False
         except ConnectionError:  # it was reset while it waited
@@ -158,7 +170,7 @@ class Acceptor:
         if hung_up:
             os.close(descriptor)
             return True
-        connection: Any = socket.SocketType(self._family, socket.SOCK_STREAM, 0, descriptor)
+        connection = AcceptedSocket(self._family, socket.SOCK_STREAM, 0, descriptor)
         now_s = time.monotonic()
         arrived_s = now_s - _waited_s(connection) if sent else 0.0
         peer = Peer(address[0], address[1], descriptor, arrived_s)
@@ -195,13 +207,9 @@ class Acceptor:
 
 
 class _Waiting(NamedTuple):
-    """A connection that was accepted and is not open. `since_s` is when its request came, or it was accepted without one.
+    """A connection that was accepted and is not open. `since_s` is when its request came, or it was accepted without one."""
 
-    `connection` is no `socket.socket`: that makes an enumeration of its family and its type at every look, which took as long as
-    the rest of accepting.
-    """
-
-    connection: Any
+    connection: AcceptedSocket
     peer: Peer
     since_s: float
     accepted_s: float
@@ -211,7 +219,7 @@ class _Waiting(NamedTuple):
         return self.accepted_s < since_s and has_hung_up(self.peer.descriptor)
 
 
-def _refuse(connection: Any) -> None:
+def _refuse(connection: AcceptedSocket) -> None:
     """Answer 503 without reading what was asked."""
     error = GnomonError(503, "overloaded", "More requests arrive than can be read.", "Send it again later.", retry_after_s=1.0)
     body = error.body()

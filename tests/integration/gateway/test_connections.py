@@ -55,6 +55,17 @@ async def test_a_client_that_closes_its_connection_behind_a_request_has_it_not_e
     assert gateway.executed() == [b"first", b"last"]
 
 
+async def test_the_file_descriptor_of_a_connection_is_closed_once(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second close would hit whatever another thread has opened meanwhile under the same number."""
+    ends: list[str] = []
+    monkeypatch.setattr(acceptor.AcceptedSocket, "close", lambda _: ends.append("closed again"))
+    monkeypatch.setattr(acceptor.AcceptedSocket, "detach", lambda sock: (ends.append("detached"), socket.socket.detach(sock))[1])
+    await gateway.deploy()
+    assert (await gateway.call("/function/f", b"x")).status == 200
+    await until(lambda: not gateway.server._connections())
+    assert ends == ["detached"], "uvloop closes the descriptor by itself"
+
+
 async def test_many_that_connect_at_once_are_served_in_a_few_turns_of_the_loop(gateway: Any) -> None:
     clients = [connected(gateway, b"") for _ in range(100)]
     turns = 0
