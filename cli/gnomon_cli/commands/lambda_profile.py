@@ -78,7 +78,7 @@ def lambda_profile(
     from gnomon_server.platforms import require  # noqa: PLC0415 - a platform takes a while to import
 
     require("lambda")
-    from gnomon_cli.lambda_profile import Profiling  # noqa: PLC0415 - as above
+    from gnomon_cli.measure_lambda import Profiling  # noqa: PLC0415 - as above
     from gnomon_platforms.aws_lambda.clients import Clients  # noqa: PLC0415 - as above
     from gnomon_platforms.aws_lambda.profiles import path_of  # noqa: PLC0415 - as above
     from gnomon_platforms.aws_lambda.profiling import Table, Wishes, estimate  # noqa: PLC0415 - as above

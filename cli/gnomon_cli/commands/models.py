@@ -305,7 +305,7 @@ def profile(
     wishes = Wishes(cores, batches, repeats, tries, afresh)
 
     def ready(one: ModelEntry) -> ReadyTimes:
-        from gnomon_cli.starts import measure_starts  # noqa: PLC0415 - a platform takes a while to import
+        from gnomon_cli.measure_starts import measure_starts  # noqa: PLC0415 - a platform takes a while to import
 
         note(f"{name}: starts on the local platform")
         return measure_starts(repository, one)

@@ -1,14 +1,6 @@
-"""What `gnomon serve` is told about a Kubernetes cluster.
+"""The options of `gnomon serve`, by subject, and the functions that make values of them.
 
-What `gnomon serve --platform knative` is told, and which of its two processes it is to be.
-
-What `gnomon serve` is told of itself and its machine: who reaches it, what it keeps, what it may use, what it serves.
-
-What `gnomon serve` is told about an installation of OpenFaaS that is there already.
-
-What every command that uses AWS Lambda is told about the account. Keys and the region are boto3's to find.
-
-What `gnomon serve` is told: plain values, so that the command line is read without importing a server.
+Keys and the region of AWS Lambda are not among them: boto3 finds those. `gnomon lambda-profile` shares the options of Lambda.
 """
 
 from __future__ import annotations
@@ -46,12 +38,12 @@ cluster_options = option_group(
         "--kubeconfig",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         default=None,
-        help="The cluster of openfaas or knative; default KUBECONFIG, the one that we run in, or ~/.kube/config.",
+        help="Kubeconfig of the cluster; default KUBECONFIG, the cluster that this pod runs in, or ~/.kube/config.",
     ),
     click.option(
         "--cluster-wide",
         is_flag=True,
-        help='On a cluster, look after every namespace that is marked openfaas: "1"; so does --namespace.',
+        help='On a cluster, serve every namespace annotated openfaas: "1"; --namespace implies it.',
     ),
     click.option(
         "--advertise",
@@ -60,58 +52,58 @@ cluster_options = option_group(
         envvar="POD_IP",
         show_envvar=True,
         metavar="HOST",
-        help="Where other gateways of a cluster reach this one.",
+        help="Host at which the other gateways of the cluster reach this one.",
     ),
     click.option(
         "--coordinator-token",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         default=None,
-        help="On a cluster, the file with the token of its nodes' coordinators: functions with a model may have Shadows.",
+        help="On a cluster, file with the token of the nodes' coordinators; enables Shadows for functions with a model.",
     ),
     click.option(
         "--models-claim",
         default=None,
         metavar="NAME",
-        help="On a cluster, the PersistentVolumeClaim that functions' pods find models in.",
+        help="On a cluster, PersistentVolumeClaim with the models, mounted into functions' pods.",
     ),
     click.option(
         "--network-gbps",
         type=float,
         default=None,
-        help="On a cluster, the bandwidth between nodes: a Body whose node is full may then have its Shadow on another.",
+        help="On a cluster, bandwidth between nodes; allows a Shadow on another node when the Body's node is full.",
     ),
     click.option(
         "--network-rtt-ms",
         type=float,
         default=0.0,
-        help="On a cluster, there and back between nodes, with --network-gbps; default 0.",
+        help="On a cluster, round-trip time between nodes, with --network-gbps; default 0.",
     ),
     click.option(
         "--peer-secret",
         type=click.Path(dir_okay=False, path_type=Path),
         default=None,
-        help="On a cluster, the file with the secret by which its gateways share the functions; without it one serves.",
+        help="On a cluster, file with the secret by which gateway replicas share the functions; default: one serves.",
     ),
     click.option(
         "--inside-port",
         type=click.IntRange(1, 65535),
         default=8082,
         show_default=True,
-        help="On a cluster, where gateways that share the functions reach each other.",
+        help="On a cluster, port on which gateway replicas reach each other.",
     ),
     click.option(
         "--image-pull-policy",
         type=click.Choice(["Always", "IfNotPresent", "Never"]),
         default="IfNotPresent",
         show_default=True,
-        help="On a cluster, when nodes pull functions' images. faas-netes' is Always.",
+        help="On a cluster, when nodes pull functions' images. faas-netes uses Always.",
     ),
     click.option(
         "--pull-secret",
         "pull_secrets",
         multiple=True,
         metavar="NAME",
-        help="On a cluster, a Secret by which nodes pull all functions' images, in their namespaces; may be given again.",
+        help="On a cluster, image pull Secret of all functions, in their namespaces; repeatable.",
     ),
     click.option(
         "--runtime-class",
@@ -120,13 +112,13 @@ cluster_options = option_group(
         help="On a cluster, the RuntimeClass of functions' pods.",
     ),
 )
-"""Which cluster, where this gateway is reached, and how its nodes' coordinators are spoken to."""
+"""The cluster, this gateway's address in it, and the coordinators of its nodes."""
 
 
 def read_cluster_options(
     namespaces: Collection[str], *, cluster_wide: bool, network_gbps: float | None, network_rtt_ms: float, **told: Any
 ) -> ClusterOptions:
-    """The options as a value: those that are `told` have their fields' names. A namespace beside the default one is to be seen.
+    """The options as a value. A namespace beside the default one needs access to the whole cluster.
 
     Raises:
         GnomonError: 400 `bad_network`.
@@ -137,7 +129,7 @@ def read_cluster_options(
 
 
 def declared_network(gbps: float | None, rtt_ms: float) -> Network | None:
-    """What an operator says to lie between nodes; None where nobody has.
+    """The network between nodes that the operator declares; None if none is declared.
 
     Raises:
         GnomonError: 400 `bad_network`.
@@ -153,24 +145,24 @@ knative_options_group = option_group(
     click.option(
         "--gateway",
         is_flag=True,
-        help="On knative, buffer requests to Revisions that batch, which the ingress leads here, instead of scaling.",
+        help="On knative, run the gateway that buffers requests to Revisions that batch, not the autoscaler class.",
     ),
     click.option(
         "--page-port",
         type=click.IntRange(0, 65535),
         default=9090,
         show_default=True,
-        help="With --gateway, where the autoscaler asks what waits here.",
+        help="With --gateway, port on which the autoscaler class reads the waiting requests.",
     ),
 )
-"""Autoscaler or gateway."""
+"""Which of the two processes on Knative this is."""
 
 
 def knative_options(options: dict[str, Any]) -> KnativeOptions:
-    """What of the options concerns an autoscaler class, which serves no requests.
+    """The options of the autoscaler class, which serves no requests.
 
     Raises:
-        GnomonError: 400 for several namespaces: it looks after all, or after one; for coordinators without models; `bad_network`.
+        GnomonError: 400 for several namespaces, for coordinators without models; `bad_network`.
 
     """
     from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions  # noqa: PLC0415 - as above
@@ -183,7 +175,7 @@ def knative_options(options: dict[str, Any]) -> KnativeOptions:
 
 
 def knative_gateway_options(options: dict[str, Any]) -> KnativeGatewayOptions:
-    """What of the options concerns the gateway of Revisions that batch.
+    """The options of the gateway of Revisions that batch.
 
     Raises:
         GnomonError: 400 for several namespaces; `bad_network`.
@@ -197,7 +189,7 @@ def knative_gateway_options(options: dict[str, Any]) -> KnativeGatewayOptions:
 
 
 def _served(options: dict[str, Any]) -> ServedModels | None:
-    """The models that Revisions may name, what was measured of them and what lies between nodes; None where nobody said so."""
+    """The models that Revisions may name, their profiles and the network between nodes; None without --models."""
     from gnomon_cli.model_folder import model_folder, model_repository  # noqa: PLC0415 - as above
     from gnomon_server.kubernetes import served_models  # noqa: PLC0415 - as above
 
@@ -207,13 +199,13 @@ def _served(options: dict[str, Any]) -> ServedModels | None:
 
 
 def _models(options: dict[str, Any]) -> ModelOptions | None:
-    """These, and how nodes' coordinators are spoken to of Shadows."""
+    """The served models, and how nodes' coordinators are asked for Shadows of them."""
     from gnomon_platforms.knative.autoscaler.shadows import ModelOptions  # noqa: PLC0415 - as above
     from gnomon_server.kubernetes import node_options  # noqa: PLC0415 - as above
 
     served, token = _served(options), options["coordinator_token"]
     if served is None and token is not None:
-        raise bad_request("no_models", "Shadows hold blocks of models, and no models were named.", "Say --models, too.")
+        raise bad_request("no_models", "Shadows hold blocks of models, and --models is missing.", "Add --models.")
     return None if served is None else ModelOptions(served, node_options(token, served))
 
 
@@ -223,14 +215,14 @@ def _namespace(options: dict[str, Any]) -> str | None:
             return None
         case (namespace,):
             return str(namespace)
-    raise bad_request("one_namespace", "On Knative, all namespaces are looked after, or one.", "Name one, or start one for each.")
+    raise bad_request("one_namespace", "On Knative, a process serves all namespaces or one.", "Name one, or start one for each.")
 
 
 MAX_POOL = 64
-"""Each holds the memory of a process with torch, some 20 MB of its own."""
+"""A container holds the memory of a process with torch, some 20 MB of its own."""
 
 listening_options = option_group(
-    click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Default 8080; 0 takes a free one."),
+    click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Port; default 8080, 0 takes a free one."),
     click.option(
         "--host", type=Host(), default="127.0.0.1", help="Address to listen on; others than loopback need --basic-auth."
     ),
@@ -239,7 +231,7 @@ listening_options = option_group(
         default=False,
         envvar="basic_auth",
         show_envvar=True,
-        help="Ask for a login on control routes.",
+        help="Require a login on control routes.",
     ),
     click.option(
         "--secrets",
@@ -250,7 +242,11 @@ listening_options = option_group(
         help="Folder of basic-auth-user and basic-auth-password; default: in the state folder, made if missing.",
     ),
     click.option(
-        "--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="Host name that a proxy in front is called by."
+        "--allowed-host",
+        "allowed_hosts",
+        multiple=True,
+        metavar="NAME",
+        help="Host name of a reverse proxy in front; repeatable.",
     ),
     click.option(
         "--max-body",
@@ -262,18 +258,18 @@ listening_options = option_group(
     ),
     click.option("--callback-host", "callback_hosts", multiple=True, metavar="HOST", help="Host that X-Callback-Url may name."),
 )
-"""Who reaches the gateway, and whom it may answer."""
+"""Addresses, login and limits of the gateway."""
 
 keeping_options = option_group(
-    click.option("--state", default="", metavar="FOLDER", help="What must outlive a restart; default .gnomon here."),
+    click.option("--state", default="", metavar="FOLDER", help="State folder, which survives restarts; default .gnomon here."),
     click.option(
         "--models",
         default="",
         metavar="FOLDER",
-        help="Model repository or s3:// address; default in the state folder.",
+        help="Model repository, a folder or s3://BUCKET/PREFIX; default: models in the state folder.",
     ),
 )
-"""What it keeps, and where."""
+"""Where state and models are stored."""
 
 machine_options = option_group(
     click.option("--cores", type=click.IntRange(min=1), default=None, help="Cores that instances may use; default all."),
@@ -281,42 +277,42 @@ machine_options = option_group(
         "--pool",
         type=click.IntRange(0, MAX_POOL),
         default=1,
-        help="Empty containers kept warm, from which Shadows are made, more after bursts; default 1.",
+        help="Empty containers kept warm to make Shadows of; more after bursts; default 1.",
     ),
     click.option(
         "--reserved-cores",
         type=click.FloatRange(min=0),
         default=0.0,
-        help="Cores held back for Shadows; a Body gets them only where nothing else is free; default 0.",
+        help="Cores reserved for Shadows; a Body gets them only if no other core is free; default 0.",
     ),
     click.option(
         "--images",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         default=None,
-        help="Further images and the runtimes that serve them here.",
+        help="File with a table of further images and the runtimes that serve them here.",
     ),
 )
-"""What functions have of this machine, where they run here."""
+"""Resources of this machine, for functions that run here."""
 
 serving_options = option_group(
     click.option(
         "--platform",
         type=click.Choice((*PLATFORMS, "knative")),
         default="local",
-        help="Where functions run: processes of this machine, AWS Lambda, a cluster's pods, or where a foreign provider "
-        "of OpenFaaS runs them; or knative, to scale services of the class gnomon there. Default local.",
+        help="Where functions run: local (processes of this machine), lambda (AWS), openfaas (pods of a cluster), provider (a "
+        "foreign OpenFaaS provider), knative (services of the class gnomon). Default local.",
     ),
     click.option(
         "--namespace",
         "namespaces",
         multiple=True,
         metavar="NAME",
-        help="A namespace beside openfaas-fn; on knative, the only one that is looked after, with a Lease of its own.",
+        help="Namespace beside openfaas-fn; on knative, the only namespace served, with a Lease of its own.",
     ),
     policy_option,
     click.option("-v", "--verbose", is_flag=True, help="Log every decision and every change."),
 )
-"""Which functions it serves, where they run, and what is said of it."""
+"""The platform, namespaces and policies of functions, and the log."""
 
 
 MAX_IN_FLIGHT = 10_000
@@ -327,7 +323,7 @@ adoption_options = option_group(
         "--behind-gateway",
         "behind",
         is_flag=True,
-        help="OpenFaaS's own gateway stands in front, with this one as its functions_provider_url.",
+        help="OpenFaaS's own gateway is in front, with this one as its functions_provider_url.",
     ),
     click.option(
         "--provider-url",
@@ -335,7 +331,7 @@ adoption_options = option_group(
         envvar="functions_provider_url",
         show_envvar=True,
         metavar="URL",
-        help="With --platform provider: the provider (faas-netes, faasd, …) that keeps functions and replicas.",
+        help="With --platform provider: address of the provider (faas-netes, faasd, …) that owns functions and replicas.",
     ),
     click.option(
         "--provider-credentials",
@@ -348,7 +344,7 @@ adoption_options = option_group(
         "--provider-inflight",
         type=click.IntRange(1, MAX_IN_FLIGHT),
         default=DEFAULT_IN_FLIGHT,
-        help="Requests under way at once for each replica, where its function does not say gnomon/max-inflight or "
+        help="Concurrent requests per replica of a function without gnomon/max-inflight or "
         f"max_inflight; default {DEFAULT_IN_FLIGHT}.",
     ),
     click.option(
@@ -356,10 +352,10 @@ adoption_options = option_group(
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         default=None,
         metavar="FILE",
-        help="File with the value of the secret gnomon-batch-token: Bodies there get whole batches.",
+        help="File with the value of the secret gnomon-batch-token; Bodies there then get whole batches.",
     ),
 )
-"""Whether a stock gateway stands in front of this one, and which provider behind it keeps the functions."""
+"""A stock gateway in front of this one, or a foreign provider behind it."""
 
 
 def read_provider_options(
@@ -372,14 +368,14 @@ def read_provider_options(
     """The options as a value.
 
     Raises:
-        GnomonError: 400 for an address or a file that is missing.
+        GnomonError: 400 for a missing address or file.
 
     """
     url = provider_url.rstrip("/")
     if not url.startswith(("http://", "https://")):
         raise bad_request(
             "provider_missing",
-            f"--provider-url is {provider_url[:100]!r}, which is no address of a provider.",
+            f"--provider-url is {provider_url[:100]!r}, which is not an address of a provider.",
             "Name it as http://HOST:PORT.",
         )
     user = password = ""
@@ -406,7 +402,7 @@ lambda_options = option_group(
         envvar="GNOMON_LAMBDA_ROLE",
         show_envvar=True,
         metavar="ARN",
-        help="Role that functions run as on Lambda.",
+        help="Role of functions on Lambda.",
     ),
     click.option(
         "--lambda-bucket",
@@ -422,16 +418,16 @@ lambda_options = option_group(
         envvar="GNOMON_LAMBDA_IMAGE",
         show_envvar=True,
         metavar="URI",
-        help="Container image with torch that models run in.",
+        help="Container image with torch, for models.",
     ),
     click.option(
         "--lambda-concurrency",
         type=click.IntRange(1, MAX_CONCURRENCY),
         default=DEFAULT_CONCURRENCY,
-        help=f"Batches under way at once; default {DEFAULT_CONCURRENCY}.",
+        help=f"Concurrent batches; default {DEFAULT_CONCURRENCY}.",
     ),
 )
-"""Role, bucket, image, and how much at once."""
+"""Role, bucket, image and concurrency on Lambda."""
 
 
 def read_lambda_options(*, lambda_role: str, lambda_bucket: str, lambda_image: str, lambda_concurrency: int) -> LambdaOptions:

@@ -32,8 +32,7 @@ PARTS = {
         [
             "gnomon_autoscaler.policies.batch",
             "gnomon_coordinator.node",
-            "gnomon_cli.run",
-            "gnomon_cli.lambda_profile",
+            "gnomon_cli.measure_lambda",
         ],
     ),
     "gateway": (
@@ -44,7 +43,7 @@ PARTS = {
             "gnomon_platforms.kubernetes",
             "gnomon_platforms.knative",
             "gnomon_platforms.openfaas",
-            "gnomon_cli.lambda_profile",
+            "gnomon_cli.measure_lambda",
         ],
     ),
     "lambda": (["gnomon_platforms.aws_lambda"], []),

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.kubernetes.burst import HALF, shadow_of
 from benchmarks.kubernetes.pods import Ground, pods_on
 from benchmarks.shadow.models import StoredModel
-from gnomon_cli.run import photograph_path
+from gnomon_cli.commands.run import photograph_path
 from gnomon_core.pairs import Pair
 from tests.kubernetes.openfaas.gateways import GNOMON, ROOT, Gateway
 from tests.waiting import eventually

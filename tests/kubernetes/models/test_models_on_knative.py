@@ -25,7 +25,7 @@ from deploy.test_cluster.clusters import Cluster, until
 from deploy.test_cluster.phases import CannotBeHad
 from deploy.test_cluster.routes import SERVING
 from deploy.test_cluster.settings import INTERFACE
-from gnomon_cli.run import photograph_path
+from gnomon_cli.commands.run import photograph_path
 from gnomon_profiler.measuring.store import ProfileStore
 from tests.kubernetes.installation.test_doctor_on_kubernetes import examine
 from tests.kubernetes.knative_ingress.conftest import controller, haproxy

@@ -6,7 +6,6 @@ Whoever loses the Lease goes on programming its own proxy, and only writes no mo
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ from gnomon_platforms.knative.ingress.page import Told, page
 from gnomon_platforms.knative.ingress.proxy import Proxy, ProxyOptions
 from gnomon_platforms.knative.resources import SYSTEM_NAMESPACE
 from gnomon_platforms.kubernetes.client import Api
-from gnomon_platforms.kubernetes.lease import Leader, Tenure, identity_of_process
+from gnomon_platforms.kubernetes.lease import Candidacy, Tenure
 from gnomon_platforms.kubernetes.resources import LEASES
-from gnomon_platforms.kubernetes.writes import Target, Writer
+from gnomon_platforms.kubernetes.writes import Target
 
 LEASE = "gnomon-ingress"
 
@@ -59,27 +58,19 @@ async def serve(api: Api, options: ServingOptions) -> None:
         finally:
             await _end(proxy, options)
         return
+    # A process that loses the Lease writes no status any more and goes on programming its proxy: it need not end.
     tenure = Tenure(gone=lambda reason: _LOG.warning("%s", reason))
-    lease = Target(LEASES, options.lease_namespace, LEASE)
-    leader = Leader(Writer(api, clock, chance), lease, identity_of_process(), tenure, clock)
+    candidacy = Candidacy(api, Target(LEASES, options.lease_namespace, LEASE), clock, chance, tenure=tenure)
     controller = Controller(
-        api, proxy, options.controller, leading=lambda: tenure.leading, fence=tenure.check, clock=clock, chance=chance
+        api, proxy, options.controller, leading=lambda: candidacy.leads, fence=tenure.check, clock=clock, chance=chance
     )
-    standing = asyncio.create_task(leader.run())
+    await candidacy.start()
     try:
-        async with page(options.page, Told(api.asked, lambda: tenure.leading, proxy, controller, own)):
+        async with page(options.page, Told(api.asked, lambda: candidacy.leads, proxy, controller, own)):
             await controller.run()
     finally:
-        # Who leads next need not wait for what HAProxy holds.
-        await asyncio.gather(_resign(leader, standing), _end(proxy, options))
-
-
-async def _resign(leader: Leader, standing: asyncio.Task[None]) -> None:
-    """Stand for the Lease no longer, and give it to whoever wants it."""
-    standing.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await standing
-    await leader.release()
+        # The next leader need not wait until HAProxy has answered what it holds.
+        await asyncio.gather(candidacy.stop(), _end(proxy, options))
 
 
 async def _end(proxy: Proxy, options: ServingOptions) -> None:
