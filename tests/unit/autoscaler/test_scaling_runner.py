@@ -8,7 +8,7 @@ import pytest
 from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import FUNCTION, Timeline
-from gnomon_core.scaling import Decision, Observation, PolicyState
+from gnomon_core.scaling import CreateBody, Decision, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 
 
@@ -216,7 +216,7 @@ def test_while_a_new_version_is_rolled_out_only_its_instances_count() -> None:
     line.play(20)
     old = set(line.instances)
     line.version = 2
-    line.fleet._create(FUNCTION, line, 1, None)
+    line.fleet.carry_out(FUNCTION, [CreateBody(1)])
     line.play(10)
     new = set(line.instances) - old
     assert len(new) == 2
