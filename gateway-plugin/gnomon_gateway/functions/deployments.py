@@ -1,11 +1,11 @@
-"""One deployed function: its deployment, its runtime, and which of its instances are wanted.
+"""The state of one deployed function: its deployment, its runtime, and which of its instances are wanted.
 
-Functions that are stored and cannot be served, such as one whose secret has been deleted: known all the same, and tried again.
+A stored function that cannot be served, for example because its secret was deleted, is retried (`UnservedFunctions`):
 
-    cannot be served ▶ its log says why ▶ tried again every five seconds ─┬─ served ──▶ forgotten
-                                                                          └─ removed ─▶ forgotten
+    cannot be served ▶ reason in its log ▶ retried every five seconds ─┬─ served ──▶ forgotten
+                                                                       └─ removed ─▶ forgotten
 
-Meanwhile the API lists them without a replica, and calls of them are refused with 503: what is temporary is no 404.
+Meanwhile the API lists the function without replicas, and calls get 503: a temporary failure is no 404.
 """
 
 from __future__ import annotations
@@ -41,12 +41,11 @@ SchedulerOf: TypeAlias = Callable[[Settings], SchedulingPolicy]
 class Deployed:
     """A function while it is deployed.
 
-    `version` grows whenever instances must be replaced; `keep_old` is how many instances were serving when the last replacement
-    began, so that no fewer serve until the new ones do. `draining` are instances that get nothing more, `retired` those of them
-    that make room for one of the present version. `shadows` are its Shadows, each with its Body. `profile` is what was measured
-    of its model, `elsewhere` what other replicas have of it. `plan` are the bounds of its batches in force, None as deployed.
-    `start_failures` say why instances are missing; `been_ready` is whether one has been ready since the function was deployed,
-    or since this process looks after it.
+    `version` grows whenever instances must be replaced. `keep_old` is the number of instances that served when the last rolling
+    update began, so that no fewer serve until the new ones do. `draining` are instances that get no further batches, `retired`
+    those of them that free capacity for the present version. `profile` is the profile of the function's model, `elsewhere` the
+    load at other replicas, `plan` the buffer plan in force, None for the deployed limits. `been_ready` is whether an instance has
+    been ready since the function was deployed, or since this process manages it.
     """
 
     spec: FunctionSpec
@@ -59,7 +58,7 @@ class Deployed:
     keep_old: int = 0
     draining: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
-    shadows: dict[str, str] = field(default_factory=dict)
+
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     plan: SetBufferPlan | None = None
     start_failures: StartFailures = field(default_factory=StartFailures)
@@ -72,14 +71,14 @@ class Deployed:
     def update(
         self, spec: FunctionSpec, policy: SchedulerOf, signature: ModelSignature | None, profile: ModelProfile | None
     ) -> None:
-        """It is what this says from now on. A plan goes on as long as the settings that it was made for."""
+        """Use another deployment from now on. The buffer plan stays as long as the settings that it was made for."""
         plan = self.plan if spec.settings == self.spec.settings else None
         self.spec, self.profile, self.plan = spec, profile, None
         self.runtime.update(spec.settings, policy(spec.settings), signature, profile)
         self.plan_buffer(plan, policy)
 
     def plan_buffer(self, plan: SetBufferPlan | None, policy: SchedulerOf) -> None:
-        """Make its batches within these bounds from now on, None for those that it was deployed with."""
+        """Make batches within the plan's limits from now on; None restores the deployed limits."""
         if plan == self.plan:
             return
         settings = self.spec.settings
@@ -89,25 +88,25 @@ class Deployed:
         self.plan = plan
 
     async def answer_all(self) -> None:
-        """It is removed: answer what waits, as far as somebody can, and return when nothing is in flight or its time is over."""
+        """The function is removed: answer its requests, and return once none is in flight or the deadlines have passed."""
         self.runtime.removed()
         if not self.runtime.ready:
             self.runtime.fail_waiting(function_removed())
         try:
             await asyncio.wait_for(self.runtime.drain_all(), self.spec.settings.deadline_s + 5.0)
         except TimeoutError:
-            _LOG.warning("%s was removed with requests that did not end in time", self.name)
+            _LOG.warning("%s was removed while requests were still executing after their deadline", self.name)
 
     def seen(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-        """These instances, with what only the dispatcher knows."""
+        """These instances, with the dispatcher's view of each: in flight, busy, draining."""
         return tuple(self._seen(instance) for instance in instances)
 
     def current(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-        """The instances of this version, with what only the dispatcher knows."""
+        """The instances of the present version, with the dispatcher's view of each."""
         return tuple(self._seen(instance) for instance in instances if instance.version == self.version)
 
     def live(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-        """The Bodies of this version that serve or are about to."""
+        """The Bodies of the present version that serve or start."""
         return tuple(
             instance
             for instance in self.current(instances)
@@ -115,7 +114,7 @@ class Deployed:
         )
 
     def old(self, instances: Sequence[Instance], state: InstanceState = InstanceState.READY) -> tuple[Instance, ...]:
-        """Serving Bodies of earlier versions, or those in another state. Their Shadows go with them."""
+        """The Bodies of earlier versions in this state. Their Shadows end with them."""
         return tuple(
             instance
             for instance in instances
@@ -125,20 +124,20 @@ class Deployed:
             and instance.state is state
         )
 
-    def made_up_for(self, instances: Sequence[Instance], wanted: int | None) -> tuple[Instance, ...]:
-        """The instances of earlier versions that new ones make up for, where so many are wanted."""
+    def replaceable(self, instances: Sequence[Instance], wanted: int | None) -> tuple[Instance, ...]:
+        """The instances of earlier versions that ready instances of the present version replace."""
         old = self.old(instances)
         live = self.live(instances)
         ready = sum(instance.state is InstanceState.READY for instance in live)
-        # Three served before, two new ones are wanted and one of them is ready: one old one may stay until the second is.
+        # Example: three served before, two are wanted, and one new instance is ready: one old instance stays until the second is.
         needed = max(0, min(self.keep_old, max(len(live), 1) if wanted is None else wanted) - ready)
         return old[: max(0, len(old) - needed)]
 
     def load(self, instances: Sequence[Instance], nodes: tuple[Node, ...]) -> FunctionLoad:
-        """What the autoscaler sees: instances of earlier versions are not its business, they go when the new ones serve."""
+        """The load for the autoscaler, without the instances of earlier versions, which the rolling update manages."""
         runtime, others, current = self.runtime, self.elsewhere.of(self.name), self.current(instances)
         counters = runtime.load()
-        # Another replica may have gone long ago: who has served last knows what batches take.
+        # Another replica may have left long ago: the replica that served last knows the latencies.
         told = NOTHING if counters.last_request_s > others.counters.last_request_s else others
         return FunctionLoad(
             settings=self.spec.settings,
@@ -152,7 +151,7 @@ class Deployed:
         )
 
     def stamp(self, instances: Sequence[Instance]) -> object:
-        """What `load` is made of, but for the nodes, as far as it changes: quicker to make, and to compare, than that."""
+        """A value that changes whenever `load` changes, except for the nodes. Cheaper to make and to compare."""
         return self.standing(instances), self.elsewhere.stamp(self.name), self.runtime.events()
 
     def standing(self, instances: Sequence[Instance]) -> object:
@@ -160,25 +159,25 @@ class Deployed:
         return self.spec.settings, self.plan, self.profile, self.version, instances, len(self.draining)
 
     def counters(self) -> LoadCounters:
-        """Those of `load`."""
+        """The counters of `load`."""
         return summed(self.runtime.load(), self.elsewhere.of(self.name).counters)
 
     def _seen(self, instance: Instance) -> Instance:
         in_flight = self.runtime.in_flight(instance.id) + self.elsewhere.in_flight(self.name, instance.id)
         state = InstanceState.DRAINING if instance.id in self.draining else instance.state
         if state is instance.state and in_flight == instance.in_flight:
-            return instance  # nearly always, and a copy costs more than everything else that is seen of a function
+            return instance  # the usual case: a copy costs more than the rest of `load`
         return replace(instance, state=state, busy=in_flight > 0, in_flight=in_flight)
 
 
-AGAIN_S = 5.0
+RETRY_S = 5.0
 
 
-class Unserved:
-    """`again` tries to serve a function once more, and adds it again where that fails. `log` keeps a line of ours for it."""
+class UnservedFunctions:
+    """The stored functions that cannot be served. `retry` serves a function, and adds it again if that fails."""
 
-    def __init__(self, again: Callable[[FunctionKey], Awaitable[None]], log: Callable[[FunctionKey, str, str], None]) -> None:
-        self._again, self._log = again, log
+    def __init__(self, retry: Callable[[FunctionKey], Awaitable[None]], log: Callable[[FunctionKey, str, str], None]) -> None:
+        self._retry, self._log = retry, log
         self._stored: dict[FunctionKey, StoredFunction] = {}
         self._reasons: dict[FunctionKey, str] = {}
         self._task: asyncio.Task[None] | None = None
@@ -190,7 +189,7 @@ class Unserved:
         return iter(self._stored)
 
     def add(self, stored: StoredFunction, reason: str) -> None:
-        """It cannot be served. A reason that has been told already is not told again."""
+        """The function cannot be served. The same reason is logged once."""
         key = stored.spec.key
         self._stored[key] = stored
         if self._reasons.get(key) != reason:
@@ -200,12 +199,12 @@ class Unserved:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def forget(self, key: FunctionKey) -> None:
-        """It is served, or there is no such function any more."""
+        """The function is served or removed."""
         self._stored.pop(key, None)
         self._reasons.pop(key, None)
 
     def get(self, key: FunctionKey) -> StoredFunction | None:
-        """What is stored of it; None for a function that is none of these."""
+        """The stored function; None if it is served or unknown."""
         return self._stored.get(key)
 
     def status(self, key: FunctionKey) -> FunctionStatus | None:
@@ -217,15 +216,15 @@ class Unserved:
         return None if status is None else FunctionDetail(status, status.spec.settings.scheduler or "", (), {}, PairMetrics())
 
     def refusal(self, name: str) -> GnomonError | None:
-        """What a call of `name` or `name.namespace` is answered; None where that is none of these."""
+        """The error for calls of `name` or `name.namespace`; None if the function is served or unknown."""
         if parse_key(name) not in self._stored:
             return None
-        # The reason may name a secret, and whoever may call a function need not know of those.
+        # The reason may name a secret, which callers of the function need not know.
         text = f"The function {name[:200]!r} cannot be served now."
-        return GnomonError(503, "function_not_served", text, "Its log says why; it is tried again.", retry_after_s=AGAIN_S)
+        return GnomonError(503, "function_not_served", text, "Its log says why; it is tried again.", retry_after_s=RETRY_S)
 
     async def stop(self) -> None:
-        """Try no more."""
+        """Stop retrying."""
         self._stored.clear()
         if self._task is not None:
             self._task.cancel()
@@ -233,10 +232,10 @@ class Unserved:
 
     async def _run(self) -> None:
         while self._stored:
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_S)
             for key in tuple(self._stored):
                 try:
-                    await self._again(key)
-                except Exception:  # noqa: BLE001 - whatever it is, it may be over the next time
-                    _LOG.exception("%s could not be looked at again", key)
+                    await self._retry(key)
+                except Exception:  # noqa: BLE001 - the failure may be temporary
+                    _LOG.exception("%s: the retry to serve it failed", key)
         self._task = None

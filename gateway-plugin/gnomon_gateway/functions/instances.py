@@ -1,27 +1,27 @@
-"""Carrying out decisions: instances made, drained and stopped.
+"""The instances of functions: created, drained and stopped as the autoscaler decides.
 
-What concerns Bodies is here; what concerns their Shadows is next door (`shadows`), as is how an update goes (`replacing`).
+    autoscaler ─▶ ScaledFleet.apply(actions) ─▶ Platform.create, resize, destroy …
+    Platform ─▶ PlatformListener.instance_ready, instance_gone … ─▶ FunctionRuntime, autoscaler
 
-This is the gateway's side of two seams: the autoscaler's `ScaledFleet`, and the platform's listener. Commands are begun here and
-go on behind it; an instance that is drained is first cut off from new batches, then left until it has acknowledged zero in
-flight, then stopped.
+Commands start here and continue in the background. A draining instance gets no further batches, finishes those in flight, and is
+then destroyed.
 
-Bodies of earlier versions, which go as those of the present one begin to serve.
+A rolling update (`RollingUpdate`) replaces the Bodies of earlier versions as those of the present version become ready:
 
-    update ─▶ one is begun for each that serves ─▶ ready ─▶ an old one retires ─▶ … until there is none
-                └ not even one has room ─▶ an old one retires ─▶ gone ─▶ one is begun in its place
+    update ─▶ create one Body per serving Body ─▶ ready ─▶ an old Body is drained ─▶ … until none is left
+                └ no capacity for even one ─▶ an old Body is drained ─▶ gone ─▶ a new Body is created in its place
 
-No fewer serve meanwhile than did before, or than are wanted now, but for the one that makes room.
+Meanwhile no fewer Bodies serve than before, or than are wanted now, except for the one that frees capacity.
 
-The Shadows of functions: made, changed and ended as decided, and what their Bodies' dispatcher is told of them.
+Shadows (`Shadows`) are created, changed and ended as decided, and the dispatcher learns which Bodies work with them:
 
     CreateShadow ─▶ platform … pair_changed(Body) ─▶ dispatcher: larger batches from the next one on
     PromoteShadow ─▶ platform … pair_changed(Body alone) ─▶ dispatcher … instance_ready(a Body)
     DestroyShadow ─▶ platform … pair_changed(Body without it) ─▶ dispatcher … instance_gone(Shadow)
-    an earlier leader's ─▶ shadow_found … as one that was made here
+    an earlier leader's Shadow ─▶ shadow_found … as one that was created here
 
-A Shadow has no batches of its own, so nothing is drained: it is the Body that stops asking. One that ends by itself costs its
-Body nothing but speed, and says nothing about whether the function starts. A Body that ends takes its Shadows along.
+A Shadow has no batches of its own, so there is nothing to drain: its Body stops using it. A Shadow that ends unexpectedly only
+slows its Body down, and is no failed start. A Body that ends takes its Shadows along.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Bodies(Protocol):
         ...
 
 
-class Replacing:
+class RollingUpdate:
     """Replaces `bodies`. `scaling` says how many are wanted; only who leads retires any."""
 
     def __init__(self, bodies: Bodies, scaling: ScalingControl, elsewhere: Elsewhere) -> None:
@@ -156,42 +156,39 @@ class Replacing:
         self._elsewhere = elsewhere
 
     async def update(self, deployed: Deployed) -> None:
-        """Its version is another one now.
-
-        What is of an earlier one and starts is given up: nobody waits for it, and it costs those that are to serve instead.
-        """
+        """Replace the instances of earlier versions. Those that are still starting are stopped, to free their capacity."""
         there = self._bodies.of(deployed)
         deployed.keep_old = len(deployed.old(there))
         self._retire(deployed, deployed.old(there, InstanceState.STARTING))
         await self._begin(deployed)
 
     async def take_over(self, deployed: Deployed) -> None:
-        """An earlier gateway has left its instances: those of an earlier version, as if the update had just been asked for."""
+        """Continue the update of an earlier gateway process, from the instances that it has left."""
         old = [one for one in self._bodies.of(deployed) if one.version < deployed.version]
         deployed.keep_old = sum(one.kind is InstanceKind.BODY for one in old)
         if self._elsewhere.leads():
             await self._begin(deployed)
 
     def retire(self, deployed: Deployed) -> None:
-        """Let go as many of earlier versions as the new ones make up for."""
+        """Drain as many instances of earlier versions as ready new instances replace."""
         if self._elsewhere.leads():
-            self._retire(deployed, deployed.made_up_for(self._bodies.of(deployed), self._scaling.desired(deployed.name)))
+            self._retire(deployed, deployed.replaceable(self._bodies.of(deployed), self._scaling.desired(deployed.name)))
 
     async def take_place(self, deployed: Deployed) -> None:
-        """An old one has made room: a new one begins in it if one is missing."""
+        """An old instance has ended: create a new instance in its place, if one is missing."""
         missing = (self._scaling.desired(deployed.name) or 0) - len(deployed.live(self._bodies.of(deployed)))
         if missing > 0:
-            with contextlib.suppress(GnomonError):  # somebody else was quicker: the autoscaler tries again
+            with contextlib.suppress(GnomonError):  # another function took the capacity: the autoscaler retries
                 await self._bodies.create(deployed, deployed.spec.settings.cores)
         self._scaling.poke(deployed.name)
 
     async def _begin(self, deployed: Deployed) -> None:
-        """One for each old one that serves; those that have no room begin as others get ready, one after the other."""
+        """Create one instance per serving old one. Those without capacity are created later, as others become ready."""
         for begun in range(deployed.keep_old):
             try:
                 await self._bodies.create(deployed, deployed.spec.settings.cores)
             except GnomonError as refused:
-                _LOG.info("%s: %s", deployed.name, refused)
+                _LOG.info("%s: no new instance for the update yet: %s", deployed.name, refused)
                 if not begun and not deployed.retired:
                     deployed.keep_old -= 1
                     self.retire(deployed)
@@ -208,16 +205,29 @@ _NO_SHADOW = "no_such_shadow"
 
 
 class Shadows:
-    """What is done with them. `log` keeps a line for the function's users."""
+    """The gateway's tracker of Shadows. `log` appends a line to the function's log."""
 
     def __init__(self, platform: Platform, log: Callable[[FunctionKey, str, str], None]) -> None:
         self._platform = platform
         self._log = log
+        self._body_of: dict[str, str] = {}
+        """Each Shadow, from its creation to its end or promotion, with its Body."""
         self._partners: dict[str, dict[str, Pair]] = {}
-        """Each Body with the Shadows that its dispatcher counts on."""
+        """Each Body with the Shadows that it works with, as it reported last."""
+
+    def __contains__(self, shadow_id: str) -> bool:
+        return shadow_id in self._body_of
+
+    def add(self, shadow_id: str, body_id: str) -> None:
+        """Track a Shadow of this Body."""
+        self._body_of[shadow_id] = body_id
+
+    def bodies(self) -> dict[str, str]:
+        """Each tracked Shadow with its Body."""
+        return dict(self._body_of)
 
     async def create(self, deployed: Deployed, body_id: str, pair: Pair) -> Instance | None:
-        """Begin a Shadow; None where its Body has gone since that was decided.
+        """Create a Shadow; None if its Body has ended since the decision.
 
         Raises:
             GnomonError: 503 `no_capacity`.
@@ -233,31 +243,31 @@ class Shadows:
             _LOG.info("%s: %s", deployed.name, refused)
             return None
         if all(shadow.id != there.id for there in self._platform.instances(deployed.name)):
-            return None  # it has ended while it was being begun
-        deployed.shadows[shadow.id] = body_id
+            return None  # the Shadow ended while it was being created
+        self.add(shadow.id, body_id)
         return shadow
 
     def take_over(self, deployed: Deployed, instances: Sequence[Instance]) -> None:
-        """Whatever an earlier leader has said of these: from now on Bodies have the Shadows that the platform knows."""
+        """Replace what an earlier leader reported: from now on each Body has the Shadows that the platform knows."""
         for body in (one for one in instances if one.kind is InstanceKind.BODY):
             self.pair_changed(deployed, body)
 
     def found(self, deployed: Deployed, shadow: Instance) -> bool:
-        """An earlier leader has left one, for a Body of this function; False where that is about to end."""
+        """Track a Shadow that an earlier leader has left; False if its Body is draining."""
         body_id = shadow.partner or ""
         if body_id in deployed.draining:
             return False
-        deployed.shadows[shadow.id] = body_id
+        self.add(shadow.id, body_id)
         return True
 
     async def promote(self, deployed: Deployed, shadow_id: str) -> bool:
-        """Let one become a Body; False where it has gone since that was decided. Its Body does not take it along any more.
+        """Let a Shadow become a Body of its own; False if it has ended since the decision.
 
         Raises:
             GnomonError: 503 `no_capacity`.
 
         """
-        if shadow_id not in deployed.shadows or shadow_id in deployed.draining:
+        if shadow_id not in self._body_of or shadow_id in deployed.draining:
             return False
         try:
             await self._platform.promote_shadow(shadow_id)
@@ -266,36 +276,36 @@ class Shadows:
                 raise
             _LOG.info("%s: %s", deployed.name, refused)
             return False
-        deployed.shadows.pop(shadow_id, None)
+        self._body_of.pop(shadow_id, None)
         return True
 
     async def end(self, deployed: Deployed, shadow_id: str) -> None:
-        """End a pair: the Body goes on alone."""
-        if shadow_id in deployed.shadows:
+        """End a Shadow: its Body continues without it."""
+        if shadow_id in self._body_of:
             deployed.draining.add(shadow_id)
             await self._platform.destroy(shadow_id)
 
     async def end_those_of(self, deployed: Deployed, body_id: str) -> None:
-        """The Body is about to be stopped, or has gone."""
+        """End the Shadows of a Body that is about to be stopped, or has ended."""
         self._partners.pop(body_id, None)
-        for shadow_id in [shadow for shadow, body in deployed.shadows.items() if body == body_id]:
+        for shadow_id in [shadow for shadow, body in self._body_of.items() if body == body_id]:
             await self.end(deployed, shadow_id)
 
     def pair_changed(self, deployed: Deployed, body: Instance) -> None:
-        """From its next batch on the Body works as it says."""
+        """From its next batch on the Body works with the Shadows that it states."""
         self._partners[body.id] = body.shadows
         deployed.runtime.pair_changed(body.id, together(tuple(body.shadows.values())))
 
     def table(self) -> dict[str, list[Pair]]:
-        """Each Body that has Shadows, and what they do, for the replicas that make its batches."""
+        """Each Body that has Shadows, with their pairs, for the replicas that make its batches."""
         return {body: list(shadows.values()) for body, shadows in self._partners.items() if shadows}
 
     def gone(self, deployed: Deployed, shadow_id: str, reason: str) -> None:
-        """A Shadow has ended, asked for or not."""
-        body_id = deployed.shadows.pop(shadow_id)
+        """A Shadow has ended, as decided or unexpectedly."""
+        body_id = self._body_of.pop(shadow_id)
         left = self._partners.get(body_id, {})
         if left.pop(shadow_id, None) is not None:
-            # The Body has not said yet that it is without it; it will find out with its next batch.
+            # The Body reports the end of its Shadow only with its next batch.
             deployed.runtime.pair_changed(body_id, together(tuple(left.values())))
         if shadow_id in deployed.draining:
             deployed.draining.discard(shadow_id)
@@ -307,8 +317,8 @@ class Shadows:
 class Instances(InstanceOwner):
     """The instances of every function.
 
-    `log` keeps a line that an instance wrote; `scaling` is told what happens to instances and asked how many are wanted; `policy`
-    makes the scheduling policy for changed settings. While `elsewhere` another process leads, what it does is only followed.
+    `log` appends a line to a function's log; `scaling` is the autoscaler; `policy` makes the scheduling policy for changed
+    settings. While another process leads (`elsewhere`), this one only follows the instances that the leader creates and destroys.
     """
 
     def __init__(
@@ -327,58 +337,58 @@ class Instances(InstanceOwner):
         self._deployed: dict[str, Deployed] = {}
         self._owners: dict[str, Deployed] = {}
         self.shadows = Shadows(platform, log)
-        self.replacing = Replacing(self, scaling, self._elsewhere)
+        self.rolling_update = RollingUpdate(self, scaling, self._elsewhere)
         self._background = Background()
         self._begin = self._background.begin
 
     def adopt(self, deployed: Deployed) -> None:
-        """Look after this function from now on."""
+        """Manage this function's instances from now on."""
         self._deployed[deployed.name] = deployed
 
     def release(self, deployed: Deployed, *, leave: bool = False) -> None:
-        """The function is removed: answer what waits, then stop everything. Goes on behind the caller.
+        """The function is removed: answer its waiting requests, then stop its instances, in the background.
 
-        With `leave` it is only we who stop: its instances run on, for whoever adopts them.
+        With `leave` only this process stops: the instances keep running for the process that adopts them.
         """
         self._deployed.pop(deployed.name, None)
         self._begin(self._wind_down(deployed, leave=leave))
 
     async def take_over(self, deployed: Deployed) -> None:
-        """Look after what an earlier gateway has left of this function's instances; those of an earlier version are replaced."""
-        for instance in left_over(self._platform, deployed):
+        """Adopt the instances that an earlier gateway process has left; those of an earlier version are replaced."""
+        for instance in adopt_instances(self._platform, deployed):
             self._owners.setdefault(instance.id, deployed)
-        self._tell_starting(deployed)
+        self._report_starting(deployed)
         if self._elsewhere.leads():
             self.shadows.take_over(deployed, self.of(deployed))
-        await self.replacing.take_over(deployed)
+        await self.rolling_update.take_over(deployed)
 
     def of(self, deployed: Deployed) -> tuple[Instance, ...]:
-        """Its instances, without those that still answer for a function of that name that was removed."""
+        """The function's instances, without those of a removed function of the same name."""
         there = self._platform.instances(deployed.name)
         return tuple(one for one in there if self._owners.get(one.id, deployed) is deployed)
 
     def runtime_of(self, instance_id: str) -> FunctionRuntime | None:
-        """The function of an instance."""
+        """The runtime of an instance's function."""
         deployed = self._owners.get(instance_id)
         return None if deployed is None else deployed.runtime
 
     async def settle(self) -> None:
-        """Return when nothing that was begun here is under way any more."""
+        """Return once all background work has ended."""
         await self._background.settled()
 
     def seen(self, function: str) -> tuple[Instance, ...]:
-        """All its instances that are not gone, of earlier versions as well."""
+        """All instances of the function that are not gone, those of earlier versions too."""
         deployed = self._deployed.get(function)
         return deployed.seen(self._platform.instances(function)) if deployed is not None else ()
 
     def plan_buffer(self, function: str, plan: SetBufferPlan | None) -> None:
-        """Make its batches within these bounds from now on, None for those that it was deployed with. One may say so often."""
+        """Make the function's batches within these limits from now on; None restores the deployed limits. Idempotent."""
         deployed = self._deployed.get(function)
         if deployed is not None:
             deployed.plan_buffer(plan, self._policy)
 
     def plans(self) -> dict[str, SetBufferPlan]:
-        """The plans in force."""
+        """The buffer plans in force, by function."""
         return {name: deployed.plan for name, deployed in self._deployed.items() if deployed.plan is not None}
 
     # ScaledFleet: what the autoscaler sees and does
@@ -391,17 +401,17 @@ class Instances(InstanceOwner):
         return None if deployed is None else deployed.load(self._platform.instances(function), self._platform.nodes())
 
     def stamp(self, function: str) -> object:
-        """A value that is another one as soon as anything has happened to the function that the autoscaler would see."""
+        """A value that changes whenever `load` changes."""
         deployed = self._deployed.get(function)
         return None if deployed is None else deployed.stamp(self._platform.instances(function))
 
     def standing(self, function: str) -> object:
-        """A value that is another one as soon as anything but a request has happened to the function."""
+        """A value that changes whenever `load` changes for another reason than requests."""
         deployed = self._deployed.get(function)
         return None if deployed is None else deployed.standing(self._platform.instances(function))
 
     def counters(self, function: str) -> LoadCounters | None:
-        """Its load here and at other replicas."""
+        """The function's load counters, here and at other replicas."""
         deployed = self._deployed.get(function)
         return None if deployed is None else deployed.counters()
 
@@ -409,37 +419,37 @@ class Instances(InstanceOwner):
         deployed = self._deployed.get(function)
         if deployed is None:
             return
-        refuse_hindered(self._platform, function)
+        refuse_foreign_autoscaler(self._platform, function)
         try:
             await carry_out_async(_FunctionActuator(self, self._platform, deployed, self._policy), actions)
         except PartlyRefused:
-            self.replacing.retire(deployed)
+            self.rolling_update.retire(deployed)
             raise
-        self.replacing.retire(deployed)
+        self.rolling_update.retire(deployed)
 
     async def create(self, deployed: Deployed, cores: int, node: str | None = None, memory_mb: int | None = None) -> None:
-        """Begin an instance, while the function is there.
+        """Create an instance, unless the function was removed.
 
         Raises:
             GnomonError: 503 `no_capacity`.
 
         """
-        if not self._is_there(deployed):
+        if not self._is_deployed(deployed):
             return
         request = InstanceRequest(deployed.spec, deployed.version, cores, node, deployed.secrets, memory_mb)
         try:
             begun = await self._platform.create(request)
         except GnomonError as refused:
             if deployed.start_failures.refused(time.monotonic(), refused):
-                self._log(deployed.spec.key, "", f"gnomon: an instance cannot be made: {refused}")
+                self._log(deployed.spec.key, "", f"gnomon: no instance can be created: {refused}")
             deployed.runtime.refuse_waiting()
             raise
         deployed.start_failures.created()
-        self._own(deployed, begun)
-        self._tell_starting(deployed)
+        self._register(deployed, begun)
+        self._report_starting(deployed)
 
     async def create_shadow(self, deployed: Deployed, body_id: str, pair: Pair) -> None:
-        """Begin a Shadow of a Body.
+        """Create a Shadow of a Body.
 
         Raises:
             GnomonError: 503 `no_capacity`.
@@ -447,8 +457,8 @@ class Instances(InstanceOwner):
         """
         shadow = await self.shadows.create(deployed, body_id, pair)
         if shadow is not None:
-            self._own(deployed, shadow)
-        self._tell_starting(deployed)
+            self._register(deployed, shadow)
+        self._report_starting(deployed)
 
     async def promote_shadow(self, deployed: Deployed, shadow_id: str) -> None:
         """Let a Shadow become a Body.
@@ -458,14 +468,14 @@ class Instances(InstanceOwner):
 
         """
         await self.shadows.promote(deployed, shadow_id)
-        self._tell_starting(deployed)
+        self._report_starting(deployed)
 
     def end_shadow(self, deployed: Deployed, shadow_id: str) -> None:
-        """End a Shadow. Goes on behind the caller."""
+        """End a Shadow, in the background."""
         self._begin(self.shadows.end(deployed, shadow_id))
 
     async def resize(self, deployed: Deployed, instance_id: str, cores: int) -> None:
-        """Give an instance other cores. The dispatcher counts those that it has by now; a platform that is slower reports later.
+        """Change an instance's cores. The dispatcher uses the cores that the platform reports, at once or later.
 
         Raises:
             GnomonError: 503 `no_capacity`.
@@ -476,18 +486,18 @@ class Instances(InstanceOwner):
             if instance.id == instance_id:
                 deployed.runtime.instance_resized(instance_id, instance.cores)
 
-    def _is_there(self, deployed: Deployed) -> bool:
+    def _is_deployed(self, deployed: Deployed) -> bool:
         return self._deployed.get(deployed.name) is deployed
 
-    def _own(self, deployed: Deployed, begun: Instance) -> None:
-        """This instance is the function's; where that was removed while it was being begun, nobody needs it."""
+    def _register(self, deployed: Deployed, begun: Instance) -> None:
+        """Register a new instance; destroy it if its function was removed meanwhile."""
         self._owners[begun.id] = deployed
-        if not self._is_there(deployed):
+        if not self._is_deployed(deployed):
             deployed.draining.add(begun.id)
             self._begin(self._platform.destroy(begun.id))
 
     def stop(self, deployed: Deployed, instance_id: str) -> None:
-        """Drain an instance, then stop it. Goes on behind the caller."""
+        """Drain an instance, then stop it, in the background."""
         if instance_id not in deployed.draining:
             deployed.draining.add(instance_id)
             self._begin(self._drain(deployed, instance_id))
@@ -519,7 +529,7 @@ class Instances(InstanceOwner):
         self._begin(self._platform.destroy(instance_id))
 
     def lost_elsewhere(self, instance_id: str, lost: Lost) -> None:
-        """The replica that sent batches to an instance has lost it."""
+        """Another replica has lost its connection to an instance."""
         deployed = self._owners.get(instance_id)
         if deployed is not None and instance_id not in deployed.draining:
             if lost.served:
@@ -540,18 +550,18 @@ class Instances(InstanceOwner):
             deployed.start_failures.ready()
         deployed.runtime.instance_ready(instance, channel)
         if instance.pair is not None:
-            self.shadows.pair_changed(deployed, instance)  # it was known before it was ready
-        self._tell_starting(deployed)
+            self.shadows.pair_changed(deployed, instance)  # the pair was known before the Body was ready
+        self._report_starting(deployed)
         if deployed.old(self.of(deployed)):
-            deployed.runtime.forget_latency()  # those of earlier versions have served on, and were measured
-        self.replacing.retire(deployed)
+            deployed.runtime.forget_latency()  # instances of earlier versions were measured until now
+        self.rolling_update.retire(deployed)
         self._scaling.poke(deployed.name)
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
         deployed = self._owners.pop(instance_id, None)
         if deployed is None:
             return
-        if instance_id in deployed.shadows:
+        if instance_id in self.shadows:
             self.shadows.gone(deployed, instance_id, reason)
             self._scaling.poke(deployed.name)
             return
@@ -568,14 +578,14 @@ class Instances(InstanceOwner):
                 deployed.start_failures.failed(time.monotonic(), reason)
         deployed.draining.discard(instance_id)
         deployed.runtime.instance_gone(instance_id, reason)
-        if not self._is_there(deployed) and not deployed.runtime.ready:
-            deployed.runtime.fail_waiting(function_removed())  # nobody makes another for it
+        if not self._is_deployed(deployed) and not deployed.runtime.ready:
+            deployed.runtime.fail_waiting(function_removed())  # no further instance will start
         self._begin(self.shadows.end_those_of(deployed, instance_id))
-        self._tell_starting(deployed)
+        self._report_starting(deployed)
         deployed.runtime.refuse_waiting()
         if instance_id in deployed.retired:
             deployed.retired.discard(instance_id)
-            self._begin(self.replacing.take_place(deployed))
+            self._begin(self.rolling_update.take_place(deployed))
         else:
             self._scaling.poke(deployed.name)
 
@@ -596,7 +606,7 @@ class Instances(InstanceOwner):
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
         self._log(function, instance_id, text)
 
-    # What goes on behind the callers
+    # Background work
 
     async def _drain(self, deployed: Deployed, instance_id: str) -> None:
         await deployed.runtime.drain(instance_id)
@@ -611,7 +621,7 @@ class Instances(InstanceOwner):
             await asyncio.gather(*(self._platform.destroy(instance_id) for instance_id in mine))
         deployed.runtime.close()
 
-    def _tell_starting(self, deployed: Deployed) -> None:
+    def _report_starting(self, deployed: Deployed) -> None:
         bodies = (one for one in self._platform.instances(deployed.name) if one.kind is InstanceKind.BODY)
         deployed.runtime.set_starting(sum(body.state is InstanceState.STARTING for body in bodies))
 
@@ -652,7 +662,7 @@ def outlive_gateway(platform: Platform) -> bool:
     return isinstance(platform, Lasting)
 
 
-def left_over(platform: Platform, deployed: Deployed) -> tuple[Instance, ...]:
+def adopt_instances(platform: Platform, deployed: Deployed) -> tuple[Instance, ...]:
     """Adopt the instances that an earlier gateway process has left; returns all instances of the function."""
     if not isinstance(platform, Lasting):
         return ()
@@ -660,7 +670,7 @@ def left_over(platform: Platform, deployed: Deployed) -> tuple[Instance, ...]:
     return platform.instances(deployed.name)
 
 
-def refuse_hindered(platform: Platform, function: str) -> None:
+def refuse_foreign_autoscaler(platform: Platform, function: str) -> None:
     """Refuse to change instances that another autoscaler manages.
 
     Raises:

@@ -23,10 +23,10 @@ from gnomon_core.policy_registry import described
 from gnomon_core.profiles import REREAD_S
 from gnomon_core.scaling import DecisionRecord
 from gnomon_gateway.api.control import unknown_function
-from gnomon_gateway.functions.deployments import Deployed, Unserved
+from gnomon_gateway.functions.deployments import Deployed, UnservedFunctions
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, lanes, names_of, no_such_function
 from gnomon_gateway.functions.health import StartFailures
-from gnomon_gateway.functions.instances import Instances, ScalingControl, outlive_gateway, refuse_hindered
+from gnomon_gateway.functions.instances import Instances, ScalingControl, outlive_gateway, refuse_foreign_autoscaler
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.functions.validation import Checks, FunctionInputs, ShadowNotice
 from gnomon_gateway.logs import LogBook
@@ -71,7 +71,7 @@ class Manager:
         """Those that commands hold or wait for."""
         self._last_version = 0
         self._profile_refresh = ProfileRefresh(self._checks, latency, self._functions, self._lock)
-        self._unserved = Unserved(self.follow, logs.append)
+        self._unserved = UnservedFunctions(self.follow, logs.append)
         self._behind = Background()
         if isinstance(platform, Restartable):
             platform.watch_restarts(self._restarts)
@@ -151,7 +151,7 @@ class Manager:
             alike = (inputs.revision, inputs.secrets) == (deployed.revision, deployed.secrets)
             same = alike and spec.same_instances(deployed.spec)
             if not same:
-                refuse_hindered(self._platform, deployed.name)
+                refuse_foreign_autoscaler(self._platform, deployed.name)
                 await self._platform.prepare(spec)
                 self._last_version += 1
             version = deployed.version if same else self._last_version
@@ -160,7 +160,7 @@ class Manager:
             if not same:
                 deployed.version = version
                 deployed.runtime.forget_latency()
-                await self.instances.replacing.update(deployed)
+                await self.instances.rolling_update.update(deployed)
             self._scaling.redeployed(deployed.name)
 
     async def remove(self, key: FunctionKey) -> None:
@@ -183,7 +183,7 @@ class Manager:
             stored = StoredFunction(deployed.spec, self._last_version, deployed.created_at)
             await asyncio.to_thread(self._store.put_function, stored)
             deployed.version = stored.version
-            await self.instances.replacing.update(deployed)
+            await self.instances.rolling_update.update(deployed)
             self._scaling.redeployed(deployed.name)
 
     async def follow(self, key: FunctionKey, *, takes_over: bool = False) -> None:
@@ -221,7 +221,7 @@ class Manager:
             raise self._unserved.refusal(str(key)) or unknown_function(key)
         if not replicas:
             deployed.keep_old = 0
-            self.instances.replacing.retire(deployed)
+            self.instances.rolling_update.retire(deployed)
         self._scaling.request(deployed.name, replicas)
 
     def status(self, key: FunctionKey, *, usage: bool = False) -> FunctionStatus | None:
@@ -301,7 +301,7 @@ class Manager:
         """Change a function that cannot be served as it is."""
         if (stored := self._unserved.get(spec.key)) is None:
             raise unknown_function(spec.key)
-        refuse_hindered(self._platform, str(spec.key))
+        refuse_foreign_autoscaler(self._platform, str(spec.key))
         await self._put(spec, stored.created_at)
         await self.instances.take_over(self._functions[spec.key])
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import InstanceRequest
-from gnomon_gateway.functions.instances import Replacing
+from gnomon_gateway.functions.instances import RollingUpdate
 from gnomon_gateway.replicas.state_sync import Elsewhere
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder
@@ -40,9 +40,9 @@ async def test_two_that_make_room_at_once_get_one_successor_where_one_is_wanted(
     await platform.start(Recorder())
     deployed = SimpleNamespace(name=NAME, spec=SPEC, live=lambda instances: instances)
     scaling = SimpleNamespace(desired=lambda _: 1, poke=lambda _: None)
-    replacing = Replacing(Bodies(platform), cast("Any", scaling), Elsewhere())
+    updates = RollingUpdate(Bodies(platform), cast("Any", scaling), Elsewhere())
     try:
-        await asyncio.gather(*(replacing.take_place(cast("Any", deployed)) for _ in range(2)))
+        await asyncio.gather(*(updates.take_place(cast("Any", deployed)) for _ in range(2)))
         assert len(platform.instances(NAME)) == 1
     finally:
         await platform.stop()

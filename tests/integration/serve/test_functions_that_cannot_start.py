@@ -105,7 +105,7 @@ def test_no_room_for_any_instance_is_told_by_deploy_calls_and_logs(serving: Serv
     assert (status, code) == (503, "no_capacity")
     assert "needs 64 cores" in message
     log = serving.call("GET", "/system/logs?name=huge&follow=false").data
-    assert log.count(b"an instance cannot be made: ") == 1
+    assert log.count(b"no instance can be created: ") == 1
 
 
 def test_deploy_says_how_many_of_the_instances_found_no_room(serving: Serving, tmp_path: Path) -> None:

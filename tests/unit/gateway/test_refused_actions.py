@@ -53,7 +53,7 @@ async def full() -> Full:
 async def stage(full: Full) -> Stage:
     made = Stage(full)
     await made.begin()
-    made.deployed.shadows["s"] = "b1"
+    made.instances.shadows.add("s", "b1")
     return made
 
 

@@ -88,7 +88,7 @@ async def test_an_update_replaces_and_gives_up_what_is_its_own(removed: Removed)
     removed.platform.there["b1"] = replace(removed.platform.there["b1"], state=InstanceState.STARTING)
     await removed.stage.instances.apply(NAME, [CreateBody(1)])
     removed.new.version = 3
-    await removed.stage.instances.replacing.update(removed.new)
+    await removed.stage.instances.rolling_update.update(removed.new)
     assert removed.new.keep_old == 0, "neither of them serves it"
     await asyncio.sleep(0)
     assert removed.platform.destroyed == ["b2"], "the other one is to answer"

@@ -64,7 +64,7 @@ async def test_changing_and_ending_a_pair(stage: Stage) -> None:
     stage.paired(None)
     stage.gone("s-of-b1")
     assert stage.known is None
-    assert stage.deployed.shadows == {}
+    assert stage.instances.shadows.bodies() == {}
     assert stage.deployed.draining == set()
     assert stage.log == [], "what was asked for is no news"
 
@@ -115,13 +115,13 @@ async def test_a_body_that_left_meanwhile_is_no_error_and_want_of_room_is(stage:
     stage.platform.refuses = None
     stage.deployed.draining.add("b1")
     await stage.shadow()
-    assert stage.deployed.shadows == {}
+    assert stage.instances.shadows.bodies() == {}
 
 
 async def test_a_shadow_that_ended_while_it_was_begun_is_not_waited_for(stage: Stage) -> None:
     stage.platform.dies_at_once = True
     await stage.shadow()
-    assert stage.deployed.shadows == {}
+    assert stage.instances.shadows.bodies() == {}
 
 
 async def test_a_function_that_is_removed_takes_its_shadows_along(stage: Stage) -> None:
@@ -229,12 +229,12 @@ async def test_one_that_dies_on_the_way_is_a_failed_body_and_one_that_is_gone_no
                 await stage.instances.apply(NAME, [PromoteShadow("s-of-b1")])
         else:
             await stage.instances.apply(NAME, [PromoteShadow("s-of-b1")])
-        assert stage.deployed.shadows == {"s-of-b1": "b1"}, "it stays the Shadow that it is"
+        assert stage.instances.shadows.bodies() == {"s-of-b1": "b1"}, "it stays the Shadow that it is"
 
 
 async def test_one_of_two_shadows_dies_and_the_other_is_counted_on(stage: Stage) -> None:
     await stage.shadow()
-    stage.deployed.shadows["s2"] = "b1"
+    stage.instances.shadows.add("s2", "b1")
     body = stage.platform.there["b1"] = stage.platform.there["b1"].working_with({"s-of-b1": PAIR, "s2": OTHER})
     stage.instances.pair_changed(body)
     assert stage.known == replace(PAIR, others=(OTHER,))

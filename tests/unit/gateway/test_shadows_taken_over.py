@@ -46,7 +46,7 @@ async def test_one_that_was_left_is_like_one_that_was_made_here(stage: Stage) ->
     assert (stage.platform.changed, stage.platform.destroyed) == ([("s-old", OTHER)], ["s-old"])
     stage.paired(None)
     stage.gone("s-old")
-    assert (stage.known, stage.deployed.shadows, stage.log) == (None, {}, [])
+    assert (stage.known, stage.instances.shadows.bodies(), stage.log) == (None, {}, [])
 
 
 async def test_it_goes_along_with_its_body_and_is_missed_when_it_dies(stage: Stage) -> None:
@@ -70,7 +70,7 @@ async def test_one_of_nobodys_body_or_of_one_that_leaves_is_ended(stage: Stage) 
     find(stage)
     await stage.settle()
     assert stage.platform.destroyed == ["s-old", "s-old"]
-    assert stage.deployed.shadows == {}
+    assert stage.instances.shadows.bodies() == {}
 
 
 async def test_a_pair_that_is_known_before_its_body_takes_batches_holds_from_the_first_one_on(stage: Stage) -> None:

@@ -193,7 +193,7 @@ async def test_without_any_instance_and_without_room_calls_get_the_refusal_and_t
         assert (told.status, told.code, told.message, told.retry_after_s) == (503, "no_capacity", FULL.message, 1.0)
     assert stage.problem() == ("no_capacity", True)
     told_in_log = [line.text for line in stage.logs.lines(LogQuery(KEY))]
-    assert told_in_log == [f"gnomon: an instance cannot be made: {FULL}"]
+    assert told_in_log == [f"gnomon: no instance can be created: {FULL}"]
 
 
 async def test_a_want_of_room_for_more_does_not_refuse_calls_while_one_starts(stage: Stage) -> None:
