@@ -54,7 +54,7 @@ MOST = 1000
 
 @dataclass(frozen=True, slots=True)
 class KnativeOptions:
-    """What is told to it. `lease_namespace` is where the Lease is, None to lead without one. `policies` may be loaded."""
+    """The options. `lease_namespace` None leads without a Lease; `policies` of installed packages may be loaded."""
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -66,12 +66,12 @@ class KnativeOptions:
 
 
 def within(options: KnativeOptions, namespace: str) -> KnativeOptions:
-    """The same for one namespace only. Its Lease is there, so that each of several has its own leader."""
+    """The same options for one namespace. The Lease is there, so that each of several processes leads its own namespace."""
     return replace(options, scaled=replace(options.scaled, namespace=namespace), lease_namespace=namespace)
 
 
 def capabilities(*, resizes: bool) -> Capabilities:
-    """What policies may do with Revisions: a node that one names is a wish, and the scheduler's choice is accepted.
+    """What policies may do with Revisions: a node that a policy names is a preference, and the scheduler decides.
 
     A Deployment has a number, so Kubernetes picks its victims. Pods are resized where the cluster can; where no node can make
     Shadows, Bodies work alone.
@@ -79,21 +79,21 @@ def capabilities(*, resizes: bool) -> Capabilities:
     return Capabilities(place=True, size=resizes, victim=False, resize=resizes, pair=True)
 
 
-class ClassScaling(ScalingAdapter):
-    """The same for Revisions. Nobody looks at their settings before they are there: all of it is done when they are read."""
+class RevisionScaling(ScalingAdapter):
+    """The adapter for Revisions, whose settings no API checks before they exist: they are checked when they are read."""
 
     def __init__(self, policies: Policies, schedulers: Schedulers, capabilities: Callable[[], Capabilities]) -> None:
         super().__init__(policies, capabilities)
         self._known = (policies, schedulers)
 
     def check(self, settings: Settings) -> str:
-        # Whether there is the scheduling policy that they name is the gateway's to know.
+        # The gateway knows whether the named scheduling policy exists.
         refuse_strays(settings, *self._known, [settings.scheduler] if settings.scheduler else [])
         return super().check(settings)
 
 
 class KnativeService:
-    """The whole of it. `start` returns when it leads and sees everything."""
+    """The process of the autoscaler class. `start` returns when it leads and its watches have listed everything."""
 
     def __init__(self, options: KnativeOptions, chance: Random, api: Api | None = None, tenure: Tenure | None = None) -> None:
         self._options = options
@@ -102,7 +102,7 @@ class KnativeService:
         self._candidacy = None if options.lease_namespace is None else self._stand(options.lease_namespace, chance, tenure)
         policies = SCALING.with_named(options.policies)
         schedulers = SCHEDULING.with_named(options.policies)
-        self._scaling = ClassScaling(policies, schedulers, lambda: capabilities(resizes=self.platform.resizes))
+        self._scaling = RevisionScaling(policies, schedulers, lambda: capabilities(resizes=self.platform.resizes))
         fence = None if self._candidacy is None else self._candidacy.tenure.check
         self.platform = KnativeAutoscaler(
             self._api, options.scaled, fence=fence, clock=self._clock, chance=chance, epoch=self._epoch
@@ -132,18 +132,18 @@ class KnativeService:
 
     @property
     def trouble(self) -> str:
-        """What keeps it from working; empty while nothing does. One that waits for its turn to lead is well."""
+        """What keeps this process from working, else empty. A process that waits to become the leader is healthy."""
         return self.platform.trouble if self.leads else ""
 
     @property
     def port(self) -> int:
-        """Where its page listens."""
+        """The port of the page."""
         assert self._page is not None
         port: int = self._page.addresses[0][1]
         return port
 
     async def start(self) -> None:
-        """Lead, see everything, and begin to decide."""
+        """Become the leader, watch everything, and begin to decide."""
         self._page = web.AppRunner(page(self), access_log=None)
         await self._page.setup()
         await web.TCPSite(self._page, self._options.host, self._options.port).start()
@@ -154,7 +154,7 @@ class KnativeService:
         self._deciding = asyncio.create_task(self.autoscaler.run())
 
     async def stop(self) -> None:
-        """Decide nothing more; Revisions stay as they are, for whoever leads next."""
+        """Stop deciding. Revisions stay as they are for the next leader."""
         if self._deciding is not None:
             self._deciding.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -179,8 +179,8 @@ def serve_knative(options: KnativeOptions, *, verbose: bool = False) -> None:
     uvloop.run(serve_until_signal(lambda: KnativeService(options, SystemRandom()), lambda _: said))
 
 
-class _Figures(Collector):
-    """Read when they are asked for."""
+class _Metrics(Collector):
+    """The metrics, read at each scrape."""
 
     def __init__(self, service: KnativeService) -> None:
         self._service = service
@@ -204,7 +204,7 @@ class _Figures(Collector):
 def page(service: KnativeService) -> web.Application:
     """The routes."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(service))
+    registry.register(_Metrics(service))
 
     async def healthz(_: web.Request) -> web.Response:
         trouble = service.trouble
@@ -243,7 +243,7 @@ def _key(request: web.Request) -> FunctionKey:
 
 
 def _instance(one: Instance, pod: str | None) -> dict[str, object]:
-    """A Body without a pod is one that is wished for; `shadows` are those that it works with, `body` is a Shadow's."""
+    """An instance as JSON. A Body that has no pod yet has been requested; `shadows` are a Body's, `body` is a Shadow's."""
     body = one.kind is InstanceKind.BODY
     more = {"pod": pod, "shadows": list(one.shadows)} if body else {"body": one.partner}
     known = {"id": one.id, "kind": one.kind.value, "state": one.state.value, "node": one.node, "cores": one.cores}
@@ -251,7 +251,7 @@ def _instance(one: Instance, pod: str | None) -> dict[str, object]:
 
 
 def _require_local(request: web.Request) -> None:
-    """Refuse who is elsewhere, and who is lured here by a name of somebody else's."""
+    """Refuse clients on other machines, and browsers led here by a foreign host name (DNS rebinding)."""
     host = request.host.rpartition(":")[0] if not request.host.endswith("]") and ":" in request.host else request.host
     if not ipaddress.ip_address(request.remote or "0.0.0.0").is_loopback or host not in LOCAL_NAMES:  # noqa: S104 - compared
         raise web.HTTPForbidden(text="Ask on this machine; in a cluster by kubectl port-forward.\n")

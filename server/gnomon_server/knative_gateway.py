@@ -1,14 +1,14 @@
-"""`gnomon serve --platform knative --gateway`: the buffer of Revisions that batch, which the ingress class leads to.
+"""`gnomon serve --platform knative --gateway`: the gateway that buffers requests to Revisions that batch.
 
-    ingress ▶ Knative-Serving-Revision ▶ queue ▶ schedule ──one batch──▶ queue-proxy ▶ pod
-                                            ├─▶ what waits, and what batches take, at port 9090 ▶ autoscaler class ▶ how many pods
-                                            └─◀ B and T ◀ the Revision's PodAutoscaler ◀ autoscaler class
+    any ingress ▶ Service of a Revision ▶ queue ▶ schedule ──one batch──▶ queue-proxy ▶ pod
+                                          ├─▶ waiting requests and times of batches, port 9090 ▶ autoscaler class ▶ number of pods
+                                          └─◀ B and T ◀ the Revision's PodAutoscaler ◀ autoscaler class
 
 The parts are those of every gateway. Only the platform differs, and scaling: the autoscaler class scales Revisions. It asks each
 replica what waits there, and all replicas follow its plans of buffers. Replicas share nothing: each has a queue of its own for
-what the ingress sends to it. The page answers
+the requests that come to it. The page answers
 
-    /healthz                                          whether the ingress may lead requests here
+    /healthz                                          whether requests may be sent here
     /metrics                                          everything
     /metrics?name[]=kn_revision_request_queued        the requests that wait, in the activators' format
     /metrics?name[]=gnomon_revision_batch_seconds     how long batches take, and their spread
@@ -58,16 +58,16 @@ from gnomon_server.process import begin_log, serve_until_signal
 from gnomon_server.store_changes import StoreChanges
 
 SILENT_S = 90.0
-"""A watch that is well is heard twice a minute."""
+"""A healthy watch hears from the API server twice a minute."""
 GRACE_S = 45.0
-"""How long what was let in may take to be answered when the gateway is told to end."""
+"""How long admitted requests may take after the gateway is told to end."""
 
 _LOG = logging.getLogger("gnomon.knative")
 
 
 @dataclass(frozen=True, slots=True)
 class KnativeGatewayOptions:
-    """What is told to it. `namespace` None serves the Revisions of all; `page_port` is where the autoscaler class asks.
+    """The options. `namespace` None serves the Revisions of all namespaces; the autoscaler class reads the page at `page_port`.
 
     `held_s` is how long a request for a Revision is held that is not known yet. `models` are those that Revisions may name: None
     where nobody said so, and batches are timed by what was seen of them.
@@ -85,7 +85,7 @@ class KnativeGatewayOptions:
 
 
 class ScaledByClass:
-    """A `ScalingControl` for functions that another process scales, and that learns by itself what waits here.
+    """A `ScalingControl` for functions that another process scales; that process reads the waiting requests itself.
 
     `deployed` is called when one serves by settings that are new here: its plan is to be put in force again.
     """
@@ -97,29 +97,29 @@ class ScaledByClass:
         return scaling_policy(settings.autoscaler, settings, self._policies).default_scheduler
 
     def check_profile(self, settings: Settings, profile: ModelProfile | None) -> None:
-        """The class replaces a policy that lacks something."""
+        """The autoscaler class replaces a policy that lacks a profile."""
 
     def poke(self, function: str) -> None:
-        """It is asked what waits twenty times a second."""
+        """The autoscaler class reads the waiting requests up to twenty times a second."""
 
     def request(self, function: str, instances: int) -> None:
-        """Nobody asks here for instances."""
+        """No instances are requested here."""
 
     def redeployed(self, function: str) -> None:
         self._deployed(parse_key(function))
 
     def served(self, function: str) -> None:
-        """Failed starts are the class's to count."""
+        """The autoscaler class counts failed starts."""
 
     def start_backoff_s(self, _: str) -> float:
-        """The kubelet backs off by itself."""
+        """No back-off: the kubelet has its own."""
         return 0.0
 
     def removed(self, function: str) -> None:
-        """Nothing was learned."""
+        """No state to remove."""
 
     def desired(self, function: str) -> int | None:
-        """None: it is not told here."""
+        """None: the autoscaler class knows it."""
 
     def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]:
         del function, limit
@@ -135,7 +135,7 @@ class ScaledByClass:
 
 
 class KnativeGateway:
-    """The whole of it. `start` returns when requests are accepted, `stop` when all of them are answered."""
+    """The gateway process. `start` returns when requests are accepted, `stop` when all of them are answered."""
 
     def __init__(self, options: KnativeGatewayOptions, chance: Random, api: Api | None = None) -> None:
         self._options = options
@@ -168,21 +168,21 @@ class KnativeGateway:
         collector = GatewayCollector(
             lambda: readings(self.manager, self.manager, lambda _: 0), ControlCounters(), self._loop_lag.histogram
         )
-        figures = RevisionFigures(self.manager.runtimes, self._takes_batches)
+        figures = RevisionMetrics(self.manager.runtimes, self._takes_batches)
         self._pages = page(lambda: self.trouble, figures, MetricsPage([collector]))
         self._page: web.AppRunner | None = None
         self._stopping = False
 
     @property
     def trouble(self) -> str:
-        """What keeps it from being led to; empty while nothing does."""
+        """Why no requests should be sent here, else empty."""
         if self._stopping:
-            return "it is stopping"
+            return "the gateway is stopping"
         silent_s = max(self.store.silent_s, self.platform.silent_s, self.plans.silent_s)
-        return f"nothing was heard of the API server for {silent_s:.0f} s" if silent_s > SILENT_S else ""
+        return f"the API server has been silent for {silent_s:.0f} s" if silent_s > SILENT_S else ""
 
     async def start(self) -> None:
-        """See every Revision that batches, its pods and its plan; then let requests in.
+        """Watch every Revision that batches, its pods and its plan; then accept requests.
 
         Raises:
             GnomonError: 503 `kubernetes_…`, `port_in_use`.
@@ -200,7 +200,7 @@ class KnativeGateway:
         await web.TCPSite(self._page, self._options.host, self._options.page_port).start()
 
     async def stop(self) -> None:
-        """Answer what was let in; the pods serve on. What still comes meanwhile, by connections that are open, is served."""
+        """Answer all admitted requests, and those that arrive meanwhile on open connections. The pods keep running."""
         self._stopping = True
         self._logs.close()
         await self.server.stop()
@@ -217,7 +217,7 @@ class KnativeGateway:
         scheduler_of(settings, self._scaling, self._schedulers)
 
     def _plan(self, key: FunctionKey) -> None:
-        """Make a Revision's batches by the plan that there is of its buffer now, or as it says itself."""
+        """Make a Revision's batches by the current plan of its buffer, or by its own settings without one."""
         self.manager.instances.plan_buffer(str(key), in_force(self.plans.of(key), self.store.of(key)))
 
     def _takes_batches(self, key: FunctionKey) -> bool:
@@ -246,18 +246,18 @@ async def _no_fetch(reference: str) -> None:
     del reference
 
 
-class RevisionFigures:
-    """What is told of these Revisions. `takes_batches` says of which of them pods are sent whole batches."""
+class RevisionMetrics:
+    """The metrics of Revisions. `takes_batches` says whether pods of a Revision are sent whole batches."""
 
     def __init__(self, runtimes: Callable[[], Iterable[FunctionRuntime]], takes_batches: Callable[[FunctionKey], bool]) -> None:
         self._runtimes, self._takes_batches = runtimes, takes_batches
         self._parts: Mapping[str, Callable[[], str]] = {
-            signals.FIGURE: lambda: signals.waiting_to_text(self.waiting(), self.beside()),
+            signals.FIGURE: lambda: signals.waiting_to_text(self.waiting(), self.beyond_first()),
             signals.SECONDS: lambda: signals.learned_to_text(self.learned()),
         }
 
     def text(self, names: Iterable[str]) -> str | None:
-        """The parts of these names; None where nobody named any, or one that is not here, and so asks for everything."""
+        """The parts of these names; None for no names or an unknown one, which means everything."""
         named = set(names)
         if not named or not named <= self._parts.keys():
             return None
@@ -268,18 +268,18 @@ class RevisionFigures:
         return "".join(part() for part in self._parts.values())
 
     def waiting(self) -> dict[FunctionKey, int]:
-        """The requests that are here and that no pod tells of, by Revision."""
-        counts = {runtime.key: _untold(runtime) for runtime in self._runtimes()}
+        """The requests here that no pod reports, by Revision."""
+        counts = {runtime.key: _not_reported(runtime) for runtime in self._runtimes()}
         return {key: count for key, count in counts.items() if count > 0}
 
-    def beside(self) -> dict[FunctionKey, int]:
-        """The requests, ever, that went to pods in batches beyond one for each, by Revision."""
+    def beyond_first(self) -> dict[FunctionKey, int]:
+        """The requests, since the start, that went to pods in batches beyond the first of each batch, by Revision."""
         sizes = {runtime.key: runtime.metrics.batch_sizes for runtime in self._runtimes()}
         counts = {key: round(size.total) - sum(size.counts) for key, size in sizes.items()}
         return {key: count for key, count in counts.items() if count > 0}
 
     def learned(self) -> dict[FunctionKey, Learned]:
-        """How long batches take, by Revision; those of which nobody knows are left out."""
+        """How long batches take, by Revision; without those whose latency is unknown."""
         found = {}
         for runtime in self._runtimes():
             latency_s = runtime.latency_s() if self._takes_batches(runtime.key) else ()
@@ -289,8 +289,8 @@ class RevisionFigures:
         return found
 
 
-def page(trouble: Callable[[], str], figures: RevisionFigures, others: Callable[[], Awaitable[bytes]]) -> web.Application:
-    """The routes. `trouble` keeps it from being led to, else it is empty; `others` are the figures of every gateway."""
+def page(trouble: Callable[[], str], figures: RevisionMetrics, others: Callable[[], Awaitable[bytes]]) -> web.Application:
+    """The routes. `trouble` is why no requests should be sent here, else empty; `others` are the metrics of every gateway."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text=trouble() or "OK", status=503 if trouble() else 200)
@@ -308,7 +308,7 @@ def page(trouble: Callable[[], str], figures: RevisionFigures, others: Callable[
     return application
 
 
-def _untold(runtime: FunctionRuntime) -> int:
-    """Requests that wait here, and those that are under way beyond one for each batch, which queue-proxy tells of."""
+def _not_reported(runtime: FunctionRuntime) -> int:
+    """Requests that wait here, and those under way beyond the first of each batch: queue-proxy reports the first."""
     load = runtime.load()
     return load.queued + max(0, load.executing - len(runtime.all_in_flight()))

@@ -1,4 +1,4 @@
-"""The autoscaler as the gateway asks for it. The two parts know nothing of each other; the composition root joins them here."""
+"""The autoscaler behind the gateway's `ScalingControl`: neither part imports the other, and this adapter joins them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gnomon_core.settings import Settings
 class ScalingAdapter:
     """A `ScalingControl` that an `Autoscaler` answers. `bind` closes the circle: it observes the functions that ask it.
 
-    `capabilities` are asked for when a function names a policy. While another process leads (`leads`), nothing is decided here:
-    `wanted` is told of functions that are to be looked at.
+    `capabilities` is called when a function names a policy. While another process leads (`leads`), nothing is decided here, and
+    functions that need a decision are passed to `wanted`.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class ScalingAdapter:
         self._bound: Autoscaler | None = None
 
     def bind(self, autoscaler: Autoscaler) -> None:
-        """Answer by this autoscaler from now on."""
+        """Use this autoscaler from now on."""
         self._bound = autoscaler
 
     @property
     def _autoscaler(self) -> Autoscaler | None:
-        """The one that decides, if it is this process's."""
+        """The autoscaler, if this process leads."""
         return self._bound if self._leads() else None
 
     def check(self, settings: Settings) -> str:
@@ -51,7 +51,7 @@ class ScalingAdapter:
         require_profile(scaling_policy(settings.autoscaler, settings, self._policies), settings, profile)
 
     def makes_shadows(self, settings: Settings) -> bool:
-        """Whether the function's scaling policy does so where it can."""
+        """Whether the function's scaling policy makes Shadows where the platform can."""
         needs: frozenset[str] = getattr(scaling_policy(settings.autoscaler, settings, self._policies), "needs", frozenset())
         return "pair" in needs
 
@@ -77,7 +77,7 @@ class ScalingAdapter:
         return self._autoscaler.start_backoff_s(function) if self._autoscaler is not None else 0.0
 
     def removed(self, function: str) -> None:
-        # Whoever follows has what the leader told of it.
+        # Followers hold the state that the leader has sent, too.
         if self._bound is not None:
             self._bound.removed(function)
 

@@ -181,7 +181,7 @@ async def test_a_gateway_that_hears_nothing_of_plans_is_not_to_be_led_to(played:
     async with gateway(played) as one:
         assert one.trouble == ""
         monkeypatch.setattr(type(one.plans), "silent_s", 100.0)
-        assert one.trouble == "nothing was heard of the API server for 100 s"
+        assert one.trouble == "the API server has been silent for 100 s"
 
 
 async def test_its_page_tells_what_batches_take_with_everything_else_or_alone(played: Played) -> None:

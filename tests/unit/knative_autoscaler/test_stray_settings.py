@@ -14,7 +14,7 @@ from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
 from gnomon_platforms.knative.autoscaler.objects import pa_facts
 from gnomon_platforms.knative.autoscaler.rules import Rules, rules
 from gnomon_platforms.knative.batching.revisions import RevisionReader
-from gnomon_server.knative_autoscaler import ClassScaling, capabilities
+from gnomon_server.knative_autoscaler import RevisionScaling, capabilities
 from gnomon_server.knative_gateway import ScaledByClass
 from tests.unit.knative_autoscaler.played import pod_autoscaler
 from tests.unit.knative_batching.test_revisions import BATCHES, revision
@@ -24,7 +24,7 @@ UNKNOWN = "annotation 'gnomon/exactyl.count' is a setting of a policy 'exactyl',
 
 def scaled(annotations: dict[str, str]) -> Rules:
     """By the class, with the policies that are built in."""
-    scaling = ClassScaling(BUILT_IN, SCHEDULING.built_in, lambda: capabilities(resizes=True))
+    scaling = RevisionScaling(BUILT_IN, SCHEDULING.built_in, lambda: capabilities(resizes=True))
     return rules(pa_facts(pod_autoscaler(annotations)), ClusterSettings(), None, scaling.check)
 
 

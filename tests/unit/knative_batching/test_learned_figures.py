@@ -25,7 +25,7 @@ from gnomon_platforms.knative.autoscaler.metrics import (
     learned_to_text,
     waiting,
 )
-from gnomon_server.knative_gateway import RevisionFigures
+from gnomon_server.knative_gateway import RevisionMetrics
 from tests.integration.knative_batching.test_revision_requests import Telling
 
 F, G, OTHER = FunctionKey("f-00001", "users"), FunctionKey("g-00001", "users"), FunctionKey("f-00001", "others")
@@ -48,8 +48,8 @@ def measure(runtime: FunctionRuntime, seconds: Iterable[float], cores: int = 2) 
             runtime.latency.observe(runtime.variant, cores, size, took_s)
 
 
-def figures(runtimes: dict[FunctionKey, FunctionRuntime], *takes: FunctionKey) -> RevisionFigures:
-    return RevisionFigures(runtimes.values, lambda key: key in takes)
+def figures(runtimes: dict[FunctionKey, FunctionRuntime], *takes: FunctionKey) -> RevisionMetrics:
+    return RevisionMetrics(runtimes.values, lambda key: key in takes)
 
 
 async def test_a_page_tells_what_the_batches_of_each_revision_take(runtimes: dict[FunctionKey, FunctionRuntime]) -> None:
