@@ -1,11 +1,11 @@
-"""What a stack file means, and what is told about one that is wrong."""
+"""What a stack file means, and which errors it gets. Each row on `${…}` was tried against faas-cli 0.18."""
 
 from __future__ import annotations
 
 import pytest
 
 from gnomon_cli.errors import CommandFailed
-from gnomon_cli.stack import Stack, load_stack, parse_stack, select
+from gnomon_cli.stack import Stack, load_stack, parse_stack, select, substitute
 
 HEAD = "version: 1.0\nprovider:\n  name: openfaas\n"
 
@@ -111,3 +111,37 @@ def test_a_misspelt_key_is_a_warning_with_its_line_and_the_key_that_was_meant() 
 def test_every_key_of_a_faas_cli_stack_file_passes_without_a_warning() -> None:
     keys = "name: f, lang: x, handler: ., image: x, registry: r, skip_build: true, build_secrets: {}, platforms: linux/amd64"
     assert parse(f"functions:\n  f: {{{keys}}}\nconfiguration: {{copy: []}}\nx-shared: {{}}\n").warnings == ()
+
+
+ENVIRONMENT = {"A": "hello", "EMPTY": "", "P": "a/b.c/d", "É": "é"}
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("${A} ${EMPTY} ${NONE}|", "hello  |"),
+        ("$A and $ and { } stay", "$A and $ and { } stay"),
+        ("$${A} $$A $$$$", "${A} $A $$"),
+        (r"\\ \/ \n \${A}", "\\ / \\n \\hello"),
+        ("${A:-x}${NONE:-x}${EMPTY:-x}", "helloxx"),
+        ("${NONE:=x}${NONE=y}${NONE:?z}${NONE:+w}", "xyzw"),
+        ("${NONE:-}", ""),
+        ("${NONE:-a ${NONE:-b ${A}} c}", "a b hello c"),
+        ("${NONE:-$$}", "$$"),
+        ("${#A} ${#É} ${#NONE}", "5 2 0"),
+        ("${A^} ${A^^} ${P,,}", "Hello HELLO a/b.c/d"),
+        ("${A:1} ${A:1:3} ${A:9} ${A: -2}", "ello ell  hello"),
+        ("${A/l/L} ${A//l/L} ${A//l/} ${A/#he/} ${A/#he/HE} ${A/%lo/LO}", "heLlo heLLo heo hello HEllo helLO"),
+        ("${A/l/${A}}", "hehellolo"),
+        ("${P#*/} ${P##*/} ${P%/*} ${P%%/*} ${A#h?l} ${A##[a-h]*} ${A#x}", "b.c/d d a/b.c a lo  hello"),
+        ("é ${É} ✓", "é é ✓"),
+    ],
+)
+def test_forms(text: str, result: str) -> None:
+    assert substitute(text, ENVIRONMENT) == result
+
+
+@pytest.mark.parametrize("text", ["${", "${A", "${}", "${A-x}", "${A:}", "${A#}", "${#A", "${A/b}", "${ A}", "${NONE:-x"])
+def test_what_is_no_form_is_told_with_its_line(text: str) -> None:
+    with pytest.raises(CommandFailed, match="line 3: "):
+        substitute(f"one\ntwo\n{text}", ENVIRONMENT)

@@ -1,4 +1,4 @@
-"""Little memory left: what was deployed is served all the same, and models' libraries wait until they are needed."""
+"""Functions of this machine: which models are captured for them, and what happens with little memory or disk."""
 
 from __future__ import annotations
 
@@ -13,18 +13,41 @@ from gnomon_cli.doctor.machine import room
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.testing import NoModels, NothingBuilt
-from gnomon_server import machine
-from gnomon_server import process as preflight
+from gnomon_profiler.repository import DirectoryRepository
+from gnomon_server import machine, process
 from gnomon_server.machine import LocalBackend
 from gnomon_server.process import check_room, memory_is_short
 
 
+@pytest.mark.parametrize(
+    ("reference", "captured"),
+    [
+        ("efficientnet-lite0", ["efficientnet-lite0"]),
+        ("efficientnet-lite0@1", ["efficientnet-lite0"]),
+        ("efficientnet-lite0@99", []),
+        ("mine", []),
+    ],
+)
+async def test_only_what_capturing_gives_is_captured(
+    reference: str, captured: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that is not there took half a minute to be refused, and left the first one behind."""
+    asked: list[str] = []
+
+    def capture(_: Any, name: str) -> None:
+        asked.append(name)
+
+    monkeypatch.setattr(machine, "ensure_model", capture)
+    await machine.ModelFetcher(DirectoryRepository(tmp_path)).fetch(reference)
+    assert asked == captured
+
+
 @pytest.fixture
-def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "_available_memory_bytes", lambda: 300_000_000)
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_available_memory_bytes", lambda: 300_000_000)
 
 
-@pytest.mark.usefixtures("little")
+@pytest.mark.usefixtures("little_memory")
 def test_little_memory_refuses_nothing_and_is_told(tmp_path: Path) -> None:
     check_room(tmp_path)
     assert memory_is_short().startswith("0.3 GB of memory are free")
@@ -32,13 +55,13 @@ def test_little_memory_refuses_nothing_and_is_told(tmp_path: Path) -> None:
     assert (level, text) == (Level.WARN, memory_is_short())
 
 
-@pytest.mark.usefixtures("little")
+@pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("short", [True, False])
 def test_libraries_of_models_are_loaded_early_only_where_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, short: bool
 ) -> None:
     if not short:
-        monkeypatch.setattr(preflight, "_available_memory_bytes", lambda: 8_000_000_000)
+        monkeypatch.setattr(process, "_available_memory_bytes", lambda: 8_000_000_000)
     made: dict[str, Any] = {}
     monkeypatch.setattr(machine, "LocalPlatform", lambda *_, **options: made.update(options))
     options = SimpleNamespace(state=tmp_path, images=None, cores=None, pool=1, reserved_cores=0.0, model_folder=tmp_path)

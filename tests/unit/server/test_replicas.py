@@ -1,4 +1,4 @@
-"""Who leads begins to decide, whatever keeps it from that at first."""
+"""A replica that becomes the leader begins to decide, whatever prevents it at first."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from gnomon_server.replicas import begin_to_lead
     "broken",
     [GnomonError(503, "kubernetes_busy", "It is busy."), OSError(116, "Stale file handle"), KeyError("metadata")],
 )
-async def test_it_is_tried_again_until_it_succeeds_and_not_again_then(
-    broken: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_new_leader_retries_until_it_can_decide(broken: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """It renews the Lease all the while: nobody else would decide."""
     clock, leading, attempts = VirtualClock(), asyncio.Event(), list[float]()
 
