@@ -1,21 +1,19 @@
-"""Accepts connections: all that there are in a turn of the event loop, and opens as many as the loop can serve.
+"""Accepts connections: all that wait in the kernel's queue, and opens as many in a turn of the event loop as the loop can serve.
 
-uvloop accepts one connection per turn, so that a queue of dead connections, or a burst of new ones, made everybody wait for as
-many turns. Here a connection whose client has closed it costs one system call each to accept, to look at and to close: its
-request is not parsed, let alone executed.
+uvloop accepts one connection per turn, so that a queue of dead connections, or a burst of new ones, delayed everybody by as many
+turns. Here a connection whose client has disconnected costs three system calls (accept, poll, close): its request is not parsed,
+let alone executed.
 
     kernel's queue ─▶ accepted, not read ─▶ open: parsed and served
-                        │ client has gone: closed        too old: 503
+                        │ client has disconnected: closed        too old: 503
 
-Where more connect than the loop can serve, all of them would be served too late in the order of their arrival. So as soon
-as the oldest has waited for long, the newest is opened first; most other clients leave, and the rest are refused in time.
+If more clients connect than the loop can serve, all would be served too late in their order of arrival. So once the oldest
+connection has waited for long, the newest is opened first (LIFO under overload); most other clients leave, the rest are refused.
 
-What waited in the kernel before it was accepted counts: the kernel says how long ago the last bytes came (`tcpi_last_data_recv`).
+The wait in the kernel's queue counts: `tcpi_last_data_recv` says how long ago the last bytes came.
 
-What a client has done, asked of the kernel: the event loop tells of it in its turn, which may be too late.
-
-On a busy machine what happened in the last milliseconds waits in the loop behind the result that makes an instance idle. Who left
-meanwhile would still be in its next batch; and whose request came meanwhile would find its connection closed.
+A disconnect is asked of the kernel by poll: on a busy machine the event loop reports it only behind the result that makes an
+instance idle, and the request of a client that has left would be in the next batch.
 """
 
 from __future__ import annotations
@@ -36,24 +34,24 @@ from typing import Any, NamedTuple
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.http.exchange import STATUS_LINES, error_lines
 
-_HUNG_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-"""Linux has the first; elsewhere only a connection that is closed both ways is told."""
+_DISCONNECTED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+"""Linux has POLLRDHUP; elsewhere only a connection that is closed in both directions is reported."""
 _ASKED = getattr(select, "POLLRDHUP", 0) | select.POLLIN
 _poll = select.poll()
 
 
-def has_hung_up(descriptor: int) -> bool:
-    """Whether the other end of this socket sends nothing any more. About a microsecond; nothing is read."""
-    return sent_and_hung_up(descriptor)[1]
+def has_disconnected(descriptor: int) -> bool:
+    """Whether the peer of this socket has disconnected. Takes about a microsecond; nothing is read."""
+    return sent_and_disconnected(descriptor)[1]
 
 
 def has_sent(descriptor: int) -> bool:
-    """Whether something has come on this socket that was not read, if only its end."""
-    return sent_and_hung_up(descriptor)[0]
+    """Whether this socket has unread data, or its end."""
+    return sent_and_disconnected(descriptor)[0]
 
 
-def sent_and_hung_up(descriptor: int) -> tuple[bool, bool]:
-    """Both, by one system call."""
+def sent_and_disconnected(descriptor: int) -> tuple[bool, bool]:
+    """`has_sent` and `has_disconnected` by one system call."""
     _poll.register(descriptor, _ASKED)
     try:
         found = _poll.poll(0)
@@ -62,7 +60,7 @@ def sent_and_hung_up(descriptor: int) -> tuple[bool, bool]:
     if not found:
         return False, False
     events = found[0][1]
-    return bool(events & select.POLLIN), bool(events & _HUNG_UP)
+    return bool(events & select.POLLIN), bool(events & _DISCONNECTED)
 
 
 MOST_OPENED = 32
@@ -70,13 +68,13 @@ MOST_OPENED = 32
 MOST_ACCEPTED = 512
 """Connections that are accepted in a turn of the loop, dead ones included."""
 LONG_S = 0.05
-"""Who has waited for so long stands behind newer ones: about two turns that are full."""
+"""A connection that has waited for so long is opened after newer ones: about two full turns."""
 LONGEST_S = 5.0
 MOST_WAITING = 4096
-"""After so long, and beyond so many, the oldest are refused. Each is a file descriptor."""
+"""After `LONGEST_S`, and beyond so many, the oldest connections are refused. Each is a file descriptor."""
 _READ_BYTES = 64 << 10
 _RETRY_S = 0.1
-"""After no connection could be accepted for want of file descriptors or memory."""
+"""Pause after accept failed for want of file descriptors or memory."""
 _LAST_DATA_OFFSET, _INFO_BYTES = 52, 56
 """Where `tcpi_last_data_recv` stands in `struct tcp_info` (linux/tcp.h): 8 single bytes, then the twelfth 32-bit number."""
 _TCP_INFO = getattr(socket, "TCP_INFO", None)
@@ -84,7 +82,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Peer(NamedTuple):
-    """Who has connected.
+    """The client of a connection.
 
     `arrived_s` is when the last bytes came that were there before the connection was accepted, on the monotonic clock; 0 if there
     were none.
@@ -129,7 +127,7 @@ class Acceptor:
         self._loop.add_reader(self._listener.fileno(), self._readable)
 
     async def stop(self) -> None:
-        """Accept who has connected by now, and refuse everybody else. Returns when they are open."""
+        """Accept the connections in the kernel's queue, then close the listener. Returns when all are open."""
         self._stopped = True
         for scheduled in (self._retry, self._next):
             if scheduled is not None:
@@ -160,14 +158,14 @@ class Acceptor:
         except ConnectionError:  # it was reset while it waited
             return True
         except OSError as error:
-            _LOG.warning("cannot accept connections: %s", error)
+            _LOG.warning("cannot accept connections, retrying in %g s: %s", _RETRY_S, error)
             if not self._stopped:
                 # The listener stays readable: asked again at once, the loop would do nothing else.
                 self._loop.remove_reader(self._listener.fileno())
                 self._retry = self._loop.call_later(_RETRY_S, self.start)
             return False
-        sent, hung_up = sent_and_hung_up(descriptor)
-        if hung_up:
+        sent, disconnected = sent_and_disconnected(descriptor)
+        if disconnected:
             os.close(descriptor)
             return True
         connection = AcceptedSocket(self._family, socket.SOCK_STREAM, 0, descriptor)
@@ -178,7 +176,7 @@ class Acceptor:
         return True
 
     def _open_some(self, since_s: float = math.inf) -> None:
-        """Open as many as this turn of the loop can serve, and see to the others. Who was accepted since then is still there."""
+        """Open as many connections as this turn of the loop can serve; close dead and refuse old ones."""
         self._next = None
         waiting, now_s = self._waiting, time.monotonic()
         while waiting and waiting[0].has_left(since_s):
@@ -203,7 +201,7 @@ class Acceptor:
     def _is_open(self, opening: asyncio.Task[Any]) -> None:
         self._opening.discard(opening)
         if not opening.cancelled() and (error := opening.exception()) is not None:
-            _LOG.debug("a connection has ended before it was open: %s", error)
+            _LOG.debug("a connection ended before it was open: %s", error)
 
 
 class _Waiting(NamedTuple):
@@ -215,13 +213,13 @@ class _Waiting(NamedTuple):
     accepted_s: float
 
     def has_left(self, since_s: float) -> bool:
-        """Whether the client has closed it, unless it was accepted since then, which has told."""
-        return self.accepted_s < since_s and has_hung_up(self.peer.descriptor)
+        """Whether the client has disconnected. A connection that was accepted after `since_s` has just been checked."""
+        return self.accepted_s < since_s and has_disconnected(self.peer.descriptor)
 
 
 def _refuse(connection: AcceptedSocket) -> None:
-    """Answer 503 without reading what was asked."""
-    error = GnomonError(503, "overloaded", "More requests arrive than can be read.", "Send it again later.", retry_after_s=1.0)
+    """Answer 503 without parsing the request."""
+    error = GnomonError(503, "overloaded", "More requests arrive than the gateway can read.", "Retry later.", retry_after_s=1.0)
     body = error.body()
     length = b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
     try:
@@ -229,12 +227,12 @@ def _refuse(connection: AcceptedSocket) -> None:
         connection.recv(_READ_BYTES)  # what is unread would make the end a reset, which may overtake the answer
         connection.send(b"".join((STATUS_LINES[error.status], error_lines(error), length, body)))
     except OSError:
-        _LOG.debug("a connection that is refused has ended")
+        _LOG.debug("the client of a refused connection has disconnected")
     connection.close()
 
 
 def _waited_s(connection: socket.socket) -> float:
-    """How long ago the last bytes of this connection were received."""
+    """Seconds since the last bytes of this connection were received."""
     if _TCP_INFO is None:
         return 0.0
     info = connection.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO_BYTES)

@@ -1,48 +1,27 @@
-"""The HTTP/1.1 protocol of a connection: uvicorn's, with a quick way for hot routes and deadlines for slow clients.
+"""The HTTP/1.1 protocol of a connection: uvicorn's, with a fast path for hot routes and timeouts for slow clients.
 
-uvicorn parses with httptools and runs ASGI. Here, requests of hot routes become an `Exchange` instead; everything else goes
-uvicorn's way. uvicorn sets a timer per request and has no deadline for receiving one; here a connection notes what it waits for
-and since when, and the server's sweep (sweep.py) looks at all of them twice a second.
+    transport ─▶ PortionReader ─▶ GatewayProtocol ─▶ Exchange (hot routes)
+                 8 KB a read       httptools       └▶ uvicorn's cycle (ASGI)
 
-Two requests matter at any moment: `_receiving`, whose body has not come to its end, and `_active`, whose turn it is to be
-answered. Usually they are one. They are not when a client pipelines, or was answered before it had sent everything.
+uvicorn parses with httptools and runs ASGI. Here a request of a hot route becomes an `Exchange` instead; every other request goes
+uvicorn's way. Two requests matter at any moment: `_receiving`, whose body has not come to its end, and `_active`, which is being
+answered. Usually they are one; they differ when a client pipelines, or was answered before it had sent everything.
 
-What a connection has received goes to the parser in portions, so that no client keeps the event loop to itself.
+Fairness: a connection parses one portion of a head, or about 512 parser events, in a turn of the event loop; then the other
+connections have their turn. Nothing is read from a client that does not take its answers.
 
-One read brings up to 256 KB, and uvloop reads 32 times in a row: room for 200,000 pipelined requests, or a million chunks of one
-byte. Parsing and answering them at once kept everybody else waiting for 4 s, as measured. Here a portion of 8 KB is worked off,
-at most 200 requests or 2 ms of work; then it is the other connections' turn. A body of a stated length passes at once.
+Request smuggling: the head must say more than the parser asks for, so that no proxy in front of the gateway reads the request
+differently. One Host, a known version, and a body that ends after its length or its last chunk (RFC 9112, 2.3, 3.2 and 6.1).
 
-What waits counts as not read: while it does, nothing more is. The same holds while the client does not take its answers, which
-would otherwise pile up here.
+Graceful close: closing a socket with unread data resets the connection, and the reset may destroy the answer on its way. The
+connection is shut down for writing instead and closed a second later. When the server stops, requests that have been sent and not
+read are still answered: their clients could not know whether they were executed.
 
-What all connections of a server know, and what each of them can be waiting for.
+Timeouts: a connection notes what it waits for and since when, and `TimeoutCheck` looks at all of them twice a second, in slices.
+uvicorn sets a timer for each request, and none for receiving one.
 
-What the head of a request must say beyond what the parser asks of it, so that nobody in front of us reads it differently.
-
-One host, a version that we speak, and a body that ends in one of two ways: after its length, or after its last chunk (RFC 9112,
-sections 2.3, 3.2 and 6.1). A client that takes us for a proxy says the host with the path, and then that is it. The parser has
-refused two lengths, and a length with chunks, by then.
-
-How connections end so that no client is left without the answer, and nobody works for one that has gone.
-
-A cycle of uvicorn's that is not to keep its connection closes the transport with the last of the answer. Where part of the
-request has not been read by then, the kernel resets the connection instead of ending it, and the reset may overtake the answer.
-
-When the server ends, the same happens to whoever has connected, perhaps sent a request too, and was not heard: in the kernel's
-queue before the listener, or on a connection of ours. He could not know whether it was executed.
-
-How long and how large what a client sends may be.
-
-Ends connections that take too long: silent ones, slow senders, and readers who never take their answer.
-
-One pass over all connections every `sweep_s` costs less than a timer for each request, and half a second matters to none of
-these. A pass is made in slices, so that ten thousand connections keep nobody waiting.
-
-What clients have not taken of their answers yet, bounded over all connections.
-
-A client that reads slowly, or not at all, has the time that sweep.py gives it. Until then the gateway holds its answer, and fifty
-such clients held 500 MB. Above the bound the connection of the slowest reader is closed, then of the next slowest.
+Write buffers: a client that reads slowly leaves its answer in the gateway's memory; fifty such clients held 500 MB. Above a bound
+on all connections together the slowest reader is disconnected, then the next slowest.
 """
 
 from __future__ import annotations
@@ -64,7 +43,7 @@ from uvicorn.protocols.utils import get_local_addr
 from uvicorn.server import ServerState
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.http.acceptor import Peer, has_hung_up, has_sent
+from gnomon_gateway.http.acceptor import Peer, has_disconnected, has_sent
 from gnomon_gateway.http.exchange import SMALL_BYTES, STATUS_LINES, Exchange, HotRoutes, error_lines
 
 PORTION_BYTES = 8 << 10
@@ -192,15 +171,15 @@ def new_parser(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on receiving, and on being received.
+    """Time and size limits on what clients send and take.
 
     A body has `body_s` plus a second for each `body_bytes_per_s` of it that has arrived, so that a large upload over a slow line
     passes and a trickle does not; a request that is still coming when the server stops has `last_s`. All bodies above 64 KiB that
-    are being received hold at most `max_held_bytes` together, all answers that are being taken `max_unsent_bytes`.
+    are being received hold at most `max_receive_bytes` together, all answers that are not taken yet `max_write_buffer_bytes`.
 
-    Whoever takes a long answer has `idle_s`, and a second more for each `answer_bytes_per_s` of it that he takes: never more than
-    `idle_s` from when he stops. What is taken is seen when the kernel's buffer has room again, up to 1.7 MB later: at
-    this rate 26 s, less than any answer has.
+    A client has `idle_s` to take an answer, and a second more for each `answer_bytes_per_s` that it takes: at most `idle_s` from
+    when it stops. Progress shows when the kernel's buffer has room again, up to 1.7 MB later: at this rate 26 s, less than
+    any answer has.
     """
 
     head_s: float = 10.0
@@ -209,20 +188,20 @@ class Limits:
     last_s: float = 2.0
     idle_s: float = 75.0
     answer_bytes_per_s: float = 64 << 10
-    sweep_s: float = 0.5
+    check_s: float = 0.5
     head_bytes: int = 64 << 10
     head_lines: int = 128
-    max_held_bytes: int = 512 << 20
-    max_unsent_bytes: int = 256 << 20
+    max_receive_bytes: int = 512 << 20
+    max_write_buffer_bytes: int = 256 << 20
 
 
 GRACE_S = 1.0
-"""A reader is not called slow before. Where all are new, the newest has to go: the others have begun to read."""
+"""Age from which a reader's speed is measured. If all are newer, the newest is disconnected: the others have begun to read."""
 _LOG = logging.getLogger(__name__)
 
 
-class Unsent:
-    """The readers that are behind, and what is held for them together: `held_bytes`, at most `most_bytes`."""
+class WriteBuffers:
+    """The answers that clients have not taken yet: `held_bytes` over all connections, at most `most_bytes`."""
 
     def __init__(self, most_bytes: int) -> None:
         self.held_bytes = 0
@@ -230,10 +209,9 @@ class Unsent:
         self._readers: dict[GatewayProtocol, tuple[float, int]] = {}
 
     def hold(self, connection: GatewayProtocol, body_bytes: int = 0) -> None:
-        """More has been written to a connection than its client has taken. May be told again as it grows.
+        """Count what a connection has written and its client has not taken. Call it again as the buffer grows.
 
-        What counts is the most that was ever held for it, and at least `body_bytes`: memory of an answer is given back as a
-        whole, when its end is taken.
+        The peak counts, and at least `body_bytes`: the memory of an answer is freed as a whole, when its end is taken.
         """
         now_s = connection.loop.time()
         since_s, held_bytes = self._readers.get(connection, (now_s, 0))
@@ -245,7 +223,7 @@ class Unsent:
                 self._shed(connection.loop, now_s)
 
     def release(self, connection: GatewayProtocol) -> None:
-        """The client has caught up, or its connection has ended."""
+        """Stop counting a connection: its client has caught up, or it has ended."""
         _, held_bytes = self._readers.pop(connection, (0.0, 0))
         self.held_bytes -= held_bytes
 
@@ -253,13 +231,18 @@ class Unsent:
         for connection in sorted(self._readers, key=lambda one: self._speed(one, now_s)):
             if self.held_bytes <= self._most_bytes:
                 return
-            _LOG.info("closing the slowest of %d readers: %d bytes of answers are unsent", len(self._readers), self.held_bytes)
+            _LOG.info(
+                "disconnecting the slowest of %d slow readers: write buffers hold %d bytes, the limit is %d",
+                len(self._readers),
+                self.held_bytes,
+                self._most_bytes,
+            )
             self.release(connection)
             # Not here: its transport may be in the middle of a write.
             loop.call_soon(connection.transport.abort)
 
     def _speed(self, connection: GatewayProtocol, now_s: float) -> tuple[bool, float]:
-        """The slowest first, by bytes a second; behind those that are old enough to be judged the new ones, the newest first."""
+        """Sort key: the fewest bytes a second first; after them the readers that are too new to be measured, the newest first."""
         since_s, held_bytes = self._readers[connection]
         age_s = now_s - since_s
         if age_s < GRACE_S:
@@ -277,10 +260,10 @@ class Phase(IntEnum):
     CLOSING = 4
 
 
-class Shared:
-    """What all connections of a server share.
+class ServerContext:
+    """Settings and counters that all connections of a server share.
 
-    `now_s` is the loop's time at the last sweep, `held_bytes` what the large bodies hold that have not come to their end,
+    `now_s` is the loop's time at the last timeout check, `held_bytes` what the large bodies hold that have not come to their end,
     `stopping_s` when the server began to stop. `closing` is whether each answer ends its connection.
     """
 
@@ -290,7 +273,7 @@ class Shared:
         self.limits = limits
         self.now_s = 0.0
         self.held_bytes = 0
-        self.unsent = Unsent(limits.max_unsent_bytes)
+        self.write_buffers = WriteBuffers(limits.max_write_buffer_bytes)
         self.stopping_s = float("inf")
         self.closing = False
         self._headers: list[tuple[bytes, bytes]] | None = None
@@ -310,7 +293,7 @@ _VERSIONS = ("1.1", "1.0")
 
 
 class Head:
-    """What has been seen of one request's head."""
+    """The headers of one request that decide whether it is well-formed."""
 
     __slots__ = ("_encoding", "_expects_continue", "_hosts")
 
@@ -329,11 +312,11 @@ class Head:
             self._expects_continue = True
 
     def expects_continue(self, version: str) -> bool:
-        """Whether the client waits for word before it sends the body. One of HTTP/1.0 would take that for the answer."""
+        """Whether the client waits for `100 Continue`. A client of HTTP/1.0 would take that for the answer."""
         return self._expects_continue and version != "1.0"
 
     def fault(self, method: bytes, version: str) -> GnomonError | None:
-        """Why the request is refused as a whole; None if it is not."""
+        """Why the head is refused; None if it is well-formed."""
         if version not in _VERSIONS:
             return GnomonError(505, "version_not_supported", f"This server does not speak HTTP/{version}.", "Use HTTP/1.1.")
         if self._hosts > 1 or (not self._hosts and version == "1.1"):
@@ -341,7 +324,7 @@ class Head:
         if self._encoding not in (b"", b"chunked"):
             return GnomonError(400, "unknown_encoding", "The Transfer-Encoding is not just chunked.", "Send chunks, or a length.")
         if method == b"CONNECT":
-            return GnomonError(405, "method_not_allowed", "This is no proxy.", "Ask for a path.")
+            return GnomonError(405, "method_not_allowed", "The gateway is not a proxy.", "Send the path only.")
         return None
 
 
@@ -382,19 +365,19 @@ def in_origin_form(target: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
     return rest[end:] if rest[end : end + 1] == b"/" else b"/" + rest[end:]
 
 
-def without_offer(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The head as it would have been without the offer of another protocol."""
+def without_upgrade(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The head without its `Upgrade` header."""
     lines = b"".join([b"%b: %b\r\n" % header for header in headers if header[0] != b"upgrade"])
     return b"%b %b HTTP/%b\r\n%b\r\n" % (method, url, version.encode(), lines)
 
 
 def malformed() -> GnomonError:
-    """400: what the parser stumbled over."""
-    return GnomonError(400, "malformed_request", "This is not an HTTP/1.1 request.", "Send one.")
+    """400: the parser could not read the request."""
+    return GnomonError(400, "malformed_request", "The request is not valid HTTP/1.1.", "Send a valid HTTP/1.1 request.")
 
 
 def too_large(limits: Limits) -> GnomonError:
-    """431: more than is read of a head."""
+    """431: the head is larger than the limits allow."""
     return GnomonError(
         431,
         "head_too_large",
@@ -403,8 +386,8 @@ def too_large(limits: Limits) -> GnomonError:
     )
 
 
-class PoliteTransport:
-    """What a cycle writes its answer to. `close` is what it calls to end the connection.
+class GracefulTransport:
+    """The transport that uvicorn's cycle writes its answer to; its `close` is a graceful one.
 
     Once our side of the connection is closed, nothing is written: an application that asks for the rest of a body whose client
     waits for `100 Continue` would write that behind the answer.
@@ -424,8 +407,8 @@ class PoliteTransport:
         return self._connection.phase == Phase.CLOSING or self._connection.transport.is_closing()
 
 
-def announcing(app: Any, cycle: Any, closes: Callable[[], bool]) -> Any:
-    """An application whose answer says that the connection ends, where it does: the client is to send its next request elsewhere.
+def announcing_close(app: Any, cycle: Any, closes: Callable[[], bool]) -> Any:
+    """An application whose answer says `Connection: close` if the connection ends behind it.
 
     `closes` is asked when the answer begins, `cycle` is uvicorn's of the request.
     """
@@ -441,15 +424,15 @@ def announcing(app: Any, cycle: Any, closes: Callable[[], bool]) -> Any:
     return answer
 
 
-def expects(connection: GatewayProtocol) -> bool:
+def expects_request(connection: GatewayProtocol) -> bool:
     """Whether a request has been sent on a connection and not been read, or may be about to be sent: on one that is new."""
-    shared = connection.shared
-    is_new = connection.phase == Phase.HEAD and shared.now_s - connection.since_s < shared.limits.last_s
+    context = connection.context
+    is_new = connection.phase == Phase.HEAD and context.now_s - connection.since_s < context.limits.last_s
     return is_new or connection.has_sent()
 
 
-def leave(cycle: Any) -> None:
-    """Tell whoever works on a request, an exchange or one of uvicorn's cycles, that its client has gone."""
+def notify_disconnect(cycle: Any) -> None:
+    """Tell a request, an exchange or one of uvicorn's cycles, that its client has disconnected."""
     if type(cycle) is Exchange:
         cycle.lost()
     else:
@@ -478,7 +461,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def __init__(
         self,
         common: HttpToolsProtocol,
-        shared: Shared,
+        context: ServerContext,
         peer: Peer,
     ) -> None:
         # Not uvicorn's constructor, which sets twenty attributes more.
@@ -490,11 +473,11 @@ class GatewayProtocol(HttpToolsProtocol):
         self.cycle = None
         self.parser = new_parser(self)
         self.events = 0
-        self.shared = shared
+        self.context = context
         self.phase = _HEAD
         self.arrived_s = peer.arrived_s
-        self.since_s = min(shared.now_s, peer.arrived_s or shared.now_s)
-        self.received_bytes = self.unsent_bytes = 0
+        self.since_s = min(context.now_s, peer.arrived_s or context.now_s)
+        self.received_bytes = self.buffered_bytes = 0
         self.client_address = peer.host.encode()
         self._active: Any = None
         self._receiving: Any = None
@@ -504,13 +487,13 @@ class GatewayProtocol(HttpToolsProtocol):
         self._portion: bytes | memoryview = b""
         self._earlier = bytearray()
         self.is_in_head = self._behind_another = False
-        self._most_head_bytes, self._most_head_lines = shared.limits.head_bytes, shared.limits.head_lines
-        self._deaf = False
+        self._most_head_bytes, self._most_head_lines = context.limits.head_bytes, context.limits.head_lines
+        self._stopped_parsing = False
         self._turning = False
 
     @property
     def date_line(self) -> bytes:
-        return self.shared.date_line(self.server_state)
+        return self.context.date_line(self.server_state)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_common"], name)
@@ -526,19 +509,19 @@ class GatewayProtocol(HttpToolsProtocol):
         newest, active, self._active = self.cycle, self._active, None
         waiting = [cycle for cycle, _ in self.pipeline]
         self.pipeline.clear()
-        self.shared.unsent.release(self)
+        self.context.write_buffers.release(self)
         del exc
         self.connections.discard(self)
         self.flow.resume_writing()
         self.parser = None  # type: ignore[assignment]
         for cycle in (newest, active, *waiting):
             if cycle is not None:
-                leave(cycle)
+                notify_disconnect(cycle)
         self.cycle = self._receiving = None
 
-    def has_hung_up(self) -> bool:
+    def has_disconnected(self) -> bool:
         """Whether the client has closed the connection, as the kernel knows it."""
-        return self.transport.is_closing() or has_hung_up(self._descriptor)
+        return self.transport.is_closing() or has_disconnected(self._descriptor)
 
     def has_sent(self) -> bool:
         """Whether the client has sent something that was not read."""
@@ -546,24 +529,24 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def feed(self, data: bytes | memoryview) -> None:
         """Parse what was received."""
-        if self._deaf:
+        if self._stopped_parsing:
             return
         if self.phase == _IDLE:
-            self.phase, self.since_s = _HEAD, self.shared.now_s
+            self.phase, self.since_s = _HEAD, self.context.now_s
         self._portion = data
         # The parser joins the pieces of a header in its own memory and says nothing before its end, nor of a chunk's extensions.
         self._silent_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
-            if not self._deaf:
-                self._decline(bytes(data[offer.args[0] :]))
+            if not self._stopped_parsing:
+                self._ignore_upgrade(bytes(data[offer.args[0] :]))
         except httptools.HttpParserError:
             self.refuse(malformed())
         if self._silent_bytes > self._most_head_bytes:
-            self.refuse(too_large(self.shared.limits))
+            self.refuse(too_large(self.context.limits))
         self._portion = b""
-        if self.is_in_head and not self._deaf:
+        if self.is_in_head and not self._stopped_parsing:
             self._earlier += data
             return
         self._behind_another = False
@@ -572,10 +555,10 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.shared.unsent.hold(self)
+        self.context.write_buffers.hold(self)
 
     def resume_writing(self) -> None:
-        self.shared.unsent.release(self)
+        self.context.write_buffers.release(self)
         super().resume_writing()
 
     @property
@@ -590,31 +573,31 @@ class GatewayProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Answer what is under way, and what the client has sent or is about to send; then close."""
         self.answer_and_close()
-        if self._active is None and not expects(self):
+        if self._active is None and not expects_request(self):
             self.transport.close()
 
     def refuse(self, error: GnomonError) -> None:
-        """Answer what is being received with an error, unless it has been answered, and hear nothing more on this connection."""
-        if self._deaf or self.transport.is_closing():
+        """Answer the request that is being received with an error, unless it has been answered, and parse nothing more."""
+        if self._stopped_parsing or self.transport.is_closing():
             return
         active, receiving = self._active, self._receiving
         if active is None:
             self._end(error if receiving is None else None)
         elif active is not receiving:
             # An earlier request is being answered. What was received behind it does not come to its turn.
-            self._deaf = True
+            self._stopped_parsing = True
             if receiving is not None and self.pipeline:
-                leave(self.pipeline.popleft()[0])
+                notify_disconnect(self.pipeline.popleft()[0])
         elif type(active) is Exchange and not active.streaming:
             active.fail(error, close=True)
         else:
             has_begun = type(active) is Exchange or active.response_started
             self._active = None
-            leave(active)
+            notify_disconnect(active)
             self._end(None if has_begun else error)
 
     def _end(self, error: GnomonError | None) -> None:
-        """The connection's last words."""
+        """Send an error, if there is one, and close gracefully."""
         if error is not None:
             body = error.body()
             length = b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
@@ -624,11 +607,11 @@ class GatewayProtocol(HttpToolsProtocol):
     def close_after_answer(self, *, unread: bool) -> None:
         """Close once the answer is out.
 
-        Where the client is still sending, or has sent further requests, closing at once would reset the connection and could
-        destroy the answer on its way: our side is closed for writing, nothing more is read, and the sweep ends it a second later.
+        While the client is still sending, or has sent further requests, closing would reset the connection and could destroy the
+        answer on its way. The connection is shut down for writing, nothing more is read, and `TimeoutCheck` closes it later.
         """
-        self._deaf = True
-        self.phase, self.since_s = _CLOSING, self.shared.now_s
+        self._stopped_parsing = True
+        self.phase, self.since_s = _CLOSING, self.context.now_s
         unread = unread or bool(self.pipeline) or self.has_sent()
         if unread and self.transport.can_write_eof():
             self.flow.pause_reading()
@@ -655,7 +638,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.url += url
         self._head_bytes += len(url)
         if self._head_bytes > self._most_head_bytes:
-            self.refuse(too_large(self.shared.limits))
+            self.refuse(too_large(self.context.limits))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -666,11 +649,11 @@ class GatewayProtocol(HttpToolsProtocol):
         self._silent_bytes = 0
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > self._most_head_bytes or len(self.headers) > self._most_head_lines:
-            self.refuse(too_large(self.shared.limits))
+            self.refuse(too_large(self.context.limits))
 
     def on_headers_complete(self) -> None:
         self._silent_bytes, self.is_in_head = 0, False
-        if self._deaf:
+        if self._stopped_parsing:
             return
         parser = self.parser
         method, version = parser.get_method(), parser.get_http_version()
@@ -682,13 +665,13 @@ class GatewayProtocol(HttpToolsProtocol):
             self.refuse(malformed())
             return
         if parser.should_upgrade():
-            return  # the parser goes no further; `_decline` does
+            return  # the parser goes no further; `_ignore_upgrade` does
         self.events += REQUEST_EVENTS
-        self.phase, self.since_s = _BODY, self.shared.now_s
+        self.phase, self.since_s = _BODY, self.context.now_s
         # The wait before the connection was accepted is its first request's, whatever route that has.
         arrived_s, self.arrived_s = self.arrived_s or monotonic(), 0.0
         url = self.url = in_origin_form(self.url, self.headers)
-        if not url.startswith(self.shared.prefixes):
+        if not url.startswith(self.context.prefixes):
             self._begin_asgi()
             return
         path, _, query = url.partition(b"?")
@@ -699,20 +682,20 @@ class GatewayProtocol(HttpToolsProtocol):
             query,
             self.headers,
             http_version=version,
-            keep_alive=version != "1.0" and parser.should_keep_alive() and not self.shared.closing,
+            keep_alive=version != "1.0" and parser.should_keep_alive() and not self.context.closing,
             expects_continue=self._head.expects_continue(version),
             arrived_s=arrived_s,
         )
         previous = self.cycle
         self.cycle = self._receiving = exchange
         if previous is None or previous.response_complete:
-            self._turn(exchange)
+            self._start_exchange(exchange)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((cast("Any", exchange), self.app))
 
     def on_body(self, body: bytes) -> None:
-        if self._deaf:
+        if self._stopped_parsing:
             return
         self.events += 1
         self._silent_bytes = 0
@@ -725,7 +708,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._silent_bytes, self._behind_another = 0, True
-        if self._deaf or self._receiving is None:
+        if self._stopped_parsing or self._receiving is None:
             return
         cycle, self._receiving = self.cycle, None
         self.phase = _IDLE if cycle.response_complete else _ANSWER
@@ -735,17 +718,17 @@ class GatewayProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """An answer is whole: it is the next request's turn."""
+        """An answer is complete: start the next request."""
         answered, self._active = self._active, None
         if self._turning or self.phase == _CLOSING or self.transport.is_closing():
             return
-        if self._leaves_unread(answered) or (self._deaf and not self.pipeline):
+        if self._leaves_body_unread(answered) or (self._stopped_parsing and not self.pipeline):
             self.close_after_answer(unread=True)
             return
         if not self.pipeline:
             self.flow.resume_reading()
             if self.phase == _ANSWER:
-                self.phase, self.since_s = _IDLE, self.shared.now_s
+                self.phase, self.since_s = _IDLE, self.context.now_s
             return
         self._turning = True
         try:
@@ -763,26 +746,28 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         if type(cycle) is Exchange:
-            self._turn(cycle)
+            self._start_exchange(cycle)
         else:
             self._active = cycle
-            super()._start_asgi_task(cycle, announcing(app, cycle, lambda: self._leaves_unread(cycle) or self.shared.closing))
+            super()._start_asgi_task(
+                cycle, announcing_close(app, cycle, lambda: self._leaves_body_unread(cycle) or self.context.closing)
+            )
 
-    # Ours
+    # Helpers
 
     def unread_bytes(self) -> float:
         """How much of the body that is being received may still come."""
         return 0 if self._receiving is None else body_bytes(self.headers) - self.received_bytes
 
-    def _leaves_unread(self, answered: Any) -> bool:
+    def _leaves_body_unread(self, answered: Any) -> bool:
         return answered is self._receiving and self.unread_bytes() > SMALL_BYTES
 
-    def _turn(self, exchange: Exchange) -> None:
+    def _start_exchange(self, exchange: Exchange) -> None:
         self._active = exchange
-        exchange.begin(self.shared.routes)
+        exchange.begin(self.context.routes)
 
     def _begin_asgi(self) -> None:
-        """Go uvicorn's way: it makes the scope when a message begins, here it is made when the message turns out to need one."""
+        """Start an ASGI request. uvicorn makes the scope when a message begins; here only a message that needs one has it."""
         url, headers = self.url, self.headers
         self.server = get_local_addr(self.transport)
         super().on_message_begin()
@@ -790,14 +775,14 @@ class GatewayProtocol(HttpToolsProtocol):
         self.headers.extend(headers)
         super().on_headers_complete()
         self._receiving = self.cycle
-        self.cycle.transport = PoliteTransport(self, self._close_after_cycle)
+        self.cycle.transport = GracefulTransport(self, self._close_after_cycle)
 
-    def _decline(self, rest: bytes) -> None:
-        """Go on in HTTP/1.1 where a client offers another protocol, as Java's does with every request.
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """Go on in HTTP/1.1 if a client offers another protocol, as Java's does with every request.
 
-        The parser stops at such an offer and would lose the body: another one takes the request, without the offer.
+        The parser stops at an `Upgrade` header and would lose the body: a new parser gets the request without the header.
         """
-        head = without_offer(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
+        head = without_upgrade(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
         self.parser = new_parser(self)
         self.feed(head + rest)
 
@@ -809,24 +794,24 @@ _SLICE_SIZE = 128
 """Connections that are looked at in a turn at most, which takes 0.15 ms: a pass over 10,000 has more turns, and takes 2 s."""
 _SLICE_S = 0.001
 """How long a slice may take; looking at a connection takes a microsecond, closing one twenty or more."""
-UNSENT_S = 30.0
+WRITE_BUFFER_S = 30.0
 """Instead of `idle_s` for an answer behind which the connection ends."""
 
 
-class Sweep:
-    """Looks at the connections from `start` to `stop`."""
+class TimeoutCheck:
+    """Checks the timeouts of all connections from `start` to `stop`."""
 
-    def __init__(self, shared: Shared, connections: Collection[Any]) -> None:
-        self._shared = shared
+    def __init__(self, context: ServerContext, connections: Collection[Any]) -> None:
+        self._context = context
         self._connections = connections
-        self._left: list[Any] = []
+        self._unchecked: list[Any] = []
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._shared.now_s = loop.time()
-        self._timer = loop.call_later(self._shared.limits.sweep_s / _SLICES, self._look)
+        self._context.now_s = loop.time()
+        self._timer = loop.call_later(self._context.limits.check_s / _SLICES, self._look)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -835,31 +820,31 @@ class Sweep:
 
     def _look(self) -> None:
         self.start()
-        if not self._left:
-            self._left = list(self._connections)
-            self._size = min(_SLICE_SIZE, -(-len(self._left) // _SLICES))
+        if not self._unchecked:
+            self._unchecked = list(self._connections)
+            self._size = min(_SLICE_SIZE, -(-len(self._unchecked) // _SLICES))
         end_s = time.monotonic() + _SLICE_S
-        for _ in range(min(self._size, len(self._left))):
-            connection = self._left.pop()
+        for _ in range(min(self._size, len(self._unchecked))):
+            connection = self._unchecked.pop()
             if connection in self._connections:
-                judge(connection, self._shared.now_s)
+                check_timeouts(connection, self._context.now_s)
             if time.monotonic() > end_s:
                 return
 
 
-def judge(connection: GatewayProtocol, now_s: float) -> None:
+def check_timeouts(connection: GatewayProtocol, now_s: float) -> None:
     """Close the connection if it has been in its phase for too long."""
-    limits = connection.shared.limits
+    limits = connection.context.limits
     transport = connection.transport
     phase = connection.phase
     if phase in (Phase.IDLE, Phase.CLOSING):
-        _credit(connection, now_s)
+        _credit_progress(connection, now_s)
     waited_s = now_s - connection.since_s
     if transport.is_closing() and phase != Phase.CLOSING:
         connection.phase, connection.since_s = Phase.CLOSING, now_s
     elif phase == Phase.CLOSING:
         unsent = transport.get_write_buffer_size()
-        if waited_s > (UNSENT_S if unsent else _LINGER_S):
+        if waited_s > (WRITE_BUFFER_S if unsent else _LINGER_S):
             transport.abort()
     elif phase == Phase.IDLE and waited_s > limits.idle_s:
         if transport.get_write_buffer_size():
@@ -867,29 +852,29 @@ def judge(connection: GatewayProtocol, now_s: float) -> None:
         else:
             transport.close()
     elif phase == Phase.HEAD and waited_s > (allowed_s := _in_time(limits.head_s, connection)):
-        connection.refuse(_slow("head", allowed_s))
+        connection.refuse(_too_slow("head", allowed_s))
     elif phase == Phase.BODY and not connection.flow.read_paused:
         allowed_s = limits.body_s + connection.received_bytes / limits.body_bytes_per_s
         if waited_s > (allowed_s := _in_time(allowed_s, connection)):
-            connection.refuse(_slow("body", allowed_s))
+            connection.refuse(_too_slow("body", allowed_s))
 
 
 def _in_time(allowed_s: float, connection: GatewayProtocol) -> float:
-    """How long receiving may take where it may usually take so long: little once the server stops."""
-    shared = connection.shared
-    return min(allowed_s, max(0.0, shared.stopping_s - connection.since_s) + shared.limits.last_s)
+    """The time that receiving may take: `allowed_s`, and at most `last_s` more once the server stops."""
+    context = connection.context
+    return min(allowed_s, max(0.0, context.stopping_s - connection.since_s) + context.limits.last_s)
 
 
-def _credit(connection: GatewayProtocol, now_s: float) -> None:
-    """What the client has taken of its answer since the last look makes up for some of the time that it has had."""
-    unsent_bytes = connection.transport.get_write_buffer_size()
-    taken_bytes, connection.unsent_bytes = connection.unsent_bytes - unsent_bytes, unsent_bytes
+def _credit_progress(connection: GatewayProtocol, now_s: float) -> None:
+    """Extend the client's time by what it has taken of its answer since the last check."""
+    buffered_bytes = connection.transport.get_write_buffer_size()
+    taken_bytes, connection.buffered_bytes = connection.buffered_bytes - buffered_bytes, buffered_bytes
     if taken_bytes > 0:
-        earned_s = taken_bytes / connection.shared.limits.answer_bytes_per_s
+        earned_s = taken_bytes / connection.context.limits.answer_bytes_per_s
         connection.since_s = min(now_s, connection.since_s + earned_s)
 
 
-def _slow(part: str, allowed_s: float) -> GnomonError:
+def _too_slow(part: str, allowed_s: float) -> GnomonError:
     return GnomonError(
         408,
         "request_too_slow",

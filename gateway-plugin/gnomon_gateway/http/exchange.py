@@ -1,14 +1,8 @@
 """One request and its answer on a connection, for the routes that must be quick.
 
-Where ASGI makes a task, a scope and three messages of every request, an exchange calls back: `HotRoutes.begin` when the headers
-are there, the owner's `received` when the body is, its `left` when the client has gone before an answer. The answer is one write.
-Measured here, that is a third of the cost per request; everything that is not hot goes through ASGI as usual.
-
-Pipelined requests wait for their turn; answers therefore leave in order.
-
-Who serves without ASGI: what an exchange calls back.
-
-How an error is said over HTTP/1.1, and what is said to a client whose body is not taken or who met a fault of ours.
+ASGI makes a task, a scope and three messages of every request. An exchange calls back instead: `HotRoutes.begin` when the headers
+are there, the owner's `received` when the body is, its `left` when the client disconnects before the answer. The answer is one
+write. This costs a third per request, as measured. Pipelined requests are answered in order.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ def error_lines(error: GnomonError) -> bytes:
 
 
 def too_large(limit_bytes: int) -> GnomonError:
-    """413: more than is taken."""
+    """413: the body is larger than the limit."""
     return GnomonError(
         413,
         "body_too_large",
@@ -46,25 +40,27 @@ def too_large(limit_bytes: int) -> GnomonError:
 
 
 def too_many_bodies(limit_bytes: int) -> GnomonError:
-    """503: others are being received."""
+    """503: other large bodies are being received."""
     return GnomonError(
         503,
         "too_many_bodies",
-        f"Large bodies are being received that hold {limit_bytes} bytes together.",
-        "Send it again later.",
+        f"The large bodies that are being received hold more than {limit_bytes} bytes together.",
+        "Retry later.",
         retry_after_s=1.0,
     )
 
 
 def internal_error() -> GnomonError:
-    """500: a fault of ours, told to the log and not to the client."""
-    return GnomonError(500, "internal_error", "The gateway failed at this request.", "Its log says why.")
+    """500: an internal error, whose traceback is in the log only."""
+    return GnomonError(
+        500, "internal_error", "Internal error of the gateway while serving this request.", "Its log has the traceback."
+    )
 
 
 SMALL_BYTES = 1 << 16
 """Up to here head and body are joined into one write; above, copying costs more than a second write. And up to here the rest of
 a body that nobody wants is read and thrown away; above, its connection is closed."""
-_MOST_UNSENT_BYTES = 16 << 20
+_MOST_STREAM_BUFFER_BYTES = 16 << 20
 """A reader of a stream that is this far behind is cut off."""
 _BODILESS = frozenset({204, 304})
 _LOG = logging.getLogger(__name__)
@@ -73,8 +69,8 @@ Moved = Callable[["Exchange", "bytes | memoryview"], None]
 """Takes a request, and its body, that the owner of the exchange has given back: another replica is to answer it."""
 
 
-class _Unheard:
-    """Stands where uvicorn's protocol rouses the task of an ASGI request: an exchange has none."""
+class _NoEvent:
+    """Stands for the event by which uvicorn's protocol wakes the task of an ASGI request: an exchange has none."""
 
     def set(self) -> None: ...
 
@@ -110,7 +106,7 @@ class Exchange:
         "streaming",
     )
 
-    message_event = _Unheard()
+    message_event = _NoEvent()
     # What uvicorn's protocol touches of a request: message_event, keep_alive, disconnected, response_complete, more_body.
 
     def __init__(
@@ -155,7 +151,7 @@ class Exchange:
         return self._protocol.client_address
 
     def speak_for(self, client: bytes) -> None:
-        """Who sent this request has forwarded it for this client."""
+        """Take this for the client's address: a replica has forwarded the request."""
         self._protocol.client_address = client
 
     def accept(self, owner: Owner, max_body_bytes: int) -> None:
@@ -164,7 +160,7 @@ class Exchange:
         self.max_body_bytes = max_body_bytes
 
     def begin(self, routes: HotRoutes) -> None:
-        """It is this request's turn."""
+        """Start the request: all requests before it have been answered."""
         try:
             routes.begin(self)
         except Exception:  # noqa: BLE001 - nobody above could answer
@@ -179,7 +175,7 @@ class Exchange:
             self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def again(self, routes: HotRoutes, body: bytes | memoryview) -> None:
-        """Begin anew with these routes: the whole body has been received, by another owner."""
+        """Start again with these routes: another owner has received the whole body."""
         self._owner, self._body = None, body
         self.begin(routes)
 
@@ -193,7 +189,7 @@ class Exchange:
         return True
 
     def on_body(self, data: bytes) -> None:
-        """Part of the body has come."""
+        """Add a part of the body."""
         if self.response_complete:
             return
         if not self.body_bytes:
@@ -204,24 +200,24 @@ class Exchange:
             self._body += data
         self.body_bytes += len(data)
         if self.body_bytes > SMALL_BYTES:
-            self._hold()
+            self._count_body()
         if self._owner is not None and self.body_bytes > self.max_body_bytes:
             self.fail(too_large(self.max_body_bytes), close=True)
 
     def on_complete(self) -> None:
-        """The body has come to its end."""
+        """The body is complete."""
         self.more_body = False
         if self._owner is not None and not self.response_complete:
             self._deliver()
 
     def has_left(self) -> bool:
-        """Whether the client has closed the connection, which may not have been told yet."""
-        return self._protocol.has_hung_up()
+        """Whether the client has disconnected, which the event loop may not have reported yet."""
+        return self._protocol.has_disconnected()
 
     def lost(self) -> None:
-        """The connection has ended. May be told again."""
+        """The connection has ended. May be called more than once."""
         self.disconnected = True
-        self._let_go()
+        self._release_body()
         if self._owner is not None and not self.response_complete:
             self.response_complete = True
             self._owner.left()
@@ -230,7 +226,7 @@ class Exchange:
     def _deliver(self) -> None:
         assert self._owner is not None
         body = self._body
-        self._let_go()
+        self._release_body()
         if self.moved is not None:
             self._body = body
         try:
@@ -238,18 +234,18 @@ class Exchange:
         except Exception:  # noqa: BLE001 - nobody above could answer
             self.break_off()
 
-    def _hold(self) -> None:
-        """Count a large body among all that are being received: without a bound on them, a few clients could take all memory."""
-        shared = self._protocol.shared
-        shared.held_bytes += self.body_bytes - self._held_bytes
+    def _count_body(self) -> None:
+        """Count a large body. Without a bound on all of them a few clients could take all memory."""
+        context = self._protocol.context
+        context.held_bytes += self.body_bytes - self._held_bytes
         self._held_bytes = self.body_bytes
-        if shared.held_bytes > shared.limits.max_held_bytes:
-            self._protocol.refuse(too_many_bodies(shared.limits.max_held_bytes))
+        if context.held_bytes > context.limits.max_receive_bytes:
+            self._protocol.refuse(too_many_bodies(context.limits.max_receive_bytes))
 
-    def _let_go(self) -> None:
+    def _release_body(self) -> None:
         self._body = b""
         if self._held_bytes:
-            self._protocol.shared.held_bytes -= self._held_bytes
+            self._protocol.context.held_bytes -= self._held_bytes
             self._held_bytes = 0
 
     # The answer
@@ -275,7 +271,7 @@ class Exchange:
             protocol.transport.write(head)
             protocol.transport.write(body)
             if protocol.flow.write_paused:
-                protocol.shared.unsent.hold(protocol, len(body))
+                protocol.context.write_buffers.hold(protocol, len(body))
         self._finish()
 
     def fail(self, error: GnomonError, lines: bytes = b"", *, close: bool = False) -> None:
@@ -285,15 +281,15 @@ class Exchange:
         self.respond(error.status, error_lines(error) + lines, error.body())
 
     def break_off(self) -> None:
-        """An exception of ours, which is being handled, has ended the work on this request: tell the log, and the client."""
-        _LOG.exception("%r %r met a fault of the gateway", self.method, self.path)
+        """Log the exception that is being handled, and answer 500."""
+        _LOG.exception("Internal error while serving %s %s", self.method.decode("latin-1"), self.path.decode("latin-1"))
         if self.streaming:
             self.abort()
         else:
             self.fail(internal_error(), close=True)
 
     def start(self, status: int, lines: bytes) -> None:
-        """Begin an answer whose end is not known yet."""
+        """Begin a streamed answer."""
         if self.response_complete or self.disconnected:
             return
         self.streaming = True
@@ -306,7 +302,7 @@ class Exchange:
         self._protocol.transport.write(b"".join((STATUS_LINES[status], self._protocol.date_line, lines, framing, close, b"\r\n")))
 
     def write(self, data: bytes | memoryview) -> None:
-        """The next part of the answer."""
+        """Send the next part of a streamed answer."""
         if self.response_complete or self.disconnected or not data or self._bodiless:
             return
         transport = self._protocol.transport
@@ -314,14 +310,14 @@ class Exchange:
             transport.write(b"%x\r\n%b\r\n" % (len(data), bytes(data)))
         else:
             transport.write(bytes(data))
-        unsent_bytes = transport.get_write_buffer_size()
-        if unsent_bytes > _MOST_UNSENT_BYTES:
+        buffered_bytes = transport.get_write_buffer_size()
+        if buffered_bytes > _MOST_STREAM_BUFFER_BYTES:
             transport.abort()
-        elif unsent_bytes > SMALL_BYTES:
-            self._protocol.shared.unsent.hold(self._protocol)
+        elif buffered_bytes > SMALL_BYTES:
+            self._protocol.context.write_buffers.hold(self._protocol)
 
     def end(self) -> None:
-        """The answer is whole."""
+        """End a streamed answer."""
         if self.response_complete or self.disconnected:
             return
         if self.http_version == "1.1" and not self._bodiless:
@@ -329,31 +325,31 @@ class Exchange:
         self._finish()
 
     def abort(self) -> None:
-        """The answer breaks off: the connection ends, so that the client cannot take it for whole."""
+        """Break the answer off by closing the connection, so that the client cannot take it for complete."""
         if not self.response_complete:
             self.response_complete = True
             self._owner = None
-            self._let_go()
+            self._release_body()
             self._protocol.transport.abort()
 
     def _finish(self) -> None:
         self.response_complete = True
         self._owner = None
-        self._let_go()
+        self._release_body()
         if not self.keep_alive:
             self._protocol.close_after_answer(unread=self.more_body)
         self._protocol.on_response_complete()
 
 
 class Owner(Protocol):
-    """Who takes the request of an exchange."""
+    """Takes the request of an exchange."""
 
     def received(self, body: bytes | memoryview) -> None:
-        """The whole body is here."""
+        """The body is complete."""
         ...
 
     def left(self) -> None:
-        """The client has gone; nothing can be answered any more."""
+        """The client has disconnected before the answer."""
         ...
 
 
@@ -361,5 +357,5 @@ class HotRoutes(Protocol):
     """The routes that are served without ASGI."""
 
     def begin(self, exchange: Exchange) -> None:
-        """The headers are here. Answer at once, or `accept` the body."""
+        """The headers are complete: answer at once, or `accept` the body."""
         ...

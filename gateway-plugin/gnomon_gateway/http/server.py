@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from gnomon_core.addresses import host_and_port
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.http.acceptor import Acceptor, Peer
-from gnomon_gateway.http.connection import GatewayProtocol, Limits, PortionReader, ReadBuffer, Shared, Sweep
+from gnomon_gateway.http.connection import GatewayProtocol, Limits, PortionReader, ReadBuffer, ServerContext, TimeoutCheck
 from gnomon_gateway.http.exchange import HotRoutes
 
 _BACKLOG = 4096
@@ -40,10 +40,10 @@ class ServedApp(HotRoutes, Protocol):
 class _Server(uvicorn.Server):
     """uvicorn's server without its hands on the process's signals, and with an acceptor of our own."""
 
-    def __init__(self, config: Config, shared: Shared) -> None:
+    def __init__(self, config: Config, context: ServerContext) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
-        self._shared = shared
+        self._context = context
         self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -53,7 +53,7 @@ class _Server(uvicorn.Server):
         buffer = ReadBuffer()
 
         def opened(peer: Peer) -> PortionReader:
-            return PortionReader(GatewayProtocol(common, self._shared, peer), buffer)
+            return PortionReader(GatewayProtocol(common, self._context, peer), buffer)
 
         self.servers = []
         self._acceptors = [Acceptor(listener, opened) for listener in sockets or ()]
@@ -82,7 +82,7 @@ class GatewayServer:
         self.host = host
         self.port = port
         self._grace_s = grace_s
-        self._shared = Shared(app, app.prefixes, limits or Limits())
+        self._context = ServerContext(app, app.prefixes, limits or Limits())
         config = Config(
             app,
             http=HttpToolsProtocol,
@@ -94,8 +94,8 @@ class GatewayServer:
             proxy_headers=False,
             timeout_graceful_shutdown=max(1, round(grace_s)),
         )
-        self._server = _Server(config, self._shared)
-        self._sweep = Sweep(self._shared, self._server.server_state.connections)
+        self._server = _Server(config, self._context)
+        self._timeout_check = TimeoutCheck(self._context, self._server.server_state.connections)
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -107,13 +107,13 @@ class GatewayServer:
         """
         listener = _listen(self.host, self.port)
         self.port = listener.getsockname()[1]
-        self._sweep.start()
+        self._timeout_check.start()
         self._serving = asyncio.get_running_loop().create_task(self._server.serve(sockets=[listener]))
         await self._server.listening.wait()
 
     def announce_end(self) -> None:
         """From now on each answer ends its connection, and says so: clients make their next one elsewhere."""
-        self._shared.closing = True
+        self._context.closing = True
         for connection in self._connections():
             connection.answer_and_close()
 
@@ -126,7 +126,7 @@ class GatewayServer:
         if self._serving is None:
             return
         loop = asyncio.get_running_loop()
-        self._shared.stopping_s = loop.time()
+        self._context.stopping_s = loop.time()
         end_s = loop.time() + self._grace_s
         self.announce_end()
         while any(connection.is_answering for connection in self._connections()) and loop.time() < end_s:  # noqa: ASYNC110
@@ -134,7 +134,7 @@ class GatewayServer:
         self._server.config.timeout_graceful_shutdown = max(1, round(end_s - loop.time()))
         self._server.should_exit = True
         await self._serving
-        self._sweep.stop()
+        self._timeout_check.stop()
         self._serving = None
 
     def _connections(self) -> list[GatewayProtocol]:

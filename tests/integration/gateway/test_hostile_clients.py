@@ -11,7 +11,7 @@ import pytest
 
 from gnomon_gateway.http.connection import Limits
 
-BRISK = Limits(head_s=0.3, body_s=0.3, idle_s=0.6, sweep_s=0.05)
+BRISK = Limits(head_s=0.3, body_s=0.3, idle_s=0.6, check_s=0.05)
 LIMIT_BYTES = 1_000_000
 
 

@@ -40,7 +40,7 @@ def request(path: str, body: bytes) -> bytes:
     return b"POST %b HTTP/1.1\r\nHost: gnomon\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
 
 
-@pytest.mark.parametrize("gateway", [Limits(sweep_s=0.05, last_s=20.0)], indirect=True)
+@pytest.mark.parametrize("gateway", [Limits(check_s=0.05, last_s=20.0)], indirect=True)
 async def test_who_has_connected_when_it_stops_is_answered(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also who was not heard yet: in the kernel's queue, on a connection that is kept, or by a request that follows later."""
     await gateway.deploy()
@@ -74,7 +74,7 @@ async def test_who_has_connected_when_it_stops_is_answered(gateway: Any, monkeyp
     await stopping
 
 
-@pytest.mark.parametrize("gateway", [Limits(sweep_s=0.05, last_s=0.1)], indirect=True)
+@pytest.mark.parametrize("gateway", [Limits(check_s=0.05, last_s=0.1)], indirect=True)
 async def test_who_connects_and_says_nothing_does_not_hold_up_the_end(gateway: Any) -> None:
     silent = await gateway.connect()
     await until(lambda: bool(gateway.server._connections()))
@@ -82,7 +82,7 @@ async def test_who_connects_and_says_nothing_does_not_hold_up_the_end(gateway: A
     assert await silent.closed()
 
 
-@pytest.mark.parametrize("gateway", [Limits(sweep_s=0.05)], indirect=True)
+@pytest.mark.parametrize("gateway", [Limits(check_s=0.05)], indirect=True)
 async def test_an_answer_reaches_a_client_that_has_sent_more_requests_than_are_served(gateway: Any) -> None:
     """One executes, one waits, and the third was not read: closing on that would be a reset, which may overtake the answer."""
     runtime = await gateway.deploy()
@@ -105,15 +105,15 @@ async def test_an_answer_reaches_a_client_that_has_sent_more_requests_than_are_s
     assert gateway.executed() == [b"the first"], "what was not answered was not executed"
 
 
-@pytest.mark.parametrize("gateway", [Limits(sweep_s=0.02, last_s=20.0)], indirect=True)
+@pytest.mark.parametrize("gateway", [Limits(check_s=0.02, last_s=20.0)], indirect=True)
 async def test_a_body_that_begins_to_come_while_the_server_stops_has_its_time(gateway: Any) -> None:
     await gateway.deploy()
-    client, shared = await gateway.connect(), gateway.server._shared
-    shared.stopping_s = shared.now_s - 60.0
+    client, context = await gateway.connect(), gateway.server._context
+    context.stopping_s = context.now_s - 60.0
     await client.send(b"POST /function/f HTTP/1.1\r\nHost: gnomon\r\nContent-Length: 4\r\n\r\nbo")
     await until(lambda: [one.phase for one in gateway.server._connections()] == [Phase.BODY])
-    begun_s = shared.now_s
-    await until(lambda: shared.now_s > begun_s + 0.1)
+    begun_s = context.now_s
+    await until(lambda: context.now_s > begun_s + 0.1)
     await client.send(b"dy")
     assert (await client.answer()).body == b"body"
 
@@ -139,14 +139,14 @@ def everything_from(client: socket.socket) -> bytes:
 
 async def test_signals_stay_with_the_program(gateway: Any) -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    second = GatewayServer(gateway.server._shared.routes, port=0)
+    second = GatewayServer(gateway.server._context.routes, port=0)
     await second.start()
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
     await second.stop()
 
 
 async def test_a_port_in_use_is_one_clear_line(gateway: Any) -> None:
-    second = GatewayServer(gateway.server._shared.routes, port=gateway.server.port)
+    second = GatewayServer(gateway.server._context.routes, port=gateway.server.port)
     with pytest.raises(GnomonError) as caught:
         await second.start()
     assert caught.value.code == "port_in_use"

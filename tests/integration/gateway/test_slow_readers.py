@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gnomon_gateway.http.connection import UNSENT_S, Limits, judge
+from gnomon_gateway.http.connection import WRITE_BUFFER_S, Limits, check_timeouts
 from tests.waiting import until
 
-LIMITS = Limits(idle_s=10.0, sweep_s=3600.0)
+LIMITS = Limits(idle_s=10.0, check_s=3600.0)
 LOOK_S = 0.5
 ANSWER_BYTES = 3_000_000
 BUFFER_BYTES = 32 << 10
@@ -20,7 +20,7 @@ CLOSED = b"GET /function/f/large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\
 OLD = b"GET /function/f/large HTTP/1.0\r\n\r\n"
 slowly = pytest.mark.parametrize("gateway", [LIMITS], indirect=True)
 BOUND_BYTES = 2 * ANSWER_BYTES
-bounded = pytest.mark.parametrize("gateway", [Limits(sweep_s=3600.0, max_unsent_bytes=BOUND_BYTES)], indirect=True)
+bounded = pytest.mark.parametrize("gateway", [Limits(check_s=3600.0, max_write_buffer_bytes=BOUND_BYTES)], indirect=True)
 
 
 class Reader:
@@ -73,7 +73,7 @@ class Reader:
         """Time passes, and the server looks whether it has been too long."""
         self.waited_s += LOOK_S
         if self.is_served():
-            judge(self.served, self.began_s + self.waited_s)
+            check_timeouts(self.served, self.began_s + self.waited_s)
         await asyncio.sleep(0)
 
 
@@ -92,7 +92,7 @@ async def test_who_reads_slowly_but_steadily_gets_the_whole_answer(reader: Reade
     while reader.received < ANSWER_BYTES:
         assert await reader.read(int(1.1 * LIMITS.answer_bytes_per_s * LOOK_S)), f"cut off after {reader.waited_s} s"
         await reader.look()
-    assert reader.waited_s > max(LIMITS.idle_s, UNSENT_S)
+    assert reader.waited_s > max(LIMITS.idle_s, WRITE_BUFFER_S)
 
 
 @slowly
@@ -102,18 +102,18 @@ async def test_who_reads_next_to_nothing_is_cut_off(reader: Reader, request_byte
     while await reader.read(int(0.1 * LIMITS.answer_bytes_per_s * LOOK_S)):
         assert reader.received < ANSWER_BYTES, "served to the end"
         await reader.look()
-    assert reader.waited_s < 2 * UNSENT_S
+    assert reader.waited_s < 2 * WRITE_BUFFER_S
 
 
 @slowly
-@pytest.mark.parametrize(("request_bytes", "allowed_s"), [(KEPT, LIMITS.idle_s), (CLOSED, UNSENT_S), (OLD, UNSENT_S)])
+@pytest.mark.parametrize(("request_bytes", "allowed_s"), [(KEPT, LIMITS.idle_s), (CLOSED, WRITE_BUFFER_S), (OLD, WRITE_BUFFER_S)])
 async def test_who_stops_reading_has_no_more_time_for_having_read_fast(
     reader: Reader, request_bytes: bytes, allowed_s: float
 ) -> None:
     await reader.ask(request_bytes)
     await reader.look()
     assert await reader.read(ANSWER_BYTES * 2 // 3)
-    while reader.is_served() and reader.waited_s < 10 * UNSENT_S:
+    while reader.is_served() and reader.waited_s < 10 * WRITE_BUFFER_S:
         await reader.look()
     assert allowed_s < reader.waited_s < allowed_s + 10 * LOOK_S
 
@@ -134,15 +134,15 @@ async def crowd(gateway: Any) -> Any:
 
 @bounded
 async def test_unsent_bytes_of_all_readers_together_are_bounded(gateway: Any, crowd: list[Reader]) -> None:
-    unsent = gateway.server._shared.unsent
+    buffers = gateway.server._context.write_buffers
     await until(lambda: 1 < sum(one.is_served() for one in crowd) < len(crowd))
-    assert ANSWER_BYTES // 2 < unsent.held_bytes <= BOUND_BYTES
+    assert ANSWER_BYTES // 2 < buffers.held_bytes <= BOUND_BYTES
     assert await crowd[0].read(ANSWER_BYTES), "who began to read is served to the end"
     assert (await gateway.call("/function/f", b"another")).body == b"another"
     for one in crowd:
         one.socket.close()
     await until(lambda: not gateway.server._connections())
-    assert unsent.held_bytes == 0
+    assert buffers.held_bytes == 0
 
 
 @bounded
