@@ -25,7 +25,7 @@ SHOWN_CHARACTERS = 1000
 
 
 class Gateway:
-    """One gateway's address, and who we are there."""
+    """A client of one gateway: its address and our credentials."""
 
     def __init__(self, url: str, credentials: Credentials, *, verify_tls: bool = True, timeout_s: float = 60.0) -> None:
         self.url = url
@@ -45,7 +45,7 @@ class Gateway:
         stream: bool = False,
         patient: bool = False,
     ) -> urllib3.BaseHTTPResponse:
-        """Send a request and return whatever is answered.
+        """Send a request and return the answer, whatever its status.
 
         `stream` leaves the body to be read piece by piece; `patient` waits for it without limit once connected.
 
@@ -151,7 +151,7 @@ class Gateway:
 
 
 def _parsed(text: bytes) -> Any:
-    """A document; None for what is none."""
+    """The parsed document; None for a text that is not JSON."""
     try:
         return json.loads(text)
     except ValueError:

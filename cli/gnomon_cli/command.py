@@ -55,7 +55,7 @@ def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a command is, and what it does in one line."""
+    """The module and attribute of a command, and its help line."""
 
     module: str
     attribute: str

@@ -1,4 +1,4 @@
-"""Who one is at a gateway: `~/.openfaas/config.yml`, the file that faas-cli keeps, so that either's login serves both.
+"""The logins of gateways in `~/.openfaas/config.yml`, faas-cli's file: a login by one program serves the other.
 
     auths:
     - gateway: http://127.0.0.1:8080

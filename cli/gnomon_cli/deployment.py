@@ -1,4 +1,4 @@
-"""What is sent to deploy a function: OpenFaaS's FunctionDeployment, with the bytes that faas-cli would send.
+"""The request that deploys a function: OpenFaaS's FunctionDeployment, with the bytes that faas-cli would send.
 
 Fields stand in the order of OpenFaaS's type and are absent where they are empty, but labels and annotations, which faas-cli
 always sends. Flags of the command line win over the stack file, `environment_file` wins over `environment`; where the command
@@ -20,7 +20,7 @@ from gnomon_core.nearest_names import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the command line adds to every function, or says about the one that it deploys without a file."""
+    """The options of the command line that apply to every function, or to the one function deployed without a file."""
 
     namespace: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the command line says when something fails: one line on stderr, and an exit code that scripts can rely on.
+"""Failures of commands: one line on stderr, and an exit code that scripts can rely on.
 
 0 is success, 1 a failure (of the gateway, the network, the stack file), 2 a command that was written wrongly (click's own).
 """
@@ -12,7 +12,7 @@ EXIT_WRONG_COMMAND = 2
 
 
 class CommandFailed(click.ClickException):
-    """A failure with a sentence that says what to do."""
+    """A failure, with a hint that says what to do."""
 
     exit_code = EXIT_FAILURE
 
@@ -21,6 +21,6 @@ class CommandFailed(click.ClickException):
 
 
 class WrongCommand(CommandFailed):
-    """A command that cannot be carried out as it is written: what its options say contradicts itself, or makes no sense."""
+    """A command line whose options contradict each other or are not valid."""
 
     exit_code = EXIT_WRONG_COMMAND

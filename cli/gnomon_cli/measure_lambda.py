@@ -68,7 +68,7 @@ class _Told:
         """Nor Shadows."""
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
-        """What it says is not asked for."""
+        """Log lines are ignored."""
 
 
 class Profiling:

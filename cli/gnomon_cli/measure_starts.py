@@ -1,4 +1,4 @@
-"""How long the platform of this machine takes to start an instance of a model: asked of the platform itself.
+"""Measures how long the platform of this machine takes to start an instance of a model.
 
 A platform of our own is started in an empty folder, with the model's repository. Bodies are made one after the other, each ready
 when it has loaded its weights, mapped, and answered a first batch; then Shadows beside the last of them, each ready when it has
@@ -35,7 +35,7 @@ SHADOWS_SHARE = 1 / 3
 
 
 class _Told:
-    """A platform's listener: what has become ready or has gone, for those who wait for it."""
+    """A platform's listener: futures for instances that become ready or end."""
 
     def __init__(self) -> None:
         self._ready: dict[str, asyncio.Future[float]] = {}
@@ -57,13 +57,13 @@ class _Told:
         self.gone(instance_id).set_result(reason)
 
     def pair_changed(self, body: Instance) -> None:
-        """No batch is sent here, so nobody needs to know."""
+        """No batch is sent here."""
 
     def shadow_found(self, shadow: Instance) -> None:
-        """Nobody was here before."""
+        """The platform is new, so it finds none."""
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
-        """What an instance says is not asked for."""
+        """Log lines are ignored."""
 
 
 class _NothingBuilt:

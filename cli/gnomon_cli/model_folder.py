@@ -1,4 +1,4 @@
-"""Where the model repository is, and with it the profiles: the options that say so, and what they lead to."""
+"""The model repository and the profiles beside it: the options that locate them, and how they are opened."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ folder_options = option_group(
 
 
 def model_folder(folder: str, state: str) -> Path:
-    """The repository's folder; that of what was fetched from it where it is elsewhere."""
+    """The repository's folder; for a remote repository, the folder of what was fetched from it."""
     if folder.startswith(S3_SCHEME):
         return state_folder(state, os.environ) / FETCHED
     return Path(folder).expanduser() if folder else state_folder(state, os.environ) / "models"
 
 
 def model_repository(folder: str, state: str) -> ModelRepository:
-    """The repository in it; one in S3 keeps what it fetches in the state folder."""
+    """The repository in this folder; one in S3 caches what it fetches in the state folder."""
     return open_repository(folder or str(model_folder("", state)), state_folder(state, os.environ) / FETCHED)
 
 

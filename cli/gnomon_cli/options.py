@@ -61,7 +61,7 @@ class Bytes(click.ParamType[int]):
 
 
 class Host(click.ParamType[str]):
-    """A name or an address, an IPv6 one with or without brackets; without any where it is used."""
+    """A host name or an address. An IPv6 address may have brackets; the value has none."""
 
     name = "host"
 
@@ -73,7 +73,7 @@ class Host(click.ParamType[str]):
 
 
 class NewFile(click.Path):
-    """A file to be written when the work is done; that it can be is looked at before the work begins."""
+    """A file to be written when the work is done. Whether that is possible is checked before the work begins."""
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, writable=True, path_type=Path)
@@ -88,7 +88,7 @@ class NewFile(click.Path):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the command line says about the gateway and the stack file."""
+    """The gateway and the stack file that the command line names."""
 
     flag: str
     token: str
@@ -107,7 +107,7 @@ class Target:
         return select(load_stack(name, os.environ if self.envsubst else None), self.filter, self.regex)
 
     def url(self, stack: Stack | None = None) -> str:
-        """The gateway's address, whoever one is there."""
+        """The gateway's address, without a login."""
         return gateway_url(self.flag, stack.gateway if stack else self._stack_gateway(), os.environ)
 
     def gateway(self, stack: Stack | None = None) -> Gateway:
@@ -116,7 +116,7 @@ class Target:
         return Gateway(url, find(url, self.token, os.environ), verify_tls=self.verify_tls, timeout_s=self.timeout_s)
 
     def _stack_gateway(self) -> str:
-        """The stack file's gateway; a file that was not named contributes one only if it can be read."""
+        """The gateway in the stack file; a file that was not named is used only if it can be read."""
         name = self.yaml or default_file(Path.cwd())
         if self.flag or not name:
             return ""

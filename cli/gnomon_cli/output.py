@@ -33,12 +33,12 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def note(text: str) -> None:
-    """Progress, beside what a program may read from standard output."""
+    """Print progress to standard error: programs may read standard output."""
     click.echo(text, err=True)
 
 
 def read_standard_input() -> bytes:
-    """All of it, with a word to a person who may wonder what is waited for."""
+    """All of standard input. On a terminal, a note says that input is awaited."""
     if sys.stdin.isatty():
         note("Reading from standard input; end it with Ctrl-D.")
     return sys.stdin.buffer.read()

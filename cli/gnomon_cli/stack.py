@@ -228,7 +228,7 @@ def _function(name: str, value: Value) -> StackFunction:
 
 
 def _unknown_keys(value: Value, known: Collection[str]) -> Iterator[str]:
-    """A warning for each key that nothing reads. `x-…` is left to whoever wrote it, as in a Compose file."""
+    """A warning for each unknown key. Keys that begin with `x-` are extensions, as in a Compose file."""
     for key, entry in value.fields().items():
         if key not in known and not key.startswith(("x-", ".")):
             hint = did_you_mean(key, known) or f"Known ones: {', '.join(known)}."

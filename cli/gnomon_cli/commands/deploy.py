@@ -44,7 +44,7 @@ deploy_options = option_group(
     click.option("--wait/--no-wait", default=True, help="Wait until it serves or cannot start; the default."),
     click.option("--read-template/--no-read-template", default=True, help="Take a missing fprocess from the template."),
 )
-"""What `deploy` and `up` let the command line add to a stack file."""
+"""The options of `deploy` and `up` that add to a stack file."""
 
 
 @click.command(
@@ -120,7 +120,7 @@ def deploy_stack(target: Target, stack: Stack, options: dict[str, Any], *, as_js
 
 
 def overrides(options: dict[str, Any]) -> Overrides:
-    """What the options add to a function."""
+    """The values that the options add to a function."""
     return Overrides(
         namespace=options["namespace"],
         environment=pairs(options["env"], "env"),

@@ -355,7 +355,7 @@ def _sentence(record: Mapping[str, Any]) -> str:
 
 
 def _action(action: Mapping[str, Any]) -> str:
-    """What was done; of a Shadow also for whom and with how many blocks."""
+    """The action; for a Shadow also its Body and the number of its blocks."""
     pair = action.get("pair")
     if pair is None:
         return str(action["action"])

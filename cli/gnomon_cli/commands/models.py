@@ -461,7 +461,7 @@ def _block_rows(one: ModelProfile, batches: Sequence[int]) -> Iterator[tuple[obj
 
 
 def _points_said(points: Points | None, fixed_s: float, seconds_per_byte: float) -> str:
-    """What a line was fitted through, and how well; nothing where that was not kept."""
+    """The points that a line was fitted to, and the quality of the fit; empty for a profile without them."""
     if points is None or not points.sizes_bytes:
         return ""
     sizes = f"{len(points.sizes_bytes)} sizes up to {max(points.sizes_bytes) / 1e6:.1f} MB"

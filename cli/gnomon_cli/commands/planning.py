@@ -138,7 +138,7 @@ def _show(
 
 
 def _fit(inputs: dict[str, Any]) -> Fit | None:
-    """That of the trace, where there is one.
+    """The arrival process fitted to the trace; None without a trace.
 
     Raises:
         GnomonError: 400 for what cannot be read or has no rate, as `gnomon fit-arrivals` says it.
@@ -559,7 +559,7 @@ def _latency(process: Map, batch: int, timeout_ms: float, service: ServiceTimes,
 
 
 def process_of(rate: float | None, map_file: Path | None) -> Map:
-    """How requests arrive, of --rate or --map.
+    """The arrival process of --rate or --map.
 
     Raises:
         GnomonError: 400 `bad_map`.

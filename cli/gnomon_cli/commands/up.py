@@ -146,7 +146,7 @@ LEFT_OUT = frozenset({"__pycache__", ".git"})
 
 @dataclass(frozen=True, slots=True)
 class BuildFlags:
-    """What the command line adds to every build."""
+    """The options that apply to every build."""
 
     arguments: Mapping[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()

@@ -63,6 +63,7 @@ def _finding(name: str, look: Look) -> Finding:
     except GnomonError as error:
         return Finding(name, Level.FAIL, error.message, error.hint)
     except Refused as error:
-        return Finding(name, Level.WARN, f"Could not be looked at: {error.message}.".replace("..", "."), "Ask somebody who may.")
+        message = f"The API server refused to say: {error.message}.".replace("..", ".")
+        return Finding(name, Level.WARN, message, "Ask somebody with the rights to read this.")
     except Unreachable as error:
         return Finding(name, Level.FAIL, f"The API server does not answer: {error}.", "Check KUBECONFIG and the network.")

@@ -325,7 +325,7 @@ def batch_network(cluster: Cluster) -> tuple[Level, str, str]:
     """
     gateway, scaler = (cluster.one(DEPLOYMENTS, NAMESPACE, name) for name in (BUFFER, SCALER))
     if gateway is None:
-        return Level.OK, "There is no gateway that anybody could be kept from.", ""
+        return Level.OK, "There is no gateway that policies could block.", ""
     rules = ways_in(cluster.items(NETWORK_POLICIES.path(NAMESPACE)), pod_labels(gateway))
     # An ingress may be anywhere: one in a namespace without labels stands for all of them.
     comers = [("ingresses", GATEWAY_PORT, Comer({NAMESPACE_LABEL: "ingress"}, {}, beside=False))]

@@ -61,7 +61,7 @@ def openfaas_checks(cluster: Cluster, installation: Installation) -> Iterator[tu
 
 
 def installed_by(system: str) -> str:
-    """The command that makes what is missing where the gateway is in this namespace."""
+    """The command that installs what is missing, for a gateway in this namespace."""
     return f"{INSTALL}-behind" if system == BEHIND else INSTALL
 
 
@@ -185,7 +185,7 @@ def cluster_wide(cluster: Cluster, system: str) -> bool:
 
 
 def is_restricted(namespace: dict[str, object]) -> bool:
-    """Whether it takes only pods that Pod Security calls restricted."""
+    """Whether the namespace admits only pods that meet Pod Security's level restricted."""
     metadata = namespace.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, dict) else None
     return isinstance(labels, dict) and labels.get(SECURITY_LABEL) == "restricted"
@@ -211,7 +211,7 @@ def rivals(cluster: Cluster, namespace: str) -> tuple[Level, str, str]:
         for one in targeting(resource, cluster.items(resource.path(namespace)), ours)
     ]
     if not others:
-        return Level.OK, f"Nobody else scales the {len(ours)} functions in {namespace}.", ""
+        return Level.OK, f"No other autoscaler targets the {len(ours)} functions in {namespace}.", ""
     return (
         Level.WARN,
         f"Others count the pods of functions, which Gnomon then leaves alone: {', '.join(others)}.",
@@ -233,7 +233,7 @@ PROVIDER, NAMESPACE_VARIABLE = "faas-netes", "function_namespace"
 
 
 def providers(cluster: Cluster, functions: str) -> tuple[Level, str, str]:
-    """Look in all namespaces for who manages that of functions.
+    """Look in all namespaces for another provider that manages the functions' namespace.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.

@@ -107,7 +107,7 @@ def registered(cluster: Cluster) -> tuple[Level, str, str]:
 
     """
     if daemons(cluster) is None:
-        return Level.OK, "Nothing is to be registered.", ""
+        return Level.OK, "There are no coordinators, so no driver is to be registered.", ""
     knowing = {one["metadata"]["name"] for one in cluster.items(NODE_DRIVERS.path()) if knows(one)}
     lacking = sorted({one["metadata"]["name"] for one in cluster.items(NODES.path()) if runs_linux(one)} - knowing)
     if not lacking:
@@ -117,7 +117,7 @@ def registered(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def runs_linux(node: dict[str, Any]) -> bool:
-    """Whether a coordinator would be put on a node. One that does not say what it runs may be one that is only played."""
+    """Whether a coordinator would be scheduled on a node. A simulated node may have no label of its OS."""
     return bool((node["metadata"].get("labels") or {}).get("kubernetes.io/os", "linux") == "linux")
 
 
@@ -146,7 +146,7 @@ def shadow_client_checks(cluster: Cluster, client: ShadowClient, other: ShadowCl
 
 
 def has_option(cluster: Cluster, client: ShadowClient, option: str = "--coordinator-token") -> bool:
-    """Whether it is there, and told this.
+    """Whether the client's Deployment exists and has this option.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
@@ -157,7 +157,7 @@ def has_option(cluster: Cluster, client: ShadowClient, option: str = "--coordina
 
 
 def token_known(cluster: Cluster, client: ShadowClient, other: ShadowClient) -> tuple[Level, str, str]:
-    """Whether nodes' coordinators know it, and nobody else.
+    """Whether nodes' coordinators know the client by its token, and no other client.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
@@ -191,7 +191,7 @@ def _without_token(cluster: Cluster, client: ShadowClient, other: ShadowClient) 
 
 
 def network_open(cluster: Cluster, client: ShadowClient) -> tuple[Level, str, str]:
-    """Whether network policies let it in, and Bodies of other nodes where they may come.
+    """Whether network policies admit the client, and Bodies of other nodes if Shadows may be on other nodes.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
