@@ -38,7 +38,7 @@ from gnomon_core.settings import Settings
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.queue import AsyncQueue
 from gnomon_gateway.functions.metrics import BUCKETS_S, FunctionMetrics, Histogram
-from gnomon_gateway.replicas.replica import ReplicaLife
+from gnomon_gateway.replicas.replica import ReplicaAgent
 from gnomon_gateway.routes import find
 
 _TURNED_AWAY = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -399,7 +399,7 @@ class LoopLag:
 class OwnershipCollector(Collector):
     """Reads the counters of a replica when they are scraped; there are none where `life` says that nothing is shared."""
 
-    def __init__(self, life: Callable[[], ReplicaLife | None]) -> None:
+    def __init__(self, life: Callable[[], ReplicaAgent | None]) -> None:
         self._life = life
 
     def collect(self) -> Iterator[Metric]:

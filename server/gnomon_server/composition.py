@@ -46,7 +46,7 @@ from gnomon_gateway.inside_call import Invoker
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.metrics import AsyncCollector, ControlCounters, GatewayCollector, LoopLag, MetricsPage, OwnershipCollector
 from gnomon_gateway.namespaces import Namespaces
-from gnomon_gateway.replicas.state_sync import Elsewhere
+from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_gateway.secrets import Secrets
 from gnomon_gateway.service import FunctionStatus
@@ -123,7 +123,7 @@ class Gnomon:
         # Where replicas share the functions, another one may lead.
         self._leads = not backend.shares
         self._replicas: Replicas | None = None
-        elsewhere = Elsewhere(lambda: self._leads)
+        elsewhere = OtherReplicas(lambda: self._leads)
         scaling = ScalingAdapter(policies, lambda: self.platform.capabilities, elsewhere.leads, self._want)
         self._logs = LogBook(utc_now_s)
         profiled = ProfiledLatency()
@@ -285,7 +285,7 @@ class Gnomon:
             ready=self.manager.all_been_ready,
         )
 
-    def _share(self, elsewhere: Elsewhere, scaling: ScalingAdapter) -> Replicas:
+    def _share(self, elsewhere: OtherReplicas, scaling: ScalingAdapter) -> Replicas:
         """Share the functions with the cluster's other gateways."""
         from gnomon_server.kubernetes import ClusterBackend  # noqa: PLC0415 - the client is an extra of its own
         from gnomon_server.replicas import Replicas  # noqa: PLC0415 - likewise

@@ -42,7 +42,7 @@ from gnomon_gateway.functions.validation import scheduler_of
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.metrics import ControlCounters, GatewayCollector, LoopLag, MetricsPage
-from gnomon_gateway.replicas.state_sync import Elsewhere
+from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.revisions import HELD_S, RevisionApp
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_platforms.knative.autoscaler import metrics as signals
@@ -158,7 +158,7 @@ class KnativeGateway:
             self._logs,
             fetch_model=_no_fetch,
             now=utc_now_s,
-            elsewhere=Elsewhere(lambda: False, asked=False),
+            elsewhere=OtherReplicas(lambda: False, asked=False),
             schedulers=self._schedulers,
         )
         self._loop_lag = LoopLag(clock)

@@ -25,7 +25,7 @@ from gnomon_gateway.replicas import state_sync
 from gnomon_gateway.replicas.assigner import Assigner
 from gnomon_gateway.replicas.gateway import SharedGateway
 from gnomon_gateway.replicas.replica import Reports
-from gnomon_gateway.replicas.state_sync import Elsewhere, FollowedPairs, Lost, Reporter
+from gnomon_gateway.replicas.state_sync import LostInstance, OtherReplicas, PairFollower, Reporter
 from gnomon_server.kubernetes import ClusterBackend
 from gnomon_server.scaling import ScalingAdapter
 from gnomon_server.scaling_state import ScalingStateTransfer
@@ -45,7 +45,7 @@ class Replicas:
         cluster: ClusterBackend,
         clock: Clock,
         manager: Manager,
-        elsewhere: Elsewhere,
+        elsewhere: OtherReplicas,
         app: GatewayApp,
         *,
         guard: Guard,
@@ -55,7 +55,7 @@ class Replicas:
         self._cluster, self._clock, self._elsewhere = cluster, clock, elsewhere
         self._manager = manager
         self._reporter = Reporter(manager.runtimes, elsewhere.lost)
-        self._followed = FollowedPairs(manager.instances.runtime_of)
+        self._followed = PairFollower(manager.instances.runtime_of)
         transfer = ScalingStateTransfer(autoscaler, elsewhere.leads)
         self._board = cluster.board()
         host, port = cluster.inside
@@ -142,7 +142,7 @@ class Replicas:
         """Take a replica's report of its load; we lead."""
         self._elsewhere.hear(replica, report["functions"])
         for instance, (reason, served) in report["lost"].items():
-            self._manager.instances.lost_elsewhere(str(instance), Lost(str(reason), bool(served)))
+            self._manager.instances.lost_elsewhere(str(instance), LostInstance(str(reason), bool(served)))
         for function in report["wanted"]:
             if self._manager.lookup(str(function)) is not None:
                 self._scaling.poke(str(function))

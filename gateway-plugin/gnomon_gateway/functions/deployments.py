@@ -28,7 +28,7 @@ from gnomon_gateway.dispatch.dispatcher import function_removed
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.health import StartFailures
 from gnomon_gateway.functions.metrics import PairMetrics
-from gnomon_gateway.replicas.state_sync import NOTHING, Elsewhere, summed
+from gnomon_gateway.replicas.state_sync import NO_LOAD, OtherReplicas, add_counters
 from gnomon_gateway.service import FunctionDetail, FunctionStatus
 
 _LOG = logging.getLogger("gnomon.functions")
@@ -59,7 +59,7 @@ class Deployed:
     draining: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
 
-    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    elsewhere: OtherReplicas = field(default_factory=OtherReplicas)
     plan: SetBufferPlan | None = None
     start_failures: StartFailures = field(default_factory=StartFailures)
     been_ready: bool = False
@@ -138,10 +138,10 @@ class Deployed:
         runtime, others, current = self.runtime, self.elsewhere.of(self.name), self.current(instances)
         counters = runtime.load()
         # Another replica may have left long ago: the replica that served last knows the latencies.
-        told = NOTHING if counters.last_request_s > others.counters.last_request_s else others
+        told = NO_LOAD if counters.last_request_s > others.counters.last_request_s else others
         return FunctionLoad(
             settings=self.spec.settings,
-            counters=summed(counters, others.counters),
+            counters=add_counters(counters, others.counters),
             instances=current,
             nodes=nodes,
             latency_s=told.latency_s or runtime.latency_s() or others.latency_s,
@@ -160,7 +160,7 @@ class Deployed:
 
     def counters(self) -> LoadCounters:
         """The counters of `load`."""
-        return summed(self.runtime.load(), self.elsewhere.of(self.name).counters)
+        return add_counters(self.runtime.load(), self.elsewhere.of(self.name).counters)
 
     def _seen(self, instance: Instance) -> Instance:
         in_flight = self.runtime.in_flight(instance.id) + self.elsewhere.in_flight(self.name, instance.id)

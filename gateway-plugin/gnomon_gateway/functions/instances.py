@@ -59,7 +59,7 @@ from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import function_removed
 from gnomon_gateway.functions.deployments import Deployed, SchedulerOf
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, InstanceOwner
-from gnomon_gateway.replicas.state_sync import Elsewhere, Lost
+from gnomon_gateway.replicas.state_sync import LostInstance, OtherReplicas
 
 _LOG = logging.getLogger("gnomon.functions")
 
@@ -150,7 +150,7 @@ class Bodies(Protocol):
 class RollingUpdate:
     """Replaces `bodies`. `scaling` says how many are wanted; only who leads retires any."""
 
-    def __init__(self, bodies: Bodies, scaling: ScalingControl, elsewhere: Elsewhere) -> None:
+    def __init__(self, bodies: Bodies, scaling: ScalingControl, elsewhere: OtherReplicas) -> None:
         self._bodies = bodies
         self._scaling = scaling
         self._elsewhere = elsewhere
@@ -327,10 +327,10 @@ class Instances(InstanceOwner):
         log: Callable[[FunctionKey, str, str], None],
         scaling: ScalingControl,
         policy: SchedulerOf,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: OtherReplicas | None = None,
     ) -> None:
         self._platform = platform
-        self._elsewhere = elsewhere or Elsewhere()
+        self._elsewhere = elsewhere or OtherReplicas()
         self._log = log
         self._policy = policy
         self._scaling = scaling
@@ -525,10 +525,10 @@ class Instances(InstanceOwner):
             deployed.draining.add(instance_id)
             self._log(deployed.spec.key, instance_id, f"gnomon: instance {instance_id} is stopped: {reason}")
         if not self._elsewhere.leads():
-            self._elsewhere.lose(instance_id, Lost(reason))
+            self._elsewhere.lose(instance_id, LostInstance(reason))
         self._begin(self._platform.destroy(instance_id))
 
-    def lost_elsewhere(self, instance_id: str, lost: Lost) -> None:
+    def lost_elsewhere(self, instance_id: str, lost: LostInstance) -> None:
         """Another replica has lost its connection to an instance."""
         deployed = self._owners.get(instance_id)
         if deployed is not None and instance_id not in deployed.draining:
@@ -568,7 +568,7 @@ class Instances(InstanceOwner):
         failed = not deployed.runtime.has_been_ready(instance_id) and instance_id not in deployed.draining
         served = deployed.runtime.forget(instance_id)
         if not self._elsewhere.leads():
-            self._elsewhere.lose(instance_id, Lost(reason, served))
+            self._elsewhere.lose(instance_id, LostInstance(reason, served))
         elif instance_id not in deployed.draining:
             if served:
                 self._scaling.served(deployed.name)

@@ -30,7 +30,7 @@ from gnomon_gateway.functions.instances import Instances, ScalingControl, outliv
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.functions.validation import Checks, FunctionInputs, ShadowNotice
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.replicas.state_sync import Elsewhere
+from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.scheduling.registry import BUILT_IN, Schedulers
 from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
 
@@ -51,7 +51,7 @@ class Manager:
         fetch_model: Callable[[str], Awaitable[None]],
         now: Callable[[], float],
         schedulers: Schedulers = BUILT_IN,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: OtherReplicas | None = None,
         epoch: Callable[[], int] = lambda: 1,
     ) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class Manager:
         self._logs = logs
         self._now = now
         self._schedulers = schedulers
-        self._elsewhere = elsewhere or Elsewhere()
+        self._elsewhere = elsewhere or OtherReplicas()
         self._epoch = epoch
         self._checks = Checks(store, platform, scaling, fetch_model, schedulers)
         self._shadow_notice = ShadowNotice(platform, scaling, self._elsewhere, logs)

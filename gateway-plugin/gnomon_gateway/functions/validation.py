@@ -19,7 +19,7 @@ from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_gateway.functions.instances import ScalingControl, outlive_gateway
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.replicas.state_sync import Elsewhere
+from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.scheduling.registry import BUILT_IN, Schedulers, scheduling_policy
 
 
@@ -134,7 +134,7 @@ class ShadowNotice:
     REASON = "BodiesAlone"
     TEXT = "No node can make Shadows now: Bodies serve alone until a node's coordinator is connected."
 
-    def __init__(self, platform: Platform, scaling: ScalingControl, elsewhere: Elsewhere, logs: LogBook) -> None:
+    def __init__(self, platform: Platform, scaling: ScalingControl, elsewhere: OtherReplicas, logs: LogBook) -> None:
         self._platform, self._scaling, self._elsewhere, self._logs = platform, scaling, elsewhere, logs
 
     def text(self, spec: FunctionSpec) -> str:

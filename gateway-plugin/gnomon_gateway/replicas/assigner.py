@@ -1,8 +1,8 @@
-"""The leader's loop: ask every replica how it is, make the next map when somebody has come or gone, publish it, and tell it.
+"""The leader's loop: poll every replica, make the next map of owners when a replica joins or leaves, and publish the map.
 
-It asks every `look_s`; each answer brings what the replica says of itself and of its load, each question the newest map, who
-leads, and which report was the last to be heard. Whether we lead is asked before each step, and publishing is bound to the map
-that was read, so that of two who believe it one changes nothing.
+Each question carries the newest map, the leader's identity and the number of the last report received; each answer the replica's
+status and load. Leadership is checked before each step, and publishing is conditional on the map that was read, so that of two
+processes which believe to lead only one changes the map.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipBoard, OwnershipMap
 from gnomon_gateway.replicas.assignment import PATIENCE_S, Attendance, Sighting, next_map
 from gnomon_gateway.replicas.peers import OWNERSHIP_PATH, Peers
-from gnomon_gateway.replicas.replica import ReplicaLife
+from gnomon_gateway.replicas.replica import ReplicaAgent
 
 LOOK_S = 0.25
 ANSWER_TIMEOUT_S = 1.0
@@ -27,9 +27,9 @@ _LOG = logging.getLogger("gnomon.ownership")
 
 
 class Assigner:
-    """Shares the functions among replicas while `leads` says that this process leads.
+    """Assigns the functions to replicas while this process leads.
 
-    With `life` this process is a replica as well: `life` hears what the others report, and owns nothing while there are others.
+    With `life` this process is a replica too: `life` receives the reports, and owns no function while there are other replicas.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Assigner:
         clock: Clock,
         *,
         leads: Callable[[], bool],
-        life: ReplicaLife | None = None,
+        life: ReplicaAgent | None = None,
         patience_s: float = PATIENCE_S,
         look_s: float = LOOK_S,
     ) -> None:
@@ -52,22 +52,22 @@ class Assigner:
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Poll every `look_s`, until cancelled."""
         try:
             while True:
                 try:
                     await self.look()
                 except GnomonError as error:
-                    _LOG.warning("the map of owners stays as it is: %s", error)
-                except Exception:  # noqa: BLE001 - nobody else would hand on what a replica that has died has owned
-                    _LOG.exception("the map of owners stays as it is")
+                    _LOG.warning("the map of owners is not updated, retrying: %s", error)
+                except Exception:  # noqa: BLE001 - no other process reassigns the functions of a dead replica
+                    _LOG.exception("the map of owners is not updated, retrying: internal error")
                 await self._clock.sleep(self._look_s)
         finally:
             for task in self._asking.values():
                 task.cancel()
 
     async def look(self) -> None:
-        """Ask everyone, wait for those that answer at once, and publish a new map if there is reason to."""
+        """Poll all replicas, wait for those that answer quickly, and publish a new map if the owners change."""
         if not self._leads():
             self._led = False
             return
@@ -79,7 +79,7 @@ class Assigner:
             addresses |= {self._life.address}
             self._life.reports.keep(addresses)
         self._ask(addresses)
-        # Who is frozen is asked on beside the others.
+        # A question to a frozen replica stays open, without delaying the others.
         await asyncio.wait(self._asking.values(), timeout=self._look_s) if self._asking else None
         members = self._current.members if self._current is not None else ()
         gone = self._attendance.gone(members, addresses, self._clock.now_s())
@@ -87,7 +87,12 @@ class Assigner:
         if new is None or not self._leads():
             return
         if await self._board.publish(new):
-            _LOG.info("epoch %d: %s own, %s leave", new.epoch, [one.id for one in new.owners], [one.id for one in new.leaving])
+            _LOG.info(
+                "published map of owners, epoch %d: owners %s, leaving %s",
+                new.epoch,
+                [one.id for one in new.owners],
+                [one.id for one in new.leaving],
+            )
             self._current = new
             self._attendance.forget(gone)
             self._ask(addresses)
@@ -99,7 +104,7 @@ class Assigner:
         return "" if self._life is None else self._life.identity
 
     def _learn(self, known: OwnershipMap | None) -> None:
-        """This map was published, by whomever. A replica may know it although the board has lost it."""
+        """Take a published map if it is newer. A replica may know a map that the board has lost."""
         if known is not None and (self._current is None or known.epoch > self._current.epoch):
             self._current = known
 
@@ -127,8 +132,8 @@ class Assigner:
                 if self._life is not None:
                     self._life.hear_report(sighting.id, answer.get("report"), address)
             else:
-                _LOG.warning("%s answers %d: does it have the same secret?", address, status)
+                _LOG.warning("the replica at %s answers HTTP %d; check that it has the same peer secret", address, status)
         except ConnectionRefusedError:
             self._attendance.refused(address)
         except (OSError, ValueError, KeyError, TypeError, GnomonError) as error:
-            _LOG.info("%s does not answer: %r", address, error)
+            _LOG.info("the replica at %s does not answer: %r", address, error)

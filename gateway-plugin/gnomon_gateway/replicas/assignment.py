@@ -1,35 +1,32 @@
-"""What one replica may dispatch: it begins with a function only when nobody else may have anything of it in flight.
+"""The rules by which replicas own functions' queues: values in, values out.
 
-    not its ─▶ its by the map, waits ─▶ serves ─▶ another's by a newer map, drains ─▶ zero in flight, released
-                  └─ until every other member of the map says, knowing this map, that it does not drain it
+Ownership (`owner`). The replica whose hash with the function's name is the highest owns the function (rendezvous hashing). When a
+replica leaves, only its functions move, each to the replica with the second highest hash; when one joins, only the functions move
+for which its hash is the highest: of 1,000 functions of 3 replicas, 250 move to a fourth. Reference: Thaler and Ravishankar,
+"Using name-based mappings to increase hit rates", IEEE/ACM Transactions on Networking 6(1), 1998, section III.
 
-An owner asks everyone and not only who had the function before: whatever maps were missed, whoever else died in between, what
-each member says of itself is enough. A member that knows a map does not begin with what is another's by it, so what it has
-released stays released; hence no two replicas of a map ever dispatch for one function at the same time.
+Handover (`OwnedFunctions`). A replica dispatches a function only once no other replica may have its requests in flight:
 
-A replica that does not answer is taken out of the map by the leader. It may still be there, frozen or cut off: then it is the
-instances that refuse its batches, for they carry an older epoch than those of the new owner. If it comes back, its entry has a
-newer `since`, by which it knows that what it held may have been another's.
+    another's ─▶ own by the map, waits ─▶ serves ─▶ another's by a newer map, drains ─▶ zero in flight, released
+                  └─ until every other member of the map states, knowing this map, that it does not drain the function
 
-The leader's rules: when there is a new map, and what is in it. Values in, values out.
+The owner asks every member, not only the previous owner: whatever maps were missed, and whoever died meanwhile, the members' own
+statements suffice. A member that knows a map does not begin with functions that the map gives to others, so what it has released
+stays released. Hence no two replicas of a map dispatch one function at the same time.
 
-Whoever answers is an owner, unless it says that it is leaving; whoever is gone is left out; whoever is silent stays as it was
-until it is known to be gone, or has been silent for longer than `patience_s`.
+The leader removes a replica that does not answer from the map. If that replica is only frozen or partitioned, the instances fence
+it: its batches carry an older epoch than those of the new owner. When it returns, its entry has a newer `since`, by which it
+knows that its functions may have had another owner meanwhile.
 
-    refused by its address, twice in a row   nothing listens there: it is gone
-    its address answers with another id      its process was replaced: it is gone
-    not among the addresses any more         it is gone
-    silent                                   gone after `patience_s`: frozen, or cut off; instances fence it (`holdings`)
+Membership (`Attendance`, `next_map`). A replica that answers is an owner, unless it is leaving:
 
-Who leads owns nothing as long as there is another: if it is killed, nobody publishes a map before its Lease is over, and
-functions that it owned would wait for as long.
+    its address refuses connections twice in a row   no process listens: gone
+    its address answers with another id              the process was replaced: gone
+    its address is not listed any more               gone
+    it does not answer                               gone after `patience_s`: frozen or partitioned, and fenced
 
-Who owns a function: the replica whose hash with the function's name is the highest (rendezvous hashing).
-
-Each replica draws a number for each function, and the highest has it. When one goes, only its functions move, each to the one
-that drew second; when one comes, only those move that it draws highest for: of 1,000 functions of 3 replicas 250 to a fourth.
-Reference: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", IEEE/ACM Transactions on Networking 6(1),
-1998, section III.
+The leader owns no function while there is another replica: if the leader is killed, no map is published until its Lease expires,
+and its functions would wait as long.
 """
 
 from __future__ import annotations
@@ -52,23 +49,23 @@ def _weight(replica_id: str, function: str) -> bytes:
 
 
 class Place(Enum):
-    """Where a request is to go, if not to another replica."""
+    """Where a request goes, if not to another replica."""
 
     HERE = "here"
     WAITS = "waits"
-    """Nobody may dispatch it yet: the owner begins soon, or a newer map is to come."""
+    """No replica may dispatch the function yet: the owner begins soon, or a newer map is about to come."""
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """What a replica says of itself: the newest map that it knows, and the functions of others that it still drains."""
+class ReplicaStatus:
+    """A replica's statement about itself: the newest map that it knows, and the functions that it still drains."""
 
     replica: str
     epoch: int
     draining: frozenset[str]
 
 
-class Holdings:
+class OwnedFunctions:
     """The functions of the replica `me`. Functions are named `name.namespace`."""
 
     def __init__(self, me: str) -> None:
@@ -76,20 +73,20 @@ class Holdings:
         self._map: OwnershipMap | None = None
         self._claims: dict[str, int] = {}
         self._floors: dict[str, int] = {}
-        self._heard: dict[str, Word] = {}
+        self._heard: dict[str, ReplicaStatus] = {}
         self._owners: dict[str, Replica | None] = {}
         self.serving: set[str] = set()
-        """What may be dispatched here now. Read for every request."""
+        """The functions that this replica dispatches now. Read for every request."""
         self.draining: set[str] = set()
 
     @property
     def map(self) -> OwnershipMap | None:
-        """The newest map that was seen."""
+        """The newest known map."""
         return self._map
 
     @property
     def epoch(self) -> int:
-        """That of the map; 0 before the first."""
+        """The epoch of the map; 0 before the first."""
         return self._map.epoch if self._map is not None else 0
 
     @property
@@ -97,11 +94,11 @@ class Holdings:
         """Whether functions are assigned to this replica."""
         return self._map is not None and any(replica.id == self._me for replica in self._map.owners)
 
-    def word(self) -> Word:
-        return Word(self._me, self.epoch, frozenset(self.draining))
+    def word(self) -> ReplicaStatus:
+        return ReplicaStatus(self._me, self.epoch, frozenset(self.draining))
 
     def apply(self, new: OwnershipMap) -> frozenset[str]:
-        """This map has been published. The functions that are to be drained because of it; older maps change nothing."""
+        """Take a published map; returns the functions that must be drained because of it. Older maps change nothing."""
         if new.epoch <= self.epoch:
             return frozenset()
         entry = new.member(self._me)
@@ -111,21 +108,21 @@ class Holdings:
         self._heard = {name: word for name, word in self._heard.items() if name in members}
         return self._lose(self.serving if dropped else {function for function in self.serving if not self._owns(function)})
 
-    def hear(self, word: Word) -> None:
-        """Another replica has said this of itself."""
+    def hear(self, word: ReplicaStatus) -> None:
+        """Take another replica's statement."""
         before = self._heard.get(word.replica)
         if word.replica != self._me and (before is None or word.epoch >= before.epoch):
             self._heard[word.replica] = word
 
     def epoch_of(self, function: str) -> int:
-        """What batches of a function bear."""
+        """The epoch that a function's batches carry."""
         return max(self.epoch, self._floors.get(function, 0))
 
     def refused(self, function: str, newest: int) -> bool:
-        """An instance of the function says that it has had a batch of epoch `newest`; whether the function is to be drained.
+        """An instance refused a batch because it has seen epoch `newest`; returns whether the function must be drained.
 
-        It is not dispatched here before that map has come, or the board has said that there is none (`confirmed`). An instance
-        may run anybody's code: what it says concerns its own function alone.
+        The function is not dispatched here until that map arrives, or the board confirms that there is none (`confirmed`). An
+        instance runs untrusted code, so its claim affects its own function only.
         """
         if newest <= self.epoch_of(function):
             return False
@@ -133,15 +130,15 @@ class Holdings:
         return bool(self._lose({function} & self.serving))
 
     def claims(self) -> dict[str, int]:
-        """The epochs that instances know and we do not. To be taken before the board is asked."""
+        """The newer epochs that instances claim. Read before the board is asked."""
         self._claims = {function: newest for function, newest in self._claims.items() if newest > self.epoch}
         return dict(self._claims)
 
     def confirmed(self, claims: dict[str, int]) -> None:
-        """The board was asked after these claims, and the newest map is the one that we have.
+        """The board was asked after these claims, and has no newer map than this replica.
 
-        So nobody owns by a later one: a map was lost with its board, or the instance is mistaken. From now on our batches bear
-        what it claims.
+        So no replica owns the function by a later map: a map was lost with its board, or the instance is wrong. From now on the
+        function's batches carry the claimed epoch.
         """
         for function, newest in claims.items():
             if self._claims.get(function) == newest:
@@ -149,7 +146,7 @@ class Holdings:
                 self._floors[function] = newest
 
     def released(self, function: str) -> None:
-        """Nothing of this function is in flight here any more."""
+        """The function has no request in flight here any more."""
         self.draining.discard(function)
 
     def forget(self, function: str) -> None:
@@ -159,7 +156,7 @@ class Holdings:
         self._floors.pop(function, None)
 
     def owner(self, function: str) -> Replica | None:
-        """Who owns a function by the newest map."""
+        """The function's owner by the newest map."""
         if self._map is None:
             return None
         try:
@@ -169,7 +166,7 @@ class Holdings:
             return found
 
     def place(self, function: str) -> Place | Replica:
-        """Where a request to this function goes now. What may be served from now on is in `serving` afterwards."""
+        """Where a request to this function goes now. Adds the function to `serving` if this replica may begin with it."""
         if function in self.serving:
             return Place.HERE
         replica = self.owner(function)
@@ -177,15 +174,15 @@ class Holdings:
             return Place.WAITS
         if replica.id != self._me:
             return replica
-        if function in self.draining or self.waited_for(function):
+        if function in self.draining or self.unreleased_by(function):
             return Place.WAITS
         self.serving.add(function)
         return Place.HERE
 
-    def waited_for(self, function: str) -> list[Replica]:
-        """The members that have not said, knowing this map, that they have nothing of this function in flight."""
+    def unreleased_by(self, function: str) -> list[Replica]:
+        """The members that have not yet stated, knowing this map, that they have released this function."""
         assert self._map is not None
-        return [other for other in self._map.members if other.id != self._me and not self._has_let_go(other.id, function)]
+        return [other for other in self._map.members if other.id != self._me and not self._has_released(other.id, function)]
 
     def unheard(self) -> list[Replica]:
         """The other members that may not know this map yet."""
@@ -196,9 +193,9 @@ class Holdings:
             other for other in others if (word := self._heard.get(other.id)) is None or word.epoch < self.epoch or word.draining
         ]
 
-    def _has_let_go(self, replica_id: str, function: str) -> bool:
+    def _has_released(self, replica_id: str, function: str) -> bool:
         word = self._heard.get(replica_id)
-        # One that knows a newer map than we do may have begun with what we take for ours.
+        # A replica that knows a newer map may already dispatch functions that this map gives to us.
         return word is not None and word.epoch == self.epoch and function not in word.draining
 
     def _owns(self, function: str) -> bool:
@@ -218,7 +215,7 @@ REFUSALS = 2
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A replica that has answered: who is at this address, and whether it wants to go."""
+    """A replica's answer to the leader: the id at this address, and whether it is leaving."""
 
     id: str
     address: str
@@ -226,7 +223,7 @@ class Sighting:
 
 
 class Attendance:
-    """Who answers, and who is gone. Times are on the leader's clock; its memory is its own: a new leader begins with patience."""
+    """Which replicas are alive. Times are on the leader's clock; a new leader starts with a full `patience_s` for each."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
@@ -241,19 +238,19 @@ class Attendance:
         self._refusals.pop(sighting.address, None)
 
     def refused(self, address: str) -> None:
-        """Nothing listens at this address."""
+        """The address refused a connection."""
         self._refusals[address] = self._refusals.get(address, 0) + 1
 
     def seen(self, addresses: Collection[str]) -> list[Sighting]:
-        """Those that are there, as they last said, of these addresses."""
+        """The last answers of the replicas at these addresses."""
         return [one for address, one in self._seen.items() if address in addresses]
 
     def gone(self, members: Iterable[Replica], addresses: Collection[str], now_s: float) -> set[str]:
-        """The members that are gone. One that was never heard of is given patience from now on."""
+        """The members that are gone. For a member that has never answered, `patience_s` starts now."""
         return {replica.id for replica in members if self._is_gone(replica, addresses, now_s)}
 
     def forget(self, gone: Collection[str]) -> None:
-        """These are gone, and come back, if they do, as others would."""
+        """Forget replicas that are gone; if one returns, it joins as a new replica."""
         self._seen = {address: one for address, one in self._seen.items() if one.id not in gone}
         for identity in gone:
             self._heard_s.pop(identity, None)
@@ -270,15 +267,15 @@ class Attendance:
 def next_map(
     current: OwnershipMap | None, seen: Collection[Sighting], gone: Collection[str], leader: str = ""
 ) -> OwnershipMap | None:
-    """The map that follows from who is there; None where the current one is right.
+    """The next map for these replicas; None if the current map is right.
 
-    Who leaves, or leads, stays an owner as long as there is no other: requests wait nowhere else.
+    A replica that is leaving, or leads, stays an owner while there is no other, because requests need an owner to wait at.
     """
     epoch = 1 if current is None else current.epoch + 1
     known = {replica.id: replica for replica in (current.members if current is not None else ()) if replica.id not in gone}
     wants_to_go = {one.id for one in seen if one.leaving}
     if current is not None:
-        # Who has begun to leave goes, whatever its last answer was.
+        # A replica that has begun to leave leaves, whatever its last answer was.
         wants_to_go |= {replica.id for replica in current.leaving} - {leader}
     for one in seen:
         if one.id not in known and one.id not in gone and not one.leaving:

@@ -2,7 +2,7 @@
 
     clients   ─▶ SharedApp ─┬─ own function ─▶ GatewayApp          replicas ─▶ InsideApp ─┬─ own function ─▶ GatewayApp
                             ├─ another's ─▶ Forwarder                                     ├─ another's ─▶ 421
-                            └─ other paths ─▶ LeaderForwarder                             ├─ /gnomon/ownership ─▶ ReplicaLife
+                            └─ other paths ─▶ LeaderForwarder                             ├─ /gnomon/ownership ─▶ ReplicaAgent
                                                                                           └─ other paths ─▶ GatewayApp
 
     shared = SharedGateway(app, guard, directory, board, read_peer_secret(path), identity=…, host=…, port=…)
@@ -38,7 +38,7 @@ from gnomon_gateway.http.connection import Limits
 from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.invoke import DEADLINE_HEADER
-from gnomon_gateway.replicas.assignment import Holdings, Place
+from gnomon_gateway.replicas.assignment import OwnedFunctions, Place
 from gnomon_gateway.replicas.forwarding import (
     CLIENT_HEADER,
     EPOCH_HEADER,
@@ -48,7 +48,7 @@ from gnomon_gateway.replicas.forwarding import (
     refuse_asgi,
 )
 from gnomon_gateway.replicas.peers import HEADER, OWNERSHIP_PATH, PeerConnection, Peers, PeerSecret
-from gnomon_gateway.replicas.replica import ReplicaLife, Reports
+from gnomon_gateway.replicas.replica import ReplicaAgent, Reports
 
 LEAVE_TIMEOUT_S = 20.0
 
@@ -75,7 +75,7 @@ class SharedGateway:
         reports: Reports | None = None,
     ) -> None:
         self.peers = Peers(secret)
-        self.life = ReplicaLife(identity or new_identity(), app, directory, board, self.peers)
+        self.life = ReplicaAgent(identity or new_identity(), app, directory, board, self.peers)
         self.life.reports = reports or Reports()
         self._directory = directory
         forwarder, holdings = self.life.forwarder, self.life.holdings
@@ -133,7 +133,7 @@ class SharedApp:
         self,
         app: GatewayApp,
         directory: FunctionDirectory,
-        holdings: Holdings,
+        holdings: OwnedFunctions,
         forwarder: Forwarder,
         control_app: ControlApp | None = None,
     ) -> None:
@@ -165,7 +165,7 @@ class InsideApp:
         self,
         app: GatewayApp,
         directory: FunctionDirectory,
-        holdings: Holdings,
+        holdings: OwnedFunctions,
         forwarder: Forwarder,
         *,
         secret: PeerSecret,
@@ -247,7 +247,7 @@ _MOVED = 421
 class SharedInvoker:
     """An `Invoke` that asks `own` for what is ours, and the owner for everything else."""
 
-    def __init__(self, own: Invoke, directory: FunctionDirectory, life: ReplicaLife) -> None:
+    def __init__(self, own: Invoke, directory: FunctionDirectory, life: ReplicaAgent) -> None:
         self._own, self._directory, self._life = own, directory, life
 
     async def __call__(self, invocation: Invocation) -> FunctionAnswer:

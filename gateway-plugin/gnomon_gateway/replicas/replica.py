@@ -30,7 +30,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.ownership import OwnershipBoard, OwnershipMap, Replica
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
-from gnomon_gateway.replicas.assignment import Holdings, Place, Word
+from gnomon_gateway.replicas.assignment import OwnedFunctions, Place, ReplicaStatus
 from gnomon_gateway.replicas.forwarding import Forwarder
 from gnomon_gateway.replicas.peers import OWNERSHIP_PATH, Peers
 
@@ -41,7 +41,7 @@ QUIET_S = 1.0
 _LOG = logging.getLogger("gnomon.ownership")
 
 
-class ReplicaLife:
+class ReplicaAgent:
     """The replica `identity`, which is unique to this process."""
 
     def __init__(self, identity: str, app: GatewayApp, directory: FunctionDirectory, board: OwnershipBoard, peers: Peers) -> None:
@@ -52,7 +52,7 @@ class ReplicaLife:
         self.reports = Reports()
         self.leader = ""
         """The id of the replica that said last that it leads."""
-        self.holdings = Holdings(identity)
+        self.holdings = OwnedFunctions(identity)
         self.forwarder = Forwarder(app, directory, peers, place=self.place, look=self.look)
         self._directory, self._board, self._peers = directory, board, peers
         self._telling: set[str] = set()
@@ -255,7 +255,7 @@ class ReplicaLife:
             self.learn(new)
             epoch = new.epoch
         if isinstance(name, str) and name:
-            self.holdings.hear(Word(name, epoch, draining))
+            self.holdings.hear(ReplicaStatus(name, epoch, draining))
             # Also where it has asked us: what waits for its word is told of it by nothing else.
             self._something_changed()
 
@@ -277,7 +277,7 @@ class ReplicaLife:
             self.look()
 
 
-def describe(holdings: Holdings) -> Mapping[str, Any]:
+def describe(holdings: OwnedFunctions) -> Mapping[str, Any]:
     """For people: what this replica has."""
     return {"epoch": holdings.epoch, "serving": sorted(holdings.serving), "draining": sorted(holdings.draining)}
 

@@ -1,29 +1,23 @@
-"""What other gateway replicas have of our functions, for the one that leads: it decides by all of their load.
+"""State that gateway replicas exchange: load goes to the leader; Shadows and buffer plans come from it.
 
-    reporting.py of each replica ─▶ `hear` ─▶ counters, in flight, latencies ─▶ the autoscaler
+Load. The leader decides by the load of all replicas. A replica reports the functions that it dispatches, and lost instances:
 
-What a replica has counted is kept when it is gone, so that sums only grow; what it held is gone with it. A process that is alone
-leads, and hears nothing.
-
-What a replica tells the one that leads: the load of the functions that it dispatches, and instances that it has lost.
+    `Reporter` of each replica ─▶ `OtherReplicas.hear` of the leader ─▶ counters, in flight, latencies ─▶ autoscaler
 
     {"number": 7, "functions": {"resnet.openfaas-fn": {…}}, "wanted": ["bert.openfaas-fn"], "lost": {"bert-3f": ["frozen", true]}}
 
-Whoever asks says the number of the last report that it has, and hears of what has changed since. A function that nothing happens
-to is told of once; values are absolute, so that a report that came twice, or not, does no harm.
+The leader names the last report that it has, and gets the changes since. An idle function is reported once. Values are absolute,
+so that a duplicate or missing report does no harm. The counters of a replica that has left are kept, so that sums never fall; its
+queue is not. A single process leads, and receives no reports.
 
-Which Bodies have Shadows, as the leader tells the replicas that make their batches.
+Shadows. With each question the leader sends the whole table of Bodies and their pairs: a Body that is not in it works alone.
 
-    leader: `pairs_to_json` ─ with each question ─▶ replica: `follow` ─▶ batches for both, or for the Body alone
+    leader: `pairs_to_json` ─▶ replica: `PairFollower.follow` ─▶ batches for the pair, or for the Body alone
 
-The whole table each time: a Body that is not in it any more is alone.
+Buffer plans. With each question the leader sends all plans: a function that is not in the table has its deployed limits. A
+replica that becomes the leader keeps the plans that it followed until the policy decides another.
 
-The plans of functions' buffers, as the leader tells the replicas that make their batches.
-
-    leader: `plans_to_json` ─ with each question ─▶ replica: `follow` ─▶ batches within these bounds, or the deployed ones
-
-The whole table each time: a function that is not in it any more is as it was deployed. What a replica follows is its own when it
-leads, until the policy has another one: that sees which plan is in force.
+    leader: `plans_to_json` ─▶ replica: `follow` ─▶ batches within the plan's limits, or the deployed ones
 """
 
 from __future__ import annotations
@@ -34,116 +28,116 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from gnomon_core import pairs as told_pairs
-from gnomon_core import scaling as buffer_plans
+from gnomon_core import pairs as pair_codec
+from gnomon_core import scaling as plan_codec
 from gnomon_core.pairs import Pair, together
 from gnomon_core.scaling import LoadCounters, SetBufferPlan
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 
-_NOBODY = LoadCounters()
+_NO_COUNTERS = LoadCounters()
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A function as one replica tells of it, or as all of them do together.
+class ReplicaLoad:
+    """The load of a function at one replica, or at all other replicas together.
 
-    `latency_s`, `ratios`, how long batches take against what was foretold by cores, and `spread`, how far they are from it, are
-    those of the one that has served last; 0 where it is not known, as of replicas of an earlier version.
+    `latency_s`, `ratios` (measured by predicted latency, by cores) and `spread` (their mean relative error) are those of the
+    replica that served last; `spread` is 0 if unknown, as from replicas of an earlier version.
     """
 
-    counters: LoadCounters = _NOBODY
+    counters: LoadCounters = _NO_COUNTERS
     invocations: int = 0
     latency_s: tuple[float, ...] = ()
     ratios: Mapping[int, float] = field(default_factory=dict)
     spread: float = 0.0
     in_flight: Mapping[str, int] = field(default_factory=dict)
-    """By instance, where it is not 0."""
+    """Requests by instance, without idle instances."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """An instance that has ended, or answers no more, for the replica that sent it batches; whether it had ever answered."""
+class LostInstance:
+    """An instance that ended or froze, as seen by the replica that sent it batches. `served`: it had answered a batch."""
 
     reason: str
     served: bool = False
 
 
-NOTHING = Told()
+NO_LOAD = ReplicaLoad()
 
 
-class Elsewhere:
-    """`leads` says whether this process decides; `now_s` is the clock of counters.
+class OtherReplicas:
+    """The load at other replicas. `leads` says whether this process decides; `now_s` is the clock of the counters.
 
-    `asked` is False where who decides never asks what was lost here: it is not kept then.
+    With `asked` False, no leader asks for lost instances, so they are not kept.
     """
 
     def __init__(
         self, leads: Callable[[], bool] = lambda: True, now_s: Callable[[], float] = time.monotonic, *, asked: bool = True
     ) -> None:
         self.leads = leads
-        self.lost: dict[str, Lost] = {}
-        """Instances that were lost here while another process leads: it is to know."""
+        self.lost: dict[str, LostInstance] = {}
+        """Instances that were lost here while another process leads, until the leader has heard of them."""
         self._asked = asked
         self._now_s = now_s
-        self._told: dict[str, dict[str, Told]] = {}
+        self._loads: dict[str, dict[str, ReplicaLoad]] = {}
         """By replica, then by function."""
-        self._gone: dict[str, Told] = {}
-        """What those have counted that are gone."""
+        self._gone: dict[str, ReplicaLoad] = {}
+        """The counters of replicas that have left, by function."""
         self._numbers: dict[str, int] = {}
 
-    def lose(self, instance_id: str, lost: Lost) -> None:
-        """An instance was lost here while another process leads."""
+    def lose(self, instance_id: str, lost: LostInstance) -> None:
+        """Keep a lost instance for the next report to the leader."""
         if self._asked:
             self.lost[instance_id] = lost
 
     def hear(self, replica: str, functions: Mapping[str, Any]) -> None:
-        """A replica tells of functions; of others it said what it had to say before.
+        """Take a replica's report. Functions that are not in it have not changed.
 
         Raises:
-            KeyError, TypeError, ValueError: this is no report.
+            KeyError, TypeError, ValueError: the document is no valid report.
 
         """
         read = {name: self._read(document) for name, document in functions.items()}
-        self._told.setdefault(replica, {}).update(read)
+        self._loads.setdefault(replica, {}).update(read)
         for name in read:
             self._numbers[name] = self._numbers.get(name, 0) + 1
 
     def keep(self, replicas: Collection[str]) -> None:
-        """There are only these."""
-        for replica in self._told.keys() - set(replicas):
-            for name, told in self._told.pop(replica).items():
+        """Forget every replica that is not one of these, but keep its counters."""
+        for replica in self._loads.keys() - set(replicas):
+            for name, told in self._loads.pop(replica).items():
                 self._numbers[name] = self._numbers.get(name, 0) + 1
                 counted = replace(told.counters, queued=0, executing=0, oldest_wait_s=0.0)
                 left = replace(told, counters=counted, in_flight={})
-                self._gone[name] = _joined([self._gone.get(name, NOTHING), left])
+                self._gone[name] = _combined([self._gone.get(name, NO_LOAD), left])
 
     def forget(self, function: str) -> None:
-        """It was removed: one by the same name begins with nothing."""
-        for functions in (self._gone, self._numbers, *self._told.values()):
+        """The function was removed: a new function of that name starts from zero."""
+        for functions in (self._gone, self._numbers, *self._loads.values()):
             functions.pop(function, None)  # type: ignore[attr-defined]
 
-    def of(self, function: str) -> Told:
-        """What the others have of a function, together."""
+    def of(self, function: str) -> ReplicaLoad:
+        """The load of a function at all other replicas together."""
         if function not in self._numbers:
-            return NOTHING
-        parts = [functions[function] for functions in self._told.values() if function in functions]
-        return _joined([self._gone.get(function, NOTHING), *parts])
+            return NO_LOAD
+        parts = [functions[function] for functions in self._loads.values() if function in functions]
+        return _combined([self._gone.get(function, NO_LOAD), *parts])
 
     def in_flight(self, function: str, instance_id: str) -> int:
-        """How many requests an instance executes for the others."""
+        """The number of requests that an instance executes for other replicas."""
         if function not in self._numbers:
             return 0
         return sum(
-            functions[function].in_flight.get(instance_id, 0) for functions in self._told.values() if function in functions
+            functions[function].in_flight.get(instance_id, 0) for functions in self._loads.values() if function in functions
         )
 
     def stamp(self, function: str) -> int:
-        """A number that is another one after anything was told of the function."""
+        """A number that changes with each report of the function."""
         return self._numbers.get(function, 0)
 
-    def _read(self, document: Mapping[str, Any]) -> Told:
+    def _read(self, document: Mapping[str, Any]) -> ReplicaLoad:
         idle_s = document["idle_s"]
-        return Told(
+        return ReplicaLoad(
             LoadCounters(
                 arrivals=int(document["arrivals"]),
                 successes=int(document["successes"]),
@@ -162,9 +156,9 @@ class Elsewhere:
         )
 
 
-def summed(one: LoadCounters, other: LoadCounters) -> LoadCounters:
-    """The load of two queues of one function."""
-    if other is _NOBODY:
+def add_counters(one: LoadCounters, other: LoadCounters) -> LoadCounters:
+    """The sum of the counters of two queues of one function."""
+    if other is _NO_COUNTERS:
         return one
     return LoadCounters(
         arrivals=one.arrivals + other.arrivals,
@@ -178,11 +172,11 @@ def summed(one: LoadCounters, other: LoadCounters) -> LoadCounters:
     )
 
 
-def _joined(parts: list[Told]) -> Told:
-    whole = NOTHING
+def _combined(parts: list[ReplicaLoad]) -> ReplicaLoad:
+    whole = NO_LOAD
     for part in sorted(parts, key=lambda one: one.counters.last_request_s):
-        whole = Told(
-            summed(whole.counters, part.counters),
+        whole = ReplicaLoad(
+            add_counters(whole.counters, part.counters),
             whole.invocations + part.invocations,
             part.latency_s or whole.latency_s,
             part.ratios or whole.ratios,
@@ -193,25 +187,25 @@ def _joined(parts: list[Told]) -> Told:
 
 
 class Reporter:
-    """Reports of these functions, and of the instances in `lost`, which are forgotten once they were heard of."""
+    """Makes reports of these functions, and of the instances in `lost`, which are removed once the leader has heard of them."""
 
-    def __init__(self, runtimes: Callable[[], Iterable[FunctionRuntime]], lost: MutableMapping[str, Lost]) -> None:
+    def __init__(self, runtimes: Callable[[], Iterable[FunctionRuntime]], lost: MutableMapping[str, LostInstance]) -> None:
         self._runtimes, self._lost = runtimes, lost
         self._number = 0
         self._seen: WeakKeyDictionary[FunctionRuntime, tuple[object, int]] = WeakKeyDictionary()
-        """By function, what it was known by when it was told of last, and in which report that was new. Another one by the name
-        of one that is gone is news."""
+        """By function, its state when it last changed, and the report that said so. The runtime is the key, so that a new
+        function of a removed one's name is reported."""
         self._lost_in: dict[str, int] = {}
         self._wanted: dict[str, int] = {}
 
     def want(self, function: str) -> None:
-        """A request waits, and there is no instance."""
+        """A request waits, and the function has no instance."""
         self._wanted[function] = self._number + 1
 
     def report(self, heard: int) -> dict[str, Any]:
-        """What has changed since the report number `heard`; 0 asks for everything."""
+        """The changes since report number `heard`; 0 asks for everything."""
         if heard > self._number:
-            heard = 0  # it was somebody else's before us
+            heard = 0  # an earlier process at this address made that report
         self._number += 1
         self._wanted = {name: number for name, number in self._wanted.items() if number > heard}
         for instance, number in list(self._lost_in.items()):
@@ -235,12 +229,12 @@ class Reporter:
         if events != before:
             number = self._number
             self._seen[runtime] = events, number
-        # The time that requests spend here goes on while nothing happens.
+        # The integrals over waiting requests grow without any event.
         return number > heard or runtime.busy
 
 
 def document(runtime: FunctionRuntime) -> Mapping[str, Any]:
-    """A function as it is here now. Times that others compare are told as how long ago they were."""
+    """The load of a function here, as JSON. Times are relative, because replicas have different clocks."""
     counters = runtime.load()
     return {
         "arrivals": counters.arrivals,
@@ -260,29 +254,29 @@ def document(runtime: FunctionRuntime) -> Mapping[str, Any]:
 
 
 RuntimeOf = Callable[[str], FunctionRuntime | None]
-"""The function of an instance that is known here."""
+"""Finds the runtime of an instance's function; None if the instance is unknown here."""
 
 
 def pairs_to_json(table: Mapping[str, Sequence[Pair]]) -> dict[str, list[dict[str, Any]]]:
     """The table as JSON."""
-    return {body: list(map(told_pairs.pair_to_json, pairs)) for body, pairs in table.items()}
+    return {body: list(map(pair_codec.pair_to_json, pairs)) for body, pairs in table.items()}
 
 
-class FollowedPairs:
-    """What was told last."""
+class PairFollower:
+    """Applies the leader's table of pairs to the functions of this replica."""
 
     def __init__(self, runtime_of: RuntimeOf) -> None:
         self._runtime_of = runtime_of
         self._paired: set[str] = set()
 
     def follow(self, document: Mapping[str, Any]) -> None:
-        """The leader says which Bodies have Shadows.
+        """Apply the leader's table of pairs.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: this is no table.
+            KeyError, TypeError, ValueError, AttributeError: the document is no valid table.
 
         """
-        table = {str(body): tuple(map(told_pairs.pair_from_json, pairs)) for body, pairs in document.items()}
+        table = {str(body): tuple(map(pair_codec.pair_from_json, pairs)) for body, pairs in document.items()}
         for body in self._paired - table.keys():
             self._set(body, None)
         for body, pairs in table.items():
@@ -296,30 +290,30 @@ class FollowedPairs:
 
 
 class Planned(Protocol):
-    """The functions whose batches are made by plans."""
+    """The functions with buffer plans."""
 
     def plans(self) -> Mapping[str, SetBufferPlan]:
-        """Those in force."""
+        """The plans in force, by function."""
         ...
 
     def plan_buffer(self, function: str, plan: SetBufferPlan | None) -> None:
-        """Make its batches within these bounds from now on, None for those that it was deployed with."""
+        """Make the function's batches within these limits from now on; None restores the deployed limits."""
         ...
 
 
 def plans_to_json(plans: Mapping[str, SetBufferPlan]) -> dict[str, dict[str, Any]]:
     """The table as JSON."""
-    return {function: buffer_plans.plan_to_json(plan) for function, plan in plans.items()}
+    return {function: plan_codec.plan_to_json(plan) for function, plan in plans.items()}
 
 
 def follow(functions: Planned, document: Mapping[str, Any]) -> None:
-    """The leader says which functions have plans.
+    """Apply the leader's table of buffer plans.
 
     Raises:
-        KeyError, TypeError, ValueError, OverflowError, AttributeError: this is no table.
+        KeyError, TypeError, ValueError, OverflowError, AttributeError: the document is no valid table.
 
     """
-    table = {str(function): buffer_plans.plan_from_json(plan) for function, plan in document.items()}
+    table = {str(function): plan_codec.plan_from_json(plan) for function, plan in document.items()}
     for function in functions.plans().keys() - table.keys():
         functions.plan_buffer(function, None)
     for function, plan in table.items():

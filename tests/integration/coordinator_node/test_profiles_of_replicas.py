@@ -24,7 +24,7 @@ from gnomon_gateway.functions import manager
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.replicas.state_sync import Elsewhere
+from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.nodes.models import ServedModels
@@ -95,7 +95,7 @@ class Replica:
             self.logs,
             fetch_model=_is_there,
             now=lambda: 0.0,
-            elsewhere=Elsewhere(lambda: self.leads),
+            elsewhere=OtherReplicas(lambda: self.leads),
         )
 
     async def start(self) -> None:

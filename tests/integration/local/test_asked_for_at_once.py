@@ -11,7 +11,7 @@ from gnomon_core.fleet import Instance
 from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import InstanceRequest
 from gnomon_gateway.functions.instances import RollingUpdate
-from gnomon_gateway.replicas.state_sync import Elsewhere
+from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder
 
@@ -40,7 +40,7 @@ async def test_two_that_make_room_at_once_get_one_successor_where_one_is_wanted(
     await platform.start(Recorder())
     deployed = SimpleNamespace(name=NAME, spec=SPEC, live=lambda instances: instances)
     scaling = SimpleNamespace(desired=lambda _: 1, poke=lambda _: None)
-    updates = RollingUpdate(Bodies(platform), cast("Any", scaling), Elsewhere())
+    updates = RollingUpdate(Bodies(platform), cast("Any", scaling), OtherReplicas())
     try:
         await asyncio.gather(*(updates.take_place(cast("Any", deployed)) for _ in range(2)))
         assert len(platform.instances(NAME)) == 1

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnomon_core.ownership import OwnershipMap, Replica
-from gnomon_gateway.replicas.assignment import Holdings, Place, Sighting, next_map, owner
+from gnomon_gateway.replicas.assignment import OwnedFunctions, Place, Sighting, next_map, owner
 
 FUNCTIONS = ("resnet.fn", "bert.fn", "echo.fn")
 MOST_REPLICAS = 12
@@ -44,7 +44,7 @@ class Process:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.holdings = Holdings(name)
+        self.holdings = OwnedFunctions(name)
         self.waiting: dict[int, str] = {}
         self.executing: list[tuple[str, Sent]] = []
         self.frozen = False

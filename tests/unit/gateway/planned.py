@@ -13,7 +13,7 @@ from gnomon_gateway.functions.instances import ScalingControl
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.replicas.state_sync import Elsewhere
+from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.scheduling.basic import Immediate
 from gnomon_gateway.scheduling.registry import BUILT_IN
 from gnomon_gateway.store import SqliteStore
@@ -46,7 +46,7 @@ class Planned:
     def __init__(self, folder: Path, scaling: ScalingControl | None = None, *, leads: bool = True) -> None:
         self.leads = leads
         self.store = SqliteStore(folder / "functions.db")
-        self.elsewhere = Elsewhere(lambda: self.leads)
+        self.elsewhere = OtherReplicas(lambda: self.leads)
         self.manager = Manager(
             self.store,
             Scripted(),

@@ -12,7 +12,7 @@ from gnomon_core.pairs import Pair, together
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-from gnomon_gateway.replicas.state_sync import FollowedPairs, pairs_to_json
+from gnomon_gateway.replicas.state_sync import PairFollower, pairs_to_json
 from gnomon_gateway.scheduling.basic import Immediate
 from tests.unit.ownership.test_queue_changes_hands import OneInstance
 
@@ -23,7 +23,7 @@ async def test_bodies_have_the_shadows_that_were_told_last() -> None:
     runtime = FunctionRuntime(FunctionKey("f"), Settings(), Immediate(), LearnedLatency())
     for name in ("i", "j"):
         runtime.instance_ready(Instance(name, runtime.name, 1, "here", 1, 0, InstanceState.READY, 0.0), OneInstance())
-    followed = FollowedPairs({"i": runtime, "j": runtime}.get)
+    followed = PairFollower({"i": runtime, "j": runtime}.get)
 
     def pair_of(body: str) -> Pair | None:
         return runtime.dispatcher.workers.by_id[body].pair
@@ -36,7 +36,7 @@ async def test_bodies_have_the_shadows_that_were_told_last() -> None:
 
 
 def test_what_is_no_table_changes_nothing() -> None:
-    followed = FollowedPairs(lambda _: pytest.fail("nobody is to be asked"))
+    followed = PairFollower(lambda _: pytest.fail("nobody is to be asked"))
     for broken in ([], {"i": [{}]}, {"i": 1}, {"i": [{"cores": 1, "blocks": "x", "split": [], "node": None}]}):
         with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
             followed.follow(broken)  # type: ignore[arg-type]

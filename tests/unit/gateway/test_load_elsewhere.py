@@ -17,7 +17,7 @@ from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.deployments import Deployed
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.queueing.request import Request
-from gnomon_gateway.replicas.state_sync import Elsewhere, Lost, Reporter
+from gnomon_gateway.replicas.state_sync import LostInstance, OtherReplicas, Reporter
 from gnomon_gateway.scheduling.basic import Immediate
 from tests.unit.ownership.test_queue_changes_hands import Client, OneInstance, turn
 
@@ -33,7 +33,7 @@ def submit(to: FunctionRuntime) -> None:
     to.submit(Request(to.event_lane, now_s, now_s + 60.0, body=b"x", responder=Client()))
 
 
-def told(functions: list[FunctionRuntime], lost: dict[str, Lost] | None = None) -> Reporter:
+def told(functions: list[FunctionRuntime], lost: dict[str, LostInstance] | None = None) -> Reporter:
     return Reporter(lambda: functions, {} if lost is None else lost)
 
 
@@ -44,7 +44,7 @@ def sent(report: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_what_a_replica_holds_and_has_counted_is_what_the_leader_sees() -> None:
-    function, instance, leader = runtime(), OneInstance(), Elsewhere()
+    function, instance, leader = runtime(), OneInstance(), OtherReplicas()
     function.instance_ready(Instance("i", NAME, 1, "here", 1, 0, InstanceState.READY, 0.0), instance)
     submit(function)
     submit(function)
@@ -84,7 +84,7 @@ async def test_only_what_is_new_is_told_and_everything_to_whoever_asks_anew() ->
 
 
 def test_instances_that_were_lost_are_told_until_it_was_heard() -> None:
-    lost = {"i": Lost("frozen", served=True)}
+    lost = {"i": LostInstance("frozen", served=True)}
     reporter = told([], lost)
     reporter.want(NAME)
     first = sent(reporter.report(0))
@@ -95,7 +95,7 @@ def test_instances_that_were_lost_are_told_until_it_was_heard() -> None:
 
 
 async def test_what_was_counted_stays_when_a_replica_is_gone_and_what_it_held_does_not() -> None:
-    function, leader = runtime(), Elsewhere()
+    function, leader = runtime(), OtherReplicas()
     submit(function)
     await turn()
     leader.hear("a", sent(told([function]).report(0))["functions"])
@@ -112,7 +112,7 @@ async def test_what_was_counted_stays_when_a_replica_is_gone_and_what_it_held_do
 
 
 async def test_how_far_batches_are_from_what_was_predicted_is_told_and_missing_where_it_is_not() -> None:
-    function, leader = runtime(), Elsewhere()
+    function, leader = runtime(), OtherReplicas()
     function.instance_ready(Instance("i", NAME, 1, "here", 2, 0, InstanceState.READY, 0.0), OneInstance())
     for seconds in (0.1, 0.12, 0.1, 0.12) * 20:
         function.latency.observe(function.variant, 2, 1, seconds)
@@ -129,14 +129,14 @@ async def test_how_far_batches_are_from_what_was_predicted_is_told_and_missing_w
     assert leader.of(NAME).spread == pytest.approx(0.09, abs=0.02)
     leader.keep({"b"})
     assert leader.of(NAME).spread == pytest.approx(0.09, abs=0.02)
-    alone = Elsewhere()
+    alone = OtherReplicas()
     alone.hear("b", before)
     assert (alone.of(NAME).spread, alone.of(NAME).counters.arrivals) == (0.0, 1)
     function.close()
 
 
 async def test_what_batches_take_is_what_it_takes_whoever_has_served_last() -> None:
-    other, here, leader = runtime(), runtime(), Elsewhere()
+    other, here, leader = runtime(), runtime(), OtherReplicas()
     other.latency.observe(other.variant, 1, 1, 0.5)
     here.latency.observe(here.variant, 1, 1, 0.1)
     deployed = Deployed(read_deployment({"service": "f", "image": "f:1"}), 1, "1", {}, 0.0, here, elsewhere=leader)
@@ -155,7 +155,7 @@ async def test_what_batches_take_is_what_it_takes_whoever_has_served_last() -> N
 
 
 def test_what_is_no_report_changes_nothing() -> None:
-    leader = Elsewhere()
+    leader = OtherReplicas()
     for broken in ({NAME: {}}, {NAME: []}, {NAME: {"arrivals": "many"}}):
         with pytest.raises((KeyError, TypeError, ValueError)):
             leader.hear("a", broken)

@@ -17,7 +17,7 @@ from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.replicas.state_sync import Elsewhere
+from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted
 from tests.unit.gateway.test_models_measured_anew import MODEL, OTHER, profile
@@ -62,7 +62,7 @@ class Replica:
             self.log,
             fetch_model=_is_there,
             now=lambda: 0.0,
-            elsewhere=Elsewhere(lambda: self.leads),
+            elsewhere=OtherReplicas(lambda: self.leads),
         )
 
     def write(self, spec: FunctionSpec, version: int) -> None:

@@ -13,7 +13,7 @@ from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.replicas.assigner import Assigner
 from gnomon_gateway.replicas.peers import Peers
-from gnomon_gateway.replicas.replica import ReplicaLife, Reports
+from gnomon_gateway.replicas.replica import ReplicaAgent, Reports
 from tests.ownership_boards import MemoryBoard
 
 
@@ -32,7 +32,7 @@ async def test_nothing_is_kept_of_addresses_at_which_nobody_is_any_more() -> Non
     life = SimpleNamespace(reports=reports, identity="replica-1", address="10.0.0.1")
     board.listening = {"10.0.0.1", "10.0.0.2"}
     leader = Assigner(
-        board, cast("Peers", Nobody()), VirtualClock(), leads=lambda: True, life=cast("ReplicaLife", life), look_s=0.01
+        board, cast("Peers", Nobody()), VirtualClock(), leads=lambda: True, life=cast("ReplicaAgent", life), look_s=0.01
     )
     await leader.look()
     assert reports.heard == {"10.0.0.1": 1, "10.0.0.2": 2}
