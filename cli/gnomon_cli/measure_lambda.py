@@ -15,9 +15,9 @@ from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import BatchChannel, InstanceRequest, ModelEntry, ModelRepository
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame
+from gnomon_platforms.aws_lambda.invocation import Report
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
 from gnomon_platforms.aws_lambda.profiling import Table, Wishes, check_budget, measured, zeros
-from gnomon_platforms.aws_lambda.reports import Report
 from gnomon_platforms.aws_lambda.resources import LambdaOptions
 
 DEADLINE_MS = 880_000

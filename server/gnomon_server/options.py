@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gnomon_core.profiles import Network
 from gnomon_platforms.aws_lambda.resources import LambdaOptions
-from gnomon_platforms.provider.options import ProviderOptions
+from gnomon_platforms.provider.api import ProviderOptions
 
 STATE_VARIABLE = "GNOMON_STATE"
 DEFAULT_STATE = ".gnomon"

@@ -24,9 +24,8 @@ from gnomon_gateway.logs import LogReader
 from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
 from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.provider.api import ProviderApi
-from gnomon_platforms.provider.catalog import Catalog
+from gnomon_platforms.provider.catalog import Catalog, ProviderStore
 from gnomon_platforms.provider.platform import ProviderPlatform
-from gnomon_platforms.provider.store import ProviderStore
 from gnomon_server.options import ServeOptions
 from gnomon_server.platforms import Backend
 from gnomon_server.store_changes import StoreChanges, Work

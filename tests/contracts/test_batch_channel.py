@@ -18,8 +18,7 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import BatchChannel, InstanceRequest
 from gnomon_core.wire import Frame, Kind
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
-from gnomon_platforms.aws_lambda.testing.account import Account
-from gnomon_platforms.aws_lambda.testing.built import BuiltFolder
+from gnomon_platforms.aws_lambda.testing.account import Account, BuiltFolder
 from gnomon_platforms.channel import Channel
 from gnomon_platforms.common import open_session
 from gnomon_platforms.knative.batching.channel import PodChannel

@@ -11,7 +11,7 @@ import pytest
 from gnomon_cli.credentials import config_file, remember
 from gnomon_coordinator.node.api import Epochs
 from gnomon_platforms.aws_lambda.profiling import Measured, Table
-from gnomon_platforms.local.builder.image_index import ImageIndex
+from gnomon_platforms.local.builder.builder import ImageIndex
 from gnomon_platforms.local.recipes import Users
 from gnomon_profiler.measuring.cells import Cell
 from gnomon_profiler.measuring.session import Journal

@@ -79,9 +79,8 @@ def lambda_profile(
 
     require("lambda")
     from gnomon_cli.measure_lambda import Profiling  # noqa: PLC0415 - as above
-    from gnomon_platforms.aws_lambda.clients import Clients  # noqa: PLC0415 - as above
-    from gnomon_platforms.aws_lambda.profiles import path_of  # noqa: PLC0415 - as above
-    from gnomon_platforms.aws_lambda.profiling import Table, Wishes, estimate  # noqa: PLC0415 - as above
+    from gnomon_platforms.aws_lambda.client import Clients  # noqa: PLC0415 - as above
+    from gnomon_platforms.aws_lambda.profiling import Table, Wishes, estimate, path_of  # noqa: PLC0415 - as above
 
     aws = read_lambda_options(**options)
     repository = model_repository(folder, state)

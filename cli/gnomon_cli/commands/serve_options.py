@@ -18,7 +18,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_core.profiles import Network
 from gnomon_platforms.aws_lambda.resources import DEFAULT_CONCURRENCY, MAX_CONCURRENCY, LambdaOptions
-from gnomon_platforms.provider.options import DEFAULT_IN_FLIGHT, ProviderOptions
+from gnomon_platforms.provider.api import DEFAULT_IN_FLIGHT, ProviderOptions
 from gnomon_server.options import ClusterOptions
 from gnomon_server.platforms import PLATFORMS
 

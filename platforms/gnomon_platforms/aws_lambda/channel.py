@@ -33,10 +33,9 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import PlatformListener
 from gnomon_core.units import MEGABYTE
 from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode, error_result
-from gnomon_platforms.aws_lambda.hand_over import HandOver, Places
-from gnomon_platforms.aws_lambda.invoking import Fate, InvokeOutcome, Invoker, Target
+from gnomon_platforms.aws_lambda.invocation import Fate, InvokeOutcome, Invoker, LogTail, Target
 from gnomon_platforms.aws_lambda.recipes import Recipe
-from gnomon_platforms.aws_lambda.reports import LogTail
+from gnomon_platforms.aws_lambda.s3_transfer import HandOver, Places
 from gnomon_platforms.channel import Batch, ExchangeChannel, Outcome, State
 from gnomon_platforms.common import RemoteLife
 

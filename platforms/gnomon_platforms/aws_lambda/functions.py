@@ -29,11 +29,10 @@ from botocore import exceptions
 from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.aws_lambda.clients import Clients
-from gnomon_platforms.aws_lambda.errors import error_code, is_role_not_ready, told
-from gnomon_platforms.aws_lambda.hand_over import HandOver
+from gnomon_platforms.aws_lambda.client import Clients, error_code, is_role_not_ready, told
 from gnomon_platforms.aws_lambda.recipes import HANDLER, Recipe, zip_package
 from gnomon_platforms.aws_lambda.resources import LambdaOptions
+from gnomon_platforms.aws_lambda.s3_transfer import HandOver
 
 LONGEST_NAME = 64
 INLINE_ZIP_BYTES = 45_000_000

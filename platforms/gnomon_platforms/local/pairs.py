@@ -39,8 +39,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_platforms.common import claimed_cores, requested_cores, shadow_bytes
 from gnomon_platforms.local import cgroups as usage
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
-from gnomon_platforms.local.lives import Life, Risen, Surroundings
-from gnomon_platforms.local.logs import LogPipe
+from gnomon_platforms.local.instances import Life, LogPipe, Risen, Surroundings
 from gnomon_platforms.local.nodes import LocalNode
 from gnomon_platforms.local.recipes import ContainerPool, Recipe, Recipes, joining, shadow_order
 from gnomon_platforms.local.supervision import BASE_ENVIRONMENT, TORCH

@@ -27,7 +27,7 @@ from gnomon_core.signature import ModelSignature
 from gnomon_platforms.common import Coming, Ids, claimed_cores, requested_cores, starting
 from gnomon_platforms.images import BuiltImages, ImageTable
 from gnomon_platforms.local.cgroups import Accounts
-from gnomon_platforms.local.lives import Life, Living, Surroundings, describe_exit
+from gnomon_platforms.local.instances import Life, Living, Surroundings, describe_exit
 from gnomon_platforms.local.nodes import LocalNode
 from gnomon_platforms.local.pairs import Household, Origin, Pairs, ShadowLife
 from gnomon_platforms.local.recipes import Recipe, Recipes, forbid_inspection, joining, limit_bytes

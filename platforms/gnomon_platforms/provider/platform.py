@@ -24,11 +24,9 @@ from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.common import FOREIGN_KEEP_ALIVE_S, Ids, open_session, starting
-from gnomon_platforms.provider.api import ProviderApi, unreachable
+from gnomon_platforms.provider.api import ProviderApi, ProviderLogs, ProviderOptions, unreachable
 from gnomon_platforms.provider.catalog import Catalog
 from gnomon_platforms.provider.channel import Around, ProviderChannel, Route, Slot
-from gnomon_platforms.provider.logs import ProviderLogs
-from gnomon_platforms.provider.options import ProviderOptions
 
 BATCH_SECRET = "gnomon-batch-token"  # noqa: S105 - its name, not its value
 WAKE_POLL_S, AWAY_POLL_S = 0.1, 0.1

@@ -12,9 +12,8 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.provider.api import ProviderApi
+from gnomon_platforms.provider.api import ProviderApi, ProviderOptions
 from gnomon_platforms.provider.catalog import Catalog
-from gnomon_platforms.provider.options import ProviderOptions
 from gnomon_platforms.provider.platform import ProviderPlatform
 from gnomon_platforms.testing import Recorder, answers, request_frame, send
 from tests.contracts.test_platform import PlatformContract, Started, deployment, instance_of

@@ -11,10 +11,8 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.interfaces import StoredFunction, StoredNamespace
-from gnomon_platforms.provider.api import ProviderApi
-from gnomon_platforms.provider.catalog import Catalog
-from gnomon_platforms.provider.options import ProviderOptions
-from gnomon_platforms.provider.store import ProviderStore
+from gnomon_platforms.provider.api import ProviderApi, ProviderOptions
+from gnomon_platforms.provider.catalog import Catalog, ProviderStore
 from tests.integration.adoption.played_provider import PlayedProvider
 from tests.waiting import until
 

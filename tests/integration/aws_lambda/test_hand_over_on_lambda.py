@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.functions import FunctionSpec
-from gnomon_platforms.aws_lambda.hand_over import HandOver
+from gnomon_platforms.aws_lambda.s3_transfer import HandOver
 from gnomon_platforms.testing import answers, request_frame, send
 
 Start = Callable[..., Awaitable[Any]]

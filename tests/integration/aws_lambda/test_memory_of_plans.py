@@ -27,10 +27,9 @@ from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.store import SqliteStore
+from gnomon_platforms.aws_lambda.invocation import Report
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
-from gnomon_platforms.aws_lambda.profiles import path_of
-from gnomon_platforms.aws_lambda.profiling import Measured, Table
-from gnomon_platforms.aws_lambda.reports import Report
+from gnomon_platforms.aws_lambda.profiling import Measured, Table, path_of
 from gnomon_platforms.aws_lambda.resources import invoke_usd
 from gnomon_platforms.aws_lambda.testing.account import IMAGE, Account
 from gnomon_platforms.testing import NothingBuilt

@@ -13,8 +13,7 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.wire import Frame
 from gnomon_platforms.aws_lambda.resources import LambdaOptions
-from gnomon_platforms.aws_lambda.testing.account import Account
-from gnomon_platforms.aws_lambda.testing.built import BuiltFolder
+from gnomon_platforms.aws_lambda.testing.account import Account, BuiltFolder
 from gnomon_platforms.aws_lambda.testing.service import Refusal
 from gnomon_platforms.testing import answers, request_frame, send
 

@@ -14,7 +14,7 @@ import pytest
 from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.wire import Frame
-from gnomon_platforms.local import lives, supervision
+from gnomon_platforms.local import instances, supervision
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.local.supervision import TORCH
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
@@ -65,8 +65,8 @@ async def test_what_an_instance_has_started_ends_with_it(running: Running) -> No
 
 
 async def test_an_instance_that_does_not_react_is_ended_in_bounded_time(running: Running, monkeypatch: Any) -> None:
-    monkeypatch.setattr(lives, "STOP_S", 0.3)
-    monkeypatch.setattr(lives, "TERM_S", 0.3)
+    monkeypatch.setattr(instances, "STOP_S", 0.3)
+    monkeypatch.setattr(instances, "TERM_S", 0.3)
     instance = await running.begin("stuck")
     os.kill(await pid_of(running, instance), signal.SIGSTOP)
     await running.platform.destroy(instance.id)

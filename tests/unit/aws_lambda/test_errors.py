@@ -4,7 +4,7 @@ import pytest
 from botocore import exceptions
 
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.aws_lambda.errors import told
+from gnomon_platforms.aws_lambda.client import told
 from gnomon_platforms.aws_lambda.resources import LambdaOptions
 
 ROLE = "arn:aws:iam::123456789012:role/gnomon"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.profiles import LatencyTable, ModelProfile
-from gnomon_platforms.aws_lambda.profiles import MeasuredModels, Wanted, path_of
-from gnomon_platforms.aws_lambda.profiling import Measured, Table
+from gnomon_platforms.aws_lambda.profiling import Measured, MeasuredModels, Table, Wanted, path_of
 from tests.made_up_models import sold_by_memory
 
 IDENTITY = {"model": "net@1", "program": "abc", "region": "eu-west-1", "image": "image:1"}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.clock import VirtualClock
-from gnomon_platforms.aws_lambda.clients import Clients
-from gnomon_platforms.aws_lambda.hand_over import ADDRESS_RENEWED_S, HandOver, Place, Places
+from gnomon_platforms.aws_lambda.client import Clients
+from gnomon_platforms.aws_lambda.s3_transfer import ADDRESS_RENEWED_S, HandOver, Place, Places
 
 LIFECYCLE = Path(__file__).parents[3] / "deploy" / "lambda" / "lifecycle.json"
 

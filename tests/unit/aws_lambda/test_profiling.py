@@ -8,8 +8,8 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_planner.plans import LAMBDA
+from gnomon_platforms.aws_lambda.invocation import Report
 from gnomon_platforms.aws_lambda.profiling import Measured, Table, Wishes, check_budget, estimate, measured
-from gnomon_platforms.aws_lambda.reports import Report
 from gnomon_platforms.aws_lambda.resources import invoke_usd
 
 

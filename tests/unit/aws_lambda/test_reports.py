@@ -2,7 +2,7 @@
 
 import base64
 
-from gnomon_platforms.aws_lambda.reports import Report, read_tail
+from gnomon_platforms.aws_lambda.invocation import Report, read_tail
 
 TEXT = (
     "START RequestId: 8f5 Version: 3\n"

@@ -4,8 +4,8 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_platforms.aws_lambda.accounts import Spent
-from gnomon_platforms.aws_lambda.reports import Report
+from gnomon_platforms.aws_lambda.invocation import Report
+from gnomon_platforms.aws_lambda.platform import Spent
 from gnomon_platforms.aws_lambda.resources import cores_of, invoke_usd, memory_mb
 
 

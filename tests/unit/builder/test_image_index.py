@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.local.builder.image_index import ImageIndex
+from gnomon_platforms.local.builder.builder import ImageIndex
 
 
 def test_what_was_put_is_there_after_a_restart(tmp_path: Path) -> None:

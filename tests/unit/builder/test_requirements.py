@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.local.builder.commands import settings_for_builds
+from gnomon_platforms.local.builder.environments import settings_for_builds
 from gnomon_platforms.local.builder.requirements import endpoints, read_requirements
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.local.builder.unpack import Limits, unpack
+from gnomon_platforms.local.builder.contents import Limits, unpack
 
 SMALL = Limits(
     members=50, file_bytes=100_000, total_bytes=200_000, ratio=20, path_bytes=200, name_bytes=60, depth=8, header_bytes=4096

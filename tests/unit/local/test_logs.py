@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from gnomon_platforms.local.logs import BURST_LINES, KEPT_LINES, MAX_LINE_BYTES, LogPipe
+from gnomon_platforms.local.instances import BURST_LINES, KEPT_LINES, MAX_LINE_BYTES, LogPipe
 
 
 class Pipe:

@@ -1,7 +1,11 @@
-"""An AWS account that lasts as long as a test: moto's server with a role and a bucket, and Lambda's API in front of it."""
+"""An AWS account that lasts as long as a test: moto's server with a role and a bucket, and Lambda's API in front of it.
+
+`BuiltFolder` is a handler that was built: a folder, with an environment that has nothing beside it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import uuid
@@ -83,3 +87,18 @@ def account(folder: Path, address: str) -> Iterator[Account]:
         role = made.client("iam").create_role(RoleName=f"gnomon-{uuid.uuid4().hex}", AssumeRolePolicyDocument=json.dumps(_TRUST))
         made.client("s3").create_bucket(Bucket=made.bucket)
         yield Account(address, service, role["Role"]["Arn"], made.bucket, variables)
+
+
+class BuiltFolder:
+    """Stands for every image: `resolve` gives itself. `site_packages` is what its requirements brought."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.python = folder.parent / "environment" / "bin" / "python"
+        self.preload: tuple[str, ...] = ()
+        self.content_id = hashlib.sha256((folder / "handler.py").read_bytes()).hexdigest()
+
+    def resolve(self, image: str) -> BuiltFolder:
+        """What the image stands for."""
+        del image
+        return self

@@ -42,7 +42,7 @@ from gnomon_platforms.knative.resources import POD_AUTOSCALERS
 from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 from gnomon_platforms.kubernetes.objects.names import TOKEN_KEY
-from gnomon_platforms.provider.options import DEFAULT_IN_FLIGHT
+from gnomon_platforms.provider.api import DEFAULT_IN_FLIGHT
 
 BATCH_SECRET = TOKEN_KEY
 """The Secret of a namespace that Bodies take batches by, and the key in it of those whose Revision names none."""

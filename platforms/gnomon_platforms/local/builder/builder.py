@@ -5,24 +5,30 @@
 
 `resolve` is what the platform asks when a function is deployed with an image that was built here. What no function has used for
 an hour is removed by `collect`; a file's date says when it was last used.
+
+`ImageIndex` maps an image's name to its content: a JSON file, replaced as a whole, so a SIGKILL leaves the old or the new one.
+
+`Housekeeping` removes built environments that nothing uses any more: a torch among a handler's requirements is gigabytes. In use
+is whatever a stored function names or a running instance was made from, and whatever was in use at the check before, so that the
+hour begins when the function goes. Checks run when serving begins, whenever a function changes, and from time to time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import Built
-from gnomon_platforms.local.builder.commands import Log, Runner, settings_for_builds
-from gnomon_platforms.local.builder.contents import Content, Contents, Received
-from gnomon_platforms.local.builder.environments import Environments, whole
-from gnomon_platforms.local.builder.image_index import ImageIndex
-from gnomon_platforms.local.builder.unpack import DEFAULT_LIMITS, Limits
+from gnomon_core.whole_files import replace_file
+from gnomon_platforms.local.builder.contents import DEFAULT_LIMITS, Content, Contents, Limits, Received
+from gnomon_platforms.local.builder.environments import Environments, Log, Runner, settings_for_builds, whole
 
 BUILD_UID = 64_900
 TIME_LIMIT_S = 1800.0
@@ -157,3 +163,118 @@ def image_name(image: str) -> str:
 def _say_what_is_not_used(received: Received, log: Log) -> None:
     for name in sorted(name for name, value in received.build_args.items() if value):
         log(f"The build argument {name} has no meaning on this platform, which runs one Python and no container.")
+
+
+VERSION = 1
+
+
+class ImageIndex:
+    """Image names and content ids. A `put` that has returned is on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._images = _read(path)
+
+    def get(self, image: str) -> str | None:
+        return self._images.get(image)
+
+    def images(self) -> Mapping[str, str]:
+        """Every image with its content."""
+        return dict(self._images)
+
+    def put(self, image: str, content_id: str) -> None:
+        """Let an image stand for this content from now on."""
+        with self._lock:
+            self._replace({**self._images, image: content_id})
+
+    def remove(self, images: Collection[str]) -> None:
+        """Forget images."""
+        with self._lock:
+            self._replace({image: content for image, content in self._images.items() if image not in images})
+
+    def _replace(self, images: dict[str, str]) -> None:
+        document = {"version": VERSION, "images": images}
+        replace_file(self._path, json.dumps(document, indent=1, sort_keys=True), durable=True)
+        self._images = images
+
+
+def _read(path: Path) -> dict[str, str]:
+    """The images in a file; none where there is no file.
+
+    Raises:
+        GnomonError: 500 `images_unreadable`.
+
+    """
+    try:
+        images: dict[str, str] = json.loads(path.read_bytes())["images"]
+        if all(isinstance(content, str) for content in images.values()):
+            return images
+        reason = "an image stands for something that is no content"
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+    raise GnomonError(
+        500,
+        "images_unreadable",
+        f"The index of built images in {path} cannot be read: {reason}.",
+        "Restore the file, or remove it and build your handlers again.",
+    )
+
+
+EVERY_S = 1800.0
+SETTLE_S = 1.0
+"""A `gnomon remove -f stack.yml` changes many functions at once."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Housekeeping:
+    """Collects for one builder.
+
+    `images` says which images stored functions name, and may block; `contents` what instances run.
+    """
+
+    def __init__(
+        self,
+        builder: EnvironmentBuilder,
+        images: Callable[[], Collection[str]],
+        contents: Callable[[], Collection[str]],
+        *,
+        settle_s: float = SETTLE_S,
+    ) -> None:
+        self._builder = builder
+        self._images = images
+        self._contents = contents
+        self._settle_s = settle_s
+        self._before: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Collect now and again until cancelled."""
+        while True:
+            self._changed.clear()
+            try:
+                removed = await self.collect()
+            except Exception:  # noqa: BLE001 - a disk that refuses must not end what serves
+                _LOG.exception("What was built and is not used any more could not be removed.")
+            else:
+                if removed:
+                    _LOG.info("removed what was built and is not used any more: %s", ", ".join(removed))
+            try:
+                await asyncio.wait_for(self._changed.wait(), EVERY_S)
+                await asyncio.sleep(self._settle_s)
+            except TimeoutError:
+                continue
+
+    async def collect(self) -> list[str]:
+        """Remove what has not been used for long enough, and say what."""
+        images, contents = frozenset(await asyncio.to_thread(self._images)), frozenset(self._contents())
+        images_before, contents_before = self._before
+        self._before = images, contents
+        return await self._builder.collect(images | images_before, contents | contents_before)
+
+    def look_again(self) -> None:
+        """Something has changed."""
+        self._changed.set()

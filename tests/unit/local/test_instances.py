@@ -11,7 +11,7 @@ from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.launch import Launch, Order, Sandbox
 from gnomon_core.wire import Frame, Kind, encode
-from gnomon_platforms.local.lives import Life, Surroundings
+from gnomon_platforms.local.instances import Life, Surroundings
 from gnomon_platforms.local.pairs import ShadowLife
 from gnomon_platforms.testing import Recorder
 

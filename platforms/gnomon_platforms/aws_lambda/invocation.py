@@ -1,18 +1,32 @@
-"""One Invoke, and what became of it. Blocking: it runs in a thread.
+r"""One Invoke and its outcome. An Invoke blocks: it runs in a thread.
 
     answered    frames came back
     throttled   Lambda did not begin it, and it may be asked again: too many at once, no network interface yet, connection refused
     refused     Lambda did not begin it and will not: the function is gone, the permission is missing
     lost        it may have run: a function error, a timeout, a broken connection, a 500 whose cause is not stated
 
-Only what was certainly not begun is ever sent again from here. A batch that was lost is the dispatcher's: it runs a model's
-requests once more, because computing them twice changes nothing, and answers a handler's with 502, which may have acted.
+Only what was certainly not begun is ever sent again from here. A lost batch is the dispatcher's: it executes a model's requests
+once more, because computing them twice changes nothing, and answers a handler's with 502, which may have acted.
+
+The answer brings the last 4 KB of the sandbox's log (LogType=Tail), with a report of time and memory:
+
+    START RequestId: 8f50… Version: 3
+    what the function wrote
+    END RequestId: 8f50…
+    REPORT RequestId: 8f50…\tDuration: 12.34 ms\tBilled Duration: 13 ms\tMemory Size: 1769 MB\tMax Memory Used: 180 MB\t
+
+A function whose log is JSON has `platform.report` instead, with the same numbers. CloudWatch counts Invokes as well, minutes
+later, also those of which no answer tells: given up here and completed there, throttled, failed.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import re
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -20,10 +34,143 @@ from botocore import exceptions
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_envelope import INLINE_BYTES, Call, EnvelopeError, Reply
-from gnomon_platforms.aws_lambda.clients import Clients
-from gnomon_platforms.aws_lambda.errors import error_code, http_status, told
-from gnomon_platforms.aws_lambda.hand_over import HandOver, Place, Places
-from gnomon_platforms.aws_lambda.reports import LogTail, read_tail
+from gnomon_platforms.aws_lambda.client import Clients, error_code, http_status, told
+from gnomon_platforms.aws_lambda.s3_transfer import HandOver, Place, Places
+
+_NUMBERS = {
+    "duration_ms": re.compile(r"\tDuration: ([\d.]+) ms"),
+    "billed_ms": re.compile(r"\tBilled Duration: ([\d.]+) ms"),
+    "memory_mb": re.compile(r"\tMemory Size: (\d+) MB"),
+    "used_mb": re.compile(r"\tMax Memory Used: (\d+) MB"),
+    "init_ms": re.compile(r"\tInit Duration: ([\d.]+) ms"),
+}
+_JSON_NUMBERS = {
+    "duration_ms": "durationMs",
+    "billed_ms": "billedDurationMs",
+    "memory_mb": "memorySizeMB",
+    "used_mb": "maxMemoryUsedMB",
+    "init_ms": "initDurationMs",
+}
+_OF_THE_PLATFORM = re.compile(r"(START|END|REPORT) RequestId: |INIT_START |XRAY TraceId: |INIT_REPORT ")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an Invoke took and used. `init_ms` is 0 where a sandbox was there already."""
+
+    duration_ms: float
+    billed_ms: float
+    memory_mb: int
+    used_mb: int
+    init_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """The function's own lines, and the report; None where the tail holds none."""
+
+    lines: tuple[str, ...]
+    report: Report | None
+
+
+def read_tail(encoded: str | None) -> LogTail:
+    """The tail as Invoke returns it, in base64; nothing of what cannot be read."""
+    try:
+        text = base64.b64decode(encoded or "").decode(errors="replace")
+    except (binascii.Error, ValueError):
+        return LogTail((), None)
+    lines: list[str] = []
+    report: Report | None = None
+    for line in text.splitlines():
+        found = _report(line)
+        report = found or report
+        if found is None and line.strip() and not _is_of_the_platform(line):
+            lines.append(line)
+    return LogTail(tuple(lines), report)
+
+
+def _report(line: str) -> Report | None:
+    if line.startswith("REPORT RequestId: "):
+        found = {name: pattern.search(line) for name, pattern in _NUMBERS.items()}
+        values = {name: match.group(1) for name, match in found.items() if match is not None}
+    elif '"platform.report"' in line:
+        metrics = _object(_object(_json(line).get("record")).get("metrics"))
+        values = {name: str(metrics[key]) for name, key in _JSON_NUMBERS.items() if key in metrics}
+    else:
+        return None
+    try:
+        return Report(
+            float(values["duration_ms"]),
+            float(values["billed_ms"]),
+            int(values["memory_mb"]),
+            int(values["used_mb"]),
+            float(values.get("init_ms", 0.0)),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _is_of_the_platform(line: str) -> bool:
+    return bool(_OF_THE_PLATFORM.match(line)) or str(_json(line).get("type", "")).startswith("platform.")
+
+
+def _json(line: str) -> dict[str, Any]:
+    if not line.startswith("{"):
+        return {}
+    try:
+        return _object(json.loads(line))
+    except ValueError:
+        return {}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+_PERIOD_S = 60
+_SUMS = ("Invocations", "Errors", "Throttles", "Duration")
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Sums over a span of time; `duration_s` is that of all Invokes together."""
+
+    invocations: int
+    errors: int
+    throttles: int
+    duration_s: float
+
+
+def counted(client: Any, function: str, begin: datetime, end: datetime) -> Counted:
+    """The sums of a function between two points in time.
+
+    Raises:
+        GnomonError: 503 `aws_…`.
+
+    """
+    queries = [
+        {
+            "Id": name.lower(),
+            "MetricStat": {
+                "Metric": {
+                    "Namespace": "AWS/Lambda",
+                    "MetricName": name,
+                    "Dimensions": [{"Name": "FunctionName", "Value": function}],
+                },
+                "Period": _PERIOD_S,
+                "Stat": "Sum",
+            },
+        }
+        for name in _SUMS
+    ]
+    sums = dict.fromkeys((name.lower() for name in _SUMS), 0.0)
+    with told("read metrics"):
+        pages = client.get_paginator("get_metric_data").paginate(MetricDataQueries=queries, StartTime=begin, EndTime=end)
+        for page in pages:
+            for result in page["MetricDataResults"]:
+                sums[result["Id"]] += sum(result["Values"])
+    return Counted(int(sums["invocations"]), int(sums["errors"]), int(sums["throttles"]), sums["duration"] / 1000)
+
 
 NOT_BEGUN = frozenset(
     {

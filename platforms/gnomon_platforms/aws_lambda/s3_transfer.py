@@ -24,8 +24,7 @@ from botocore.exceptions import ClientError
 
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.aws_lambda.clients import Clients
-from gnomon_platforms.aws_lambda.errors import error_code, told
+from gnomon_platforms.aws_lambda.client import Clients, error_code, told
 
 SIGNED_FOR_S = 3600
 ADDRESS_RENEWED_S = 900.0
