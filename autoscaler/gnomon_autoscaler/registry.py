@@ -110,7 +110,7 @@ def _refuse(name: str) -> Callable[[Settings], ScalingPolicy]:
             return Provided()
         raise bad_request(
             "unsupported_policy",
-            f"scaling policy {name} would scale, and how many replicas there are is the provider's to say.",
+            f"scaling policy {name} cannot be used here: the provider decides how many replicas there are.",
             "Leave gnomon/autoscaler out; gnomon/scheduler, gnomon/max-batch and gnomon/max-wait-ms hold here too.",
         )
 

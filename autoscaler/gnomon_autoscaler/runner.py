@@ -80,7 +80,7 @@ class Inherited:
             return decision, ""
         desired = decision.desired if decision.desired is None else max(decision.desired, len(seen.live))
         # The same each time, so that it is one record however long it holds.
-        why = f"taken over: nothing ends before {seen.settings.stable_window_s:g} s of its load are known"
+        why = f"taken over: no instance ends before {seen.settings.stable_window_s:g} s of load are recorded"
         return replace(decision, actions=kept, desired=desired), why
 
 
@@ -481,7 +481,8 @@ class Runner:
         """The settings changed while a policy was thinking: the next question is asked by those that there are."""
         if self._requested is None:
             self._requested = asked.seen.requested
-        return Decision((), f"{asked.policy.name} was asked by settings of before; its answer is not used", self.desired)
+        reason = f"{asked.policy.name} decided by settings that have changed since; the decision is discarded"
+        return Decision((), reason, self.desired)
 
     def replacement(self, now_s: float, load: FunctionLoad) -> Decision | None:
         """Instances in place of those that ended by themselves since the last decision; None if none are missing."""
@@ -526,7 +527,8 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - a third party's policy may keep anything
             if not self._reported:
                 self._reported = True
-                _LOG.warning("%s: what is known of it is neither kept nor handed on: %s", self.function, error_text(error))
+                why = error_text(error)
+                _LOG.warning("%s: the state of its policy is not JSON, so neither saved nor transferred: %s", self.function, why)
             return None
 
     def restore(self, document: JsonObject, shift_s: float) -> None:

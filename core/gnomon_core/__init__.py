@@ -1,7 +1,7 @@
-"""The vocabulary that every part of Gnomon shares.
+"""What every part of Gnomon shares.
 
-Values, seams and the rules for reading a function's settings live here; behaviour lives in the parts.
+Values, interfaces and the rules for reading a function's settings live here; behaviour lives in the parts.
 The core imports nothing but the standard library, so that any part, an instance's process included, can import it at no cost.
 
-Read `seams` first: it is the one page of everything that can be replaced.
+Read `interfaces` first: it is the one page of everything that can be replaced.
 """

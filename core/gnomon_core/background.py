@@ -1,4 +1,4 @@
-"""What goes on behind its caller: begun here, and waited for, or ended, by whoever stops."""
+"""Background tasks: begun here without waiting, and awaited or cancelled by their owner when it stops."""
 
 from __future__ import annotations
 

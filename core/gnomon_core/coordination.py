@@ -1,4 +1,4 @@
-"""What a coordinator and the instances of its node say to each other over an instance's coordination socket.
+"""The messages between a coordinator and the instances of its node, on an instance's coordination socket.
 
 Every Body with layer blocks and every pool container (an empty fork that becomes a Shadow) is born with descriptor 4, its end of
 a SOCK_SEQPACKET pair. Messages are those of `gnomon_core.packets`, and each carries `epoch`: a number that grows with every start

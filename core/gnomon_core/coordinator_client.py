@@ -1,8 +1,8 @@
-"""The other end of a node's coordinator, in its platform: what that wishes for Shadows, and what it hears of them.
+"""The platform's client of a node's coordinator: requests for Shadows, and events about them.
 
-The socket outlives the coordinators at its other end: the supervisor hands it to each of them. A new one says that it is ready
-and with which epoch; whoever had wishes under way says them again. One that does not answer for a while is frozen: the supervisor
-is asked to replace it. Nothing here waits or decides.
+The socket outlives the coordinators at its other end: the supervisor hands it to each of them. A new coordinator announces that
+it is ready and with which epoch; requests that were under way are then sent again. A coordinator that does not answer for
+`FROZEN_S` is frozen: the client asks the supervisor to replace it. The client neither waits nor decides.
 
     to it      {"do": "create", "zygote", …}   {"do": "change", …}         {"do": "destroy", "shadow"}
                {"do": "pool", "size", "most", "zygote"}    {"do": "ping", "number"}   {"do": "table"}
@@ -36,10 +36,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class CoordinatorClient:
-    """`send_supervisor` reaches the supervisor, which starts coordinators in this environment; `on_event` gets what they say.
+    """`send_supervisor` reaches the supervisor, which starts coordinators in this environment; `on_event` gets their events.
 
-    Their numbers begin after `epoch`: that of the last one whom any of the node's instances has met. `python` is the
-    supervisor's, where that is in another container.
+    Their epochs begin after `epoch`, the last one that any of the node's instances has seen. `python` is the interpreter of the
+    supervisor, where that is in another container.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class CoordinatorClient:
         self._unanswered_since_s: float | None = None
         self._timer = self._loop.call_later(PING_S, self._watch)
         self._link = PacketLink(ours, self._heard, self.close)
-        wish = {"do": "coordinator", "command": [python, *OPTIONS], "environment": dict(environment), "after": epoch}
-        send_supervisor(wish, [theirs.detach()])
+        request = {"do": "coordinator", "command": [python, *OPTIONS], "environment": dict(environment), "after": epoch}
+        send_supervisor(request, [theirs.detach()])
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a wish. Copies of the descriptors travel with it."""
+        """Send a request. Copies of the descriptors travel with it."""
         self._link.send(fitting(dict(message)), [os.dup(descriptor) for descriptor in descriptors])
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class CoordinatorClient:
         self._timer = self._loop.call_later(PING_S, self._watch)
         if self._unanswered_since_s is not None:
             if self.epoch and self._loop.time() - self._unanswered_since_s > FROZEN_S:
-                _LOG.error("the coordinator has not answered for %g s; asking for another", FROZEN_S)
+                _LOG.error("the coordinator has not answered for %g s: asking the supervisor to replace it", FROZEN_S)
                 self._unanswered_since_s = None
                 self._send_supervisor({"do": "replace_coordinator", "epoch": self.epoch})
             return

@@ -1,4 +1,4 @@
-"""The types of JSON documents, for values that are stored or sent."""
+"""The types of JSON documents that are stored or sent."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""How somebody gets what an installation of Gnomon lacks: one sentence for all hints.
+"""How to install a missing part of Gnomon, and the environment in which processes compute.
 
-Gnomon is installed from a clone of its repository; what is called `gnomon` in an index of packages is somebody else's. Its parts
-are the extras of pyproject.toml.
+Gnomon is installed from a clone of its repository; the package `gnomon` of a package index is another project's. The parts of
+Gnomon are the extras of pyproject.toml; `how_to_install` is the one sentence of all hints.
 
-Of the environment of a process that computes, or is forked into some that do: what its libraries read when it starts.
-
-Where jemalloc is installed (Debian's libjemalloc2), it is the memory allocator. A network asks for tensors of the same sizes
+A process that computes, or that is forked into some that do, gets an environment that its libraries read when they start. Where
+jemalloc is installed (Debian's libjemalloc2), it is the memory allocator. A network asks for tensors of the same sizes
 again and again, and gets the place that was freed last, which is in the cache; in glibc's heap a batch lies wherever larger ones
 have left room. `gnomon doctor` says which one a machine has.
 """

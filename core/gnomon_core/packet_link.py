@@ -1,4 +1,7 @@
-"""One end of a packet socket on the event loop: sends without waiting, hears without blocking."""
+"""One end of a packet socket (`gnomon_core.packets`) on the event loop: sends without waiting, receives without blocking.
+
+Apart from `packets`, which instances import: an instance's process does not load asyncio.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ class PacketLink:
                 self._on_gone()
                 return
             except packets.PacketError as error:
-                _LOG.error("what is no message has come and is left out: %s", error)
+                _LOG.error("an invalid message is dropped: %s", error)
                 continue
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -81,4 +84,4 @@ class PacketLink:
                 self._on_message(message)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
                 # JSON's 1e999 is a number that no whole one is.
-                _LOG.error("a message was not understood: %s: %s", type(error).__name__, error)
+                _LOG.error("a message cannot be read: %s: %s", type(error).__name__, error)

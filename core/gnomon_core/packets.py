@@ -23,7 +23,7 @@ class PeerGoneError(ConnectionError):
 
 
 class PacketError(ValueError):
-    """What came is no message. It has been taken from the socket, and its descriptors are closed."""
+    """The received packet is not a message. It has been taken from the socket, and its descriptors are closed."""
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:

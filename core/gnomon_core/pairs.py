@@ -1,4 +1,4 @@
-"""A Body and its Shadows: who computes how much, and how long a batch takes them.
+"""A Body and its Shadows: how a batch is split among them, and how long it takes.
 
 A Shadow holds some blocks. In each run of them a batch of b is split: Shadow j computes b_Sj samples while the Body computes the
 other b_B = b − Σ b_Sj; everything else the Body computes alone (AsyFunc, Eq. 6, with one barrier for each run):
@@ -11,14 +11,14 @@ they are 0 and the Body computes alone. One sample is never split.
 
 The paper has one Shadow per Body. Several hold the same blocks, so that a run has one beginning and one end for all of them.
 
-What a Body's Shadows do, as JSON: from the leader to the replicas that make batches, and from a Body with each of its answers.
+**As JSON**, a pair travels from the leader to the replicas that make batches, and from a Body with each of its answers.
 
     {"cores": 2, "blocks": [3, 4], "split": [0, 1, 1, 2], "node": null}
 
 The head of a result has a list of these under "shadows", in the order of their rows, each with its Shadow's name; that of a Body
-that works alone has none. So whoever sends it batches knows how the next one will be computed, also where nobody else tells.
+that works alone has none. So the sender of its batches knows how the next one will be computed, also without the leader.
 
-A Body runs a user's code: what it says is read within bounds, and what breaks them counts as said by a Body alone.
+A Body runs a user's code: its JSON is read within bounds, and a document that breaks them counts as that of a Body alone.
 """
 
 from __future__ import annotations

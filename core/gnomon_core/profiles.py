@@ -8,8 +8,7 @@ declared: then they follow Amdahl's law from the largest measured number of core
     t(c) = t(c₀) · (s + (1 − s)·c₀/c),   c > c₀ measured cores, s the serial fraction
     Example: 100 ms on 2 cores, s = 0.05: 8 cores take 100·(0.05 + 0.95/4) = 28.75 ms.
 
-What the numbers of a profile were taken from: how much each block's times scatter, and the points behind each fitted line.
-
+**Evidence** is what the numbers were taken from: how much each block's times scatter, and the points behind each fitted line.
 A table of medians hides that a block of a tenth of a millisecond scatters more than the model; two numbers of a line hide that
 there are points off it. Both are kept, so that whoever doubts a profile need not measure again.
 """

@@ -1,4 +1,4 @@
-"""What a scheduling policy sees and says.
+"""What a scheduling policy sees and decides.
 
 The queue of a function has one lane per kind of request (shape, type, variant); the policy is asked lane by lane, because a batch
 never mixes kinds. It answers with dispatches, rejections, or the time at which it wants to be asked again.

@@ -5,9 +5,8 @@ may not hold what they need. `TABLE` is the one list of them: reading, error mes
 (`settings_page`). A value that cannot be read is an error that says what is allowed, and so is an unknown `gnomon/` key: a
 misspelt setting that is silently ignored costs its author an evening.
 
-How the text of an annotation or a label becomes a value: a reader takes a text, and raises ValueError or KeyError for others.
-
-What is allowed is said to the user by the setting, not by the error here: `gnomon_core.settings` puts the two together.
+A reader turns the text of an annotation or a label into a value, and raises ValueError or KeyError for a text that it cannot read.
+The user is told what is allowed by the `Setting`, not by the reader's error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: who reads one finds the old content or the new, also after a writer was killed.
+"""Atomic replacement of files: a reader finds the old content or the new, also after a writer was killed.
 
     .new-… beside it ──content, mode──▶ synchronised? ──renamed──▶ the file ──▶ its folder synchronised?
 

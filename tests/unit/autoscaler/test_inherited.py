@@ -55,7 +55,7 @@ def test_what_is_superfluous_ends_once_it_is(policy: str) -> None:
 def test_it_says_why_it_waits() -> None:
     runner = Runner("f.ns", heir=True)
     runner.tick(0.0, load("asyfunc", 1.0, 0.0))
-    why = "taken over: nothing ends before 60 s of its load are known"
+    why = "taken over: no instance ends before 60 s of load are recorded"
     assert runner.held_back == why
     played(runner, "asyfunc", 1.0, 30.0, from_s=0.5)
     assert runner.held_back == why, "one record for as long as it waits, not one each time"

@@ -1,14 +1,14 @@
-"""Layer-level scaling, Algorithm 2: Shadows for a burst. At every tick, for the rate R_burst (`demand`).
+"""Layer-level scaling, Algorithm 2: Shadows for a burst. At every tick, for the rate R_burst.
 
     while R_burst > γ·R_max    the next Body that serves alone, the largest first, gets the Shadow of best η on its node
     R_burst ≤ γ·R_max without it, for N ticks    the Shadow of least η is released
 
-Where `burst_cores` allows it, the Body may grow instead (`growth`), and is made as large as it was by the same rule.
+Where `burst_cores` allows it, the Body may grow instead, and is made as large as it was by the same rule.
 R_max counts the Bodies that serve now, with the Shadows that they have or are about to have: a Body that still loads carries
 nothing of this burst. docs/decisions/0012-lls.md has each place where the printed algorithm had to be settled, with its worked
 example.
 
-R_burst: the rate that Bodies and Shadows must sustain now, so that everything that is there ends within the objective.
+**Demand.** R_burst is the rate that Bodies and Shadows must sustain now, so that every request ends within the objective.
 
     R_burst = max(arrivals / window, L / t_SLO)
 
@@ -21,17 +21,17 @@ exactly where answers take longer than the objective.
 
 Example: SLO 0.5 s, 10 rps arrive, 12 requests are there: 12 / 0.5 = 24 rps must be sustained. With 4 there it is 10, as they say.
 
-More than one Shadow per Body, which the paper does not have: `gnomon/max-shadows`, 1 by default.
+**Several Shadows** per Body, which the paper does not have: `gnomon/max-shadows`, 1 by default.
 
     R_burst > γ·R_max, and no Body can get its first Shadow    the Body with the fewest, the largest first, gets another
     a Shadow has begun to serve, or has ended                  those that serve share each batch anew
 
 All Shadows of a Body hold the same blocks, those that were best for its first. Another one is made only where it raises the
-Body's R_max, and where its batch fills and ends in time: on the Body's own node, or else on another, with the way priced in
-(`shadow_nodes`). While it loads, the others keep their shares: a Body is never slower for a Shadow that is about to come.
+Body's R_max, and where its batch fills and ends in time: on the Body's own node, or else on another, with the network priced in.
+While it loads, the others keep their shares: a Body is never slower for a Shadow that is about to come.
 docs/decisions/0014-several-shadows.md has a worked example.
 
-A Body that grows: free cores of its node go to itself for a burst, in place of a Shadow, and are given back afterwards.
+**Growth.** Free cores of a node go to the Body itself for a burst, in place of a Shadow, and are given back afterwards.
 
     shadow    cores for a burst make a Shadow (AsyFunc)
     resize    … make the Body larger: no loading and no hand-over, but only as much quicker as the model is parallel
@@ -46,7 +46,7 @@ it gets a Shadow then, where it may have one. Model-level scaling sees Bodies as
 without their Shadows: else a long burst never gets a Body.
 docs/decisions/0015-promotion-and-resizing.md has examples.
 
-Where a Body's Shadow may be: on its own node as much as possible (section 3.4), else on another with the way priced in.
+**Nodes.** A Body's Shadow is on the Body's node as much as possible (section 3.4), else on another with the network priced in.
 
     own node     any pairing that raises the Body's R_max, fits and is in time: the one of best η
     elsewhere    only where there is none on its own; hand-overs then cost what the profile says of the network

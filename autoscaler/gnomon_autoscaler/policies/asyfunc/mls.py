@@ -7,7 +7,7 @@
 c_best maximises η over cores and batches that meet the objective, (b − 1)/R + t_l(c, b) ≤ t_SLO. docs/decisions/0011-mls.md has
 each place where the printed algorithm had to be settled, with its worked example.
 
-Bodies out of Shadows: where model-level scaling wants one more Body, a Shadow may load the rest of the model and become it.
+**Promotion.** Where model-level scaling wants one more Body, a Shadow may load the rest of the model and become it.
 
 A long burst then needs no second cold start, and no further cores: those of the Shadow are the Body's. A Shadow qualifies that
 works for a ready Body, whose cores sustain no less than a Body of c_best does, and on whose node the rest of the model fits. Of

@@ -48,8 +48,8 @@ class Options:
     it raises R_max, in place of the throughput b_S / t_l of its samples. `other_nodes` allows a Shadow elsewhere when its Body's
     node has no room for one that helps, if the profile has a price for the way. `backlog` lets R_burst know what already
     waits; without it R_burst is the rate of arrivals alone. `burst_cores` says what free cores do for a burst: "shadow",
-    "resize", or "either" (see `growth`). `promotion` lets a Shadow become a Body where another Body is needed.
-    `max_shadows` lets a Body have several (see `several`).
+    "resize", or "either" (see `lls`). `promotion` lets a Shadow become a Body where another Body is needed.
+    `max_shadows` lets a Body have several (see `lls`).
     """
 
     alpha: float = 0.8

@@ -6,7 +6,7 @@ depends on the load. What does, whether a batch fills in time, is asked of the f
 
 A set stays in the list only where it raises the Body's R_max: a Shadow that does not is not made, however good its η.
 
-Which layer blocks a Shadow may hold: the candidates of Algorithm 2, in the order in which they are added (lines 7 to 9).
+**Block sets**: which layer blocks a Shadow may hold, the candidates of Algorithm 2 in the order of lines 7 to 9.
 
     L: candidates by MACs / parameter size, the most first     Φ: the first; the first two; the first three …
 
@@ -16,7 +16,7 @@ little work: it joins its neighbour, the one before it where that is a candidate
 A set that grows by ratio is scattered over the model and has a hand-over for each run of neighbours. A `contiguous` one begins
 with the best candidate and takes the better of its two neighbours each time: one hand-over, at the price of a worse ratio.
 
-Resource efficiency η: throughput per core plus throughput per unit of memory (line 7 of Algorithm 1, line 15 of Algorithm 2).
+**Resource efficiency** η: throughput per core plus throughput per unit of memory (line 7 of Algorithm 1, line 15 of Algorithm 2).
 
     η = n / (c·t) + n / (ρ·m·t)
 
@@ -34,7 +34,7 @@ s, η = 8 / (2 · 0.5) + 8 / (6 · 0.5) = 10.67.
 The sum is the paper's heuristic for its objective, to serve the rate with the least Σ(c + ρ·m); `objective` ranks by that itself,
 n / ((c + ρ·m)·t). They can disagree: docs/decisions/0011-mls.md.
 
-R_max: the rate that Bodies sustain within the objective, with their Shadows or without (Eq. 1).
+**Capacity** R_max: the rate that Bodies sustain within the objective, with their Shadows or without (Eq. 1).
 
     R_max = Σ over Bodies of max over b ≤ B_max of b / t_l(b),  with t_l(b) ≤ t_SLO
 
@@ -43,7 +43,7 @@ so has this. Where no batch of a Body meets the objective, the Body sustains not
 any number of cores, no configuration would ever be enough; then the objective is out of reach, and a Body counts with what it
 serves one by one, late as that is.
 
-Everything that follows from a model's profile and the function's settings alone, worked out once.
+**Knowledge** is everything that follows from a model's profile and the function's settings alone, worked out once.
 
 A policy is asked several times a second and has milliseconds; a profile of 60 blocks has thousands of times in it. What is kept
 here is a pure function of the profile: dropping it changes nothing but the time of the next decision.

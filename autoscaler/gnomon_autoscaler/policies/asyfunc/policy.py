@@ -1,10 +1,10 @@
 """`asyfunc`: Bodies for the stable load, Shadows for bursts.
 
-Each tick has both levels, in the paper's order: how many Bodies there are to be (`bodies`, within the wrappers that every policy
-has), then Shadows for the Bodies that serve and stay (`layer_level`), with what room the new Bodies leave. Shadows come first in
-the list of actions: they are what cannot wait, and a Body that is refused must not hold them up.
+Each tick has both levels, in the paper's order: how many Bodies there are to be (`mls`, within the wrappers that every policy
+has), then Shadows for the Bodies that serve and stay (`lls`), in the room that the new Bodies leave. Shadows come first in the
+list of actions: they cannot wait, and a Body that is refused must not hold them up.
 
-The number of Bodies, as a count policy: so that bounds, operators and idle times hold for `asyfunc` as for every policy.
+The number of Bodies is a count policy, so that bounds, operators and idle times hold for `asyfunc` as for every policy.
 
 Model-level scaling decides once a period; between two periods the number stays, and a Body that ends by itself is replaced. Where
 somebody else decides how many there are, bounds or an operator, the number that the load deserves is what it was as long as R

@@ -12,10 +12,7 @@ more or less than it counted on or larger ones are known, when the settings chan
 of queues. The first plan needs 100 arrivals. Without a plan there is no wait for a batch and the number is `lv`'s; the reason
 says why. docs/decisions/0022-batch-policies.md has a worked example.
 
-What a policy that plans remembers of its plan, and whether it still counts on the right service times.
-
-What a policy that plans from the arrivals remembers of them: counts per second of the last hour, in its own memory.
-
+**Memory.** The policy keeps the plan in force with the service times that it counts on, and counts per second of the last hour.
 `gnomon/plan-window` names another time than an hour. The history that every policy sees reaches back 300 s; these counts go on
 from where the last decision left them. While nobody asked, as during a restart, nothing is counted: what came before is followed
 by what came after.

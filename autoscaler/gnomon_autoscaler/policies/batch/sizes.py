@@ -1,6 +1,6 @@
 """How large an instance is, where the plan chooses it (`gnomon/plan-cores`): what may be chosen, and the way there.
 
-A size is a number of cores; where a platform sells memory and cores follow from it, it is that in MB (`memories`). What may be
+A size is a number of cores; where a platform sells memory and cores follow from it, it is that in MB. What may be
 chosen are the numbers of cores that the function's profile has service times for, up to `gnomon/max-cores` and to what the
 largest node has. Instances get the chosen number in place where their node has room, those first that are least busy; what is
 still missing is created. One of another size ends when enough of the right size serve, or, where a node is full, when there are
@@ -9,7 +9,7 @@ more of the others than will be needed and its cores make room. So a change take
 An instance whose other cores are on their way is of the size that it is to have: it is not asked twice, nobody else is asked
 instead, and what a later plan does not want is taken back. It serves by that size once it has it.
 
-Which memory size an instance has, where a platform sells that and cores follow from it (AWS Lambda), and the way to another.
+**Memory sizes**, where a platform sells memory and cores follow from it (AWS Lambda), and the way from one to another.
 
 What may be chosen are the sizes that the function's profile was measured with, up to what brings `gnomon/max-cores`. Before a
 plan instances have the function's own size. An instance never changes its size: those of the new one are created, and as many of

@@ -153,7 +153,7 @@ async def test_policies_that_would_scale_are_refused_and_the_provider_scales(
     async with user.post("/system/functions", json=document) as answer:
         error = await error_of(answer)
     assert (answer.status, error["code"]) == (400, "unsupported_policy")
-    assert "the provider's to say" in error["message"]
+    assert "the provider decides how many replicas" in error["message"]
     assert provider.calls == []
     async with user.post("/system/functions", json={**document, "image": "no-tag", "annotations": {}}) as answer:
         error = await error_of(answer)

@@ -91,6 +91,6 @@ def test_the_failure_of_a_policy_that_was_replaced_meanwhile_is_not_its_successo
     assert next_one is not None
     for _ in range(3):
         said = runner.fail("no answer within 1 s", asked).reason
-    assert said == "openfaas was asked by settings of before; its answer is not used"
+    assert said == "openfaas decided by settings that have changed since; the decision is discarded"
     assert runner.policy_name == "kpa"
     assert runner.fail("no answer within 1 s", next_one).reason.startswith("kpa failed (1 of 3)")
