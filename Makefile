@@ -7,7 +7,7 @@ BIN := .venv/bin
 SIDE_BY_SIDE := -n logical --dist loadfile
 # Those of few and long ones begin first.
 BESIDE := tests/e2e/test_readme.py $(addprefix tests/integration/,profiler aws_lambda coordinator_node adoption engine runtime \
-	kubernetes_platform packaging ownership cli builder coordinator gateway_api knative_batching knative_ingress) \
+	kubernetes_platform packaging ownership cli builder coordinator gateway_api knative_batching) \
 	tests/contracts tests/unit tests/properties
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
@@ -52,8 +52,7 @@ cluster-build: venv  ## compile it only, with kwok and helm
 images: venv  ## build our images from their Dockerfiles, as root, without a daemon; NAMES="gnomon-gateway gnomon-body"
 	@$(BIN)/python -m deploy.test_cluster image $(or $(NAMES),gnomon-gateway)
 
-conformance: venv  ## Knative's own conformance tests, of ingresses and of Serving by the stock class and by ours, on the cluster of `make cluster`
-	@$(BIN)/python -m deploy.test_cluster.ingress_conformance --parallel 2
+conformance: venv  ## Knative Serving's own conformance tests by the stock class and by ours, on the cluster of `make cluster`
 	@$(BIN)/python -m deploy.test_cluster.serving_conformance --parallel 2
 
 format: venv

@@ -13,6 +13,7 @@ import hashlib
 import http.client
 import json
 import logging
+import os
 import subprocess
 import threading
 import time
@@ -23,14 +24,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import yaml
 from kubernetes import client
 
-from deploy.test_cluster.clusters import Cluster
+from deploy.test_cluster.cluster import Running
+from deploy.test_cluster.clusters import Cluster, reached
 from deploy.test_cluster.phases import CannotBeHad, Trouble
 from deploy.test_cluster.routes import NETWORKING
+from deploy.test_cluster.settings import HERE, NODE_ADDRESS
 
 CLASS = "envoy"
 CLASS_ANNOTATION = "networking.knative.dev/ingress.class"
+NAMESPACE, SERVICE, TESTS_NAMESPACE = "envoy-ingress-test", "envoy", "serving-tests"
+GONE_S = 180.0
 PERIOD_S = 0.25
 START_S = 30.0
 PROBE_LIMIT_S = 2.0
@@ -329,3 +335,32 @@ def ingress(cluster_: Cluster, folder: Path, address: str, port: int = 80) -> It
         yield
     finally:
         made.stop()
+
+
+def check() -> None:
+    """Refuse where something is missing for Knative's conformance tests by this ingress.
+
+    Raises:
+        CannotBeHad: with what is missing.
+
+    """
+    if os.geteuid():
+        raise CannotBeHad("port 80 of the cluster's address needs root")
+    program()
+
+
+@contextmanager
+def for_conformance(running: Running, folder: Path) -> Iterator[None]:
+    """Envoy on the node, with a Service that says where it is, and the tests' namespace; gone afterwards."""
+    names = [f"namespace/{name}" for name in (NAMESPACE, TESTS_NAMESPACE)]
+    # Of a run that has just ended, they may be ending still.
+    running.kubectl("wait", "--for=delete", f"--timeout={GONE_S:.0f}s", *names, limit_s=2 * GONE_S + 10.0)
+    running.kubectl.apply(list(yaml.safe_load_all((HERE / "manifests" / "envoy.yaml").read_text())))
+    balancer = f'{{"status":{{"loadBalancer":{{"ingress":[{{"ip":"{NODE_ADDRESS}"}}]}}}}}}'
+    running.kubectl("patch", "service", SERVICE, "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", balancer)
+    folder.mkdir(exist_ok=True)
+    try:
+        with ingress(reached(running.folders.kubeconfig), folder, NODE_ADDRESS):
+            yield
+    finally:
+        running.kubectl("delete", *names, "--wait=false", "--ignore-not-found")

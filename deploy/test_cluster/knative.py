@@ -1,6 +1,6 @@
 """Knative Serving from the manifests that its own Go modules contain, with our images in them.
 
-Ingress is left out: Knative has no ingress of its own, and ours is what is to be tested. Requests reach a service through the
+Ingress is left out: Knative has no ingress of its own; tests that need one run `envoy`. Requests reach a service through the
 activator or the private Service; a Route becomes Ready when somebody answers for its Ingress.
 """
 

@@ -32,7 +32,6 @@ APT = ("-o", "Acquire::http::Timeout=20", "-o", "Acquire::https::Timeout=20", "-
 APT_LOCK = ("-o", "DPkg::Lock::Timeout=120")
 
 # What is looked for → Debian's package that has it. Installed only where it is missing: Docker's containerd does as well.
-# HAProxy is what our ingress class programs; tests run it beside the cluster.
 COMMANDS = {
     "containerd": "containerd",
     "ctr": "containerd",
@@ -41,7 +40,6 @@ COMMANDS = {
     "ip": "iproute2",
     "openssl": "openssl",
     "setpriv": "util-linux",
-    "haproxy": "haproxy",
 }
 # The same for building our images.
 BUILDING = {"buildah": "buildah", "debootstrap": "debootstrap"}

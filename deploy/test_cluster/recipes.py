@@ -46,16 +46,13 @@ UNNEEDED = (
 class Recipe:
     """A folder with a Dockerfile; for a function, the template's, in which `handler` takes the place of the template's own.
 
-    Of what is locked, packages whose names begin with one of `without` are left out. `arguments` are the build's. `upon` is
-    another of our images, which the Dockerfile takes as `upon_argument` in place of a base with Python.
+    Of what is locked, packages whose names begin with one of `without` are left out. `arguments` are the build's.
     """
 
     context: Path
     handler: Path | None = None
     without: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
-    upon: str = ""
-    upon_argument: str = "PYTHON_IMAGE"
 
 
 # torch, and what only it needs.
@@ -63,7 +60,6 @@ TORCH = ("torch", "triton", "nvidia-", "cuda-", "sympy", "mpmath", "networkx", "
 
 RECIPES = {
     "gnomon-gateway": Recipe(ROOT / "deploy" / "images" / "gateway"),
-    "gnomon-ingress": Recipe(ROOT / "deploy" / "images" / "ingress", upon="gnomon-gateway", upon_argument="GATEWAY_IMAGE"),
     "gnomon-coordinator": Recipe(ROOT / "deploy" / "images" / "coordinator"),
     "gnomon-body": Recipe(ROOT / "templates" / "gnomon-body", ROOT / "functions" / "body"),
     "gnomon-shadow": Recipe(ROOT / "templates" / "gnomon-shadow", ROOT / "functions" / "shadow"),
@@ -207,10 +203,9 @@ def _base_key() -> str:
 
 
 def _key(name: str) -> str:
-    """What an image is made of: its context, and what it is made upon."""
-    recipe = RECIPES[name]
-    with assembled(recipe) as context:
-        return f"{_key(recipe.upon) if recipe.upon else _base_key()}-{digest(context)}"
+    """What an image is made of: its base and its context."""
+    with assembled(RECIPES[name]) as context:
+        return f"{_base_key()}-{digest(context)}"
 
 
 def _base(builder: Builder, phases: Phases) -> str:
@@ -248,10 +243,9 @@ def _build(builder: Builder, phases: Phases, name: str, base: str) -> Path:
 
 
 def _image(builder: Builder, phases: Phases, name: str, base: str) -> str:
-    """An image's name in the builder's storage, built if need be, and what it is made upon before it."""
+    """An image's name in the builder's storage, built if need be."""
     recipe, reference = RECIPES[name], f"localhost/{name}:{_key(name)}"
     if not builder.has(reference):
-        upon = _image(builder, phases, recipe.upon, base) if recipe.upon else base
         with phases.phase(name), assembled(recipe) as context:
-            builder.build(context, reference, "--build-arg", f"{recipe.upon_argument}={upon}", *recipe.arguments)
+            builder.build(context, reference, "--build-arg", f"PYTHON_IMAGE={base}", *recipe.arguments)
     return reference

@@ -1,4 +1,4 @@
-"""Knative: its configuration, our classes, and all that a batch passes from an ingress to a Body.
+"""Knative: its configuration, our class and the gateway, and all that a batch passes from an ingress to a Body.
 
     any ingress ─▶ Service of a Revision ─▶ gateway's pods, port 8012 ─▶ port 8012 of the Revision's pods
                                                 ▲ port 9090
@@ -39,7 +39,7 @@ from gnomon_platforms.knative.autoscaler.objects import BATCH_ANNOTATIONS, buffe
 from gnomon_platforms.knative.autoscaler.public_endpoints import MANAGED_BY_LABEL, MANAGER, SERVICE_NAME_LABEL, own_slice
 from gnomon_platforms.knative.autoscaler.status import NO_POOL, NO_VOLUME, NOT_CONFIGURED, VOLUMES_DISABLED
 from gnomon_platforms.knative.batching.revisions import BATCH_SECRET, RevisionReader, misread
-from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY, INGRESS
+from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY
 from gnomon_platforms.knative.resources import (
     ACTIVATOR_METRICS_PORT,
     CLASS,
@@ -70,7 +70,7 @@ from gnomon_platforms.nodes.permissions import POOLS
 
 NAMESPACE = SYSTEM_NAMESPACE
 GROUPS = ("serving.knative.dev/v1", "autoscaling.internal.knative.dev/v1alpha1", "networking.internal.knative.dev/v1alpha1")
-SCALER, PROXY, BUFFER = "gnomon-autoscaler", "gnomon-ingress", "gnomon-gateway"
+SCALER, BUFFER = "gnomon-autoscaler", "gnomon-gateway"
 INSTALL = "kubectl apply -k deploy/knative"
 INSIDE = "svc.cluster.local"
 """Knative's default domain, whose names are served inside the cluster only."""
@@ -97,7 +97,6 @@ def knative_checks(cluster: Cluster, asker: Asker) -> Iterator[tuple[str, Look]]
     yield "Knative's domain", lambda: domain(cluster)
     yield "permissions", lambda: rights(cluster, asker)
     yield "autoscaler class", lambda: ready(cluster, NAMESPACE, SCALER, f"{INSTALL}/autoscaler")
-    yield "ingress class", lambda: ingress(cluster)
     yield "gateway", lambda: gateway(cluster)
     yield "Shadows' Revisions", lambda: alone(cluster)
 
@@ -144,27 +143,11 @@ def rights(cluster: Cluster, asker: Asker) -> tuple[Level, str, str]:
     """
     shadows = has_option(cluster, ON_KNATIVE)
     scaler = (*AUTOSCALER, *(POOLS if shadows else ()))
-    tables: dict[str, tuple[Permission, ...]] = {SCALER: scaler, PROXY: INGRESS, BUFFER: GATEWAY}
+    tables: dict[str, tuple[Permission, ...]] = {SCALER: scaler, BUFFER: GATEWAY}
     name = asker.account[1] if asker.account else ""
-    proxy = () if cluster.one(DEPLOYMENTS, NAMESPACE, PROXY) is None else INGRESS
-    wanted = tables.get(name, scaler + proxy + GATEWAY)
+    wanted = tables.get(name, scaler + GATEWAY)
     scopes = {Scope.CLUSTER: None, Scope.SYSTEM: NAMESPACE, Scope.NODES: NODES_NAMESPACE}
     return permissions(cluster, wanted, scopes, asker, ON_KNATIVE.install if shadows else INSTALL)
-
-
-def ingress(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether our proxies are ready, where there are any. Any other ingress class serves routes as well, and they batch.
-
-    Raises:
-        Refused, Unreachable: it cannot be looked at.
-
-    """
-    install = f"{INSTALL}/ingress"
-    if cluster.one(DEPLOYMENTS, NAMESPACE, PROXY) is None:
-        if settings(cluster, "config-network").get("ingress-class") == "gnomon":
-            return Level.FAIL, f"ingress-class is gnomon, and there is no Deployment {PROXY}: nothing is routed.", install
-        return Level.OK, "Routes are of another ingress class, behind which Revisions batch as well.", ""
-    return ready(cluster, NAMESPACE, PROXY, install)
 
 
 def gateway(cluster: Cluster) -> tuple[Level, str, str]:

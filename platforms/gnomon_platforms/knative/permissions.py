@@ -1,4 +1,4 @@
-"""What both classes and the gateway ask of the API server: the tables behind the roles of deploy/knative.
+"""What the autoscaler class and the gateway ask of the API server: the tables behind the roles of deploy/knative.
 
 A test runs each as its service account and compares the roles with the API server's audit log, and with these tables.
 """
@@ -49,16 +49,6 @@ AUTOSCALER = (
     Permission(Scope.CLUSTER, "keda.sh", "scaledobjects", ("list", "watch"), "see the same of KEDA"),
     Permission(Scope.SYSTEM, "", "configmaps", ("list", "watch"), "see what is set for all Revisions"),
     Permission(Scope.SYSTEM, "coordination.k8s.io", "leases", ("get", "create", "update"), "let one autoscaler lead"),
-)
-
-INGRESS = (
-    Permission(Scope.CLUSTER, _NETWORKING, "ingresses", ("get", "list", "watch"), "see what is to be served"),
-    Permission(Scope.CLUSTER, _NETWORKING, "ingresses/status", ("patch",), "say what is served"),
-    Permission(Scope.CLUSTER, "", "services", ("list", "watch"), "see who serves"),
-    Permission(Scope.CLUSTER, "discovery.k8s.io", "endpointslices", ("list", "watch"), "see at which addresses"),
-    Permission(Scope.CLUSTER, "", "secrets", ("list", "watch"), "have certificates"),
-    Permission(Scope.CLUSTER, _SERVING, "revisions", ("list", "watch"), "see which Revisions batch"),
-    Permission(Scope.SYSTEM, "coordination.k8s.io", "leases", ("get", "create", "update"), "let one ingress say what all serve"),
 )
 
 GATEWAY = (

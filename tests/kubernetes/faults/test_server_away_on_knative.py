@@ -1,6 +1,6 @@
-"""The API server is away while a Revision is served through HAProxy and the gateway: requests go on, then all of it follows.
+"""The API server is away while a Revision is served through the gateway: requests go on, then all of it follows.
 
-    users ─▶ HAProxy of the ingress class ─▶ gateway ─▶ pods        the autoscaler class asks both, and cannot write
+    users ─▶ gateway ─▶ pods        the autoscaler class asks both, and cannot write
 
 No part of it is started anew.
 """
@@ -11,13 +11,11 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
-import aiohttp
 import pytest
 
 from benchmarks.kubernetes.pods import Plane, booted
 from deploy.test_cluster import build
 from deploy.test_cluster.clusters import Cluster, reached
-from gnomon_platforms.knative.ingress.backends import Endpoint, GatewayPlace
 from tests.kubernetes.faults.conftest import answers
 from tests.kubernetes.faults.test_server_away import AWAY_S, SOAK_S, Breaking, frozen, killed
 from tests.kubernetes.kinds import install_kinds
@@ -25,11 +23,10 @@ from tests.kubernetes.knative_autoscaler.conftest import KINDS, knative, played_
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import K, running, until
 from tests.kubernetes.knative_batching.conftest import ENV, Pods, pods
-from tests.kubernetes.knative_batching.test_serving_revisions import BATCHES, annotate, largest, serving
+from tests.kubernetes.knative_batching.test_serving_revisions import BATCHES, annotate, ingress, largest, serving
 from tests.kubernetes.knative_batching.users import Users
-from tests.kubernetes.knative_ingress.conftest import Ingresses, controller, haproxy
 
-__all__ = ["haproxy", "knative", "played_as", "pods"]
+__all__ = ["knative", "played_as", "pods"]
 
 REVISION = "f-00001"
 SERVED = 20
@@ -41,7 +38,7 @@ def planes(compiled: build.Programs) -> Iterator[tuple[Plane, Cluster]]:
     """A control plane without controllers, which Knative is played on. What a test breaks of it, it mends."""
     with booted() as plane:
         cluster = reached(plane.kubeconfig)
-        install_kinds(cluster, compiled, *KINDS, "networking/ingress.yaml")
+        install_kinds(cluster, compiled, *KINDS)
         yield plane, cluster
         cluster.api.close()
 
@@ -51,14 +48,6 @@ def knative_kinds(planes: tuple[Plane, Cluster]) -> Cluster:
     return planes[1]
 
 
-def lead_there(ingresses: Ingresses, name: str) -> None:
-    """Let an Ingress lead to the Revision, as Knative writes it."""
-    headers = {"Knative-Serving-Revision": REVISION, "Knative-Serving-Namespace": ingresses.namespace}
-    to = {"serviceNamespace": ingresses.namespace, "serviceName": REVISION, "servicePort": 80, "percent": 100}
-    ingresses.put(name, REVISION, path={"splits": [{**to, "appendHeaders": headers}]})
-
-
-@pytest.mark.usefixtures("haproxy")
 @pytest.mark.parametrize("breaking", [frozen, killed])
 @pytest.mark.parametrize("away_s", [AWAY_S, pytest.param(SOAK_S, marks=pytest.mark.slow)])
 async def test_requests_go_on_and_all_of_it_follows_again(
@@ -69,15 +58,9 @@ async def test_requests_go_on_and_all_of_it_follows_again(
         # It has no Lease: who leads is another question, and a leader that cannot renew ends.
         await stack.enter_async_context(running(cluster, knative, lease_namespace=None))
         gateway = await stack.enter_async_context(serving(cluster, knative))
-        place = GatewayPlace(Endpoint(gateway.server.host, gateway.server.port))
-        ingresses = await stack.enter_async_context(controller(cluster, knative.namespace, gateway=place))
         knative.revision(REVISION, {**BATCHES, K + "min-scale": "1"}, env=ENV)
-        await asyncio.to_thread(lead_there, ingresses, "one")
-        await ingresses.ready("one")
-        connector = aiohttp.UnixConnector(ingresses.binds.http.removeprefix("unix@"), limit=0)
-        session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
-        few = Users(session, f"http://{ingresses.host('one')}/", callers=4)
-        many = Users(session, f"http://{ingresses.host('one')}/", word="slow ")
+        session = await stack.enter_async_context(ingress(gateway, knative, REVISION))
+        few, many = Users(session, "/", callers=4), Users(session, "/", word="slow ")
         calling = [asyncio.create_task(few.keep_asking())]
         await few.more(SERVED)
         assert knative.replicas(REVISION) == 1
@@ -98,10 +81,6 @@ async def test_requests_go_on_and_all_of_it_follows_again(
         await until(lambda: len(gateway.platform.instances(function)) > 1, "the gateway follows pods")
         await asyncio.to_thread(annotate, cluster, knative, {"gnomon/max-batch": "3"})
         await until(lambda: largest(gateway, knative) == {3}, "the gateway follows Revisions")
-        await asyncio.to_thread(lead_there, ingresses, "other")
-        await ingresses.ready("other")
-        other = Users(session, f"http://{ingresses.host('other')}/")
-        await other.at_once(4)
         await many.more(SERVED)
         for users in (few, many):
             users.end()

@@ -22,7 +22,6 @@ PARTS = {
     "coordinator.enabled=true": OPENFAAS / "coordinator",
     "models.enabled=true": DEPLOY / "openfaas-models",
     "knative.autoscaler.enabled=true": DEPLOY / "knative" / "autoscaler",
-    "knative.ingress.enabled=true": DEPLOY / "knative" / "ingress",
     "knative.gateway.enabled=true": DEPLOY / "knative" / "gateway",
     "knative.models.enabled=true": DEPLOY / "knative-models",
 }
@@ -114,9 +113,9 @@ def test_a_cluster_wide_gateway_may_do_everywhere_what_it_else_may_in_one_namesp
 
 def test_a_single_replica_of_anything_does_not_keep_its_node_from_being_drained() -> None:
     one = '{"enabled":true,"replicas":1}'
-    rendered = chart("replicas=1", *(f"knative.{part}={one}" for part in ("autoscaler", "ingress", "gateway")))
+    rendered = chart("replicas=1", *(f"knative.{part}={one}" for part in ("autoscaler", "gateway")))
     budgets = [each["spec"] for (kind, _, _), each in rendered.items() if kind == "PodDisruptionBudget"]
-    assert len(budgets) == 4
+    assert len(budgets) == 3
     for budget in budgets:
         assert budget["maxUnavailable"] == 1
         assert "minAvailable" not in budget, "one of one would have to stay"
@@ -137,7 +136,6 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
         'coordinator.poolImage={"repository":"registry.example/body","tag":"8"}',
         'coordinator.poolResources={"requests":{"cpu":"500m","memory":"2Gi"}}',
         'knative.autoscaler={"enabled":true,"replicas":3,"resources":{"requests":{"cpu":"1"}},"extraArguments":["--policy=x"]}',
-        'knative.ingress={"enabled":true,"replicas":4,"serviceType":"NodePort","image":{"repository":"registry.example/in","tag":"9"}}',
         'knative.gateway={"enabled":true,"replicas":5,"extraArguments":["--policy=y"]}',
     )
     deployment = rendered["Deployment", SYSTEM, "gateway"]
@@ -167,10 +165,6 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
     assert scaling["template"]["spec"]["containers"][0]["image"] == "registry.example/gnomon:7"
     assert scaling["template"]["spec"]["containers"][0]["args"][-1] == "--policy=x"
     assert scaling["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "1"
-    ingress = rendered["Deployment", SERVING, "gnomon-ingress"]["spec"]
-    assert ingress["replicas"] == 4
-    assert ingress["template"]["spec"]["containers"][0]["image"] == "registry.example/in:9"
-    assert rendered["Service", SERVING, "gnomon-ingress"]["spec"]["type"] == "NodePort"
     buffer = rendered["Deployment", SERVING, "gnomon-gateway"]["spec"]
     assert (buffer["replicas"], buffer["template"]["spec"]["containers"][0]["image"]) == (5, "registry.example/gnomon:7")
     assert buffer["template"]["spec"]["containers"][0]["args"][-1] == "--policy=y"

@@ -129,8 +129,8 @@ def test_knatives_classes_are_looked_at_and_what_they_may_do(
     own_plane.core.create_namespace({"metadata": {"name": SERVING}})
     autoscaler = "--service-account", f"{SERVING}:gnomon-autoscaler"
     found = doctor(*autoscaler, platform="knative")
-    checks = "Knative's metrics", "permissions", "autoscaler class", "ingress class", "gateway"
-    assert levels(found, *checks) == ["warn", "fail", "fail", "warn", "warn"]
+    checks = "Knative's metrics", "permissions", "autoscaler class", "gateway"
+    assert levels(found, *checks) == ["warn", "fail", "fail", "warn"]
     assert found["gateway"]["hint"] == "kubectl apply -k deploy/knative/gateway"
     assert '"metrics-protocol":"prometheus"' in found["Knative's metrics"]["hint"]
     assert "rollout restart deployment activator" in found["Knative's metrics"]["hint"]
@@ -142,27 +142,23 @@ def test_knatives_classes_are_looked_at_and_what_they_may_do(
     own_plane.core.create_namespaced_config_map(SERVING, named)
     assert levels(doctor(platform="knative"), "Knative's domain") == ["ok"]
 
-    # Routes of no class are ours, and there is nobody to serve them.
-    own_plane.core.create_namespaced_config_map(
-        SERVING, {"metadata": {"name": "config-network"}, "data": {"ingress-class": "gnomon"}}
-    )
     observability = {"metadata": {"name": "config-observability"}, "data": {"metrics-protocol": "prometheus"}}
     own_plane.core.create_namespaced_config_map(SERVING, observability)
     found = doctor(platform="knative")
-    assert levels(found, "Knative's metrics", "ingress class") == ["ok", "fail"]
+    assert levels(found, "Knative's metrics") == ["ok"]
 
     kubectl("apply", "-k", str(DEPLOY / "knative"))
-    for name, ready in (("gnomon-autoscaler", 2), ("gnomon-ingress", 1), ("gnomon-gateway", 2)):
+    for name, ready in (("gnomon-autoscaler", 2), ("gnomon-gateway", 1)):
         status = {"replicas": 2, "readyReplicas": ready, "availableReplicas": ready, "updatedReplicas": 2}
         own_plane.apps.patch_namespaced_deployment_status(name, SERVING, {"status": status})
-    for account in ("gnomon-autoscaler", "gnomon-ingress", "gnomon-gateway"):
+    for account in ("gnomon-autoscaler", "gnomon-gateway"):
         found = doctor("--service-account", f"{SERVING}:{account}", platform="knative")
-        assert levels(found, *checks) == ["ok", "ok", "ok", "warn", "ok"], found["permissions"]["message"]
-    assert found["ingress class"]["hint"] == f"kubectl -n {SERVING} describe pods -l app.kubernetes.io/component=knative-ingress"
-    # An ingress that is not ours leads nobody to the gateway.
-    kubectl("delete", "-n", SERVING, "deployment", "gnomon-ingress")
+        assert levels(found, *checks) == ["ok", "ok", "ok", "warn"], found["permissions"]["message"]
+    assert found["gateway"]["hint"] == f"kubectl -n {SERVING} describe pods -l app.kubernetes.io/component=knative-gateway"
+    # Without the class nobody leads to the gateway.
+    kubectl("delete", "-n", SERVING, "deployment", "gnomon-autoscaler")
     found = doctor(platform="knative")
-    assert (levels(found, "gateway"), found["gateway"]["hint"]) == (["warn"], "kubectl apply -k deploy/knative/ingress")
+    assert (levels(found, "gateway"), found["gateway"]["hint"]) == (["warn"], "kubectl apply -k deploy/knative/autoscaler")
     # Each account has its own rights only.
     assert doctor("--service-account", f"{SERVING}:default", platform="knative")["permissions"]["level"] == "fail"
 

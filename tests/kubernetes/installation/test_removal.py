@@ -10,7 +10,6 @@ import pytest
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import until
-from gnomon_platforms.knative.ingress import serving
 from gnomon_platforms.kubernetes import ownership
 from gnomon_server import knative_autoscaler, kubernetes
 from tests.kubernetes.conftest import plane
@@ -31,7 +30,6 @@ FOLDERS = [
     "openfaas-models",
     "knative",
     "knative/autoscaler",
-    "knative/ingress",
     "knative/gateway",
     "knative-models",
 ]
@@ -78,7 +76,6 @@ def test_what_was_applied_is_applied_again_and_deleted(kubectl_with_controllers:
         ("openfaas", ("Lease", SYSTEM, kubernetes.LEASE)),
         ("openfaas", ("ConfigMap", SYSTEM, ownership.NAME)),
         ("knative/autoscaler", ("Lease", SERVING, knative_autoscaler.LEASE)),
-        ("knative/ingress", ("Lease", SERVING, serving.LEASE)),
     ],
 )
 def test_what_processes_lead_by_is_of_their_installation(kustomized: Kustomized, folder: str, name: tuple[str, str, str]) -> None:

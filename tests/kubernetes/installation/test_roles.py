@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.test_cluster.client import documents
-from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY, INGRESS
+from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY
 from gnomon_platforms.kubernetes.resources import Permission, Scope
 from gnomon_platforms.nodes.permissions import POOLS
 from gnomon_platforms.openfaas.permissions import PERMISSIONS
@@ -21,7 +21,6 @@ KNATIVE, OPENFAAS = DEPLOY / "knative", DEPLOY / "openfaas"
     ("folder", "table", "system"),
     [
         (KNATIVE / "autoscaler", AUTOSCALER, "knative-serving"),
-        (KNATIVE / "ingress", INGRESS, "knative-serving"),
         (KNATIVE / "gateway", GATEWAY, "knative-serving"),
         (OPENFAAS / "coordinator", POOLS, "openfaas"),
         (OPENFAAS, PERMISSIONS, "openfaas"),

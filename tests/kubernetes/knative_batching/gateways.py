@@ -20,7 +20,7 @@ TOO_MANY_REQUESTS = 429
 
 @dataclass
 class Replicas:
-    """The pods of one: `knative-autoscaler`, `knative-ingress` or `knative-gateway`."""
+    """The pods of one: `knative-autoscaler` or `knative-gateway`."""
 
     cluster: Cluster
     component: str

@@ -1,6 +1,6 @@
-"""Batches on a cluster with Knative: a ksvc of our classes with pods of a real image, under load and what goes wrong.
+"""Batches on a cluster with Knative: a ksvc of our class with pods of a real image, under load and what goes wrong.
 
-    users ─▶ ingress's pods ─▶ gateway's pods ─▶ queue-proxy ▶ pod        autoscaler's pods ask gateways and queue-proxies
+    users ─▶ Envoy ─▶ gateway's pods ─▶ queue-proxy ▶ pod        autoscaler's pods ask gateways and queue-proxies
 
 All of deploy/knative is installed as it is, and so is Knative.
 """
@@ -21,7 +21,7 @@ import aiohttp
 import pytest
 from kubernetes import client
 
-from deploy.test_cluster import build, models, settings
+from deploy.test_cluster import build, envoy, models, settings
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster
 from deploy.test_cluster.phases import CannotBeHad
@@ -33,8 +33,8 @@ from tests.kubernetes.knative_batching.gateways import SYSTEM, Gateways, Replica
 from tests.kubernetes.knative_batching.users import LIMIT_S, Users
 
 pytestmark = pytest.mark.timeout(900)  # a busy machine takes its time to start pods
-DEPLOYMENTS = ("gnomon-autoscaler", "gnomon-ingress", "gnomon-gateway")
-AUTOSCALERS_LEASE, INGRESSES_LEASE = "gnomon-knative-autoscaler", "gnomon-ingress"
+DEPLOYMENTS = ("gnomon-autoscaler", "gnomon-gateway")
+AUTOSCALERS_LEASE = "gnomon-knative-autoscaler"
 K = "autoscaling.knative.dev/"
 
 _LOG = logging.getLogger(__name__)
@@ -46,7 +46,6 @@ class Images:
 
     echo: str
     gateway: str
-    ingress: str
 
 
 @pytest.fixture
@@ -59,10 +58,10 @@ def images(cluster: Cluster) -> Images:
     if config.get("metrics-protocol") != "prometheus":
         pytest.skip("its activators do not tell what waits at them")
     try:
+        envoy.program()
         return Images(
             models.small(cluster, "gnomon-echo", "GNOMON_TEST_FUNCTION_IMAGE"),
             models.small(cluster, "gnomon-gateway", "GNOMON_GATEWAY_IMAGE"),
-            models.small(cluster, "gnomon-ingress", "GNOMON_INGRESS_IMAGE"),
         )
     except CannotBeHad as reason:
         pytest.skip(str(reason))
@@ -79,20 +78,12 @@ class Parts:
         return Gateways(self.cluster)
 
     @property
-    def ingresses(self) -> Replicas:
-        return Replicas(self.cluster, "knative-ingress")
-
-    @property
     def autoscalers(self) -> Replicas:
         return Replicas(self.cluster, "knative-autoscaler")
 
     @property
     def all(self) -> tuple[Replicas, ...]:
-        return self.gateways, self.ingresses, self.autoscalers
-
-    def way_in(self) -> str:
-        """Where those inside of the cluster send requests."""
-        return f"http://{self.cluster.core.read_namespaced_service('gnomon-ingress-local', SYSTEM).spec.cluster_ip}/"
+        return self.gateways, self.autoscalers
 
     def scaling(self) -> str:
         """The autoscaler that leads, as its Lease says."""
@@ -106,16 +97,18 @@ def parts(cluster: Cluster, compiled: build.Programs, images: Images, tmp_path: 
     if {one.metadata.name for one in cluster.apps.list_namespaced_deployment(SYSTEM).items} & {*DEPLOYMENTS}:
         pytest.skip("something of ours is installed on this cluster already")
     kubectl = Kubectl(compiled.folder / "kubectl", cluster.kubeconfig)
-    overlay = overlaid(tmp_path, "knative", {"gnomon-gateway": images.gateway, "gnomon-ingress": images.ingress})
+    overlay = overlaid(tmp_path, "knative", {"gnomon-gateway": images.gateway})
     try:
         kubectl("apply", "-k", str(overlay))
         for name in DEPLOYMENTS:
             rolled = ("rollout", "status", f"deployment/{name}", "-n", SYSTEM, f"--timeout={LIMIT_S:.0f}s")
             kubectl(*rolled, limit_s=LIMIT_S + 10)
-        yield Parts(cluster)
+        (tmp_path / "envoy").mkdir()
+        with envoy.ingress(cluster, tmp_path / "envoy", settings.NODE_ADDRESS):
+            yield Parts(cluster)
     finally:
         kubectl("delete", "-k", str(overlay), "--ignore-not-found", "--timeout=180s", limit_s=200)
-        kubectl("delete", "lease", AUTOSCALERS_LEASE, INGRESSES_LEASE, "-n", SYSTEM, "--ignore-not-found")
+        kubectl("delete", "lease", AUTOSCALERS_LEASE, "-n", SYSTEM, "--ignore-not-found")
 
 
 def ksvc(image: str) -> dict[str, Any]:
@@ -138,7 +131,7 @@ def ksvc(image: str) -> dict[str, Any]:
     return {
         "apiVersion": "/".join(SERVING),
         "kind": "Service",
-        "metadata": {"name": "echo", "annotations": {"networking.knative.dev/ingress-class": "gnomon"}},
+        "metadata": {"name": "echo", "annotations": {"networking.knative.dev/ingress-class": envoy.CLASS}},
         "spec": {"template": {"metadata": {"annotations": annotations}, "spec": {"containers": [container]}}},
     }
 
@@ -211,7 +204,7 @@ async def test_a_ksvc_gets_batches_through_drains_and_kills_and_goes_to_zero_and
     host = {"Host": f"echo.{namespace}.svc.cluster.local"}
     options: dict[str, Any] = {"headers": host, "timeout": aiohttp.ClientTimeout(total=LIMIT_S)}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), **options) as session:
-        users = Users(session, await asyncio.to_thread(parts.way_in))
+        users = Users(session, f"http://{settings.NODE_ADDRESS}/")
         for _ in range(4):
             await users.at_once(64)
         figures = await asyncio.to_thread(parts.gateways.figures)
@@ -224,7 +217,7 @@ async def test_a_ksvc_gets_batches_through_drains_and_kills_and_goes_to_zero_and
         await killed(parts, users)
         users.end()
         await calling
-        # An ingress and a gateway were killed: who asked again after the one may have been held by the other.
+        # Envoy hears of it as soon as the kubelet has said that a gateway is gone; what came to it before is lost as well.
         assert set(users.lost.values()) <= {1, 2}, ("what the killed ones held, and nothing else", users.told)
         _LOG.info("%d answered while pods came and went, %d lost", users.answered, users.lost.total())
 

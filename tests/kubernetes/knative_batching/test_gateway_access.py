@@ -15,8 +15,7 @@ import pytest
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl, documents
 from deploy.test_cluster.clusters import Cluster
-from gnomon_platforms.knative.ingress.backends import gateway_place
-from gnomon_platforms.knative.resources import GATEWAY_LABELS
+from gnomon_platforms.knative.resources import GATEWAY_LABELS, GATEWAY_PORT
 from gnomon_platforms.kubernetes.client import connect
 from tests.kubernetes.access import Account, admitted, asked, restrict
 from tests.kubernetes.kinds import install_kinds
@@ -26,8 +25,7 @@ from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK
 from tests.kubernetes.knative_batching.conftest import ENV, HANDLER, SECRET
 from tests.kubernetes.knative_batching.pods import TOKEN, Pod
 
-KNATIVE = Path(__file__).parents[3] / "deploy" / "knative"
-FOLDER = KNATIVE / "gateway"
+FOLDER = Path(__file__).parents[3] / "deploy" / "knative" / "gateway"
 SYSTEM = "knative-serving"
 ACCOUNT = Account(SYSTEM, "gnomon-gateway")
 ADDRESS = "127.0.98.1"
@@ -115,25 +113,12 @@ def test_other_secrets_are_refused(plane: Cluster, compiled: build.Programs) -> 
     api.close()
 
 
-def test_the_deployment_is_accepted_and_is_where_the_ingress_leads_and_the_autoscaler_asks(
-    plane: Cluster, compiled: build.Programs
-) -> None:
+def test_the_deployment_is_accepted_and_is_found_and_led_to_by_the_autoscaler(plane: Cluster, compiled: build.Programs) -> None:
     plane.core.create_namespace({"metadata": {"name": SYSTEM}})
     restrict(plane, SYSTEM)
     Kubectl(compiled.folder / "kubectl", plane.kubeconfig)("apply", "--validate=strict", "-k", str(FOLDER))
     [container] = admitted(plane, "gnomon-gateway", SYSTEM)["containers"]
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert GATEWAY_PORT in [one["containerPort"] for one in container["ports"]]
     labels = plane.apps.read_namespaced_deployment("gnomon-gateway", SYSTEM).spec.template.metadata.labels
     assert dict(one.split("=") for one in GATEWAY_LABELS.split(",")).items() <= labels.items()
-
-    [led] = [
-        argument.removeprefix("--gateway=")
-        for one in documents(KNATIVE / "ingress" / "ingress.yaml")
-        if one["kind"] == "Deployment"
-        for argument in one["spec"]["template"]["spec"]["containers"][0]["args"]
-        if argument.startswith("--gateway=")
-    ]
-    place = gateway_place(led, SYSTEM)
-    service = plane.core.read_namespaced_service(place.service[1], place.service[0])
-    assert place.port in [one.port for one in service.spec.ports]
-    assert service.spec.selector.items() <= labels.items()

@@ -13,12 +13,14 @@ from tests.waiting import until
 LIMIT_S = 240.0
 CALLERS = 16
 AGAIN_S = 0.05
+UNAVAILABLE, NOT_CONNECTED = 503, b"remote connection failure"
+"""What Envoy says of an endpoint that refuses connections: the request was not sent."""
 
 
 class Users:
     """Clients of a session, at a URL. An answer is right that is what was sent; what begins with `slow` takes its pod a while.
 
-    Who finds nobody to connect to has sent nothing, and comes again.
+    Who finds nobody to connect to has sent nothing, and comes again; so does who is told that by Envoy.
     """
 
     def __init__(self, session: aiohttp.ClientSession, url: str, *, word: str = "", callers: int = CALLERS) -> None:
@@ -36,7 +38,10 @@ class Users:
         while True:
             try:
                 async with self._session.post(self._url, data=body) as answer:
-                    return answer.status, await answer.read()
+                    status, text = answer.status, await answer.read()
+                if status != UNAVAILABLE or NOT_CONNECTED not in text or time.monotonic() > give_up_s:
+                    return status, text
+                await asyncio.sleep(AGAIN_S)
             except aiohttp.ClientConnectorError as error:
                 if time.monotonic() > give_up_s:
                     return 0, repr(error).encode()

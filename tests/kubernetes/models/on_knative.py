@@ -1,9 +1,9 @@
 """`kubectl apply -k deploy/knative-models` on a whole cluster, as an operator does it, and a namespace of users.
 
-    caller ─▶ HAProxy ─▶ gateway's pods ─▶ queue-proxy ▶ Body ── its volume ── coordinator ── pool ─▶ Shadow
+    caller ─▶ Envoy ─▶ gateway's pods ─▶ queue-proxy ▶ Body ── its volume ── coordinator ── pool ─▶ Shadow
                               └── what waits ─▶ autoscaler's pods: how many Bodies, how large, with which Shadows
 
-The ingress class runs beside the tests, with an HAProxy of this machine's: its own pods are left out. All else are pods with the
+The ingress runs beside the tests, with an Envoy of this machine's. All else are pods with the
 rights, arguments and probes of the manifests, and Knative's as it comes. Users' namespace is held to `restricted`.
 """
 
@@ -28,7 +28,6 @@ from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster, until
 from deploy.test_cluster.phases import CannotBeHad
 from gnomon_platforms.knative.autoscaler.configuration import CSI_FEATURE
-from gnomon_platforms.knative.ingress.backends import GatewayPlace
 from tests.kubernetes.coordinator_node.test_driver_on_the_cluster import inside
 from tests.kubernetes.installation.forms import overlaid
 from tests.kubernetes.knative_batching.conftest import SECRET
@@ -36,8 +35,6 @@ from tests.kubernetes.knative_batching.gateways import SYSTEM, Gateways
 
 NODES = models.NODES
 CLAIMS_FEATURE = "kubernetes.podspec-persistent-volume-claim"
-GATEWAY = GatewayPlace(service=(SYSTEM, "gnomon-gateway"), port=80)
-"""Where the ingress leads, as its manifest says."""
 BATCH_TOKEN = "batches-please"
 START_LIMIT_S, GONE_LIMIT_S = 240.0, 240.0
 
@@ -105,8 +102,7 @@ def installed(cluster: Cluster, kubectl: Kubectl, repository: Path, folder: Path
     given = models.images(cluster)
     gateway = models.small(cluster, "gnomon-gateway", "GNOMON_GATEWAY_IMAGE")
     names = {"gnomon-body": given.body, "gnomon-coordinator": given.coordinator, "gnomon-gateway": gateway}
-    aside = {"name": "gnomon-ingress", "count": 0}
-    overlay = overlaid(folder, "knative-models", names, replicas=[aside], patches=models_at(repository))
+    overlay = overlaid(folder, "knative-models", names, patches=models_at(repository))
     token, namespace = secrets.token_hex(16), f"models-{secrets.token_hex(3)}"
     features = cluster.core.read_namespaced_config_map("config-features", SYSTEM).data or {}
     made = Installed(cluster, namespace, given.body, token)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -19,24 +20,21 @@ import pytest
 from kubernetes import client
 
 from benchmarks.shadow.models import StoredModel
-from deploy.test_cluster import build
+from deploy.test_cluster import build, envoy
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster, until
 from deploy.test_cluster.phases import CannotBeHad
 from deploy.test_cluster.routes import SERVING
-from deploy.test_cluster.settings import INTERFACE
+from deploy.test_cluster.settings import INTERFACE, NODE_ADDRESS
 from gnomon_cli.commands.run import photograph_path
 from gnomon_profiler.measuring.store import ProfileStore
 from tests.kubernetes.installation.test_doctor_on_kubernetes import examine
-from tests.kubernetes.knative_ingress.conftest import controller, haproxy
 from tests.kubernetes.measured import MAX_BATCH, SLOWER, measured_s, profile_of
 from tests.kubernetes.models.conftest import MODEL
 from tests.kubernetes.models.ksvcs import K, Ksvc
-from tests.kubernetes.models.on_knative import GATEWAY, Installed, installed
+from tests.kubernetes.models.on_knative import Installed, installed
 
-__all__ = ["haproxy"]
-
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(900), pytest.mark.usefixtures("haproxy")]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 LABEL, CALLERS = "espresso", 8
 LIMIT_S = 240.0
 
@@ -119,12 +117,13 @@ async def eventually(holds: Callable[[], Any], what: str) -> Any:
 async def served(ksvc: Ksvc) -> AsyncIterator[Callers]:
     """The service, Ready, and whoever asks it by way of the ingress. It goes with its namespace."""
     on = ksvc.on
-    async with controller(on.cluster, on.namespace, gateway=GATEWAY) as ingresses:
-        await asyncio.to_thread(ksvc.create, ksvc.document(MODEL, ingresses.ingress_class))
+    host = {"Host": f"{ksvc.name}.{on.namespace}.svc.cluster.local"}
+    with tempfile.TemporaryDirectory() as folder, envoy.ingress(on.cluster, Path(folder), NODE_ADDRESS):
+        await asyncio.to_thread(ksvc.create, ksvc.document(MODEL, envoy.CLASS))
         await eventually(lambda: ksvc.ready, f"{ksvc.name} to be Ready")
-        connector = aiohttp.UnixConnector(ingresses.binds.local.removeprefix("unix@"), limit=0)
-        async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=LIMIT_S)) as session:
-            yield Callers(session, f"http://{ksvc.name}.{on.namespace}.svc.cluster.local/")
+        patience = aiohttp.ClientTimeout(total=LIMIT_S)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=host, timeout=patience) as session:
+            yield Callers(session, f"http://{NODE_ADDRESS}/")
 
 
 def bursty(sample_s: float) -> dict[str, str]:

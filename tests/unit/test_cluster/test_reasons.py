@@ -103,25 +103,18 @@ def test_a_kubeconfig_that_is_no_file_is_said_to_be_none(tmp_path: Path) -> None
     assert "KUBECONFIG names several files" in several.stderr
 
 
-CONFORMANCE = pytest.mark.parametrize("suite", ["ingress_conformance", "serving_conformance"])
-
-
-@CONFORMANCE
-def test_conformance_that_an_ordinary_user_asks_for_is_an_error(suite: str, nobody: tuple[str, ...], tmp_path: Path) -> None:
+def test_conformance_that_an_ordinary_user_asks_for_is_an_error(nobody: tuple[str, ...], tmp_path: Path) -> None:
     """Who asks what is passed must not be told by a status of 0 that all is well."""
     kept = tmp_path / "kept.json"
-    done = asked_of(f"deploy.test_cluster.{suite}", ["--keep", str(kept)], tmp_path, nobody)
+    done = asked_of("deploy.test_cluster.serving_conformance", ["--keep", str(kept)], tmp_path, nobody)
     assert done.returncode == 3
-    assert "need root" in done.stderr
+    assert "needs root" in done.stderr
     assert not kept.exists()
 
 
-@CONFORMANCE
-@pytest.mark.parametrize(("there", "missing"), [("nothing", "there is no haproxy here"), ("haproxy", "no cluster runs")])
-def test_conformance_without_what_it_needs_is_an_error(suite: str, there: str, missing: str, tmp_path: Path) -> None:
+def test_conformance_without_a_cluster_is_an_error(tmp_path: Path) -> None:
     if os.geteuid():
         pytest.skip("needs root")
-    (tmp_path / there).symlink_to("/bin/true")
-    done = asked_of(f"deploy.test_cluster.{suite}", [], tmp_path, PATH=str(tmp_path))
+    done = asked_of("deploy.test_cluster.serving_conformance", [], tmp_path, PATH=str(tmp_path))
     assert done.returncode == 3
-    assert missing in done.stderr
+    assert "no cluster runs" in done.stderr or "no Envoy" in done.stderr

@@ -10,7 +10,7 @@ import pytest
 from deploy.test_cluster.__main__ import sizes
 from deploy.test_cluster.recipes import DEBIAN, RECIPES, Recipe, assembled, digest
 
-DOCKERFILES = sorted({recipe.context / "Dockerfile" for recipe in RECIPES.values() if not recipe.upon})
+DOCKERFILES = sorted({recipe.context / "Dockerfile" for recipe in RECIPES.values()})
 
 
 @pytest.fixture
@@ -60,19 +60,6 @@ def test_what_is_shipped_is_pinned_unprivileged_and_without_what_installs(docker
     installs = re.findall(r"pip install (.*)", text)
     assert installs[0].startswith("--require-hashes --only-binary :all:")
     assert "pip uninstall --yes pip" in text
-
-
-@pytest.mark.parametrize("name", sorted(name for name, recipe in RECIPES.items() if recipe.upon))
-def test_what_is_made_upon_another_image_of_ours_adds_to_it_and_is_unprivileged_again(name: str) -> None:
-    recipe = RECIPES[name]
-    assert RECIPES[recipe.upon].context != recipe.context
-    text = (recipe.context / "Dockerfile").read_text()
-    assert f"ARG {recipe.upon_argument}={recipe.upon}:" in text
-    assert f"\nFROM ${{{recipe.upon_argument}}}\n" in text
-    users = re.findall(r"^USER (\d+):\d+$", text, re.MULTILINE)
-    assert users[-1] != "0"
-    for package in re.findall(r"apt-get install --yes --no-install-recommends (\S+)", text):
-        assert re.fullmatch(r'"\$\{[A-Z]+\}"', package), "whoever builds it can say which version"
 
 
 def test_each_archive_is_told_with_its_size(tmp_path: Path) -> None:

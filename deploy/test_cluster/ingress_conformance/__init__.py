@@ -1,1 +1,0 @@
-"""Knative's conformance tests for ingress classes, against the class `gnomon`."""
