@@ -1,22 +1,22 @@
-"""The instances of one function as the dispatcher knows them: who is idle, who executes what, who is being drained.
+"""The instances of one function as the dispatcher knows them: which are idle, executing or draining, and their largest batch.
 
-Only Bodies take batches. One that has a Shadow is one instance all the same, quicker and with a largest batch of its own.
+Only Bodies take batches. A Body with a Shadow is one instance, faster and with a largest batch of its own.
 
-How many samples an instance takes at once.
-
+Largest batch (`Sizing`).
 AsyFunc (section 5.1) knows each instance by its largest supported batch: the largest b whose latency meets the objective,
 
     b_max = max { b | t_l(b) ≤ t_SLO },    1 ≤ b ≤ gnomon/max-batch
 
-A Body with a Shadow is quicker, so that its largest batch may be larger than when it is alone: that is how a Shadow carries a
-burst. Example: SLO 100 ms, alone t(4) = 90 and t(5) = 110 ms, with its Shadow t(8) = 95 ms: 4 alone, 8 together.
+A Body with a Shadow is faster, so its largest batch may be larger than alone: that is how a Shadow absorbs a burst. Example: SLO
+100 ms, alone t(4) = 90 and t(5) = 110 ms, with its Shadow t(8) = 95 ms: 4 alone, 8 together.
 
-Tensors and events of a model, its variants, take different times: of those that are called the slowest decides; before the first
-request, of all. What batches take corrects only what is called: a variant that nobody calls, or that was tried once, would hold
-the others to the profile, or to one cold batch, for ever. One is called for five minutes after its last batch.
+Tensors and events of a model, its variants, take different times: the slowest variant that is called decides; before the first
+request, the slowest of all. Measurements correct only variants that are called: one that is never called, or was tried once,
+would limit the others by its profile, or by one cold batch, for ever. A variant counts as called for five minutes after its last
+batch.
 
-Where nothing is foretold, and where not even one sample meets the objective (small batches would only make that worse), an
-instance takes as many as it is said to. As served latencies correct what was foretold, instances are sized again.
+Without a prediction, or if not even one sample meets the objective (smaller batches would only lower the throughput), an instance
+takes batches up to its configured maximum. When measurements correct the predictions, instances are sized again.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ class Worker:
 
     @property
     def room(self) -> int:
-        """How many further batches it takes now."""
+        """The number of further batches that the instance takes now."""
         return 0 if self.draining else max(0, self.concurrency - len(self.batches))
 
     def size(self, max_batch: int) -> None:
-        """Take so many samples at once from now on. Not while it is among the idle, whose order depends on it."""
+        """Set the largest batch. Not to be called while the instance is in the idle list, whose order depends on it."""
         pair = self.pair
         self.usual = max_batch
         self.slot = Slot(self.id, self.cores, max_batch, pair, self.memory_mb)
@@ -79,7 +79,7 @@ class Worker:
         self.rank()
 
     def rank(self) -> None:
-        """Find its place among the idle anew: it has another size, or executes more or less. Not while it is among them."""
+        """Update the sort key after a change of size or load. Not to be called while the instance is in the idle list."""
         pair = self.pair
         cores = self.cores + (sum(pair.cores) if pair is not None else 0)
         self.order = (self.slot.max_batch, len(self.batches), cores, self.number)
@@ -106,7 +106,7 @@ class Workers:
         self._capacity: Capacity | None = None
 
     def capacity(self) -> Capacity:
-        """What can be counted on for the requests that wait: everything but the draining instances."""
+        """The capacity for waiting requests: all instances that are not draining."""
         if self._capacity is None:
             workers = [worker for worker in self.by_id.values() if not worker.draining]
             smallest = min(workers, key=_power, default=None)
@@ -120,9 +120,9 @@ class Workers:
         return self._capacity
 
     def places(self, now_s: float) -> Sequence[Place]:
-        """What the requests that wait can be executed by, and when: each place of each instance but the draining ones.
+        """The places where waiting requests can execute, and when each is free; draining instances have none.
 
-        The idle ones are the last, and of those the largest instance's.
+        Idle places come last, and among them those of the largest instance.
         """
         places = [
             Place(worker.slot.size, worker.pair, worker.usual, max(0.0, batch.expected_end_s - now_s), idle=False)
@@ -154,7 +154,7 @@ class Workers:
     def add(
         self, instance_id: str, cores: int, max_batch: int, memory_mb: int | None = None, concurrency: int | None = None
     ) -> None:
-        """An instance that can take a batch now. One that is known already gets the new size, and keeps what is not said."""
+        """Add a ready instance, or update a known one; arguments that are None keep their value."""
         worker = self.by_id.get(instance_id)
         if worker is None:
             self._added += 1
@@ -168,26 +168,26 @@ class Workers:
         self._size(worker)
 
     def pair(self, worker: Worker, pair: Pair | None) -> None:
-        """It works with this Shadow from now on, or alone."""
+        """The instance works with these Shadows from now on, or alone."""
         self._leave_idle(worker)
         worker.pair = pair
         self._size(worker)
 
     def another_policy(self) -> None:
-        """Nothing is known of the batches that are made from now on."""
+        """The scheduling policy was replaced: forget the batch sizes that the last one made."""
         for worker in self.by_id.values():
             worker.usual = worker.slot.max_batch
         self._capacity = None
 
     def size_again(self) -> None:
-        """What is known about latency has changed: so may what is good for each."""
+        """Latency predictions have changed: update each instance's largest batch."""
         for worker in self.by_id.values():
             if self._sizing.largest(worker.slot.size, worker.most, worker.pair) != worker.slot.max_batch:
                 self._leave_idle(worker)
                 self._size(worker)
 
     def take(self, worker: Worker, batch: Batch) -> None:
-        """The idle worker begins a batch."""
+        """An instance begins a batch."""
         self._leave_idle(worker)
         if not worker.batches:
             self.busy += 1
@@ -198,17 +198,16 @@ class Workers:
             self._idle_again(worker)
 
     def took(self, worker: Worker, batch: Batch, left: int) -> None:
-        """The policy made this batch and left so many samples behind.
+        """Learn the policy's usual batch size from a batch and the number of samples left waiting.
 
-        Where they would have filled a full batch, so large are the batches that the policy makes; where fewer waited, it says
-        nothing but that they are not smaller than this one.
+        If the waiting samples would have filled a larger batch, this size is the policy's choice; otherwise it is a lower bound.
         """
         if batch.size > worker.usual or (batch.size < worker.usual and left and batch.size + left >= worker.slot.max_batch):
             worker.usual = min(batch.size, worker.slot.max_batch)
             self._capacity = None
 
     def release(self, worker: Worker, batch: Batch) -> None:
-        """One of the worker's batches has ended."""
+        """One of the instance's batches has ended."""
         if worker.concurrency > 1:
             self._leave_idle(worker)
         del worker.batches[batch.id]
@@ -220,13 +219,13 @@ class Workers:
         self._idle_again(worker)
 
     def drain(self, worker: Worker) -> None:
-        """Give it nothing more."""
+        """Send the instance no further batches."""
         worker.draining = True
         self._leave_idle(worker)
         self._resized()
 
     def remove(self, worker: Worker) -> None:
-        """It is gone, with whatever it executed."""
+        """The instance has ended, with the batches that it executed."""
         if worker.batches:
             self.busy -= 1
             self.busy_cores -= worker.cores
@@ -240,14 +239,14 @@ class Workers:
             self._changed()
 
     def _free_s(self) -> float:
-        """When the first of the batches that execute is expected to end."""
+        """When the first executing batch is expected to end."""
         ends = [
             batch.expected_end_s for worker in self.by_id.values() if not worker.draining for batch in worker.batches.values()
         ]
         return min(ends, default=float("inf"))
 
     def _size(self, worker: Worker) -> None:
-        """Its cores, its bound or its Shadow are others now."""
+        """The instance's cores, limit or Shadows have changed."""
         size = worker.cores if worker.memory_mb is None else worker.memory_mb
         worker.size(self._sizing.largest(size, worker.most, worker.pair))
         self._idle_again(worker)
@@ -275,7 +274,7 @@ class Workers:
 
 
 def _power(worker: Worker) -> tuple[int, int]:
-    """By which the smallest instance is found: its cores, and those of its Shadows."""
+    """Sort key of the smallest instance: its cores, then those of its Shadows."""
     return worker.cores, sum(worker.pair.cores) if worker.pair is not None else 0
 
 

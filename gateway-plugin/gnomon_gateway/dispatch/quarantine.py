@@ -1,8 +1,8 @@
-"""Inputs that failed their batch, and then alone as well: for a while they share no batch with others.
+"""Quarantine of inputs that failed in a batch and then alone: for some minutes they are executed in batches of their own.
 
-An input is known by a digest of its lane, its method, path and query, and its body; other headers differ from call to call. It is
-executed by itself, once for each request: nothing is refused because of an earlier failure, which may have been a coincidence (an
-instance that was killed twice). It leaves as soon as it succeeds, and after KEPT_S.
+An input is identified by a digest of its lane, method, path, query and body; other headers differ from call to call. Nothing is
+refused because of an earlier failure, which may have been a coincidence, such as an instance that was killed twice. An input
+leaves the quarantine when it succeeds, and after `KEPT_S`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from gnomon_gateway.queueing.request import Request
 
 KEPT_S = 300.0
 MOST = 1024
-"""The oldest gives its place to a newer one."""
+"""The most inputs in quarantine; beyond, the oldest is released."""
 _REQUEST_LINES = 3
 
 
 class Quarantine:
-    """The inputs of one function that are to be executed by themselves. Costs nothing while there are none."""
+    """The quarantined inputs of one function. Costs nothing while there are none."""
 
     __slots__ = ("_until_s",)
 
@@ -30,7 +30,7 @@ class Quarantine:
         return len(self._until_s)
 
     def add(self, request: Request, now_s: float) -> None:
-        """This request has failed alone."""
+        """The request has failed in a batch of its own."""
         digest = _digest(request)
         self._until_s[digest] = now_s + KEPT_S
         self._until_s.move_to_end(digest)
@@ -38,12 +38,12 @@ class Quarantine:
             self._until_s.popitem(last=False)
 
     def release(self, request: Request) -> None:
-        """This request has succeeded."""
+        """The request has succeeded."""
         if self._until_s:
             self._until_s.pop(_digest(request), None)
 
     def isolate(self, request: Request, now_s: float) -> None:
-        """Let an arriving request wait for a batch of its own if an input like it is here. It has had its second run then."""
+        """Give an arriving request a batch of its own if an equal input is in quarantine. The request is not retried then."""
         if not self._until_s or not request.replay_safe or request.lane.solo:
             return
         digest = _digest(request)

@@ -1,9 +1,9 @@
-"""The functions of this gateway: what the API's routes call, and where the request path looks a name up.
+"""The functions of this gateway: the API's operations, and the request path's lookup of names.
 
-A command is checked in full before anything changes, is on disk when it returns, and what it causes goes on behind it.
-Commands for one function wait for each other; different functions do not.
+A command is validated in full before anything changes, is durable when it returns, and its effects continue in the background.
+Commands for one function run one after the other; those for different functions run concurrently.
 
-A function that is stored and cannot be served is known to the API all the same, and tried again (`unserved`).
+A stored function that cannot be served stays visible in the API, and is retried (`UnservedFunctions`).
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class Manager:
         self._functions: dict[FunctionKey, Deployed] = {}
         self._names: dict[str, FunctionRuntime] = {}
         self._locks: WeakValueDictionary[FunctionKey, asyncio.Lock] = WeakValueDictionary()
-        """Those that commands hold or wait for."""
+        """The locks that commands hold or wait for; others are garbage-collected."""
         self._last_version = 0
         self._profile_refresh = ProfileRefresh(self._checks, latency, self._functions, self._lock)
         self._unserved = UnservedFunctions(self.follow, logs.append)
-        self._behind = Background()
+        self._background = Background()
         if isinstance(platform, Restartable):
             platform.watch_restarts(self._restarts)
         self.instances = Instances(platform, logs.append, scaling, self._checks.policy, self._elsewhere)
 
     async def start(self) -> None:
-        """Serve again what the store holds. One that cannot be served any more stays stored, and its log says why."""
+        """Serve the stored functions. One that can no longer be served stays stored, and its log has the reason."""
         stored = await asyncio.to_thread(self._store.functions)
         self._last_version = max((function.version for function in stored), default=0)
         for function in stored:
@@ -86,13 +86,13 @@ class Manager:
         self._profile_refresh.start()
 
     async def lead(self) -> None:
-        """Decide from now on, where another process did: go on from what the store holds and the instances that are there."""
+        """Become the leader: continue from the stored functions and the instances that another process has left."""
         stored = await asyncio.to_thread(self._store.functions)
         for key in {function.spec.key for function in stored} | set(self._functions) | set(self._unserved):
             try:
                 await self.follow(key, takes_over=True)
-            except Exception as error:  # noqa: BLE001 - one that cannot be served must not keep us from the others
-                self._logs.append(key, "", f"gnomon: what was changed of {key} cannot be served: {error}")
+            except Exception as error:  # noqa: BLE001 - one function must not prevent the others from being served
+                self._logs.append(key, "", f"gnomon: the changed deployment of {key} cannot be served: {error}")
         for deployed in list(self._functions.values()):
             await self._profile_refresh.refresh(deployed)
             self._shadow_notice.report(deployed.spec)
@@ -100,8 +100,8 @@ class Manager:
             self._scaling.redeployed(deployed.name)
 
     async def stop(self) -> None:
-        """Answer everything that was let in, then stop every instance, or leave those that outlive us."""
-        await self._behind.end()
+        """Answer every admitted request, then stop all instances, except those that outlive the gateway."""
+        await self._background.end()
         await self._unserved.stop()
         await self._profile_refresh.stop()
         for deployed in list(self._functions.values()):
@@ -132,19 +132,19 @@ class Manager:
     # FunctionService
 
     async def deploy(self, spec: FunctionSpec) -> None:
-        spec = self._here(spec)
+        spec = self._with_defaults(spec)
         async with self._lock(spec.key):
             if spec.key in self._functions or spec.key in self._unserved:
                 raise conflict("function_exists", f"{spec.key} is deployed already.", "Send a PUT to change it.")
-            self._scaling.removed(str(spec.key))  # what was kept of one by this name is of one that is gone
+            self._scaling.removed(str(spec.key))  # state kept under this name belongs to a removed function
             await self._put(spec, self._now())
 
     async def update(self, spec: FunctionSpec) -> None:
-        spec = self._here(spec)
+        spec = self._with_defaults(spec)
         async with self._lock(spec.key):
             deployed = self._functions.get(spec.key)
             if deployed is None:
-                await self._mend(spec)
+                await self._update_unserved(spec)
                 return
             inputs = await self._checks.spec(spec)
             self._scaling.check_profile(spec.settings, inputs.profile)
@@ -171,10 +171,10 @@ class Manager:
             self._drop(key)
 
     def _restarts(self, key: FunctionKey, version: int) -> None:
-        self._behind.begin(self.restart(key, version))
+        self._background.begin(self.restart(key, version))
 
     async def restart(self, key: FunctionKey, version: int) -> None:
-        """Replace all instances of this version by others of the same function: as in an update, no fewer serve meanwhile."""
+        """Replace all instances of this version by new ones, as a rolling update does: no fewer serve meanwhile."""
         async with self._lock(key):
             deployed = self._functions.get(key)
             if deployed is None or deployed.version != version or not self._elsewhere.leads():
@@ -187,10 +187,10 @@ class Manager:
             self._scaling.redeployed(deployed.name)
 
     async def follow(self, key: FunctionKey, *, takes_over: bool = False) -> None:
-        """Serve what the store holds: somebody else has added this function there, changed or removed it.
+        """Apply the stored state of a function that another process has added, changed or removed.
 
-        What we have done ourselves is served already, and nothing happens. Only who leads changes a function that is served:
-        we go by what was written before we did, whenever we hear of it.
+        Changes that this process made itself are served already, so nothing happens. Only the leader changes instances; a
+        replica follows whatever the leader has stored.
         """
         async with self._lock(key):
             stored = {one.spec.key: one for one in await asyncio.to_thread(self._store.functions)}.get(key)
@@ -205,10 +205,10 @@ class Manager:
                     await self._follow_update(deployed, stored, takes_over=takes_over)
 
     async def _follow_update(self, deployed: Deployed, stored: StoredFunction, *, takes_over: bool) -> None:
-        """Another process has changed the function, and sees to its instances, or did until we lead."""
+        """Another process has changed the function. It also replaces the instances, or did so until this process leads."""
         if self._elsewhere.leads() and not takes_over and stored.version <= deployed.version:
-            return  # a store may be behind what we have written
-        self._change(deployed, self._here(stored.spec), await self._checks.inputs(stored.spec))
+            return  # a watch of the store may lag behind this process's own writes
+        self._change(deployed, self._with_defaults(stored.spec), await self._checks.inputs(stored.spec))
         if stored.version != deployed.version:
             deployed.runtime.forget_latency()
         deployed.version, deployed.created_at = stored.version, stored.created_at
@@ -264,31 +264,31 @@ class Manager:
     def policies(self) -> KnownPolicies:
         return KnownPolicies(self._scaling.policies(), described(self._schedulers))
 
-    # Behind the commands
+    # Steps of the commands
 
     async def _serve(self, stored: StoredFunction) -> None:
-        stored = replace(stored, spec=self._here(stored.spec))
+        stored = replace(stored, spec=self._with_defaults(stored.spec))
         key = stored.spec.key
         try:
             inputs = await self._checks.spec(stored.spec, again=True)
             self._begin(stored, inputs)
-            # It was prepared when it was deployed. Importing libraries again takes seconds, in which requests can already wait.
-            self._behind.begin(self._prepare_again(stored))
+            # The platform prepared the function when it was deployed. Preparing again takes seconds, so requests need not wait.
+            self._background.begin(self._prepare_again(stored))
             await self.instances.take_over(self._functions[key])
-        except Exception as error:  # noqa: BLE001 - one function that fails must not keep the others down
+        except Exception as error:  # noqa: BLE001 - one function must not prevent the others from being served
             if key in self._functions:
-                self._logs.append(key, "", f"gnomon: what was left of {key} could not be taken over: {error}")
+                self._logs.append(key, "", f"gnomon: the running instances of {key} could not be adopted: {error}")
             else:
                 self._unserved.add(stored, str(error))
 
     async def _prepare_again(self, stored: StoredFunction) -> None:
         try:
             await self._platform.prepare(stored.spec)
-        except Exception as error:  # noqa: BLE001 - its instances will say the same when they are made
+        except Exception as error:  # noqa: BLE001 - creating an instance will report the same error
             self._logs.append(stored.spec.key, "", f"gnomon: {stored.spec.key} could not be prepared: {error}")
 
     async def _put(self, spec: FunctionSpec, created_at: float) -> None:
-        """Store a function that is not served, and serve it."""
+        """Store a function that is not served yet, and serve it."""
         inputs = await self._checks.spec(spec)
         self._scaling.check_profile(spec.settings, inputs.profile)
         await self._platform.prepare(spec)
@@ -297,8 +297,8 @@ class Manager:
         await asyncio.to_thread(self._store.put_function, stored)
         self._begin(stored, inputs)
 
-    async def _mend(self, spec: FunctionSpec) -> None:
-        """Change a function that cannot be served as it is."""
+    async def _update_unserved(self, spec: FunctionSpec) -> None:
+        """Update a function that cannot be served as it is stored."""
         if (stored := self._unserved.get(spec.key)) is None:
             raise unknown_function(spec.key)
         refuse_foreign_autoscaler(self._platform, str(spec.key))
@@ -306,7 +306,7 @@ class Manager:
         await self.instances.take_over(self._functions[spec.key])
 
     def _drop(self, key: FunctionKey) -> None:
-        """Know a function no longer."""
+        """Forget a function."""
         self._unserved.forget(key)
         self._logs.forget(key)
         deployed = self._functions.pop(key, None)
@@ -319,9 +319,9 @@ class Manager:
         self._elsewhere.forget(deployed.name)
 
     def _change(self, deployed: Deployed, spec: FunctionSpec, inputs: FunctionInputs) -> None:
-        """From now on the function is what this says; which instances it needs is another matter."""
+        """Use another deployment from now on. Instances are replaced separately."""
         deployed.revision, deployed.secrets = inputs.revision, inputs.secrets
-        # Before batches are sized by it.
+        # Before `update`, which sizes batches by the profile.
         self._latency.use_profile(lanes(spec.settings.model or deployed.name, inputs.signature).variants, inputs.profile)
         deployed.update(spec, self._checks.policy, inputs.signature, inputs.profile)
         deployed.start_failures = StartFailures()
@@ -336,28 +336,28 @@ class Manager:
         desired = self._scaling.desired(deployed.name)
         return deployed.spec.settings.scale.min if desired is None else desired
 
-    def _here(self, spec: FunctionSpec) -> FunctionSpec:
-        """The function with this platform's defaults."""
+    def _with_defaults(self, spec: FunctionSpec) -> FunctionSpec:
+        """The deployment with this platform's defaults."""
         quick = self._platform.capabilities.quick_model_starts
         return spec.idling_to_zero() if quick and spec.may_idle_to_zero else spec
 
     def _problem(self, deployed: Deployed) -> GnomonError | None:
-        """Why it has fewer instances of its present version than are wanted; None where it has them, or nothing is known."""
-        problem = deployed.start_failures.problem or self._trouble(deployed)
+        """Why fewer instances of the present version are ready than wanted; None if enough are, or no reason is known."""
+        problem = deployed.start_failures.problem or self._start_delay(deployed)
         if problem is None:
             return None
         live = deployed.live(self.instances.of(deployed))
         ready = sum(one.state is InstanceState.READY for one in live)
         return problem if ready < self._wanted(deployed) else None
 
-    def _trouble(self, deployed: Deployed) -> GnomonError | None:
-        """What keeps instances that are starting, where the platform sees it: they may get on, or fail in their time."""
+    def _start_delay(self, deployed: Deployed) -> GnomonError | None:
+        """What delays starting instances, if the platform knows it. They may still become ready."""
         platform = self._platform
         said = platform.trouble(deployed.name) if isinstance(platform, Explains) else ""
         return GnomonError(503, "starting", f"The function does not start yet: {said}") if said else None
 
     def _begin(self, stored: StoredFunction, inputs: FunctionInputs) -> None:
-        """Serve it from now on: its platform has been prepared."""
+        """Serve the function from now on. The platform has prepared it."""
         spec, name = stored.spec, str(stored.spec.key)
         runtime = FunctionRuntime(
             spec.key,

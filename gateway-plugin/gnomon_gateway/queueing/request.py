@@ -1,13 +1,11 @@
-"""One request on its way through the gateway: received → admitted → dispatched → answered.
+"""A request and its batch: received → admitted → dispatched → answered.
 
-Exactly one terminal transition, `ANSWERED`, whatever comes first: the function's answer, a refusal, the deadline, or the client
-leaving. Whoever makes it owes the client its answer (or, where the client left, nothing); what comes later is counted and
+`ANSWERED` is the only terminal state, reached once by whatever comes first: the function's answer, a refusal, the deadline, or
+the client's disconnect. Whoever makes the transition sends the answer, unless the client has left; later results are counted and
 dropped.
 
-The gateway knows nothing of HTTP from here on. `meta` and `body` are what the batch channel carries, and a `Responder` takes the
+From here on the gateway is independent of HTTP. `meta` and `body` are what the batch channel carries, and a `Responder` takes the
 answer. The simulator's requests have neither.
-
-Requests that left the queue together.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ RECEIVED, ADMITTED, DISPATCHED, ANSWERED = range(4)
 
 
 class LaneKey(NamedTuple):
-    """What requests must share to travel in one batch.
+    """What requests must have in common to share a batch.
 
     `variant` is the key of the latency model, `head` the batch frame's head (the tensors' names, types and shapes). `solo` lanes
     send batches of one request: an answer that streams, or one that was in a batch whose instance died.
@@ -59,14 +57,14 @@ class Responder(Protocol):
 
 
 class Client(Protocol):
-    """Who waits for an answer, on a connection."""
+    """The client of a request, on a connection."""
 
     def has_left(self) -> bool:
-        """Whether it has closed the connection, which may not have been told yet."""
+        """Whether the client has closed the connection, even if the event loop has not reported it yet."""
         ...
 
     def lost(self) -> None:
-        """Tell so now: the request is withdrawn."""
+        """Report the closed connection now, which withdraws the request."""
         ...
 
 
@@ -129,7 +127,7 @@ class Request:
 
     @property
     def is_open(self) -> bool:
-        """Whether it still waits for its answer."""
+        """Whether the request has no answer yet."""
         return self.state != ANSWERED
 
 
@@ -166,5 +164,5 @@ class Batch:
         self.expected_end_s = sent_s
 
     def end(self) -> None:
-        """Its result has come, or never will."""
+        """The batch has its result, or its instance has ended: release the requests."""
         self.requests = ()
