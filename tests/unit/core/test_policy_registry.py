@@ -156,5 +156,5 @@ def test_a_maker_that_raises_is_told_to_who_deploys(install: Callable[..., None]
 def test_in_front_of_a_provider_it_is_refused_as_all_that_scale(install: Callable[..., None]) -> None:
     install(scaling="few = theirs:FEW")
     settings = read_settings({}, {"gnomon/few.most": "3", "gnomon/autoscaler": "few"})
-    with pytest.raises(GnomonError, match="few would scale"):
+    with pytest.raises(GnomonError, match="few cannot be used here: the provider decides"):
         scaling_policy("few", settings, provided(SCALING.with_named(["few"])))
