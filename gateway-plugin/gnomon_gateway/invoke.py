@@ -17,12 +17,12 @@ from collections.abc import Callable
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.api.routes import ANY
 from gnomon_gateway.dispatch.dispatcher import QUEUE_MOVED
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.exchange import Exchange, too_large
 from gnomon_gateway.http.headers import HOP_BY_HOP, UnfitHeadersError, call_id_of, lines_of, member_lines, named_by_connection
 from gnomon_gateway.queueing.request import Request
-from gnomon_gateway.routes import ANY
 
 PREFIX = b"/function/"
 DEADLINE_HEADER = b"x-gnomon-deadline-ms"

@@ -35,11 +35,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gnomon_core.clock import Clock
 from gnomon_core.fleet import Instance
 from gnomon_core.settings import Settings
+from gnomon_gateway.api.routes import find
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.queue import AsyncQueue
 from gnomon_gateway.functions.metrics import BUCKETS_S, FunctionMetrics, Histogram
 from gnomon_gateway.replicas.replica import ReplicaAgent
-from gnomon_gateway.routes import find
 
 _TURNED_AWAY = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 API_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

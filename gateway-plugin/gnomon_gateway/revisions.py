@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request
+from gnomon_gateway.api.routes import ANY
 from gnomon_gateway.app import MAX_BODY_BYTES
 from gnomon_gateway.functions.function_runtime import FunctionDirectory
 from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.invoke import Functions
-from gnomon_gateway.routes import ANY
 
 REVISION_HEADER, NAMESPACE_HEADER = b"knative-serving-revision", b"knative-serving-namespace"
 PROBE_HEADER, HASH_HEADER = b"k-network-probe", b"k-network-hash"

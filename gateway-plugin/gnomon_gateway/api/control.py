@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.functions import FunctionKey
+from gnomon_gateway.api.namespaces import Namespaces
+from gnomon_gateway.api.secrets import Secrets
 from gnomon_gateway.logs import LogBook, LogReader
-from gnomon_gateway.namespaces import Namespaces
-from gnomon_gateway.secrets import Secrets
 from gnomon_gateway.service import FunctionService
 from gnomon_gateway.version import Version
 

@@ -26,11 +26,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.auth import DENIED_BODY, DENIED_HEADERS, BasicAuth
+from gnomon_gateway.api.auth import DENIED_BODY, DENIED_HEADERS, BasicAuth
+from gnomon_gateway.api.origin import HostRule
+from gnomon_gateway.api.routes import Access, access
+from gnomon_gateway.api.socket_owner import is_held_by_a_user, owner_of
 from gnomon_gateway.http.exchange import internal_error
-from gnomon_gateway.http.origin import HostRule
-from gnomon_gateway.peers import is_held_by_a_user, owner_of
-from gnomon_gateway.routes import Access, access
 
 # A build brings its own signature, which its handler checks.
 _WITHOUT_CREDENTIALS = (Access.OPEN, Access.HMAC)

@@ -1,23 +1,95 @@
-"""`/system/secrets`: create, replace, delete, and list by name. A value never comes back."""
+"""The secrets of functions: written once, listed by name, never read back over HTTP; and their route, `/system/secrets`.
+
+A secret's value reaches the instances that start after it was written.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gnomon_core.errors import bad_request
+from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.functions import FunctionKey
-from gnomon_gateway.api.control import Control, Handlers
+from gnomon_core.interfaces import FunctionStore
 from gnomon_gateway.api.documents import namespace_in_query, read_object, text_field
+
+if TYPE_CHECKING:
+    from gnomon_gateway.api.control import Control, Handlers
+
+
+MAX_SECRET_BYTES = 256 * 1024
+MAX_NAME_LENGTH = 253
+# A DNS subdomain, as Kubernetes and faas-cli want it; it also makes a safe file name, without '/' and not beginning with '.'.
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+class Secrets:
+    """The secrets in the store, with the rules of changing them."""
+
+    def __init__(self, store: FunctionStore) -> None:
+        self._store = store
+        # Check and write are two calls of the store: the lock makes them one.
+        self._changing = asyncio.Lock()
+
+    async def names(self, namespace: str) -> Sequence[str]:
+        return await asyncio.to_thread(self._store.secrets, namespace)
+
+    async def create(self, key: FunctionKey, value: bytes) -> None:
+        _check(key.name, value)
+        async with self._changing:
+            if await self._exists(key):
+                raise conflict("secret_exists", f"The secret {key.name!r} exists in {key.namespace}.", "Change it with PUT.")
+            await asyncio.to_thread(self._store.put_secret, key, value)
+
+    async def update(self, key: FunctionKey, value: bytes) -> None:
+        _check(key.name, value)
+        async with self._changing:
+            if not await self._exists(key):
+                raise _unknown(key)
+            await asyncio.to_thread(self._store.put_secret, key, value)
+
+    async def delete(self, key: FunctionKey) -> None:
+        async with self._changing:
+            if not await asyncio.to_thread(self._store.delete_secret, key):
+                raise _unknown(key)
+
+    async def _exists(self, key: FunctionKey) -> bool:
+        return await asyncio.to_thread(self._store.secret, key) is not None
+
+
+def _check(name: str, value: bytes) -> None:
+    if len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name):
+        raise bad_request(
+            "invalid_name",
+            f"{name[:100]!r} is not a name for a secret.",
+            "Use up to 253 lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit.",
+        )
+    if len(value) > MAX_SECRET_BYTES:
+        raise GnomonError(
+            413,
+            "secret_too_large",
+            f"The value has {len(value)} bytes; a secret may have {MAX_SECRET_BYTES}.",
+            "Put large files into the image or the handler's folder.",
+        )
+
+
+def _unknown(key: FunctionKey) -> GnomonError:
+    return not_found(
+        "secret_not_found",
+        f"There is no secret {key.name[:100]!r} in {key.namespace}.",
+        "Create it with POST, or list them with GET.",
+    )
 
 
 class SecretRoutes:
-    """The handlers of secrets."""
+    """The HTTP handlers of secrets."""
 
     def __init__(self, control: Control) -> None:
         self._namespaces = control.namespaces
@@ -56,7 +128,7 @@ async def _read(request: Request) -> tuple[FunctionKey, Mapping[str, Any]]:
 
 
 def _value(document: Mapping[str, Any]) -> bytes:
-    """`rawValue` where there is one, for faas-cli sends a file as both and only base64 keeps every byte."""
+    """`rawValue` if it is there: faas-cli sends a file as both, and only base64 keeps every byte."""
     try:
         raw = base64.b64decode(text_field(document, "rawValue"), validate=True)
     except (binascii.Error, ValueError):

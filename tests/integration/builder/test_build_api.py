@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import Built
-from gnomon_gateway.build_api import build_routes, payload_secret
+from gnomon_gateway.api.builds import build_routes, payload_secret
 from gnomon_platforms.local.builder import EnvironmentBuilder
 
 Make = Callable[..., bytes]

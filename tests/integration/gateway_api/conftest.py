@@ -24,19 +24,19 @@ from gnomon_core.interfaces import Usage
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import CreateBody, DecisionRecord
 from gnomon_gateway.api.application import control_application
+from gnomon_gateway.api.auth import BasicAuth
 from gnomon_gateway.api.control import Control, unknown_function
 from gnomon_gateway.api.guard import Guard
+from gnomon_gateway.api.namespaces import Namespaces
+from gnomon_gateway.api.origin import host_rule
+from gnomon_gateway.api.secrets import Secrets
 from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore, FunctionAnswer, Invocation
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
 from gnomon_gateway.asynchronous.queue import AsyncLimits, AsyncQueue, read_retry_rule
-from gnomon_gateway.auth import BasicAuth
 from gnomon_gateway.functions.metrics import FunctionMetrics, Histogram, PairMetrics
-from gnomon_gateway.http.origin import host_rule
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.metrics import AsyncCollector, ControlCounters, FunctionReading, GatewayCollector, MetricsPage
-from gnomon_gateway.namespaces import Namespaces
-from gnomon_gateway.secrets import Secrets
 from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
 from gnomon_gateway.store import SqliteStore
 from gnomon_gateway.version import Version

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from yarl import URL
 
-from gnomon_gateway.auth import BasicAuth
-from gnomon_gateway.routes import ANY, ROUTES, Access
+from gnomon_gateway.api.auth import BasicAuth
+from gnomon_gateway.api.routes import ANY, ROUTES, Access
 
 
 def credentials(user: str, password: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.functions import FunctionKey
-from gnomon_gateway.secrets import MAX_SECRET_BYTES
+from gnomon_gateway.api.secrets import MAX_SECRET_BYTES
 from gnomon_gateway.store import SqliteStore
 
 

@@ -23,10 +23,10 @@ from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
 from gnomon_gateway.api.guard import Guard
+from gnomon_gateway.api.origin import host_rule
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
-from gnomon_gateway.http.origin import host_rule
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.replicas.gateway import SharedGateway
 from gnomon_gateway.replicas.peers import read_peer_secret

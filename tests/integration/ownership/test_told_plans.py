@@ -19,8 +19,8 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import Capabilities
 from gnomon_core.scaling import Decision, Observation, PolicyState, SetBufferPlan
 from gnomon_gateway.api.guard import Guard
+from gnomon_gateway.api.origin import host_rule
 from gnomon_gateway.app import GatewayApp
-from gnomon_gateway.http.origin import host_rule
 from gnomon_gateway.replicas.assignment import Place
 from gnomon_server.replicas import Replicas
 from gnomon_server.scaling import ScalingAdapter

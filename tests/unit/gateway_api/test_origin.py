@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.http.origin import host_rule
+from gnomon_gateway.api.origin import host_rule
 
 LOCAL = host_rule("127.0.0.1")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.auth import is_loopback
+from gnomon_gateway.api.auth import is_loopback
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _OWN_SITES = ("same-origin", "none")

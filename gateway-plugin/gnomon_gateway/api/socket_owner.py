@@ -1,4 +1,4 @@
-"""Who holds the other end of a TCP connection on this machine. The kernel is asked for exactly that socket (`sock_diag(7)`).
+"""The user who owns the other end of a TCP connection on this machine, by the kernel's `sock_diag(7)`.
 
 owner_of(client, server)   one netlink message and its answer: tens of microseconds, whatever else is connected
 is_held_by_a_user(inode)   reads /proc: milliseconds; needed only where functions share the server's user id
