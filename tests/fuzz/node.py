@@ -34,7 +34,7 @@ from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.report import write
 from gnomon_core import packets
 from gnomon_platforms.local.nodes import LocalNode
-from gnomon_platforms.local.pairs import Household, Pairs
+from gnomon_platforms.local.pairs import Pairs, ShadowContext
 from tests.fuzz.hostile import PATIENCE_S, Coordinator, descriptors_of, figures_of, hostile, keeps_no_more
 
 SEED = 9
@@ -159,8 +159,8 @@ async def fuzz_platform(chance: random.Random, count: int, cases: Counter[str]) 
 
     # No Shadow lives here: of the household nothing but the node is used.
     nobody = cast("Any", None)
-    home = Household(LocalNode((0,), 1, 1 << 30), nobody, nobody, unused, {}, {}, unused, 1.0, unused)
-    pairs = Pairs(to_supervisor, home, 0)
+    context = ShadowContext(LocalNode((0,), 1, 1 << 30), nobody, nobody, unused, {}, {}, unused, 1.0, unused)
+    pairs = Pairs(to_supervisor, context, 0)
     pairs.begin()
     with socket.socket(fileno=handed.pop()) as theirs:
         theirs.setblocking(False)  # noqa: FBT003 - the signature is socket's

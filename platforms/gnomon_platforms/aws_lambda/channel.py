@@ -35,7 +35,7 @@ from gnomon_core.units import MEGABYTE
 from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode, error_result
 from gnomon_platforms.aws_lambda.invocation import Fate, InvokeOutcome, Invoker, LogTail, Target
 from gnomon_platforms.aws_lambda.recipes import Recipe
-from gnomon_platforms.aws_lambda.s3_transfer import HandOver, Places
+from gnomon_platforms.aws_lambda.s3_transfer import Places, S3Transfer
 from gnomon_platforms.channel import Batch, ExchangeChannel, Outcome, State
 from gnomon_platforms.common import RemoteLife
 
@@ -48,14 +48,14 @@ TELL_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ChannelContext:
     """What channels share: who makes Invokes and in which threads, the bucket, time, chance, and who clears up.
 
     `remove` deletes keys of S3 behind the caller.
     """
 
     invoker: Invoker
-    hand_over: HandOver
+    transfer: S3Transfer
     threads: Executor
     clock: Clock
     chance: random.Random
@@ -74,26 +74,26 @@ class LambdaChannel(ExchangeChannel):
         name: str,
         target: Target,
         timeout_s: float,
-        around: Surroundings,
+        context: ChannelContext,
         *,
         on_tail: Callable[[LogTail], None],
         on_lost: Callable[[str], None],
     ) -> None:
         super().__init__(on_lost, timeout_s, target.function, state=State.CONNECTING)
         self.target = target
-        self._places = Places(around.hand_over, name, around.clock)
-        self._around = around
+        self._places = Places(context.transfer, name, context.clock)
+        self._context = context
         self._on_tail = on_tail
         self._probed: tuple[bool, float] | None = None
 
     async def probe(self, timeout_s: float) -> bool:
         """Whether Lambda would take an Invoke."""
-        now_s = self._around.clock.now_s()
+        now_s = self._context.clock.now_s()
         if self.closed:
             return False
         if self._probed is not None and now_s < self._probed[1] + PROBED_S:
             return self._probed[0]
-        asked = self._loop.run_in_executor(self._around.threads, self._around.invoker.reachable, self.target)
+        asked = self._loop.run_in_executor(self._context.threads, self._context.invoker.reachable, self.target)
         reachable = await asked if (await asyncio.wait({asked}, timeout=timeout_s))[0] else False
         self._probed = (reachable, now_s)
         return reachable
@@ -126,7 +126,7 @@ class LambdaChannel(ExchangeChannel):
 
     async def _attempts(self, frame: Frame, budget_s: float, batch: Batch | None = None) -> InvokeOutcome:
         """Invoke, and again while Lambda does not begin it and somebody waits."""
-        clock, chance = self._around.clock, self._around.chance
+        clock, chance = self._context.clock, self._context.chance
         until_s, longest_s = clock.now_s() + budget_s, FIRST_PAUSE_S
         while True:
             left_s = until_s - clock.now_s()
@@ -140,7 +140,7 @@ class LambdaChannel(ExchangeChannel):
 
     async def _attempt(self, frame: Frame, left_s: float) -> InvokeOutcome:
         patience_s = max(left_s, 1.0) + GRACE_S
-        asked = self._loop.run_in_executor(self._around.threads, self._invoke, frame, patience_s)
+        asked = self._loop.run_in_executor(self._context.threads, self._invoke, frame, patience_s)
         finished, _ = await asyncio.wait({asked}, timeout=patience_s)
         if not finished:
             # The thread is held by its socket, for as long again at the most; what it brings is dropped.
@@ -152,12 +152,12 @@ class LambdaChannel(ExchangeChannel):
 
     def _invoke(self, frame: Frame, patience_s: float) -> InvokeOutcome:
         """In a thread."""
-        return self._around.invoker.invoke(self.target, encode(frame), self._places, patience_s)
+        return self._context.invoker.invoke(self.target, encode(frame), self._places, patience_s)
 
     def _account(self, outcome: InvokeOutcome) -> None:
         self._on_tail(outcome.tail)
         if outcome.left:
-            self._around.remove(outcome.left)
+            self._context.remove(outcome.left)
 
     @staticmethod
     async def _answer(batch: Batch, frames: Sequence[Frame]) -> Outcome:

@@ -32,7 +32,7 @@ from gnomon_core.functions import FunctionKey
 from gnomon_platforms.aws_lambda.client import Clients, error_code, is_role_not_ready, told
 from gnomon_platforms.aws_lambda.recipes import HANDLER, Recipe, zip_package
 from gnomon_platforms.aws_lambda.resources import LambdaOptions
-from gnomon_platforms.aws_lambda.s3_transfer import HandOver
+from gnomon_platforms.aws_lambda.s3_transfer import S3Transfer
 
 LONGEST_NAME = 64
 INLINE_ZIP_BYTES = 45_000_000
@@ -47,9 +47,9 @@ OWNER_TAG = "gnomon:prefix"
 class RemoteFunctions:
     """The functions of one gateway, for any thread. One call at a time may be about the same function."""
 
-    def __init__(self, clients: Clients, hand_over: HandOver, options: LambdaOptions) -> None:
+    def __init__(self, clients: Clients, transfer: S3Transfer, options: LambdaOptions) -> None:
         self._clients = clients
-        self._hand_over = hand_over
+        self._transfer = transfer
         self._options = options
 
     def name(self, key: FunctionKey, recipe: Recipe) -> str:
@@ -78,7 +78,7 @@ class RemoteFunctions:
 
         """
         for file in recipe.files.values():
-            self._hand_over.keep_file(file.key(self._options.prefix), file.path, file.sha256)
+            self._transfer.keep_file(file.key(self._options.prefix), file.path, file.sha256)
         with told(f"deploy {name}"):
             present = self._present(name)
             configuration = self._configuration(name, recipe, memory_mb)
@@ -141,14 +141,14 @@ class RemoteFunctions:
             return {"ImageUri": recipe.image}
         if len(package) <= INLINE_ZIP_BYTES:
             return {"ZipFile": package}
-        if self._hand_over.bucket is None:
+        if self._transfer.bucket is None:
             raise GnomonError(
                 503,
                 "bucket_missing",
                 f"The function's package has {len(package) >> 20} MB, too many for one call.",
                 "Name a bucket that it can go through: --lambda-bucket NAME.",
             )
-        return {"S3Bucket": self._hand_over.bucket, "S3Key": self._hand_over.keep_package(package)}
+        return {"S3Bucket": self._transfer.bucket, "S3Key": self._transfer.keep_package(package)}
 
     def _configuration(self, name: str, recipe: Recipe, memory_mb: int) -> dict[str, Any]:
         configuration: dict[str, Any] = {

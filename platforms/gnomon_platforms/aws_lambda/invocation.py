@@ -35,7 +35,7 @@ from botocore import exceptions
 from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_envelope import INLINE_BYTES, Call, EnvelopeError, Reply
 from gnomon_platforms.aws_lambda.client import Clients, error_code, http_status, told
-from gnomon_platforms.aws_lambda.s3_transfer import HandOver, Place, Places
+from gnomon_platforms.aws_lambda.s3_transfer import Place, Places, S3Transfer
 
 _NUMBERS = {
     "duration_ms": re.compile(r"\tDuration: ([\d.]+) ms"),
@@ -222,9 +222,9 @@ class Target:
 class Invoker:
     """Makes Invokes, for any thread."""
 
-    def __init__(self, clients: Clients, hand_over: HandOver) -> None:
+    def __init__(self, clients: Clients, transfer: S3Transfer) -> None:
         self._clients = clients
-        self._hand_over = hand_over
+        self._transfer = transfer
 
     def invoke(self, target: Target, data: bytes, places: Places, patience_s: float) -> InvokeOutcome:
         """Send a frame and wait for its frames, at least `patience_s` long. Raises nothing that AWS may answer."""
@@ -260,7 +260,7 @@ class Invoker:
         if key is None:
             return None
         left.append(key)
-        return Call(source=self._hand_over.give(key, data), reply_to=reply_to)
+        return Call(source=self._transfer.give(key, data), reply_to=reply_to)
 
     def _send(self, target: Target, payload: bytes, place: Place | None, patience_s: float, left: list[str]) -> InvokeOutcome:
         try:
@@ -287,7 +287,7 @@ class Invoker:
                 return InvokeOutcome(Fate.LOST, reason="its answer was put somewhere, and nowhere was named", tail=tail)
             else:
                 left.append(place.key)
-                frames = self._hand_over.take(place.key, reply.stored_bytes)
+                frames = self._transfer.take(place.key, reply.stored_bytes)
         except (EnvelopeError, ValueError, GnomonError) as error:
             return InvokeOutcome(Fate.LOST, reason=f"its answer cannot be read: {error}", tail=tail)
         return InvokeOutcome(Fate.ANSWERED, frames, tail=tail)

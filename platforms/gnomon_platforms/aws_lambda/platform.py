@@ -34,14 +34,14 @@ from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_core.units import MEGABYTE
-from gnomon_platforms.aws_lambda.channel import LambdaChannel, Slot, Surroundings
+from gnomon_platforms.aws_lambda.channel import ChannelContext, LambdaChannel, Slot
 from gnomon_platforms.aws_lambda.client import Clients, told
 from gnomon_platforms.aws_lambda.functions import Publisher, RemoteFunctions
 from gnomon_platforms.aws_lambda.invocation import Counted, Invoker, LogTail, Report, Target, counted
 from gnomon_platforms.aws_lambda.profiling import MeasuredModels
 from gnomon_platforms.aws_lambda.recipes import Recipes
 from gnomon_platforms.aws_lambda.resources import LambdaOptions, cores_of, invoke_usd, memory_mb
-from gnomon_platforms.aws_lambda.s3_transfer import HandOver
+from gnomon_platforms.aws_lambda.s3_transfer import S3Transfer
 from gnomon_platforms.common import Coming, Ids, starting
 from gnomon_platforms.images import BuiltImages, ImageTable
 
@@ -85,10 +85,10 @@ class LambdaPlatform:
         self._threads = ThreadPoolExecutor(2 * options.concurrency, "invoke")
         self._control = ThreadPoolExecutor(CONTROL_THREADS, "lambda")
         self._clients = Clients(options.concurrency)
-        self._hand_over = HandOver(self._clients, options.bucket, options.prefix)
-        self._publisher = Publisher(RemoteFunctions(self._clients, self._hand_over, options), self._control, self._in_use)
-        invoker = Invoker(self._clients, self._hand_over)
-        self._around = Surroundings(invoker, self._hand_over, self._threads, self._clock, self._chance, self._remove)
+        self._transfer = S3Transfer(self._clients, options.bucket, options.prefix)
+        self._publisher = Publisher(RemoteFunctions(self._clients, self._transfer, options), self._control, self._in_use)
+        invoker = Invoker(self._clients, self._transfer)
+        self._context = ChannelContext(invoker, self._transfer, self._threads, self._clock, self._chance, self._remove)
         self._slots: dict[str, Slot] = {}
         self._specs: dict[str, FunctionSpec] = {}
         self._accounts = Accounts(on_report)
@@ -250,7 +250,7 @@ class LambdaPlatform:
         self._region = self._clients.region
         with told("use this account"):
             who = self._clients.sts.get_caller_identity()
-        self._hand_over.check()
+        self._transfer.check()
         _LOG.info("functions run in account %s, region %s, as %s", who["Account"], self._region, self._options.role)
 
     async def _start(self, slot: Slot, size_mb: int) -> None:
@@ -260,7 +260,7 @@ class LambdaPlatform:
                 slot.instance.id,
                 Target(slot.remote, version),
                 slot.recipe.timeout_s,
-                self._around,
+                self._context,
                 on_tail=lambda tail: self._accounts.enter(slot, tail),
                 on_lost=slot.end,
             )
@@ -286,7 +286,7 @@ class LambdaPlatform:
 
     async def _remove_behind(self, keys: list[str]) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(self._control, self._hand_over.remove, keys)
+            await asyncio.get_running_loop().run_in_executor(self._control, self._transfer.remove, keys)
         except GnomonError as error:
             # The bucket's rule removes them tomorrow.
             _LOG.warning("%s", error)

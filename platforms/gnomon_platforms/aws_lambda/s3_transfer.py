@@ -32,7 +32,7 @@ ADDRESS_RENEWED_S = 900.0
 _ABSENT = frozenset({"404", "NoSuchKey", "NotFound"})
 
 
-class HandOver:
+class S3Transfer:
     """A bucket, for any thread. Every method blocks."""
 
     def __init__(self, clients: Clients, bucket: str | None, prefix: str) -> None:
@@ -141,8 +141,8 @@ class Places:
     Signing an address takes 0.18 ms of CPU, and most results travel inside: who has not used a place gives it back.
     """
 
-    def __init__(self, hand_over: HandOver, channel: str, clock: Clock) -> None:
-        self._hand_over = hand_over
+    def __init__(self, transfer: S3Transfer, channel: str, clock: Clock) -> None:
+        self._transfer = transfer
         self._channel = channel
         self._clock = clock
         self._numbers = itertools.count(1)
@@ -150,7 +150,7 @@ class Places:
 
     def for_batch(self) -> str | None:
         """The key of an attempt's batch; None without a bucket."""
-        return None if self._hand_over.bucket is None else self._key("request")
+        return None if self._transfer.bucket is None else self._key("request")
 
     def for_result(self) -> Place | None:
         """A place that nobody else has; None without a bucket.
@@ -159,13 +159,13 @@ class Places:
             GnomonError: 503 `aws_…`: there are no keys to sign with.
 
         """
-        if self._hand_over.bucket is None:
+        if self._transfer.bucket is None:
             return None
         place, self._unused = self._unused, None
         now_s = self._clock.now_s()
         if place is None or now_s > place.signed_s + ADDRESS_RENEWED_S:
             key = self._key("reply")
-            place = Place(key, self._hand_over.address_for(key), now_s)
+            place = Place(key, self._transfer.address_for(key), now_s)
         return place
 
     def give_back(self, place: Place) -> None:
@@ -173,4 +173,4 @@ class Places:
         self._unused = place
 
     def _key(self, what: str) -> str:
-        return self._hand_over.key(self._channel, next(self._numbers), what)
+        return self._transfer.key(self._channel, next(self._numbers), what)

@@ -2,5 +2,5 @@
 
 LocalPlatform ── SupervisorClient ── supervisor ── zygotes ── instances
      │  LocalNode (who has which cores), MemoryGroups (limits), Users (who is who)
-     └─ Life (one instance) ── UnixChannel (batches), LogPipe (its words)
+     └─ LocalInstance (one instance) ── UnixChannel (batches), LogPipe (its words)
 """

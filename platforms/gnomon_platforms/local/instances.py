@@ -41,7 +41,7 @@ MAX_ORDERS = 10
 """How often an instance is ordered whose zygote or supervisor ends before it is ready."""
 
 
-class Living(Protocol):
+class LocalProcess(Protocol):
     """What every instance has, Body or Shadow."""
 
     instance: Instance
@@ -60,18 +60,18 @@ class Living(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class InstanceContext:
     """What a life needs of the platform: the supervisor, the listener, the clock, and somebody to clear up after it."""
 
     send: Callable[..., None]
     listener: PlatformListener
     now_s: Callable[[], float]
-    ended: Callable[[Living, float], None]
+    ended: Callable[[LocalProcess, float], None]
     """Called once, with the CPU seconds that it has used, before the listener hears of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Risen:
+class PromotedShadow:
     """What a Shadow leaves to the Body that it has become."""
 
     instance: Instance
@@ -83,17 +83,17 @@ class Risen:
     log: LogPipe | None
 
 
-class Life:
+class LocalInstance:
     """One instance. `instance` is what the platform reports of it now."""
 
-    def __init__(self, instance: Instance, key: FunctionKey, environment: str, surroundings: Surroundings) -> None:
+    def __init__(self, instance: Instance, key: FunctionKey, environment: str, context: InstanceContext) -> None:
         self.instance = instance
         self.key = key
         self.environment = environment
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.channel: UnixChannel | None = None
         self.pid: int | None = None
-        self._surroundings = surroundings
+        self._context = context
         self._log: LogPipe | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._why = ""
@@ -102,9 +102,9 @@ class Life:
         self._withdrawn = 0
 
     @classmethod
-    def risen(cls, shadow: Risen, surroundings: Surroundings) -> Life:
+    def risen(cls, shadow: PromotedShadow, context: InstanceContext) -> LocalInstance:
         """The life of a Shadow that has become a Body, from its first word on. It goes on with what the Shadow had."""
-        life = cls(replace(shadow.instance, state=InstanceState.READY), shadow.key, shadow.environment, surroundings)
+        life = cls(replace(shadow.instance, state=InstanceState.READY), shadow.key, shadow.environment, context)
         life.gone, life.pid, life.channel, life._log = shadow.gone, shadow.pid, shadow.channel, shadow.log
         shadow.channel.report_to(life._channel_lost)
         return life
@@ -119,13 +119,13 @@ class Life:
         ours, theirs = channel_pair()
         log_read, log_write = os.pipe()
         self.channel = UnixChannel(ours, self._hello, self._channel_lost)
-        surroundings = self._surroundings
-        self._log = LogPipe(log_read, partial(surroundings.listener.log_line, self.key, self.instance.id), surroundings.now_s)
+        context = self._context
+        self._log = LogPipe(log_read, partial(context.listener.log_line, self.key, self.instance.id), context.now_s)
         descriptors = [packets.sealed_file("order", order.to_json().encode()), theirs.detach(), log_write]
         message: dict[str, Any] = {"do": "create", "id": self.instance.id, "zygote": self.environment, "join": join}
         if coordinated:
             message["coordinated"] = "body"
-        surroundings.send(message, descriptors)
+        context.send(message, descriptors)
         self._after(timeout_s, lambda: self._overran(timeout_s))
 
     def born(self, pid: int) -> None:
@@ -178,7 +178,7 @@ class Life:
 
     def signal(self, number: int) -> None:
         """Send the process a signal. It may not have been born yet: then `born` ends it."""
-        self._surroundings.send({"do": "kill", "id": self.instance.id, "signal": number})
+        self._context.send({"do": "kill", "id": self.instance.id, "signal": number})
 
     def resized(self, cores: int, cpus: tuple[int, ...]) -> None:
         """Give it other CPUs."""
@@ -195,7 +195,7 @@ class Life:
             shadows[shadow_id] = pair
         if shadows != self.instance.shadows:
             self.instance = self.instance.working_with(shadows)
-            self._surroundings.listener.pair_changed(self.instance)
+            self._context.listener.pair_changed(self.instance)
 
     def end(self, cpu_s: float, reason: str) -> None:
         """The process has gone, or there never was one. Tells the listener, once."""
@@ -212,12 +212,10 @@ class Life:
             words = " | ".join(line.strip() for line in self._log.last if line.strip(" ^~"))
         failed = self._why != "stopped"
         self.instance = replace(self.instance, state=InstanceState.GONE)
-        self._surroundings.ended(self, cpu_s)
+        self._context.ended(self, cpu_s)
         self.gone.set_result(None)
         text = f"{self._why}: {reason}" if self._why and reason else self._why or reason
-        self._surroundings.listener.instance_gone(
-            self.instance.id, f"{text}; its log ends: {words}" if failed and words else text
-        )
+        self._context.listener.instance_gone(self.instance.id, f"{text}; its log ends: {words}" if failed and words else text)
 
     def _hello(self, head: dict[str, Any]) -> None:
         if self._stopping or self.instance.state is not InstanceState.STARTING:
@@ -231,7 +229,7 @@ class Life:
         self._cancel_timer()
         assert self.channel is not None
         self.instance = replace(self.instance, state=InstanceState.READY, concurrency=self.channel.concurrency)
-        self._surroundings.listener.instance_ready(self.instance, self.channel)
+        self._context.listener.instance_ready(self.instance, self.channel)
 
     def _channel_lost(self, reason: str) -> None:
         if not self._stopping and not self.gone.done():

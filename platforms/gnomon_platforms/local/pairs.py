@@ -39,7 +39,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_platforms.common import claimed_cores, requested_cores, shadow_bytes
 from gnomon_platforms.local import cgroups as usage
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
-from gnomon_platforms.local.instances import Life, LogPipe, Risen, Surroundings
+from gnomon_platforms.local.instances import InstanceContext, LocalInstance, LogPipe, PromotedShadow
 from gnomon_platforms.local.nodes import LocalNode
 from gnomon_platforms.local.recipes import ContainerPool, Recipe, Recipes, joining, shadow_order
 from gnomon_platforms.local.supervision import BASE_ENVIRONMENT, TORCH
@@ -49,7 +49,7 @@ STOP_S = 9.0
 """How long the coordinator may take to end it: its Body may be in the middle of a batch, and lets go first."""
 
 
-class ShadowLife:
+class LocalShadow:
     """`instance` is what the platform reports of it now; `ask` reaches the coordinator."""
 
     def __init__(
@@ -57,7 +57,7 @@ class ShadowLife:
         instance: Instance,
         key: FunctionKey,
         environment: str,
-        surroundings: Surroundings,
+        context: InstanceContext,
         ask: Callable[..., None],
     ) -> None:
         self.instance = instance
@@ -66,7 +66,7 @@ class ShadowLife:
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.pid: int | None = None
         self.wish: dict[str, Any] = {}
-        self._surroundings = surroundings
+        self._context = context
         self._ask = ask
         self.body_id = instance.partner or ""
         self._channel: UnixChannel | None = None
@@ -86,8 +86,8 @@ class ShadowLife:
     def order(self, wish: Mapping[str, Any], order: int, timeout_s: float) -> None:
         """Ask for it. The order, an anonymous file, is ours to close from now on."""
         log_read, log_write = os.pipe()
-        surroundings = self._surroundings
-        self._log = LogPipe(log_read, partial(surroundings.listener.log_line, self.key, self.instance.id), surroundings.now_s)
+        context = self._context
+        self._log = LogPipe(log_read, partial(context.listener.log_line, self.key, self.instance.id), context.now_s)
         self._papers = (order, log_write)
         self.wish = dict(wish)
         self._ask(self.wish, self._papers)
@@ -148,19 +148,19 @@ class ShadowLife:
             state=InstanceState.STARTING,
             cores=order.launch.cores,
             memory_bytes=memory_bytes,
-            started_s=self._surroundings.now_s(),
+            started_s=self._context.now_s(),
             partner=None,
             pair=None,
         )
         self._ask({"do": "promote", "shadow": self.instance.id}, self._rising)
         self._after(timeout_s, lambda: self.kill(f"not a Body after {timeout_s:g} s"))
 
-    def leave(self) -> Risen:
+    def leave(self) -> PromotedShadow:
         """It is a Body. What it had is that Body's now."""
         assert self._channel is not None
         self._cancel_timer()
         self._drop_papers()
-        return Risen(self.instance, self.key, self.environment, self.gone, self.pid, self._channel, self._log)
+        return PromotedShadow(self.instance, self.key, self.environment, self.gone, self.pid, self._channel, self._log)
 
     def _channel_lost(self, reason: str) -> None:
         if not self._stopping and not self.gone.done():
@@ -212,13 +212,11 @@ class ShadowLife:
             self._log.close()
             words = " | ".join(line.strip() for line in self._log.last if line.strip(" ^~"))
         self.instance = replace(self.instance, state=InstanceState.GONE)
-        self._surroundings.ended(self, cpu_s)
+        self._context.ended(self, cpu_s)
         self.gone.set_result(None)
         text = f"{self._why}: {reason}" if self._why and reason else self._why or reason
         failed = self._why != "stopped"
-        self._surroundings.listener.instance_gone(
-            self.instance.id, f"{text}; its log ends: {words}" if failed and words else text
-        )
+        self._context.listener.instance_gone(self.instance.id, f"{text}; its log ends: {words}" if failed and words else text)
 
     def _begin_to_stop(self, reason: str) -> None:
         self._stopping = True
@@ -227,7 +225,7 @@ class ShadowLife:
             self.instance = replace(self.instance, state=InstanceState.DRAINING)
 
     def _kill_now(self) -> None:
-        self._surroundings.send({"do": "kill", "id": self.instance.id, "signal": int(signal.SIGKILL)})
+        self._context.send({"do": "kill", "id": self.instance.id, "signal": int(signal.SIGKILL)})
 
     def _drop_order(self) -> None:
         papers, self._papers = self._papers, ()
@@ -262,32 +260,32 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Household:
+class ShadowContext:
     """What Shadows share with the platform's other instances. `join` makes a memory group and returns its files."""
 
     node: LocalNode
     recipes: Recipes
-    surroundings: Surroundings
+    instances: InstanceContext
     join: Callable[[str, InstanceRequest], list[str]]
-    bodies: Mapping[str, Life]
+    bodies: Mapping[str, LocalInstance]
     origins: Mapping[str, Origin]
     profile: Callable[[Recipe], ModelProfile | None]
     """What has been measured of a model by now: it may have been after a Body of it began."""
     start_timeout_s: float
-    risen: Callable[[Life, Origin], None]
+    risen: Callable[[LocalInstance, Origin], None]
     """Takes a Shadow that has become a Body."""
 
 
 class Pairs:
     """Every Shadow of this platform. `pool` empty containers are kept in reserve, more after bursts, as far as memory allows."""
 
-    def __init__(self, send: Send, home: Household, pool: int) -> None:
+    def __init__(self, send: Send, context: ShadowContext, pool: int) -> None:
         self._send = send
-        self._home = home
+        self._context = context
         self._coordinator: CoordinatorClient | None = None
         self._layers = LayerFiles()
-        self.lives: dict[str, ShadowLife] = {}
-        self.pool = ContainerPool(self._ask, home.node, pool)
+        self.lives: dict[str, LocalShadow] = {}
+        self.pool = ContainerPool(self._ask, context.node, pool)
 
     # The coordinator
 
@@ -323,59 +321,61 @@ class Pairs:
                 `no_such_node` for another node than this one.
 
         """
-        home, origin = self._home, self._home.origins.get(body_id)
+        context, origin = self._context, self._context.origins.get(body_id)
         known = None if origin is None else await asyncio.to_thread(self._known, origin.recipe)
-        body = home.bodies.get(body_id)
+        body = context.bodies.get(body_id)
         if body is None or origin is None or known is None or not self._may_have_shadow(body):
             raise _no_such_body(f"It has gone, has {MAX_SHADOWS} Shadows already, or its model has no layer blocks.")
         layers, profile = known
-        if pair.node not in (None, home.node.name):
-            raise GnomonError(404, "no_such_node", f"There is no node {pair.node}.", f"This platform is {home.node.name} alone.")
+        if pair.node not in (None, context.node.name):
+            raise GnomonError(
+                404, "no_such_node", f"There is no node {pair.node}.", f"This platform is {context.node.name} alone."
+            )
         if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             raise _no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
         memory_bytes = shadow_bytes(layers, pair, profile, origin.request.spec.settings.weight_mode)
-        claim = home.node.claim(shadow_id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
+        claim = context.node.claim(shadow_id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
         instance = Instance(
             id=shadow_id,
             function=body.instance.function,
             version=body.instance.version,
-            node=home.node.name,
+            node=context.node.name,
             cores=pair.shadow_cores,
             memory_bytes=memory_bytes,
             state=InstanceState.STARTING,
-            started_s=home.surroundings.now_s(),
+            started_s=context.instances.now_s(),
             kind=InstanceKind.SHADOW,
             partner=body.instance.id,
             pair=pair,
         )
-        life = self.lives[shadow_id] = ShadowLife(instance, body.key, body.environment, home.surroundings, self._ask)
+        life = self.lives[shadow_id] = LocalShadow(instance, body.key, body.environment, context.instances, self._ask)
         try:
-            join = home.join(shadow_id, origin.request)
+            join = context.join(shadow_id, origin.request)
             request = replace(origin.request, cores=pair.shadow_cores)
-            order = home.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=bool(join))
+            order = context.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=bool(join))
             order, join = joining(shadow_order(order, body.instance.id), join)
             wish = {**_wish(instance, order.launch.options, claim.cpus, origin), "join": join}
             wish["expected_ms"] = predicted_ms(profile, pair)
-            life.order(wish, packets.sealed_file("order", order.to_json().encode()), home.start_timeout_s)
+            life.order(wish, packets.sealed_file("order", order.to_json().encode()), context.start_timeout_s)
             self.pool.fit()
         except OSError as error:
             life.end(0.0, f"could not be started: {error}")
         return life.instance
 
-    def change(self, life: ShadowLife, pair: Pair) -> None:
+    def change(self, life: LocalShadow, pair: Pair) -> None:
         """Let a Shadow do something else.
 
         Raises:
             GnomonError: 503 `no_capacity`; the Shadow keeps what it has.
 
         """
-        origin = None if life.rises else self._home.origins.get(life.body_id)
+        origin = None if life.rises else self._context.origins.get(life.body_id)
         known = None if origin is None else self._known(origin.recipe)
         if known is None or origin is None or not pair.blocks or max(pair.blocks) >= len(known[0].blocks):
             return
         layers, profile = known
         memory_bytes = shadow_bytes(layers, pair, profile, origin.request.spec.settings.weight_mode)
-        claim = self._home.node.claim(life.instance.id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
+        claim = self._context.node.claim(life.instance.id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
         life.change(pair, claim.cpus, memory_bytes, predicted_ms(profile, pair))
         self.pool.fit()
 
@@ -386,37 +386,37 @@ class Pairs:
             GnomonError: 503 `no_capacity`; it stays the Shadow that it is. 409 `no_such_shadow` for one that is none, or no more.
 
         """
-        home, life = self._home, self.lives.get(shadow_id)
-        body = None if life is None else home.bodies.get(life.body_id)
-        origin = None if life is None else home.origins.get(life.body_id)
+        context, life = self._context, self.lives.get(shadow_id)
+        body = None if life is None else context.bodies.get(life.body_id)
+        origin = None if life is None else context.origins.get(life.body_id)
         if life is None or body is None or origin is None or life.rises or life.instance.state is not InstanceState.READY:
             raise _no_such_shadow(shadow_id)
         cores = life.instance.cores
         request = replace(origin.request, cores=cores)
         memory_bytes = origin.recipe.memory_bytes
         held = requested_cores(request.spec) is not None
-        claim = home.node.claim(shadow_id, claimed_cores(request.spec, cores), memory_bytes, cores, held=held)
+        claim = context.node.claim(shadow_id, claimed_cores(request.spec, cores), memory_bytes, cores, held=held)
         # Its control group bounds it as it does every instance of the function.
-        order = home.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=True)
+        order = context.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=True)
         whole = replace(origin, request=request)
-        life.promote(order, memory_bytes, home.start_timeout_s, lambda: self._risen(life, whole))
+        life.promote(order, memory_bytes, context.start_timeout_s, lambda: self._risen(life, whole))
         self.pool.fit()
         return life.instance
 
-    def _risen(self, life: ShadowLife, origin: Origin) -> None:
+    def _risen(self, life: LocalShadow, origin: Origin) -> None:
         """It has said its first word as a Body."""
         self._tell_body(life, None)
         del self.lives[life.instance.id]
-        self._home.risen(Life.risen(life.leave(), self._home.surroundings), origin)
+        self._context.risen(LocalInstance.risen(life.leave(), self._context.instances), origin)
 
-    def _may_have_shadow(self, body: Life) -> bool:
+    def _may_have_shadow(self, body: LocalInstance) -> bool:
         has = sum(life.instance.partner == body.instance.id for life in self.lives.values())
         return body.instance.state is InstanceState.READY and has < MAX_SHADOWS
 
     def _known(self, recipe: Recipe) -> tuple[Layers, ModelProfile | None] | None:
         """The blocks of the recipe's model and what was measured of it; None without blocks."""
         layers = self._layers.of(recipe.options)
-        return None if layers is None else (layers, self._home.profile(recipe))
+        return None if layers is None else (layers, self._context.profile(recipe))
 
     def body_gone(self, body_id: str) -> None:
         """Its Shadows go along. The coordinator does the same, if there is one just now."""
@@ -452,12 +452,12 @@ class Pairs:
         elif kind == "failed":
             life.failed(str(event["reason"]))
 
-    def apart(self, life: ShadowLife) -> None:
+    def apart(self, life: LocalShadow) -> None:
         """A Shadow has ended: its Body is without it, if it was not told so before."""
         self._tell_body(life, None)
 
-    def _tell_body(self, life: ShadowLife, pair: Pair | None) -> None:
-        body = self._home.bodies.get(life.body_id)
+    def _tell_body(self, life: LocalShadow, pair: Pair | None) -> None:
+        body = self._context.bodies.get(life.body_id)
         if body is not None and not body.gone.done():
             body.works_with(life.instance.id, pair)
 

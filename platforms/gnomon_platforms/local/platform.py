@@ -27,11 +27,11 @@ from gnomon_core.signature import ModelSignature
 from gnomon_platforms.common import Coming, Ids, claimed_cores, requested_cores, starting
 from gnomon_platforms.images import BuiltImages, ImageTable
 from gnomon_platforms.local.cgroups import Accounts
-from gnomon_platforms.local.instances import Life, Living, Surroundings, describe_exit
+from gnomon_platforms.local.instances import InstanceContext, LocalInstance, LocalProcess, describe_exit
 from gnomon_platforms.local.nodes import LocalNode
-from gnomon_platforms.local.pairs import Household, Origin, Pairs, ShadowLife
+from gnomon_platforms.local.pairs import LocalShadow, Origin, Pairs, ShadowContext
 from gnomon_platforms.local.recipes import Recipe, Recipes, forbid_inspection, joining, limit_bytes
-from gnomon_platforms.local.supervision import BARE, TORCH, Ears, Environment, Supervision
+from gnomon_platforms.local.supervision import BARE, TORCH, Environment, Supervision, SupervisionListener
 from gnomon_platforms.profile_files import ProfileFiles
 
 START_TIMEOUT_S = 60.0
@@ -78,14 +78,14 @@ class LocalPlatform:
         self._pool = pool
         self._clock = clock or WallClock()
         self._start_timeout_s = start_timeout_s
-        self._lives: dict[str, Life] = {}
+        self._lives: dict[str, LocalInstance] = {}
         self._origins: dict[str, Origin] = {}
         self._shadows: Pairs | None = None
         self._starting = Background()
         self._ids = Ids()
         self._coming = Coming()
         self._accounts: Accounts | None = None
-        self._surroundings: Surroundings | None = None
+        self._context: InstanceContext | None = None
         at_start = (BARE, TORCH) if preload_torch and importlib.util.find_spec("torch") else (BARE,)
         self._supervisor = Supervision(at_start, self._clock)
 
@@ -93,11 +93,11 @@ class LocalPlatform:
         """Start the supervisor and let the zygotes warm up behind this."""
         forbid_inspection()
         self._accounts = Accounts()
-        self._surroundings = Surroundings(self._supervisor.send, listener, self._clock.now_s, self._ended)
-        home = Household(
+        self._context = InstanceContext(self._supervisor.send, listener, self._clock.now_s, self._ended)
+        context = ShadowContext(
             self._node,
             self._recipes,
-            self._surroundings,
+            self._context,
             self._join,
             self._lives,
             self._origins,
@@ -105,8 +105,8 @@ class LocalPlatform:
             self._start_timeout_s,
             self._risen,
         )
-        self._shadows = Pairs(self._supervisor.send, home, self._pool)
-        await self._supervisor.start(Ears(self._heard, self._shadows.begin, self._shadows.pool.warm, self._lost))
+        self._shadows = Pairs(self._supervisor.send, context, self._pool)
+        await self._supervisor.start(SupervisionListener(self._heard, self._shadows.begin, self._shadows.pool.warm, self._lost))
         _LOG.info("memory is limited by %s", self._accounts.description)
 
     async def stop(self) -> None:
@@ -115,7 +115,7 @@ class LocalPlatform:
         await self._starting.end()
         for shadow in list(self._pairs.lives.values()):
             shadow.kill("stopped")
-        lives: list[Living] = [*self._lives.values(), *self._pairs.lives.values()]
+        lives: list[LocalProcess] = [*self._lives.values(), *self._pairs.lives.values()]
         for life in lives:
             life.stop()
         if lives:
@@ -161,7 +161,7 @@ class LocalPlatform:
 
     async def create(self, request: InstanceRequest) -> Instance:
         """Begin an instance. What follows is told to the listener."""
-        assert self._surroundings is not None
+        assert self._context is not None
         spec = request.spec
         asked = starting(self._ids.new(f"{spec.key.name}-"), request, self._node.name, 0, self._clock.now_s())
         with self._coming.counted(asked):
@@ -177,13 +177,13 @@ class LocalPlatform:
         )
         environment = self._recipes.environment(recipe, spec, request.secrets)
         instance = replace(asked, memory_bytes=recipe.memory_bytes)
-        life = self._lives[instance.id] = Life(instance, spec.key, environment.id, self._surroundings)
+        life = self._lives[instance.id] = LocalInstance(instance, spec.key, environment.id, self._context)
         self._origins[instance.id] = Origin(request, recipe)
         self._pairs.pool.fit()
         self._starting.begin(self._begin(life, recipe, request, environment))
         return instance
 
-    async def _begin(self, life: Life, recipe: Recipe, request: InstanceRequest, environment: Environment) -> None:
+    async def _begin(self, life: LocalInstance, recipe: Recipe, request: InstanceRequest, environment: Environment) -> None:
         try:
             await self._supervisor.warm_again(environment)
             if life.gone.done():
@@ -239,14 +239,14 @@ class LocalPlatform:
         """Let a Shadow become a Body. See `gnomon_core.interfaces.Platform`."""
         return self._pairs.promote(shadow_id)
 
-    def _risen(self, life: Life, origin: Origin) -> None:
+    def _risen(self, life: LocalInstance, origin: Origin) -> None:
         """A Shadow has become a Body."""
         instance = life.instance
         self._lives[instance.id], self._origins[instance.id] = life, origin
         self._supervisor.send({"do": "promoted", "id": instance.id})
-        assert self._surroundings is not None
+        assert self._context is not None
         assert life.channel is not None
-        self._surroundings.listener.instance_ready(instance, life.channel)
+        self._context.listener.instance_ready(instance, life.channel)
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
         """The measured profile of the function's model; None without one."""
@@ -263,8 +263,8 @@ class LocalPlatform:
         assert self._shadows is not None, "the platform has not been started"
         return self._shadows
 
-    def _living(self, function: str) -> list[Living]:
-        lives: list[Living] = [*self._lives.values(), *(() if self._shadows is None else self._shadows.lives.values())]
+    def _living(self, function: str) -> list[LocalProcess]:
+        lives: list[LocalProcess] = [*self._lives.values(), *(() if self._shadows is None else self._shadows.lives.values())]
         return [life for life in lives if life.instance.function == function]
 
     def _in_use(self, instance_id: str) -> bool:
@@ -283,16 +283,16 @@ class LocalPlatform:
             return
         if event["event"] == "born":
             life.born(event["pid"])
-        elif event["event"] == "gone" and event["status"] is None and isinstance(life, Life) and self._order_again(life):
+        elif event["event"] == "gone" and event["status"] is None and isinstance(life, LocalInstance) and self._order_again(life):
             _LOG.info("%s is ordered again: %s", life.instance.id, event["reason"])
         elif event["event"] == "gone":
             out_of_memory = self._accounts is not None and self._accounts.ran_out(life.instance.id)
             life.end(event["cpu_s"], describe_exit(event["status"], out_of_memory=out_of_memory) or event["reason"])
 
-    def _ended(self, life: Living, cpu_s: float) -> None:
+    def _ended(self, life: LocalProcess, cpu_s: float) -> None:
         """Clear up after an instance."""
         instance = life.instance
-        if isinstance(life, ShadowLife):
+        if isinstance(life, LocalShadow):
             del self._pairs.lives[instance.id]
             self._pairs.apart(life)
         else:
@@ -312,7 +312,7 @@ class LocalPlatform:
             if not self._order_again(life):
                 life.end(life.cpu_s, "the supervisor has ended")
 
-    def _order_again(self, life: Life) -> bool:
+    def _order_again(self, life: LocalInstance) -> bool:
         """An instance whose zygote or supervisor has ended before it was ready has not failed: it is born of the next one."""
         waits_for_zygote = life.channel is None
         if not life.withdraw():

@@ -251,7 +251,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Ears:
+class SupervisionListener:
     """Who wants to know: of instances that were born or have ended, and of the end of everything.
 
     `torch_wanted` is called before the zygote with torch is used, `torch_warm` once it can fork.
@@ -271,7 +271,7 @@ class Supervision:
         self.no_isolation: str | None = None
         self._at_start = tuple(at_start)
         self._clock = clock
-        self._ears: Ears | None = None
+        self._listener: SupervisionListener | None = None
         self._client: SupervisorClient | None = None
         self._hello: asyncio.Future[str | None] | None = None
         self._up = asyncio.Event()
@@ -304,14 +304,14 @@ class Supervision:
                 "Start Gnomon as root, or allow unprivileged user namespaces, or deploy the function without secrets.",
             )
 
-    async def start(self, ears: Ears) -> None:
+    async def start(self, listener: SupervisionListener) -> None:
         """Return when there is a supervisor; its zygotes warm up behind this.
 
         Raises:
             GnomonError: 500 `supervisor_failed`.
 
         """
-        self._ears = ears
+        self._listener = listener
         await self._start()
 
     async def _start(self) -> None:
@@ -329,8 +329,8 @@ class Supervision:
             _LOG.warning("functions are not isolated from each other, and secrets are refused: %s", self.no_isolation)
         for environment in self._at_start:
             self.zygotes.begin(environment)
-        if TORCH in self._at_start and self._ears is not None:
-            self._ears.torch_wanted()
+        if TORCH in self._at_start and self._listener is not None:
+            self._listener.torch_wanted()
         self._up.set()
         self._up_since_s = self._clock.now_s()
 
@@ -359,8 +359,8 @@ class Supervision:
             await asyncio.wait_for(self._up.wait(), HELLO_TIMEOUT_S)
         except TimeoutError:
             raise _failed() from None
-        if environment is TORCH and self._ears is not None:
-            self._ears.torch_wanted()
+        if environment is TORCH and self._listener is not None:
+            self._listener.torch_wanted()
         await self.zygotes.warm(environment)
 
     async def warm_again(self, environment: Environment) -> None:
@@ -385,8 +385,8 @@ class Supervision:
                 return
 
     def _heard(self, event: dict[str, Any]) -> None:
-        kind, ears = event["event"], self._ears
-        assert ears is not None
+        kind, listener = event["event"], self._listener
+        assert listener is not None
         if kind == "hello":
             if self._hello is not None and not self._hello.done():
                 self._hello.set_result(event["isolation"])
@@ -395,7 +395,7 @@ class Supervision:
                 _LOG.warning("the zygote %s could not import %s", event["zygote"], problem)
             if event["zygote"] == TORCH.id:
                 self._torch_warm_s = self._clock.now_s()
-                ears.torch_warm()
+                listener.torch_warm()
         elif kind == "zygote_gone":
             self.zygotes.told_gone(event)
             if event["zygote"] == TORCH.id:
@@ -405,7 +405,7 @@ class Supervision:
         elif kind == "coordinator_gone":
             _LOG.error("the coordinator of epoch %s has ended; Bodies and pairs go on, and there will be another", event["epoch"])
         else:
-            ears.instance(event)
+            listener.instance(event)
 
     def _begin_torch_again(self) -> None:
         steady = self._clock.now_s() - self._torch_warm_s > TORCH_STEADY_S
@@ -431,8 +431,8 @@ class Supervision:
             _LOG.error("the supervisor has ended; starting another")
             self._restarting = asyncio.get_running_loop().create_task(self._restart())
         self.zygotes.lost("the supervisor has ended")
-        assert self._ears is not None
-        self._ears.lost()
+        assert self._listener is not None
+        self._listener.lost()
 
     async def _restart(self) -> None:
         if self._clock.now_s() - self._up_since_s < RESTART_PAUSE_S:

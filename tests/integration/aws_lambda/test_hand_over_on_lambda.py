@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.functions import FunctionSpec
-from gnomon_platforms.aws_lambda.s3_transfer import HandOver
+from gnomon_platforms.aws_lambda.s3_transfer import S3Transfer
 from gnomon_platforms.testing import answers, request_frame, send
 
 Start = Callable[..., Awaitable[Any]]
@@ -24,14 +24,14 @@ class LateDeletions:
         self._monkeypatch = monkeypatch
         self._let_go = threading.Event()
         self._deleted = threading.Event()
-        remove = HandOver.remove
+        remove = S3Transfer.remove
 
-        def late(hand_over: HandOver, keys: list[str]) -> None:
+        def late(transfer: S3Transfer, keys: list[str]) -> None:
             self._let_go.wait(30)
-            remove(hand_over, keys)
+            remove(transfer, keys)
             self._deleted.set()
 
-        monkeypatch.setattr(HandOver, "remove", late)
+        monkeypatch.setattr(S3Transfer, "remove", late)
 
     def happen(self) -> None:
         """Delete now; what was held is gone when this returns."""
@@ -40,25 +40,25 @@ class LateDeletions:
 
     def happen_when_given(self, number: int = 1) -> None:
         """As soon as the batch that is stored as this one from now on lies there."""
-        give, given = HandOver.give, threading.Semaphore(number - 1)
+        give, given = S3Transfer.give, threading.Semaphore(number - 1)
 
-        def then_delete(hand_over: HandOver, key: str, data: bytes) -> str:
-            address = give(hand_over, key, data)
+        def then_delete(transfer: S3Transfer, key: str, data: bytes) -> str:
+            address = give(transfer, key, data)
             if not given.acquire(blocking=False):
                 self.happen()
             return address
 
-        self._monkeypatch.setattr(HandOver, "give", then_delete)
+        self._monkeypatch.setattr(S3Transfer, "give", then_delete)
 
     def happen_when_answered(self) -> None:
         """As soon as a result lies there, before it is read."""
-        take = HandOver.take
+        take = S3Transfer.take
 
-        def delete_first(hand_over: HandOver, key: str, size: int) -> bytes:
+        def delete_first(transfer: S3Transfer, key: str, size: int) -> bytes:
             self.happen()
-            return take(hand_over, key, size)
+            return take(transfer, key, size)
 
-        self._monkeypatch.setattr(HandOver, "take", delete_first)
+        self._monkeypatch.setattr(S3Transfer, "take", delete_first)
 
 
 @pytest.fixture
@@ -97,13 +97,13 @@ async def test_an_address_is_signed_anew_only_where_a_result_may_lie(
     on_lambda: Start, echo_spec: Spec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signed: list[str] = []
-    address_for = HandOver.address_for
+    address_for = S3Transfer.address_for
 
-    def noted(hand_over: HandOver, key: str) -> str:
+    def noted(transfer: S3Transfer, key: str) -> str:
         signed.append(key)
-        return address_for(hand_over, key)
+        return address_for(transfer, key)
 
-    monkeypatch.setattr(HandOver, "address_for", noted)
+    monkeypatch.setattr(S3Transfer, "address_for", noted)
     there = await on_lambda()
     _, channel = await there.begin(echo_spec())
     there.aws.service.throttle(1)

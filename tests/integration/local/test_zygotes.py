@@ -10,7 +10,7 @@ import pytest
 from gnomon_core.clock import WallClock
 from gnomon_core.launch import Sandbox
 from gnomon_platforms.local import supervision as zygotes
-from gnomon_platforms.local.supervision import BARE, Ears, Environment, Supervision
+from gnomon_platforms.local.supervision import BARE, Environment, Supervision, SupervisionListener
 from tests.waiting import eventually, until
 
 BUILT = Environment("f", BARE.python, (), Sandbox())
@@ -22,7 +22,7 @@ async def supervision(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Supervis
     """One that keeps no zygote which nobody uses."""
     monkeypatch.setattr(zygotes, "MAX_FOREIGN_ZYGOTES", 0)
     made = Supervision((), WallClock())
-    await made.start(Ears(lambda _: None, lambda: None, lambda: None, lambda: None))
+    await made.start(SupervisionListener(lambda _: None, lambda: None, lambda: None, lambda: None))
     yield made
     await made.stop()
 

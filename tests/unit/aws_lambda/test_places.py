@@ -7,7 +7,7 @@ import pytest
 
 from gnomon_core.clock import VirtualClock
 from gnomon_platforms.aws_lambda.client import Clients
-from gnomon_platforms.aws_lambda.s3_transfer import ADDRESS_RENEWED_S, HandOver, Place, Places
+from gnomon_platforms.aws_lambda.s3_transfer import ADDRESS_RENEWED_S, Place, Places, S3Transfer
 
 LIFECYCLE = Path(__file__).parents[3] / "deploy" / "lambda" / "lifecycle.json"
 
@@ -27,7 +27,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> Clients:
 
 @pytest.fixture
 def places(clients: Clients, clock: VirtualClock) -> Places:
-    return Places(HandOver(clients, "bucket", "gnomon"), "echo-1-abcdef", clock)
+    return Places(S3Transfer(clients, "bucket", "gnomon"), "echo-1-abcdef", clock)
 
 
 def result(places: Places) -> Place:
@@ -62,6 +62,6 @@ async def test_nobody_gets_an_address_that_may_end_before_the_invoke(places: Pla
 
 
 def test_without_a_bucket_there_are_none(clients: Clients, clock: VirtualClock) -> None:
-    nowhere = Places(HandOver(clients, None, "gnomon"), "echo-1-abcdef", clock)
+    nowhere = Places(S3Transfer(clients, None, "gnomon"), "echo-1-abcdef", clock)
     assert nowhere.for_batch() is None
     assert nowhere.for_result() is None

@@ -11,8 +11,8 @@ from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.launch import Launch, Order, Sandbox
 from gnomon_core.wire import Frame, Kind, encode
-from gnomon_platforms.local.instances import Life, Surroundings
-from gnomon_platforms.local.pairs import ShadowLife
+from gnomon_platforms.local.instances import InstanceContext, LocalInstance
+from gnomon_platforms.local.pairs import LocalShadow
 from gnomon_platforms.testing import Recorder
 
 INSTANCE = Instance("f-1", "f.openfaas-fn", 1, "here", 1, 0, InstanceState.STARTING, 0.0)
@@ -26,8 +26,8 @@ class Told(Recorder):
     def __init__(self) -> None:
         super().__init__()
         self.theirs: socket.socket | None = None
-        self.surroundings = Surroundings(self._send, self, lambda: 0.0, lambda *_: None)
-        self.life = Life(INSTANCE, FunctionKey("f"), "bare", self.surroundings)
+        self.context = InstanceContext(self._send, self, lambda: 0.0, lambda *_: None)
+        self.life = LocalInstance(INSTANCE, FunctionKey("f"), "bare", self.context)
         self.life.order(ORDER, [], 60.0)
 
     def _send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
@@ -112,7 +112,7 @@ async def test_a_first_word_that_is_read_at_the_end_comes_too_late(told: Told) -
 async def test_a_shadow_whose_first_word_as_a_body_is_read_at_its_end_becomes_none(told: Told) -> None:
     risen: list[str] = []
     ends: list[tuple[int, ...]] = []
-    shadow = ShadowLife(INSTANCE, FunctionKey("f"), "torch", told.surroundings, lambda _, papers=(): ends.append(papers))
+    shadow = LocalShadow(INSTANCE, FunctionKey("f"), "torch", told.context, lambda _, papers=(): ends.append(papers))
     shadow.promote(ORDER, 0, 60.0, lambda: risen.append("f-1"))
     [(_, theirs)] = ends
     with socket.socket(fileno=os.dup(theirs)) as becoming:
