@@ -32,7 +32,7 @@ from gnomon_core.pairs import Pair, best_split, predicted_ms, split_seconds
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_profiler.add import ensure_model
-from gnomon_profiler.measuring.profiling import MAX_BATCH, Wishes, profile_model
+from gnomon_profiler.measuring.profiling import MAX_BATCH, ProfileOptions, profile_model
 from gnomon_profiler.measuring.store import ProfileStore
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_runtime.pair.testing import Model, Task
@@ -164,8 +164,8 @@ ONE_EACH = (1, 1)
 def measured_profile(model: StoredModel, repeats: int) -> ModelProfile:
     """The model on one core, batches of 1 to 8."""
     with tempfile.TemporaryDirectory(prefix="gnomon-benchmark-") as folder:
-        wishes = Wishes(cores=(1,), repeats=repeats)
-        profile, _ = profile_model(model.entry, ProfileStore(Path(folder)), wishes, lambda _: None)
+        options = ProfileOptions(cores=(1,), repeats=repeats)
+        profile, _ = profile_model(model.entry, ProfileStore(Path(folder)), options, lambda _: None)
     worst = max(profile.spread.values())
     step(f"{model.entry.name}: profiled, b = {MAX_BATCH} in {1e3 * whole_s(profile, MAX_BATCH):.0f} ms, spread up to {worst:.1%}")
     return profile

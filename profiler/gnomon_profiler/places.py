@@ -1,4 +1,4 @@
-"""Where a model repository is, from its address: a folder, or `s3://bucket/prefix`."""
+"""Opens a model repository by its address: a folder, or `s3://bucket/prefix`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CACHE = "gnomon-models"
 
 
 def open_repository(address: str, cache: Path | None = None) -> ModelRepository:
-    """The repository at an address. `cache` is where one that is elsewhere keeps what it has fetched.
+    """The repository at an address. `cache` is the folder for files that are fetched from S3.
 
     Raises:
         GnomonError: 400 `invalid_repository`; 422 where a package that it needs is not installed.
@@ -27,7 +27,7 @@ def open_repository(address: str, cache: Path | None = None) -> ModelRepository:
     bucket, _, prefix = address.removeprefix(S3_SCHEME).partition("/")
     if not address.startswith(S3_SCHEME) or not bucket:
         raise bad_request(
-            "invalid_repository", f"{address[:200]!r} is no place of models.", "Name a folder, or s3://BUCKET/PREFIX."
+            "invalid_repository", f"{address[:200]!r} is not a model repository.", "Name a folder, or s3://BUCKET/PREFIX."
         )
     from gnomon_profiler.s3 import S3Repository  # noqa: PLC0415 - boto3 takes a while, and few have it
 
@@ -35,7 +35,7 @@ def open_repository(address: str, cache: Path | None = None) -> ModelRepository:
 
 
 def share_profile(repository: ModelRepository, model: str, path: Path) -> None:
-    """Bring what was measured of NAME@VERSION to where the repository is; in a folder it lies beside the models already.
+    """Upload the profile of NAME@VERSION to a repository in S3; in a folder it lies beside the models already.
 
     Raises:
         GnomonError: 503 `repository_unreachable`; it stays where it was written.

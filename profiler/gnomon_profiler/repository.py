@@ -1,42 +1,331 @@
-"""Models in a directory: content-addressed files, and one manifest for each version.
+"""Model repositories: entries, manifests, and a repository in a directory.
 
     objects/ab/abcdef…                    a file by its SHA-256, read-only, never changed
     models/NAME/VERSION/manifest.json     signature and the SHA-256 of each file
-    incoming/                             what is being written
+    incoming/                             files that are being written
 
 A version appears when its manifest is renamed into place, after its files, their names and their directories are on disk; so a
-reader sees all of it or nothing, whenever the writer is killed. Before an entry is served each file's hash is compared with the
+reader sees the whole version or nothing, whenever the writer is killed. Truncating or writing a file in place would kill every
+process that maps it, so files are only replaced by renaming. Before an entry is served each file's hash is compared with the
 manifest; a file that has been verified is not read again while its inode, size and times stay the same.
 
-This module needs no torch: the gateway reads models' signatures through it.
+A file that is not needed to run a model, such as its layer blocks, may be missing: entries of older versions have none.
+
+This module imports no torch: the gateway reads models' signatures through it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from gnomon_core.errors import GnomonError
+from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.interfaces import ModelEntry
-from gnomon_profiler.entries import (
-    NAME,
-    PROGRAM,
-    VERSION,
-    WEIGHTS,
-    Manifest,
-    corrupt_file,
-    new_manifest,
-    sorted_versions,
-)
-from gnomon_profiler.layers_file import LAYERS
-from gnomon_profiler.objects import ObjectFolder, make_if_allowed
-from gnomon_profiler.opening import Opening, takes_its_place
+from gnomon_core.nearest_names import did_you_mean
+from gnomon_core.program import ALLOWED_OPERATORS, invalid_program, parse_program
+from gnomon_core.signature import ModelSignature
+from gnomon_core.whole_files import make_folder, replacing
+from gnomon_profiler.layers_file import LAYERS, check_layers
+
+PROGRAM = "program.json"
+WEIGHTS = "weights.safetensors"
+NAME = re.compile(r"[a-z0-9][a-z0-9._:-]{0,126}")
+VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_FILE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MANIFEST_FORMAT = "gnomon-model/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A version of a model. `sha256` is by file; `extra` is what one kind of repository keeps for itself."""
+
+    name: str
+    version: str
+    signature: ModelSignature
+    sha256: Mapping[str, str]
+    extra: Mapping[str, str]
+
+    def to_bytes(self) -> bytes:
+        """The document. The same version gives the same bytes."""
+        document = {"format": _MANIFEST_FORMAT, "signature": self.signature.to_json(), "sha256": dict(self.sha256)}
+        return json.dumps(
+            document | ({"extra": dict(self.extra)} if self.extra else {}), ensure_ascii=False, sort_keys=True
+        ).encode()
+
+    def completes(self, other: Manifest) -> bool:
+        """Whether it is the other one with more files."""
+        return self.signature == other.signature and other.sha256.items() <= self.sha256.items()
+
+
+def new_manifest(name: str, version: str, files: Mapping[str, bytes], extra: Mapping[str, str] | None = None) -> Manifest:
+    """The manifest of files that may be stored.
+
+    Raises:
+        GnomonError: 400 for a name or a file that cannot be; 422 for a program that may not run, or for another one's blocks.
+
+    """
+    check_name(name, version)
+    signature = replace(_check_files(files), model=name, version=version)
+    digests = {file: hashlib.sha256(data).hexdigest() for file, data in sorted(files.items())}
+    return Manifest(name, version, signature, digests, extra or {})
+
+
+def check_name(name: str, version: str) -> None:
+    """Refuse what cannot name a model.
+
+    Raises:
+        GnomonError: 400 `invalid_model_name`.
+
+    """
+    if not NAME.fullmatch(name) or not VERSION.fullmatch(version):
+        raise bad_request(
+            "invalid_model_name",
+            f"{name[:150]!r} version {version[:100]!r} cannot name a model.",
+            "Use lower-case letters, digits, '.', '_', ':' and '-', beginning with a letter or digit.",
+        )
+
+
+def read_manifest(name: str, version: str, data: bytes) -> Manifest:
+    """The manifest in a document.
+
+    Raises:
+        GnomonError: 500 `model_corrupt`.
+
+    """
+    try:
+        document = json.loads(data)
+        signature = ModelSignature.from_json(document["signature"])
+        digests = {str(file): str(digest) for file, digest in document["sha256"].items()}
+        extra = {str(key): str(value) for key, value in document.get("extra", {}).items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise corrupt_manifest(name, version, error) from None
+    readable = document.get("format") == _MANIFEST_FORMAT and {PROGRAM, WEIGHTS} <= set(digests)
+    if not readable or not all(_SHA256.fullmatch(digest) for digest in (*digests.values(), *extra.values())):
+        raise corrupt_manifest(name, version, ValueError("not a manifest"))
+    return Manifest(name, version, signature, digests, extra)
+
+
+def newer(new: Manifest, old: Manifest) -> bool:
+    """Whether a new manifest takes an existing one's place: it has its files and more of them.
+
+    Raises:
+        GnomonError: 409 `model_exists` where a file differs.
+
+    """
+    if old.completes(new):
+        return False
+    if new.completes(old):
+        return True
+    raise conflict(
+        "model_exists",
+        f"Model {new.name}@{new.version} exists with another content.",
+        "A version never changes: choose another one.",
+    )
+
+
+def _check_files(files: Mapping[str, bytes]) -> ModelSignature:
+    """The signature that the program states, once the program is one that may run."""
+    missing = {PROGRAM, WEIGHTS} - set(files)
+    if missing or not all(_FILE.fullmatch(file) for file in files):
+        raise bad_request(
+            "invalid_model", f"A model needs {PROGRAM} and {WEIGHTS}, under plain file names.", "Use gnomon's Extractor."
+        )
+    program = parse_program(files[PROGRAM])
+    refused = sorted(set(program.operators()) - ALLOWED_OPERATORS)
+    if refused:
+        raise invalid_program(f"Operators that may not run: {', '.join(refused)}.")
+    if LAYERS in files:
+        check_layers(files[LAYERS], files[PROGRAM], program)
+    return program.signature
+
+
+def sorted_versions(versions: Iterable[str]) -> list[str]:
+    """Oldest first. Numbers compare as numbers: 10 is newer than 9, 1.10 than 1.9."""
+    return sorted(versions, key=_version_key)
+
+
+def _version_key(version: str) -> list[tuple[int, int, str]]:
+    parts: list[Any] = re.findall(r"\d+|[^\d]+", version)
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
+
+
+def missing_model(reference: str, known: Iterable[str]) -> GnomonError:
+    """404, naming the models that are there."""
+    names = sorted(known)
+    hint = f"{did_you_mean(reference, names)} The repository has: {', '.join(names)}." if names else "The repository is empty."
+    return not_found(
+        "model_not_found", f"There is no model {reference[:200]!r}.", f"{hint.strip()} Add one with `gnomon models add`."
+    )
+
+
+def corrupt_file(name: str, version: str, file: str) -> GnomonError:
+    """500: a file is not what its manifest states."""
+    return GnomonError(
+        500,
+        "model_corrupt",
+        f"Model {name}@{version}: {file} does not have the SHA-256 that its manifest states.",
+        "Put it again; nothing is served from it.",
+    )
+
+
+def corrupt_manifest(name: str, version: str, error: Exception) -> GnomonError:
+    """500: the manifest itself cannot be read."""
+    return GnomonError(
+        500, "model_corrupt", f"Model {name}@{version} has no readable manifest ({type(error).__name__}).", "Put it again."
+    )
+
+
+Writer: TypeAlias = Callable[[bytes], int]
+_CHUNK_BYTES = 1 << 20
+
+
+class ObjectFolder:
+    """Content-addressed files below a folder, which several processes may read and write."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._objects, self._incoming = root / "objects", root / "incoming"
+        self._verified: dict[str, tuple[int, ...]] = {}
+        for directory in (self._objects, self._incoming):
+            make_if_allowed(directory)
+
+    def path(self, digest: str) -> Path:
+        return self._objects / digest[:2] / digest
+
+    def is_whole(self, digest: str, *, afresh: bool = False) -> bool:
+        """Whether the file is there with this SHA-256; `afresh` reads it again even if it has been verified."""
+        try:
+            with self.path(digest).open("rb") as file:
+                status = os.fstat(file.fileno())
+                identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+                if not afresh and self._verified.get(digest) == identity:
+                    return True
+                found = hashlib.sha256()
+                while chunk := file.read(_CHUNK_BYTES):
+                    found.update(chunk)
+        except OSError:
+            return False
+        if found.hexdigest() != digest:
+            self._verified.pop(digest, None)
+            return False
+        self._verified[digest] = identity
+        return True
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """One writer at a time; what a killed one left behind is removed."""
+        with (self.root / "lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for leftover in self._incoming.iterdir():
+                leftover.unlink()
+            yield
+
+    def publish(self, data: bytes, path: Path) -> None:
+        """Put a file in its place, whole. While `writing`."""
+        with self.incoming(path) as write:
+            write(data)
+
+    @contextmanager
+    def incoming(self, path: Path) -> Iterator[Writer]:
+        """A file that grows and is put in its place at the end, or not at all. While `writing`."""
+        make_folder(path.parent)
+        with replacing(path, durable=True, mode=0o444, aside=self._incoming) as file:
+            yield file.write
+
+
+def make_if_allowed(directory: Path) -> None:
+    """Make a folder, unless it is another's to fill: who only reads finds nothing in it, and no volume is written to."""
+    try:
+        make_folder(directory)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+
+
+class BaseRepository(ABC):
+    """The part of a `ModelRepository` that is the same in a directory and in S3.
+
+    NAME or NAME@VERSION ─▶ its versions ─▶ the newest, or the named one ─▶ its manifest
+    """
+
+    def verify(self, reference: str) -> bool:
+        """Whether every file of the entry has its SHA-256; each is read again."""
+        try:
+            manifest = self._open(reference)
+        except GnomonError as error:
+            if error.code == "model_corrupt":
+                return False
+            raise
+        return self._is_stored(manifest)
+
+    def _open(self, reference: str) -> Manifest:
+        """The manifest of NAME, of its newest version, or of NAME@VERSION.
+
+        Raises:
+            GnomonError: 404 `model_not_found`, naming what is there; 500 `model_corrupt`.
+
+        """
+        name, at, version = reference.partition("@")
+        versions = self._versions(name) if NAME.fullmatch(name) else []
+        if at and version in versions:
+            return self._read(name, version)
+        if not at and versions:
+            return self._read(name, versions[-1])
+        raise missing_model(reference, (f"{model}@{there}" for model, there in self._keys()))
+
+    def _read(self, name: str, version: str) -> Manifest:
+        try:
+            data = self._manifest(name, version)
+        except OSError as error:
+            raise corrupt_manifest(name, version, error) from None
+        return read_manifest(name, version, data)
+
+    @abstractmethod
+    def _versions(self, name: str) -> list[str]:
+        """Of a model, oldest first."""
+
+    @abstractmethod
+    def _keys(self) -> Iterable[tuple[str, str]]:
+        """The name and version of every entry."""
+
+    @abstractmethod
+    def _manifest(self, name: str, version: str) -> bytes:
+        """The document of a version; OSError where there is none."""
+
+    @abstractmethod
+    def _is_stored(self, manifest: Manifest) -> bool:
+        """Whether all its files are stored and whole."""
+
+
+def replaces(manifest: Manifest, existing: bytes) -> bool:
+    """Whether a manifest replaces this document; it does where the document is not valid.
+
+    Raises:
+        GnomonError: 409 `model_exists` for another content.
+
+    """
+    try:
+        stored = read_manifest(manifest.name, manifest.version, existing)
+    except GnomonError:
+        return True
+    return newer(manifest, stored)
+
 
 _Names: TypeAlias = list[str]  # inside the class, `list` is its method
 
 
-class DirectoryRepository(Opening):
+class DirectoryRepository(BaseRepository):
     """A `ModelRepository` in a directory, which several processes may read and write."""
 
     def __init__(self, root: Path) -> None:
@@ -93,7 +382,7 @@ class DirectoryRepository(Opening):
             existing = path.read_bytes()
         except OSError:
             existing = b""
-        if takes_its_place(manifest, existing):
+        if replaces(manifest, existing):
             self._folder.publish(manifest.to_bytes(), path)
 
 

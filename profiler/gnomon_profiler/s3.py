@@ -2,27 +2,35 @@
 
     s3://BUCKET/PREFIX/objects/ab/abcdef…                    a file by its SHA-256, which S3 compares when it is put
     s3://BUCKET/PREFIX/models/NAME/VERSION/manifest.json     as in a directory; put last, and only if no other writer was first
-    s3://BUCKET/PREFIX/profiles/NAME@VERSION/MACHINE.json    what was measured of it, which comes with the model
+    s3://BUCKET/PREFIX/profiles/NAME@VERSION/MACHINE.json    the profile of it on a machine
 
 A file is hashed while it is fetched and appears in the folder only if it is what the manifest states; the folder is content-
 addressed and verified like a directory repository's. `get_blocks` fetches by byte ranges the tensors of some blocks alone: each
 has its own SHA-256 in an index that is stored beside the weights.
 
-Profiles beside the models of a bucket: put when they are measured, fetched with the model by every machine that opens it.
+Profiles are put when they are measured, and fetched with the model by every machine that opens it.
 
     s3://BUCKET/PREFIX/profiles/NAME@VERSION/MACHINE.json ─▶ profiles/NAME@VERSION/MACHINE.json in the folder of what was fetched
                                                              .MACHINE.json.tag beside it: the ETag of the object that it is of
 
 A profile may be measured anew, so unlike a model's files it changes; a listing says which have.
+
+Credentials and region come from boto3's usual sources; `AWS_ENDPOINT_URL` names another server.
+
+A server that accepts connections and does not respond costs three timeouts of 20 s (`AWS_MAX_ATTEMPTS`); with boto3's defaults it
+would be minutes. The timeout is for each read, so a long transfer does not exceed it.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import importlib
 import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -30,11 +38,22 @@ from typing import Any, TypeAlias
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelEntry
-from gnomon_profiler.entries import NAME, PROGRAM, VERSION, WEIGHTS, Manifest, corrupt_file, new_manifest, sorted_versions
+from gnomon_core.packaging import how_to_install
 from gnomon_profiler.layers_file import LAYERS
-from gnomon_profiler.objects import Bucket, ObjectFolder
-from gnomon_profiler.opening import Opening, takes_its_place
-from gnomon_profiler.repository import entry_of
+from gnomon_profiler.repository import (
+    NAME,
+    PROGRAM,
+    VERSION,
+    WEIGHTS,
+    BaseRepository,
+    Manifest,
+    ObjectFolder,
+    corrupt_file,
+    entry_of,
+    new_manifest,
+    replaces,
+    sorted_versions,
+)
 from gnomon_profiler.tensor_index import TensorIndex, part_file
 
 _PROFILES = "profiles/"
@@ -99,7 +118,7 @@ _Names: TypeAlias = list[str]  # inside the class, `list` is its method
 _Keys: TypeAlias = list[tuple[str, str]]
 
 
-class S3Repository(Opening):
+class S3Repository(BaseRepository):
     """A `ModelRepository` in a bucket, which several machines may read and write.
 
     `client` is a boto3 S3 client; one is made from the environment without it.
@@ -243,7 +262,7 @@ class S3Repository(Opening):
         key = _manifest(manifest.name, manifest.version)
         for _ in range(_ATTEMPTS):
             existing = self._bucket.read(key)
-            if existing is not None and not takes_its_place(manifest, existing[0]):
+            if existing is not None and not replaces(manifest, existing[0]):
                 return
             if self._bucket.put_if(key, manifest.to_bytes(), existing and existing[1]):
                 return
@@ -263,3 +282,129 @@ def _object(digest: str) -> str:
 
 def _manifest(name: str, version: str) -> str:
     return f"{_MODELS}{name}/{version}/{_MANIFEST}"
+
+
+_CHUNK_BYTES = 1 << 20
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 20.0
+_ABSENT = frozenset({"NoSuchKey", "404", "NotFound", "InvalidRange"})
+_PRECONDITION_FAILED = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
+
+
+class Bucket:
+    """The keys of a bucket that begin with `prefix`, which is left out of them here.
+
+    Raises:
+        GnomonError: 422 `package_missing` without boto3; from every method 503 `repository_unreachable` where S3 does not answer,
+            or refuses.
+
+    """
+
+    def __init__(self, name: str, prefix: str, client: Any = None) -> None:
+        self._name, self._prefix = name, f"{prefix}/" if prefix else ""
+        self._client = client or _client()
+        self._errors = _import("botocore.exceptions")
+
+    def keys(self, begin: str) -> list[str]:
+        """The keys that begin so."""
+        return list(self.tags(begin))
+
+    def tags(self, begin: str) -> dict[str, str]:
+        """Of the objects whose keys begin so, the ETags, which are others for another content."""
+        with self._s3_errors():
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._name, Prefix=self._prefix + begin)
+            return {item["Key"].removeprefix(self._prefix): item["ETag"] for page in pages for item in page.get("Contents", ())}
+
+    def read(self, key: str) -> tuple[bytes, str] | None:
+        """An object and its ETag; None where there is none."""
+        with self._s3_errors():
+            answer = self._get(key)
+            return None if answer is None else (answer["Body"].read(), answer["ETag"])
+
+    def read_range(self, key: str, first: int, last: int) -> bytes:
+        """The bytes `first` … `last` − 1 of an object, fewer where it is shorter or not there."""
+        with self._s3_errors():
+            answer = self._get(key, Range=f"bytes={first}-{last - 1}")
+            data: bytes = b"" if answer is None else answer["Body"].read()
+            return data
+
+    def chunks(self, key: str) -> Iterator[bytes]:
+        """An object piece by piece; nothing where there is none."""
+        with self._s3_errors():
+            answer = self._get(key)
+            if answer is not None:
+                yield from answer["Body"].iter_chunks(_CHUNK_BYTES)
+
+    def has_digest(self, key: str, digest: str) -> bool:
+        """Whether there is an object with this SHA-256: it is read."""
+        found = hashlib.sha256()
+        for chunk in self.chunks(key):
+            found.update(chunk)
+        return found.hexdigest() == digest
+
+    def put_object(self, key: str, data: bytes, digest: str) -> None:
+        """Store bytes of this SHA-256, which S3 compares, unless it says that it has them."""
+        checksum = base64.b64encode(bytes.fromhex(digest)).decode()
+        with self._s3_errors():
+            if not self._is_stored_as(key, len(data), checksum):
+                self._client.put_object(Bucket=self._name, Key=self._prefix + key, Body=data, ChecksumSHA256=checksum)
+
+    def put_if(self, key: str, data: bytes, etag: str | None) -> bool:
+        """Store bytes in place of the object with this ETag, or of none; False where there is another one by now."""
+        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
+        with self._s3_errors():
+            try:
+                self._client.put_object(Bucket=self._name, Key=self._prefix + key, Body=data, **condition)
+            except self._errors.ClientError as error:
+                if _code(error) in _PRECONDITION_FAILED:
+                    return False
+                raise
+        return True
+
+    def _get(self, key: str, **options: str) -> Any:
+        try:
+            return self._client.get_object(Bucket=self._name, Key=self._prefix + key, **options)
+        except self._errors.ClientError as error:
+            if _code(error) in _ABSENT:
+                return None
+            raise
+
+    def _is_stored_as(self, key: str, size: int, checksum: str) -> bool:
+        try:
+            head = self._client.head_object(Bucket=self._name, Key=self._prefix + key, ChecksumMode="ENABLED")
+        except self._errors.ClientError as error:
+            if _code(error) in _ABSENT:
+                return False
+            raise
+        return bool(head["ContentLength"] == size and head.get("ChecksumSHA256") == checksum)
+
+    @contextmanager
+    def _s3_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (self._errors.BotoCoreError, self._errors.ClientError) as error:
+            raise GnomonError(
+                503,
+                "repository_unreachable",
+                f"The model repository s3://{self._name}/{self._prefix} cannot be used: {error}",
+                "Check the bucket's name, the credentials and AWS_ENDPOINT_URL.",
+            ) from error
+
+
+def _code(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _client() -> Any:
+    boto3, config = _import("boto3"), _import("botocore.config")
+    limits = config.Config(connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries={"mode": "standard"})
+    return boto3.client("s3", config=limits)
+
+
+def _import(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise GnomonError(
+            422, "package_missing", "A model repository in S3 needs the Python package boto3.", how_to_install("lambda")
+        ) from None

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from gnomon_core.program import Operation, Program, Value
 from gnomon_core.signature import ModelSignature, TensorSpec
-from gnomon_profiler.cuts import Costs, choose_cuts
-from gnomon_profiler.flow import Flow
+from gnomon_profiler.layers import Costs, choose_cuts
+from gnomon_profiler.layers_file import Flow
 
 SPEC = TensorSpec("x", "FP32", (4,))
 

@@ -16,7 +16,7 @@ from gnomon_platforms.local.recipes import Users
 from gnomon_profiler.measuring.cells import Cell
 from gnomon_profiler.measuring.session import Journal
 from gnomon_profiler.measuring.store import ProfileStore
-from gnomon_profiler.objects import ObjectFolder
+from gnomon_profiler.repository import ObjectFolder
 from tests.made_up_models import BlockPlan, made_up_profile
 from tests.on_disk import Disk
 

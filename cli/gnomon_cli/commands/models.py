@@ -27,16 +27,15 @@ from gnomon_core.blocks import Block, Layers
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.profiles import ModelProfile, Points
 from gnomon_profiler.add import add_from, ensure_model
-from gnomon_profiler.entries import PROGRAM, WEIGHTS
-from gnomon_profiler.figures.files import short_name, write_tables
 from gnomon_profiler.figures.plots import draw
-from gnomon_profiler.figures.tables import correlation, drawable
+from gnomon_profiler.figures.tables import correlation, drawable, short_name, write_tables
 from gnomon_profiler.measuring.assembly import ReadyTimes
 from gnomon_profiler.measuring.cells import TRIES
-from gnomon_profiler.measuring.profiling import MAX_BATCH, REPEATS, Wishes, parse_numbers, profile_model
+from gnomon_profiler.measuring.profiling import MAX_BATCH, REPEATS, ProfileOptions, parse_numbers, profile_model
 from gnomon_profiler.measuring.store import read_profile, write_profile
 from gnomon_profiler.names import known_names
 from gnomon_profiler.places import share_profile
+from gnomon_profiler.repository import PROGRAM, WEIGHTS
 
 
 @click.group()
@@ -302,7 +301,7 @@ def profile(
     """
     repository = model_repository(folder, state)
     entry = repository.get(name)
-    wishes = Wishes(cores, batches, repeats, tries, afresh)
+    options = ProfileOptions(cores, batches, repeats, tries, afresh)
 
     def ready(one: ModelEntry) -> ReadyTimes:
         from gnomon_cli.measure_starts import measure_starts  # noqa: PLC0415 - a platform takes a while to import
@@ -311,7 +310,7 @@ def profile(
         return measure_starts(repository, one)
 
     try:
-        measured, path = profile_model(entry, profile_store(folder, state), wishes, note, ready)
+        measured, path = profile_model(entry, profile_store(folder, state), options, note, ready)
     except KeyboardInterrupt:
         note("\nInterrupted. What was measured is kept; the same command goes on from there.")
         raise

@@ -14,14 +14,15 @@ from typing import Any
 from gnomon_core.errors import GnomonError
 from gnomon_core.packaging import how_to_install
 from gnomon_core.profiles import ModelProfile
-from gnomon_profiler.figures.files import APPENDIX, short_name
 from gnomon_profiler.figures.tables import (
+    APPENDIX,
     LARGER_BATCHES,
     correlation,
     increases,
     offloaded,
     output_increases,
     sensitivities,
+    short_name,
 )
 
 DOTS_PER_INCH = 60

@@ -1,15 +1,20 @@
-"""The numbers behind the figures.
+"""The numbers behind the figures, and their CSV files.
 
 An increase is what a larger batch adds to a block's latency: t(b) − t(2), on a number of cores. AsyFunc, sections 2.2 and 2.3.
 All of them were measured: a profile that lacks batches of 2 or 4 has no figures, one that lacks another has no curve for it.
+In a CSV file each field has a column, with its unit in its name.
 """
 
 from __future__ import annotations
 
+import csv
+import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
 from gnomon_core.pairs import split_seconds
 from gnomon_core.profiles import LatencyTable, ModelProfile
@@ -181,3 +186,37 @@ def _paired_increase_s(profile: ModelProfile, cores: int, chosen: Sequence[int])
     if paired_s is None or base_s is None:
         raise ValueError(f"{cores} cores were not measured")
     return paired_s - base_s
+
+
+APPENDIX = "anti-correlation"
+
+
+def short_name(profile: ModelProfile) -> str:
+    """A model's name for files and titles: "torchvision:resnet50@1" is "resnet50"."""
+    return profile.model.partition("@")[0].rpartition(":")[2]
+
+
+def write_tables(profiles: Sequence[ModelProfile], folder: Path, cores: int = 1) -> list[Path]:
+    """Write `MODEL-figure-N.csv` for each model and figure, and one table of the appendix for all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for profile in profiles:
+        tables: dict[int, Iterable[Any]] = {
+            2: sensitivities(profile, cores),
+            3: increases(profile, cores),
+            4: offloaded(profile, cores),
+            7: output_increases(profile),
+        }
+        for number, rows in tables.items():
+            written.append(_write(folder / f"{short_name(profile)}-figure-{number}.csv", rows))
+    written.append(_write(folder / f"{APPENDIX}.csv", [correlation(profile, cores) for profile in profiles]))
+    return written
+
+
+def _write(path: Path, rows: Iterable[Any]) -> Path:
+    documents = [dataclasses.asdict(row) for row in rows]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(documents[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(documents)
+    return path

@@ -1,13 +1,10 @@
 """Measures a model on this machine: the Profiler.
 
-    cells       what there is to measure, each small enough to be done again
-    process     the process that measures them (gnomon_runtime.measuring), as a conversation
-    journal     each finished cell on disk, so that an interrupted run goes on
-    session     cell after cell, noisy ones again, with the time that is left
-    fits        lines through measured points
-    assembly    the finished cells as a gnomon_core.profiles.ModelProfile, with provenance
-    machine     what it was measured on, in words and as a name for files
+    profiling   the whole run: which cells are missing, measure them, store the profile
+    cells       the cells, each small enough to be measured again, and lines fitted through measured points
+    session     the process that measures (gnomon_runtime.measuring), noisy cells again; a journal
+    assembly    finished cells as a gnomon_core.profiles.ModelProfile with its provenance, and back
     store       profiles by model and machine, under a model repository
 
-Nothing here imports torch: another process computes, as instances do.
+This package imports no torch: another process computes, as instances do.
 """

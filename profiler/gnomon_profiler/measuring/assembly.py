@@ -1,16 +1,115 @@
-"""Finished cells become a profile: tables, fitted lines, and where all of it comes from."""
+"""Assembles finished cells into a profile (tables, fitted lines, provenance), and reads the cells back from a stored profile.
+
+    profile of this machine ─ of the same model, machine and software? ─ yes ▶ its cells, and those that are missing are measured
+                                                                        └ no ▶ the reason, logged: every cell is measured anew
+
+A stored profile has the median and the spread of every batch, and the points that its lines were fitted through: it can be
+written again with more batches or cores beside them. How much memory an instance holds and how long starts take is measured
+each time: the first is of the largest batch, the others are a platform's, and both are quick.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from gnomon_core.blocks import Layers
 from gnomon_core.packaging import jemalloc
 from gnomon_core.profiles import Evidence, LatencyTable, Loading, ModelProfile, Network, Points
-from gnomon_profiler.measuring.cells import WEIGHT_MODES, Cell, Plan, Subject, fixed_and_per_unit, loading_sets
-from gnomon_profiler.measuring.kept import NOTHING_KEPT, Kept, source_of
+from gnomon_profiler.measuring.cells import TRANSFER_BYTES, WEIGHT_MODES, Cell, Plan, Subject, fixed_and_per_unit, loading_sets
 from gnomon_profiler.measuring.session import Machine, Result, spread_of
+
+_SAME = ("machine", "torch", "cpu_capability", "python", "gnomon", "allocator", "weights_sha256")
+"""Of the provenance, what has to be the same. Of our version that is the release: commits are told, and tell nothing apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCells:
+    """Cells of the last profile; `source` says when they were measured and by which version, `earlier` which of them before."""
+
+    cells: Mapping[Cell, Result] = field(default_factory=dict)
+    source: str = ""
+    earlier: str = ""
+
+    @property
+    def largest_batch(self) -> int:
+        """Of its latency cells; 0 without any."""
+        return max((cell.batch for cell in self.cells), default=0)
+
+    def without(self, cells: Iterable[Cell], repeats: int) -> StoredCells:
+        """Without those of these cells that were repeated less often than that."""
+        few = {cell for cell in cells if self.cells.get(cell, {}).get("repeats", repeats) < repeats}
+        return replace(self, cells={cell: result for cell, result in self.cells.items() if cell not in few})
+
+
+NO_STORED_CELLS = StoredCells()
+
+
+def difference(profile: ModelProfile, layers: Layers, now: Mapping[str, str]) -> str:
+    """Why the cells of a profile say nothing of a model with these blocks, or with this provenance; "" where they do."""
+    if profile.layers != layers:
+        return "it is of another program, or of other blocks"
+    for key in _SAME:
+        before, after = (_release(one.get(key, "")) if key == "gnomon" else one.get(key, "") for one in (profile.provenance, now))
+        if before != after:
+            return f"{key} was {before or 'not said'} and is {after}"
+    return ""
+
+
+def stored_cells(profile: ModelProfile) -> StoredCells:
+    """What can be taken from it."""
+    then = profile.provenance
+    cells = dict(_latencies(profile)) | dict(_lines(profile))
+    return StoredCells(cells, source_of(then), then.get("earlier", ""))
+
+
+def source_of(provenance: Mapping[str, str]) -> str:
+    """When what has this provenance was measured, and by which version."""
+    return f"{provenance.get('date', 'an unknown day')} by {provenance.get('gnomon', 'an unknown version')}"
+
+
+def _latencies(profile: ModelProfile) -> Iterator[tuple[Cell, Result]]:
+    repeats = _fewest(profile.provenance.get("repeats", ""))
+    for cores, row in profile.whole.seconds.items():
+        tables = [table.seconds.get(cores, {}) for table in profile.blocks]
+        for batch, whole_s in row.items():
+            if all(batch in table for table in tables):
+                key, blocks_s = f"{cores}/{batch}", [table[batch] for table in tables]
+                range_s = whole_s * profile.spread.get(key, 0.0)
+                result: Result = {"whole_s": whole_s, "range_s": range_s, "blocks_s": blocks_s, "repeats": repeats}
+                spreads = profile.evidence.block_spread.get(key)
+                if spreads is not None:
+                    result["block_ranges_s"] = [spread * block_s for spread, block_s in zip(spreads, blocks_s, strict=True)]
+                yield Cell("latency", cores, batch), result
+
+
+def _lines(profile: ModelProfile) -> Iterator[tuple[Cell, Result]]:
+    """Loading and hand-overs, where their points are those that would be measured."""
+    evidence = profile.evidence
+    sizes = tuple(profile.layers.parameter_bytes(numbers) for numbers in loading_sets(profile.layers))
+    for mode, points in evidence.loading.items():
+        if points.sizes_bytes == sizes:
+            yield Cell("loading", mode=mode), _result(points)
+    for what, found in (("transfer", evidence.transfer), ("network", evidence.network)):
+        if found is not None and found.sizes_bytes == TRANSFER_BYTES:
+            yield Cell(what), _result(found) | {"sizes_bytes": list(found.sizes_bytes)}
+
+
+def _result(points: Points) -> Result:
+    return {"seconds": list(points.seconds), "ranges_s": list(points.ranges_s)}
+
+
+def _fewest(said: str) -> int:
+    """Of "10 to 40 a cell, …"; 0 where nothing is said."""
+    number = re.match(r"\d+", said)
+    return int(number.group()) if number else 0
+
+
+def _release(version: str) -> str:
+    return version.partition(",")[0]
+
 
 _DIGITS = 6
 LOOPBACK = "TCP over loopback, without a wire"
@@ -53,7 +152,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ProfileContext:
     """Where and when it was measured; `software` as `machine.software` gives it."""
 
     machine: Machine
@@ -62,7 +161,7 @@ class Surroundings:
 
 
 def assemble(
-    measured: Measured, surroundings: Surroundings, ready: ReadyTimes | None = None, kept: Kept = NOTHING_KEPT
+    measured: Measured, context: ProfileContext, ready: ReadyTimes | None = None, kept: StoredCells = NO_STORED_CELLS
 ) -> ModelProfile:
     """The profile of a model. What a platform's `ready` does not say of starts is taken from bare forks.
 
@@ -80,7 +179,7 @@ def assemble(
     fixed_s, per_byte_s = _hand_over(measured.one("transfer"))
     loading = {mode: _loading(subject, measured.one("loading", mode)) for mode in WEIGHT_MODES}
     starts = _starts(measured, loading["shared"], ready)
-    provenance = provenance_of(subject, surroundings)
+    provenance = provenance_of(subject, context)
     return ModelProfile(
         model=subject.name,
         layers=subject.layers,
@@ -151,20 +250,20 @@ def _starts(measured: Measured, shared: Loading, ready: ReadyTimes | None) -> _S
     return _Starts(body_s, max(0.0, ready.shadow_s - shared.seconds(ready.shadow_bytes)), ready.how)
 
 
-def provenance_of(subject: Subject, surroundings: Surroundings) -> dict[str, str]:
+def provenance_of(subject: Subject, context: ProfileContext) -> dict[str, str]:
     """Of which model a profile is, and where and with what it was measured."""
     return {
-        "machine": str(surroundings.machine),
-        "machine_id": surroundings.machine.id,
-        **surroundings.software,
-        "date": surroundings.when.date().isoformat(),
+        "machine": str(context.machine),
+        "machine_id": context.machine.id,
+        **context.software,
+        "date": context.when.date().isoformat(),
         "weights": str(subject.details.get("weights", "as captured")),
         "weights_sha256": subject.sha256.get("weights.safetensors", ""),
         "allocator": ALLOCATOR,
     }
 
 
-def _measured_as(measured: Measured, kept: Kept, source: str) -> dict[str, str]:
+def _measured_as(measured: Measured, kept: StoredCells, source: str) -> dict[str, str]:
     """How, and what of it at another time than the rest, of which `source` says when."""
     memory, largest = measured.memory(), measured.plan.memory_cell.batch
     repeats = [int(result["repeats"]) for _, result in measured.latencies()]
@@ -180,7 +279,7 @@ def _measured_as(measured: Measured, kept: Kept, source: str) -> dict[str, str]:
     }
 
 
-def _earlier(measured: Measured, kept: Kept, source: str) -> dict[str, str]:
+def _earlier(measured: Measured, kept: StoredCells, source: str) -> dict[str, str]:
     taken = sum(measured.results.get(cell) is result for cell, result in kept.cells.items())
     of = f"{taken} of {len(measured.results)} cells are of {kept.source}" if kept.source != source else ""
     return {"earlier": "; ".join(filter(None, (of, kept.earlier)))} if taken and (of or kept.earlier) else {}

@@ -13,9 +13,18 @@ from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.profiles import ModelProfile
-from gnomon_profiler.measuring.assembly import Measured, ReadyTimes, Surroundings, assemble, provenance_of
+from gnomon_profiler.measuring.assembly import (
+    NO_STORED_CELLS,
+    Measured,
+    ProfileContext,
+    ReadyTimes,
+    StoredCells,
+    assemble,
+    difference,
+    provenance_of,
+    stored_cells,
+)
 from gnomon_profiler.measuring.cells import TRIES, Plan, Subject
-from gnomon_profiler.measuring.kept import NOTHING_KEPT, Kept, difference, kept_of
 from gnomon_profiler.measuring.session import Journal, Machine, MeasuringProcess, Session, software, this_machine
 from gnomon_profiler.measuring.store import ProfileStore
 
@@ -24,7 +33,7 @@ REPEATS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ProfileOptions:
     """What to measure: these cores (1 to all of the machine's without any), these batches, each at least `repeats` times.
 
     A noisy cell is measured up to `tries` times. What a profile of the same model, machine and software has is taken from it, and
@@ -41,11 +50,11 @@ class Wishes:
 def profile_model(
     entry: ModelEntry,
     store: ProfileStore,
-    wishes: Wishes,
+    options: ProfileOptions,
     progress: Callable[[str], None],
     ready: Callable[[ModelEntry], ReadyTimes] | None = None,
 ) -> tuple[ModelProfile, Path]:
-    """Measure a model and store its profile. An interrupted call is gone on with by the next one with the same wishes' repeats.
+    """Measure a model and store its profile. The next call with the same `repeats` continues an interrupted one.
 
     Blocks for minutes. `ready` asks a platform how long starts take; without it those of bare forks are measured.
 
@@ -54,49 +63,49 @@ def profile_model(
 
     """
     machine = this_machine()
-    plan = plan_for(machine, wishes)
+    plan = plan_for(machine, options)
     subject = subject_of(entry)
     with MeasuringProcess() as process:
         versions = software(process.hello)
-        surroundings = Surroundings(machine, versions, datetime.now(UTC))
-        stored = None if wishes.afresh else store.get(subject.name, machine.id)
-        kept = NOTHING_KEPT if stored is None else _kept(stored, plan, subject, surroundings, progress)
+        context = ProfileContext(machine, versions, datetime.now(UTC))
+        stored = None if options.afresh else store.get(subject.name, machine.id)
+        kept = NO_STORED_CELLS if stored is None else _kept(stored, plan, subject, context, progress)
         plan = replace(plan, largest=kept.largest_batch)
-        journal = Journal(store.journal(subject.name, machine.id), _identity(subject, wishes, machine, versions))
+        journal = Journal(store.journal(subject.name, machine.id), _identity(subject, options, machine, versions))
         results = Session(subject, plan, journal, process, kept.cells, progress=progress).run()
-    surroundings = replace(surroundings, when=datetime.now(UTC))
-    profile = assemble(Measured(subject, plan, results), surroundings, ready(entry) if ready else None, kept)
+    context = replace(context, when=datetime.now(UTC))
+    profile = assemble(Measured(subject, plan, results), context, ready(entry) if ready else None, kept)
     path = store.put(subject.name, machine.id, profile)
     journal.remove()
     return profile, path
 
 
 def _kept(
-    stored: ModelProfile, plan: Plan, subject: Subject, surroundings: Surroundings, progress: Callable[[str], None]
-) -> Kept:
-    if why := difference(stored, subject.layers, provenance_of(subject, surroundings)):
+    stored: ModelProfile, plan: Plan, subject: Subject, context: ProfileContext, progress: Callable[[str], None]
+) -> StoredCells:
+    if why := difference(stored, subject.layers, provenance_of(subject, context)):
         progress(f"{subject.name}: nothing is taken from its profile: {why}")
-        return NOTHING_KEPT
-    kept = kept_of(stored).without(plan.cells(), plan.repeats)
+        return NO_STORED_CELLS
+    kept = stored_cells(stored).without(plan.cells(), plan.repeats)
     progress(f"{subject.name}: goes on from its profile of {kept.source}; --afresh measures all of it again")
     return kept
 
 
-def plan_for(machine: Machine, wishes: Wishes) -> Plan:
+def plan_for(machine: Machine, options: ProfileOptions) -> Plan:
     """What is measured on this machine.
 
     Raises:
         GnomonError: 400 `cores_beyond_machine`.
 
     """
-    cores = wishes.cores or tuple(range(1, machine.cores + 1))
+    cores = options.cores or tuple(range(1, machine.cores + 1))
     if max(cores) > machine.cores:
         raise bad_request(
             "cores_beyond_machine",
             f"This machine has {machine.cores} cores for us; {max(cores)} cannot be measured on it.",
             "Measure on a machine that has them, or read them extrapolated: gnomon models profiles NAME --serial 5",
         )
-    return Plan(tuple(sorted(set(cores))), tuple(sorted(set(wishes.batches))), wishes.repeats, machine.cpus, wishes.tries)
+    return Plan(tuple(sorted(set(cores))), tuple(sorted(set(options.batches))), options.repeats, machine.cpus, options.tries)
 
 
 def subject_of(entry: ModelEntry) -> Subject:
@@ -118,7 +127,7 @@ def subject_of(entry: ModelEntry) -> Subject:
     return Subject(name, entry.program, entry.weights, entry.layers, layers, entry.sha256, entry.signature.details)
 
 
-def _identity(subject: Subject, wishes: Wishes, machine: Machine, versions: Mapping[str, str]) -> dict[str, object]:
+def _identity(subject: Subject, options: ProfileOptions, machine: Machine, versions: Mapping[str, str]) -> dict[str, object]:
     """What a journal's cells are of. Cores and batches are not part of it: a wish for more of them goes on as well."""
     blocks = hashlib.sha256(json.dumps(subject.layers.to_json(), sort_keys=True).encode()).hexdigest()
     return {
@@ -127,10 +136,10 @@ def _identity(subject: Subject, wishes: Wishes, machine: Machine, versions: Mapp
         "weights_sha256": subject.sha256.get("weights.safetensors", ""),
         "blocks_sha256": blocks,
         "machine": str(machine),
-        "repeats": wishes.repeats,
+        "repeats": options.repeats,
         "torch": versions["torch"],
         "python": versions["python"],
-        **({"afresh": True} if wishes.afresh else {}),
+        **({"afresh": True} if options.afresh else {}),
     }
 
 

@@ -12,10 +12,9 @@ from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelEntry
 from gnomon_profiler import add_from, add_model, ensure_model
-from gnomon_profiler.catalog import load_model
+from gnomon_profiler.catalog import load_model, load_own
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.names import in_catalog, known_names
-from gnomon_profiler.own_models import load_own
 from gnomon_profiler.repository import DirectoryRepository
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from gnomon_core.blocks import Layers
-from gnomon_profiler.catalog import CatalogModel, load_model
-from gnomon_profiler.detection import UltralyticsNetwork
+from gnomon_profiler.catalog import CatalogModel, UltralyticsNetwork, load_model
 from gnomon_profiler.extractor import capture
 from gnomon_runtime.engine import LoadedProgram, load_program
 

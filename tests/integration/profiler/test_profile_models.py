@@ -20,7 +20,7 @@ from gnomon_core.packaging import jemalloc
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile
 from gnomon_profiler.extractor import Description, capture
-from gnomon_profiler.measuring.profiling import Wishes, profile_model
+from gnomon_profiler.measuring.profiling import ProfileOptions, profile_model
 from gnomon_profiler.measuring.session import MeasuringProcess, this_machine
 from gnomon_profiler.measuring.store import ProfileStore, read_profile
 from gnomon_profiler.repository import DirectoryRepository
@@ -58,7 +58,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def profile(models: Path) -> ModelProfile:
     entry = DirectoryRepository(models).get("funnel")
-    wishes = Wishes(cores=(1,), batches=(1, 2, 4, 8), repeats=3)
+    wishes = ProfileOptions(cores=(1,), batches=(1, 2, 4, 8), repeats=3)
     measured, path = profile_model(entry, ProfileStore(models), wishes, lambda _: None)
     assert read_profile(path) == measured
     assert not path.with_suffix(".journal").exists()
@@ -131,12 +131,12 @@ def test_a_profile_says_where_it_comes_from(profile: ModelProfile) -> None:
 
 def test_a_profile_is_completed_and_replaced_only_where_that_is_asked_for(models: Path, tmp_path: Path) -> None:
     entry, store, said = DirectoryRepository(models).get("funnel"), ProfileStore(tmp_path), list[str]()
-    first, _ = profile_model(entry, store, Wishes(cores=(1,), batches=(1, 2), repeats=3), said.append)
-    both, path = profile_model(entry, store, Wishes(cores=(1,), batches=(2, 4), repeats=3), said.append)
+    first, _ = profile_model(entry, store, ProfileOptions(cores=(1,), batches=(1, 2), repeats=3), said.append)
+    both, path = profile_model(entry, store, ProfileOptions(cores=(1,), batches=(2, 4), repeats=3), said.append)
     assert both.whole.seconds[1] == {**first.whole.seconds[1], 4: both.whole.seconds[1][4]}
     assert any("goes on from its profile of" in line for line in said)
     assert read_profile(path) == both
-    afresh, _ = profile_model(entry, store, Wishes(cores=(1,), batches=(1,), repeats=3, afresh=True), said.append)
+    afresh, _ = profile_model(entry, store, ProfileOptions(cores=(1,), batches=(1,), repeats=3, afresh=True), said.append)
     assert set(afresh.whole.seconds[1]) == {1}
 
 

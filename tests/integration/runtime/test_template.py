@@ -24,9 +24,8 @@ from moto.server import ThreadedMotoServer
 
 from deploy.pack_templates import PUBLIC_INDEX
 from gnomon_core.wire import Frame, Kind, Member, decode, encode
-from gnomon_profiler.entries import PROGRAM, WEIGHTS
 from gnomon_profiler.layers_file import LAYERS
-from gnomon_profiler.repository import DirectoryRepository
+from gnomon_profiler.repository import PROGRAM, WEIGHTS, DirectoryRepository
 from gnomon_profiler.s3 import S3Repository
 from gnomon_runtime.pair.headers import HEADER, ROW, Message, Row
 from gnomon_runtime.pair.headers import Kind as Say

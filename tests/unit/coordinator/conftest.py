@@ -66,9 +66,9 @@ class PlayedNode:
         self.state.said(instance_id, said, self.now_s)
         self._carry_out()
 
-    def create(self, wish: Task | None = None, *, descriptors: bool = True) -> Descriptors | None:
+    def create(self, request: Task | None = None, *, descriptors: bool = True) -> Descriptors | None:
         held = Descriptors(()) if descriptors else None
-        self.state.create(wish or task(), LAYERS, held, self.now_s)
+        self.state.create(request or task(), LAYERS, held, self.now_s)
         self._carry_out()
         return held
 
@@ -114,19 +114,19 @@ class PlayedNode:
     def connected(self) -> list[Connect]:
         return [one for one in self.done if isinstance(one, Connect)]
 
-    def paired(self, wish: Task | None = None) -> None:
+    def paired(self, request: Task | None = None) -> None:
         """A Body and its Shadow at work, from a container in the pool. The Body may have others."""
-        wish = wish or task()
-        if wish.body not in self.state.table:
-            self.body(wish.body)
-        self.empty(f"pool-0-{wish.shadow}")
-        self.create(wish)
-        self.registered(wish)
-        self.say(wish.body, say="paired", shadow=wish.shadow)
+        request = request or task()
+        if request.body not in self.state.table:
+            self.body(request.body)
+        self.empty(f"pool-0-{request.shadow}")
+        self.create(request)
+        self.registered(request)
+        self.say(request.body, say="paired", shadow=request.shadow)
 
-    def registered(self, wish: Task | None = None, *, paired: bool = False) -> None:
-        wish = wish or task()
-        self.say(wish.shadow, say="registered", shadow=wish.shadow, body=wish.body, blocks=wish.blocks, paired=paired)
+    def registered(self, request: Task | None = None, *, paired: bool = False) -> None:
+        request = request or task()
+        self.say(request.shadow, say="registered", shadow=request.shadow, body=request.body, blocks=request.blocks, paired=paired)
 
 
 @pytest.fixture

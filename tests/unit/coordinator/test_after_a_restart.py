@@ -15,7 +15,7 @@ Node = Any
 """The class PlayedNode of conftest.py, which pytest does not let us import."""
 
 
-def test_a_pair_is_found_as_it_is_and_goes_on(next_node: Node, task: MakeTask) -> None:
+def test_restarted_coordinator_adopts_a_working_pair(next_node: Node, task: MakeTask) -> None:
     node = next_node
     node.found("b1", Kind.BODY)
     node.found("s1", Kind.SHADOW)
@@ -30,7 +30,7 @@ def test_a_pair_is_found_as_it_is_and_goes_on(next_node: Node, task: MakeTask) -
     del task
 
 
-def test_a_shadow_that_claims_anothers_body_takes_nobodys_place(next_node: Node) -> None:
+def test_shadow_claiming_anothers_body_takes_no_place(next_node: Node) -> None:
     node = next_node
     node.found("s1", Kind.SHADOW)
     node.body("b1", WITH_S1)
@@ -46,7 +46,7 @@ def test_a_shadow_that_claims_anothers_body_takes_nobodys_place(next_node: Node)
     assert node.sent("b1") == ["hello"]
 
 
-def test_a_shadow_that_is_wanted_for_another_body_than_it_says_is_ended(next_node: Node, task: MakeTask) -> None:
+def test_shadow_requested_for_another_body_than_it_claims_is_ended(next_node: Node, task: MakeTask) -> None:
     node = next_node
     node.body("b1")
     node.body("b2")
@@ -58,7 +58,7 @@ def test_a_shadow_that_is_wanted_for_another_body_than_it_says_is_ended(next_nod
     assert node.connected() == []
 
 
-def test_what_a_body_says_before_its_shadow_is_wished_for_is_news(next_node: Node) -> None:
+def test_body_report_counts_before_its_shadow_is_requested(next_node: Node) -> None:
     node = next_node
     node.body("b1", WITH_S1)
     node.found("s1", Kind.SHADOW)
@@ -68,7 +68,7 @@ def test_what_a_body_says_before_its_shadow_is_wished_for_is_news(next_node: Nod
     assert len(node.connected()) == 1, "it is given new buffers"
 
 
-def test_a_shadow_that_had_registered_is_paired_now(next_node: Node) -> None:
+def test_registered_shadow_is_paired_after_restart(next_node: Node) -> None:
     node = next_node
     node.body()
     node.found("s1", Kind.SHADOW)
@@ -77,7 +77,7 @@ def test_a_shadow_that_had_registered_is_paired_now(next_node: Node) -> None:
     assert len(node.connected()) == 1
 
 
-def test_a_pair_of_which_only_one_knows_is_made_again(next_node: Node) -> None:
+def test_pair_known_to_one_side_only_is_connected_again(next_node: Node) -> None:
     node = next_node
     node.found("b1", Kind.BODY)
     node.found("s1", Kind.SHADOW)
@@ -89,7 +89,7 @@ def test_a_pair_of_which_only_one_knows_is_made_again(next_node: Node) -> None:
     assert len(node.connected()) == 1
 
 
-def test_a_container_that_had_a_name_and_no_load_is_loaded(next_node: Node) -> None:
+def test_assigned_container_without_a_load_is_loaded_after_restart(next_node: Node) -> None:
     node = next_node
     node.body()
     node.found("s1", Kind.SHADOW)
@@ -100,7 +100,7 @@ def test_a_container_that_had_a_name_and_no_load_is_loaded(next_node: Node) -> N
     assert len(node.connected()) == 1
 
 
-def test_a_shadow_that_nobody_wants_any_more_is_ended(next_node: Node) -> None:
+def test_shadow_that_is_not_requested_after_restart_is_ended(next_node: Node) -> None:
     node = next_node
     node.body("b1", WITH_S1)
     node.found("s1", Kind.SHADOW)
@@ -109,25 +109,25 @@ def test_a_shadow_that_nobody_wants_any_more_is_ended(next_node: Node) -> None:
     assert node.sent("s1")[-1] == "stop"
 
 
-def test_a_shadow_that_is_wanted_and_was_never_there_is_told_as_failed(next_node: Node) -> None:
+def test_request_for_a_lost_shadow_is_reported_as_failed(next_node: Node) -> None:
     next_node.body()
     next_node.create(descriptors=False)
     assert next_node.last_told("failed")["reason"] == "it has ended"
 
 
-def test_a_body_that_names_a_shadow_that_is_gone_is_told_to_let_go(next_node: Node) -> None:
+def test_body_reporting_a_lost_shadow_is_unpaired(next_node: Node) -> None:
     next_node.body("b1", PairReport("s7", (1,), (0, 1)))
     assert next_node.sent("b1") == ["hello", "unpair"]
 
 
-def test_a_shadow_that_does_not_speak_any_more_is_ended(next_node: Node) -> None:
+def test_silent_shadow_is_ended_after_restart(next_node: Node) -> None:
     next_node.body()
     next_node.found("s1", Kind.SHADOW)
     next_node.wait(11)
     assert next_node.killed() == ["s1"]
 
 
-def test_words_for_another_coordinator_are_not_heard(next_node: Node) -> None:
+def test_messages_of_another_epoch_are_ignored(next_node: Node) -> None:
     node = next_node
     node.body()
     node.empty()
@@ -139,12 +139,12 @@ def test_words_for_another_coordinator_are_not_heard(next_node: Node) -> None:
     assert node.status("s1") is Status.LOADING
 
 
-@pytest.mark.parametrize("first", ["its words", "its wish"])
-def test_a_shadow_whose_model_does_not_have_its_blocks_is_ended_and_not_heard_again(next_node: Node, first: str) -> None:
+@pytest.mark.parametrize("first", ["its words", "its request"])
+def test_shadow_with_blocks_that_its_model_lacks_is_closed_and_ended(next_node: Node, first: str) -> None:
     node = next_node
     node.body("b1", PairReport("s1", (1, 2), (0, 1)))
     node.found("s1", Kind.SHADOW)
-    if first == "its wish":
+    if first == "its request":
         node.create(descriptors=False)
     node.say("s1", say="registered", shadow="s1", body="b1", blocks=(1, 2, 4000), paired=True)
     if first == "its words":

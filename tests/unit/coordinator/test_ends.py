@@ -59,7 +59,7 @@ def test_a_body_that_gives_up_its_shadow_ends_it(node: Node) -> None:
     assert node.sent("s1")[-1] == "stop"
 
 
-def test_a_wish_ended_before_there_was_a_container_leaves_it_to_the_pool(node: Node) -> None:
+def test_destroy_before_a_container_is_forked_leaves_it_to_the_pool(node: Node) -> None:
     node.body()
     node.create()
     node.destroy()
@@ -68,6 +68,6 @@ def test_a_wish_ended_before_there_was_a_container_leaves_it_to_the_pool(node: N
     assert node.status(node.forks()[0]) is Status.READY
 
 
-def test_the_end_of_a_shadow_that_nobody_knows_is_told(node: Node) -> None:
+def test_destroy_of_an_unknown_shadow_is_answered(node: Node) -> None:
     node.destroy("s9")
     assert node.last_told("failed")["shadow"] == "s9"

@@ -25,7 +25,7 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
-def test_what_is_not_taken_now_is_sent_later_with_descriptors_of_its_own(ends: Ends) -> None:
+def test_outbox_keeps_messages_with_duplicated_descriptors(ends: Ends) -> None:
     link, theirs = ends
     before = open_descriptors()
     read, write = os.pipe()
@@ -47,7 +47,7 @@ def test_what_is_not_taken_now_is_sent_later_with_descriptors_of_its_own(ends: E
     assert open_descriptors() == before
 
 
-def test_one_that_never_listens_is_given_up_and_costs_no_descriptors(ends: Ends) -> None:
+def test_peer_that_never_reads_breaks_the_link_without_leaking_descriptors(ends: Ends) -> None:
     link, _ = ends
     nothing = os.open(os.devnull, os.O_RDONLY)
     before = open_descriptors()
@@ -64,7 +64,7 @@ def test_one_that_never_listens_is_given_up_and_costs_no_descriptors(ends: Ends)
     assert open_descriptors() == before - 2
 
 
-def test_one_that_never_stops_is_given_up(ends: Ends) -> None:
+def test_peer_beyond_its_rate_limit_breaks_the_link(ends: Ends) -> None:
     link, theirs = ends
     for number in range(BURST):
         packets.send(theirs, {"number": number})
@@ -74,7 +74,7 @@ def test_one_that_never_stops_is_given_up(ends: Ends) -> None:
         link.receive(1000.0)
 
 
-def test_one_that_speaks_now_and_then_may_speak_for_ever(ends: Ends) -> None:
+def test_peer_within_its_rate_limit_is_never_limited(ends: Ends) -> None:
     link, theirs = ends
     for number in range(10 * BURST):
         packets.send(theirs, {"number": number})
@@ -84,7 +84,7 @@ def test_one_that_speaks_now_and_then_may_speak_for_ever(ends: Ends) -> None:
 @pytest.mark.parametrize(
     "data", [b"\xff\xfe", b"[1]", b"{", b"7", b"null", b"[" * 60_000, b'{"a": ' + b"9" * 9000 + b"}", b"x" * 70_000]
 )
-def test_what_is_no_message_breaks_it_and_leaves_no_descriptor(ends: Ends, data: bytes) -> None:
+def test_invalid_packet_breaks_the_link_without_leaking_descriptors(ends: Ends, data: bytes) -> None:
     link, theirs = ends
     nothing = os.open(os.devnull, os.O_RDONLY)
     before = open_descriptors()
@@ -96,7 +96,7 @@ def test_what_is_no_message_breaks_it_and_leaves_no_descriptor(ends: Ends, data:
 
 
 @pytest.mark.parametrize("count", [9, 64, 253])
-def test_too_many_descriptors_break_it_and_leave_none(ends: Ends, count: int) -> None:
+def test_too_many_descriptors_break_the_link_without_leaking_any(ends: Ends, count: int) -> None:
     link, theirs = ends
     nothing = os.open(os.devnull, os.O_RDONLY)
     before = open_descriptors()
@@ -107,7 +107,7 @@ def test_too_many_descriptors_break_it_and_leave_none(ends: Ends, count: int) ->
     os.close(nothing)
 
 
-def test_an_end_is_no_break(ends: Ends) -> None:
+def test_closed_socket_is_told_apart_from_a_broken_link(ends: Ends) -> None:
     link, theirs = ends
     assert link.receive(0.0) is None
     theirs.close()

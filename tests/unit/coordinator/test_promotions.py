@@ -55,7 +55,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_it_loads_beside_the_pair_then_its_body_lets_go_and_then_it_serves(node: Node) -> None:
+def test_promotion_loads_then_unpairs_then_serves(node: Node) -> None:
     node.paired()
     descriptors = promote(node)
     assert node.last_sent("s1") == {"do": "promote", "shadow": "s1"}
@@ -80,7 +80,7 @@ def test_it_loads_beside_the_pair_then_its_body_lets_go_and_then_it_serves(node:
 
 
 @pytest.mark.parametrize("first", ["complete", "unpaired"])
-def test_where_the_rest_is_soon_loaded_the_body_is_asked_at_once(node: Node, first: str) -> None:
+def test_promotion_with_little_to_load_unpairs_at_once(node: Node, first: str) -> None:
     node.paired()
     promote(node)
     assert (node.last_sent("s1")["do"], node.last_sent("b1")) == ("promote", {"do": "unpair", "shadow": "s1"})
@@ -97,7 +97,7 @@ def test_where_the_rest_is_soon_loaded_the_body_is_asked_at_once(node: Node, fir
     assert "ending" not in node.told()
 
 
-def test_what_was_a_shadow_may_have_one(node: Node, task: MakeTask) -> None:
+def test_promoted_body_may_have_a_shadow(node: Node, task: MakeTask) -> None:
     node.paired()
     promote(node)
     complete(node)
@@ -110,7 +110,7 @@ def test_what_was_a_shadow_may_have_one(node: Node, task: MakeTask) -> None:
     assert node.killed() == ["s2"]
 
 
-def test_one_that_is_changing_is_promoted_when_it_has_changed(node: Node) -> None:
+def test_promotion_waits_for_a_change_under_way(node: Node) -> None:
     node.paired()
     from gnomon_coordinator.protocol import Change  # noqa: PLC0415 - of this test alone
 
@@ -125,7 +125,7 @@ def test_one_that_is_changing_is_promoted_when_it_has_changed(node: Node) -> Non
 
 
 @pytest.mark.parametrize("when", ["loading", "yielding"])
-def test_a_body_that_ends_or_gives_it_up_does_not_take_it_along(node: Node, when: str) -> None:
+def test_promotion_survives_the_end_of_its_body(node: Node, when: str) -> None:
     for how in ("gone", "unpaired", "broken"):
         played = type(node)()
         played.paired()
@@ -147,7 +147,7 @@ def test_a_body_that_ends_or_gives_it_up_does_not_take_it_along(node: Node, when
         assert "ending" not in played.told()
 
 
-def test_it_ends_when_it_is_told_to_or_fails_or_takes_too_long(node: Node) -> None:
+def test_promotion_ends_on_destroy_failure_and_timeout(node: Node) -> None:
     for step, ends in (("loading", "unpair"), ("yielding", "unpair"), ("serving", "stop")):
         for how in ("destroy", "fail", "wait"):
             played = type(node)()
@@ -174,7 +174,7 @@ def test_it_ends_when_it_is_told_to_or_fails_or_takes_too_long(node: Node) -> No
             assert status(played, "b1") is Status.READY
 
 
-def test_one_that_dies_on_its_way_leaves_its_body_alone(node: Node) -> None:
+def test_shadow_dying_in_promotion_leaves_its_body_serving(node: Node) -> None:
     node.paired()
     descriptors = promote(node)
     node.gone("s1")
@@ -220,7 +220,7 @@ def test_the_next_coordinator_waits_for_the_supervisors_word_of_one_that_serves_
     assert next_node.state.due_s() is None or "s1" not in next_node.state.lifecycle.shadows
 
 
-def test_nobody_becomes_a_body_by_saying_so(node: Node) -> None:
+def test_shadow_claiming_to_be_a_body_is_refused(node: Node) -> None:
     node.paired()
     with pytest.raises(BadMessageError, match="says that it is a Body"):
         node.say("s1", say="body")
@@ -235,7 +235,7 @@ def test_nobody_becomes_a_body_by_saying_so(node: Node) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"shadow": None}, {"shadow": "s 1"}, {"resident_bytes": -1}, {"load_ms": float("nan")}, {"resident_bytes": True}]
 )
-def test_what_says_that_it_is_complete_says_it_right(wrong: dict[str, Any]) -> None:
+def test_complete_message_is_validated(wrong: dict[str, Any]) -> None:
     right = {"say": "complete", "epoch": 1, "shadow": "s1", "resident_bytes": 1, "load_ms": 0.5}
     assert read_instance_message(right).resident_bytes == 1
     with pytest.raises(BadMessageError):

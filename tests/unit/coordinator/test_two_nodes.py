@@ -20,11 +20,11 @@ WITH_S1 = PairReport("s1", (1, 2), (0, 1), elsewhere=True)
 # The Shadow's node
 
 
-def loaded(node: Node, wish: Task) -> None:
+def loaded(node: Node, request: Task) -> None:
     """A Shadow that has its blocks, and whose Body has not come."""
     node.empty()
-    node.create(wish)
-    node.registered(wish)
+    node.create(request)
+    node.registered(request)
 
 
 def comes(node: Node, shadow: str = "s1") -> list[Send]:
@@ -39,8 +39,8 @@ def comes(node: Node, shadow: str = "s1") -> list[Send]:
 
 
 def test_a_shadow_is_made_without_a_body_and_gets_its_connection(node: Node, task: MakeTask) -> None:
-    wish = task(body="uid-elsewhere", afar=True)
-    loaded(node, wish)
+    request = task(body="uid-elsewhere", afar=True)
+    loaded(node, request)
     assert node.last_sent("s1")["do"] == "load"
     assert node.last_sent("s1")["afar"]
     assert node.last_told("registered")["shadow"] == "s1"
@@ -59,7 +59,7 @@ def test_a_shadow_is_made_without_a_body_and_gets_its_connection(node: Node, tas
     assert [one.message["do"] for one in comes(node)] == ["join"]
 
 
-def test_nobody_comes_to_what_is_not_wished_for_so(node: Node, task: MakeTask) -> None:
+def test_connection_to_a_shadow_of_this_node_is_not_passed_on(node: Node, task: MakeTask) -> None:
     node.paired()
     assert comes(node) == []
     node.empty()
@@ -68,14 +68,14 @@ def test_nobody_comes_to_what_is_not_wished_for_so(node: Node, task: MakeTask) -
     assert comes(node, "s9") == []
 
 
-def test_one_to_which_nobody_comes_ends(node: Node, task: MakeTask) -> None:
+def test_shadow_without_a_connection_ends(node: Node, task: MakeTask) -> None:
     loaded(node, task(body="uid-elsewhere", afar=True))
     node.wait(61)
     assert "60 s for its Body" in node.last_told("ending")["reason"]
     assert node.sent("s1")[-1] == "stop"
 
 
-def test_one_whose_body_has_gone_ends(node: Node, task: MakeTask) -> None:
+def test_shadow_whose_remote_body_has_gone_ends(node: Node, task: MakeTask) -> None:
     loaded(node, task(body="uid-elsewhere", afar=True))
     comes(node)
     node.say("s1", say="paired", shadow="s1")
@@ -87,8 +87,8 @@ def test_one_whose_body_has_gone_ends(node: Node, task: MakeTask) -> None:
 
 
 def test_it_gets_other_cores_and_is_ended_when_it_is_told_to(node: Node, task: MakeTask) -> None:
-    wish = task(body="uid-elsewhere", afar=True)
-    loaded(node, wish)
+    request = task(body="uid-elsewhere", afar=True)
+    loaded(node, request)
     comes(node)
     node.say("s1", say="paired", shadow="s1")
     node.create(task(body="uid-elsewhere", afar=True, cores=2, cpus=(0, 1)), descriptors=False)
@@ -100,15 +100,15 @@ def test_it_gets_other_cores_and_is_ended_when_it_is_told_to(node: Node, task: M
 
 
 def test_a_new_coordinator_takes_it_up_as_it_is(next_node: Node, task: MakeTask) -> None:
-    node, wish = next_node, task(body="uid-elsewhere", afar=True)
+    node, request = next_node, task(body="uid-elsewhere", afar=True)
     node.found("s1", Kind.SHADOW)
     node.say("s1", say="registered", shadow="s1", body="uid-elsewhere", blocks=(1, 2), paired=True, afar=True)
-    node.create(wish, descriptors=False)
+    node.create(request, descriptors=False)
     node.say("s1", say="changed", blocks=(1, 2))
     node.wait(3600)
     assert "ending" not in node.told()
     assert node.status("s1") is Status.PAIRED
-    # Nobody wishes for this one, and that one says that its Body is elsewhere, which is not so.
+    # Nobody requests this one, and that one says that its Body is elsewhere, which is not so.
     node.found("s2", Kind.SHADOW)
     node.say("s2", say="registered", shadow="s2", body="uid-elsewhere", blocks=(1, 2), paired=True, afar=True)
     node.wait(11)
@@ -121,7 +121,7 @@ def test_a_new_coordinator_takes_it_up_as_it_is(next_node: Node, task: MakeTask)
     assert node.killed() == ["s3"]
 
 
-def test_one_whose_body_went_before_it_was_wished_for_again_waits_for_it(next_node: Node, task: MakeTask) -> None:
+def test_shadow_whose_body_left_before_the_request_waits_for_it(next_node: Node, task: MakeTask) -> None:
     node = next_node
     node.found("s1", Kind.SHADOW)
     node.say("s1", say="registered", shadow="s1", body="uid-elsewhere", blocks=(1, 2), paired=True, afar=True)
@@ -135,10 +135,10 @@ def test_one_whose_body_went_before_it_was_wished_for_again_waits_for_it(next_no
 # The Body's node
 
 
-def met(node: Node, wish: Task) -> None:
+def met(node: Node, request: Task) -> None:
     """A Body that works with a Shadow on another node."""
     node.body()
-    node.create(wish, descriptors=False)
+    node.create(request, descriptors=False)
     node.say("b1", say="paired", shadow="s1")
 
 
@@ -167,7 +167,7 @@ def test_its_share_changes_with_its_body_alone(node: Node, task: MakeTask) -> No
 
 
 @pytest.mark.parametrize("how", ["told to", "it gave up", "it cannot", "it has gone", "it breaks the protocol"])
-def test_it_is_over_here_when_its_body_works_without_it(node: Node, task: MakeTask, how: str) -> None:
+def test_remote_shadow_is_forgotten_once_its_body_is_unpaired(node: Node, task: MakeTask, how: str) -> None:
     met(node, task(way=WAY))
     if how == "told to":
         node.destroy()
@@ -217,10 +217,10 @@ def test_a_new_coordinator_finds_the_pair_by_its_bodys_words(next_node: Node, ta
     assert node.status("b1") is Status.PAIRED
 
 
-def test_a_body_lets_go_of_one_that_nobody_wishes_for_any_more(next_node: Node) -> None:
+def test_body_is_unpaired_from_a_remote_shadow_that_is_not_requested(next_node: Node) -> None:
     node = next_node
     node.body("b1", WITH_S1)
-    assert node.sent("b1") == ["hello"], "the wish may be on its way"
+    assert node.sent("b1") == ["hello"], "the request may be on its way"
     assert node.state.due_s() is not None
     node.wait(11)
     assert node.last_sent("b1") == {"do": "unpair", "shadow": "s1"}
@@ -234,7 +234,7 @@ def test_a_share_that_was_changed_over_a_restart_is_told_to_the_body(next_node: 
     assert (node.last_sent("b1")["do"], node.last_sent("b1")["split"]) == ("change", (0, 0))
 
 
-def test_a_wish_that_comes_again_when_its_pair_has_ended_begins_none(node: Node, task: MakeTask) -> None:
+def test_repeated_request_for_an_ended_remote_pair_is_refused(node: Node, task: MakeTask) -> None:
     met(node, task(way=WAY))
     node.say("b1", say="unpaired", shadow="s1", reason="the Shadow has gone")
     node.create(task(way=WAY), descriptors=False)

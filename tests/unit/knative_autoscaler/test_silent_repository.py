@@ -13,7 +13,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.profiles import REREAD_S, ModelProfile
 from gnomon_core.settings import Settings, read_settings
 from gnomon_platforms.knative.autoscaler.revision import READERS, Measured
-from gnomon_profiler import objects as bucket
+from gnomon_profiler import s3
 from gnomon_profiler.s3 import S3Repository
 from tests.unit.autoscaler.asyfunc_stage import PROFILE
 from tests.waiting import until
@@ -67,7 +67,7 @@ class Clock(WallClock):
 async def test_it_is_given_up_after_as_many_attempts_as_an_operator_says(
     silent: Silent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket, "READ_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(s3, "READ_TIMEOUT_S", 0.1)
     repository = S3Repository("models", "", tmp_path)
     with pytest.raises(GnomonError) as refused:
         await asyncio.to_thread(repository.get, "m@1")

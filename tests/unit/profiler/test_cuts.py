@@ -5,8 +5,8 @@ from itertools import pairwise
 
 from gnomon_core.program import Operation, Program, Value, Weight
 from gnomon_core.signature import ModelSignature, TensorSpec
-from gnomon_profiler.cuts import Costs, choose_cuts
-from gnomon_profiler.flow import Flow
+from gnomon_profiler.layers import Costs, choose_cuts
+from gnomon_profiler.layers_file import Flow
 
 SPEC = TensorSpec("x", "FP32", (4,))
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gnomon_core.blocks import Layers
-from gnomon_profiler.detection import UltralyticsNetwork
+from gnomon_profiler.catalog import UltralyticsNetwork
 from gnomon_profiler.extractor import Description, capture
 from gnomon_runtime.engine import load_program
 

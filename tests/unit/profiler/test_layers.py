@@ -13,7 +13,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.program import Program, parse_program
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.layers_file import check_layers
-from gnomon_profiler.running import Runner
+from gnomon_profiler.program_runs import Runner
 from gnomon_profiler.weights import read_weights
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]

@@ -15,7 +15,7 @@ from gnomon_profiler.repository import DirectoryRepository
 def test_an_address_that_leads_nowhere_is_refused(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another scheme was a folder of that name, which had no models."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(GnomonError, match="is no place of models") as caught:
+    with pytest.raises(GnomonError, match="is not a model repository") as caught:
         open_repository(address)
     assert (caught.value.status, caught.value.code) == (400, "invalid_repository")
     assert not list(tmp_path.iterdir())

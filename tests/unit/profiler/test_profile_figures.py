@@ -11,7 +11,6 @@ import pytest
 
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
-from gnomon_profiler.figures.files import short_name, write_tables
 from gnomon_profiler.figures.plots import draw
 from gnomon_profiler.figures.tables import (
     correlation,
@@ -21,6 +20,8 @@ from gnomon_profiler.figures.tables import (
     output_increases,
     pearson,
     sensitivities,
+    short_name,
+    write_tables,
 )
 
 MB = 1_000_000

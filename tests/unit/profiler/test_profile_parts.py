@@ -12,9 +12,9 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.profiles import Evidence, ModelProfile
-from gnomon_profiler.measuring.assembly import Measured, ReadyTimes, Surroundings, assemble
+from gnomon_profiler.measuring.assembly import Measured, ProfileContext, ReadyTimes, assemble
 from gnomon_profiler.measuring.cells import Cell, Plan, fixed_and_per_unit, loading_sets
-from gnomon_profiler.measuring.profiling import Wishes, parse_numbers, plan_for
+from gnomon_profiler.measuring.profiling import ProfileOptions, parse_numbers, plan_for
 from gnomon_profiler.measuring.session import Journal, Remaining, Session, spread_of, this_machine
 from gnomon_profiler.measuring.store import ProfileStore, read_profile
 from tests.unit.profiler.played_machine import LAYERS, MACHINE, MB, PLAN, Bench, subject
@@ -28,8 +28,8 @@ def run(tmp_path: Path, bench: Bench, plan: Plan = PLAN, said: list[str] | None 
 @pytest.fixture
 def profile(tmp_path: Path) -> ModelProfile:
     measured = Measured(subject(tmp_path), PLAN, run(tmp_path, Bench()))
-    surroundings = Surroundings(MACHINE, {"torch": "2.15", "python": "3.11"}, datetime(2026, 5, 1, tzinfo=UTC))
-    return assemble(measured, surroundings)
+    context = ProfileContext(MACHINE, {"torch": "2.15", "python": "3.11"}, datetime(2026, 5, 1, tzinfo=UTC))
+    return assemble(measured, context)
 
 
 # Lines
@@ -103,7 +103,7 @@ def test_memory_is_that_of_the_largest_batch_also_where_a_run_went_on_with_large
     run(tmp_path, Bench())
     plan = replace(PLAN, batches=(1, 2, 4))
     measured = Measured(subject(tmp_path), plan, run(tmp_path, Bench(), plan))
-    profile = assemble(measured, Surroundings(MACHINE, {}, datetime(2026, 5, 1, tzinfo=UTC)))
+    profile = assemble(measured, ProfileContext(MACHINE, {}, datetime(2026, 5, 1, tzinfo=UTC)))
     assert profile.overhead_bytes == 70 * MB
     assert "70.0 MB after a batch of 4" in profile.provenance["overhead"]
 
@@ -194,13 +194,13 @@ def test_a_profile_is_the_same_after_a_file(profile: ModelProfile) -> None:
 
 def test_the_platforms_starts_are_taken_where_there_is_one(tmp_path: Path) -> None:
     measured = Measured(subject(tmp_path), PLAN, run(tmp_path, Bench()))
-    surroundings = Surroundings(MACHINE, {}, datetime(2026, 5, 1, tzinfo=UTC))
-    profile = assemble(measured, surroundings, ReadyTimes(0.1, "the local platform"))
+    context = ProfileContext(MACHINE, {}, datetime(2026, 5, 1, tzinfo=UTC))
+    profile = assemble(measured, context, ReadyTimes(0.1, "the local platform"))
     # Loading the 4 MB shared took 6 of the 100 ms.
     assert profile.body_start_s == pytest.approx(0.094)
     assert profile.body_load_s("shared") == pytest.approx(0.1)
     assert profile.shadow_start_s == 0.01
-    both = assemble(measured, surroundings, ReadyTimes(0.1, "the local platform", shadow_s=0.02, shadow_bytes=MB))
+    both = assemble(measured, context, ReadyTimes(0.1, "the local platform", shadow_s=0.02, shadow_bytes=MB))
     assert both.shadow_load_s("shared", MB) == pytest.approx(0.02)
     assert both.provenance["starts"] == "the local platform"
 
@@ -220,10 +220,10 @@ def test_a_machines_id_is_a_file_name_that_says_what_it_is() -> None:
 
 def test_cores_beyond_the_machine_are_refused_with_what_to_do() -> None:
     with pytest.raises(GnomonError) as refused:
-        plan_for(MACHINE, Wishes(cores=(1, 16)))
+        plan_for(MACHINE, ProfileOptions(cores=(1, 16)))
     assert refused.value.code == "cores_beyond_machine"
     assert "2 cores" in refused.value.message
-    assert plan_for(MACHINE, Wishes()).cores == (1, 2)
+    assert plan_for(MACHINE, ProfileOptions()).cores == (1, 2)
 
 
 @pytest.mark.parametrize(("text", "numbers"), [("1", (1,)), ("1,2,4-6", (1, 2, 4, 5, 6)), (" 2 , 3-3", (2, 3))])

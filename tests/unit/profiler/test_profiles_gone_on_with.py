@@ -10,29 +10,36 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.profiles import Evidence, ModelProfile
-from gnomon_profiler.measuring.assembly import Measured, Surroundings, assemble
+from gnomon_profiler.measuring.assembly import (
+    NO_STORED_CELLS,
+    Measured,
+    ProfileContext,
+    StoredCells,
+    assemble,
+    difference,
+    stored_cells,
+)
 from gnomon_profiler.measuring.cells import Plan
-from gnomon_profiler.measuring.kept import NOTHING_KEPT, Kept, difference, kept_of
 from gnomon_profiler.measuring.session import Journal, Session
 from tests.unit.profiler.played_machine import LAYERS, MACHINE, MB, PLAN, Bench, subject
 
 NOW = {"machine": str(MACHINE), "torch": "2.15", "python": "3.11", "gnomon": "0.9, commit abc", "weights_sha256": "def"}
 
 
-def profiled(tmp_path: Path, plan: Plan, bench: Bench, day: int = 1, kept: Kept = NOTHING_KEPT) -> ModelProfile:
+def profiled(tmp_path: Path, plan: Plan, bench: Bench, day: int = 1, kept: StoredCells = NO_STORED_CELLS) -> ModelProfile:
     """A run on this day of May, which has finished; its cells go on from those of an earlier one."""
     plan = replace(plan, largest=kept.largest_batch)
     journal = Journal(tmp_path / f"{day}.journal", {"program": "abc"})
     results = Session(subject(tmp_path), plan, journal, bench, kept.cells, progress=lambda _: None).run()
     software = {key: NOW[key] for key in ("torch", "python", "gnomon")}
-    surroundings = Surroundings(MACHINE, software, datetime(2026, 5, day, tzinfo=UTC))
-    return assemble(Measured(subject(tmp_path), plan, results), surroundings, kept=kept)
+    context = ProfileContext(MACHINE, software, datetime(2026, 5, day, tzinfo=UTC))
+    return assemble(Measured(subject(tmp_path), plan, results), context, kept=kept)
 
 
 def test_other_cores_and_batches_are_added_to_a_profile_and_nothing_of_it_is_measured_again(tmp_path: Path) -> None:
     first = profiled(tmp_path, replace(PLAN, cores=(1,), batches=(1, 2, 4)), Bench({"latency/1/4": [0.3, 0.3, 0.3]}))
     bench = Bench()
-    both = profiled(tmp_path, replace(PLAN, cores=(2,), batches=(1, 2)), bench, 2, kept_of(first))
+    both = profiled(tmp_path, replace(PLAN, cores=(2,), batches=(1, 2)), bench, 2, stored_cells(first))
     assert bench.measured == ["latency/2/1", "latency/2/2", "memory", "starts"]
     assert both.whole.seconds == {**first.whole.seconds, 2: {1: 0.00505, 2: 0.0101}}
     assert [table.seconds[1] for table in both.blocks] == [table.seconds[1] for table in first.blocks]
@@ -41,7 +48,7 @@ def test_other_cores_and_batches_are_added_to_a_profile_and_nothing_of_it_is_mea
     assert both.evidence.block_spread.items() > first.evidence.block_spread.items()
     assert (both.evidence.loading, both.loading, both.network) == (first.evidence.loading, first.loading, first.network)
     assert both.provenance["earlier"] == "7 of 11 cells are of 2026-05-01 by 0.9, commit abc"
-    last = profiled(tmp_path, replace(PLAN, cores=(1,), batches=(8,)), Bench(), 3, kept_of(both))
+    last = profiled(tmp_path, replace(PLAN, cores=(1,), batches=(8,)), Bench(), 3, stored_cells(both))
     assert last.provenance["earlier"] == f"9 of 12 cells are of 2026-05-02 by 0.9, commit abc; {both.provenance['earlier']}"
     assert ModelProfile.from_json(json.loads(json.dumps(last.to_json()))) == last
 
@@ -50,14 +57,14 @@ def test_what_was_repeated_too_seldom_is_measured_again_where_it_is_asked_for(tm
     first = profiled(tmp_path, PLAN, Bench())
     plan = replace(PLAN, cores=(1,), repeats=11)
     bench = Bench()
-    profiled(tmp_path, plan, bench, 2, kept_of(first).without(plan.cells(), plan.repeats))
+    profiled(tmp_path, plan, bench, 2, stored_cells(first).without(plan.cells(), plan.repeats))
     assert bench.measured == ["latency/1/1", "latency/1/2", "memory", "starts"]
 
 
 def test_a_profile_without_evidence_is_gone_on_with_and_has_none_of_what_it_lacked(tmp_path: Path) -> None:
     first = replace(profiled(tmp_path, replace(PLAN, cores=(1,)), Bench()), evidence=Evidence())
     bench = Bench()
-    both = profiled(tmp_path, replace(PLAN, cores=(2,)), bench, 2, kept_of(first))
+    both = profiled(tmp_path, replace(PLAN, cores=(2,)), bench, 2, stored_cells(first))
     assert bench.measured == ["latency/2/1", "latency/2/2", "loading", "loading", "memory", "starts", "transfer", "network"]
     assert set(both.evidence.block_spread) == {"2/1", "2/2"}
     assert set(both.whole.seconds) == {1, 2}

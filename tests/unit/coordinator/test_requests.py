@@ -1,4 +1,4 @@
-"""From a wish to a pair: a container is taken or forked, loads its blocks and works with the Body."""
+"""From a request to a pair: a container is taken or forked, loads its blocks and works with the Body."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ Node = Any
 """The class PlayedNode of conftest.py, which pytest does not let us import."""
 
 
-def test_a_wish_takes_a_container_of_the_pool_loads_it_and_pairs_it(node: Node) -> None:
+def test_request_takes_a_pool_container_loads_it_and_pairs_it(node: Node) -> None:
     node.body()
     node.empty("pool-0-1")
     descriptors = node.create()
@@ -85,7 +85,7 @@ def test_each_shadow_gets_a_container_of_its_own(node: Node, task: MakeTask) -> 
 
 
 @pytest.mark.parametrize(
-    ("wish", "why"),
+    ("requested", "why"),
     [
         ({"body": "b9"}, "no Body b9"),
         ({"body": "pool-0-1"}, "no Body"),
@@ -94,10 +94,10 @@ def test_each_shadow_gets_a_container_of_its_own(node: Node, task: MakeTask) -> 
         ({"shadow": "b1"}, "it has ended"),
     ],
 )
-def test_a_wish_that_cannot_be_granted_is_refused(node: Node, task: MakeTask, wish: dict[str, Any], why: str) -> None:
+def test_impossible_request_is_refused_with_the_reason(node: Node, task: MakeTask, requested: dict[str, Any], why: str) -> None:
     node.body()
     node.empty("pool-0-1")
-    node.create(task(**wish))
+    node.create(task(**requested))
     assert why in node.last_told("failed")["reason"]
     assert node.assigned() == []
     assert node.forks() == []
@@ -112,7 +112,7 @@ def test_a_body_has_so_many_shadows_and_no_more(node: Node, task: MakeTask) -> N
     assert f"has {MAX_SHADOWS} Shadows already" in node.last_told("failed")["reason"]
 
 
-def test_the_papers_are_let_go_when_they_are_not_needed_any_more(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptors_are_closed_once_they_are_not_needed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Descriptors] = []
     monkeypatch.setattr(Descriptors, "close", lambda descriptors: closed.append(descriptors))  # noqa: PLW0108 - bound to the instance
     node.body()

@@ -1,22 +1,23 @@
-"""What each operation costs and how large each value is, per sample.
+"""Runs the operations of a layer program to measure them: their MACs and shapes, and their outputs for parts of a batch.
 
 The program runs twice on tensors without content, as torch.export does, with batches of two sizes: a whole network takes a
 fraction of a second, and its values have the strides that they have when it really runs. What grows with the batch belongs to the
 samples; what does not, such as a table of positions that is computed from weights, is done once for all of them. A value whose
 first axis is the batch, and no other axis depends on it, can be handed over by rows.
 
-Multiply-accumulates of an operation, from the shapes of its arguments.
-
-Counted are the operators that are sums of products: convolutions, products of matrices and attention. Elementwise operations,
-normalisation, pooling and moves count nothing, as in the published figures of networks (ResNet50: 4.1 G at 224 × 224).
+Multiply-accumulates follow from the shapes of an operation's arguments. Counted are the operators that are sums of products:
+convolutions, products of matrices and attention. Elementwise operations, normalisation, pooling and moves count nothing, as in
+the published figures of networks (ResNet50: 4.1 G at 224 × 224).
 
     conv2d, 64 → 128 channels, 3 × 3, on 56 × 56 outputs: 128·56·56 sums of 64·3·3 products = 231 M
+
+Serving has an engine of its own, which binds, bounds and plans; here (`Runner`) an operation is looked up and called.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -24,8 +25,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from gnomon_core.program import Program
-from gnomon_profiler.running import Runner
+from gnomon_core.program import ALLOWED_OPERATORS, Argument, BatchSize, Constant, Operation, Program, Value, invalid_program
+from gnomon_profiler.layers_file import Flow
 from gnomon_profiler.weights import DATATYPES
 
 Rule: TypeAlias = Callable[[Sequence[Any], Tensor], int]
@@ -155,3 +156,71 @@ def _bytes(tensor: Tensor) -> int:
 
 def _is_by_rows(fewer: Tensor, more: Tensor) -> bool:
     return fewer.dim() > 0 and (fewer.shape[0], more.shape[0]) == BATCHES and fewer.shape[1:] == more.shape[1:]
+
+
+class Runner:
+    """A program with its weights.
+
+    Raises:
+        GnomonError: 422 `invalid_program` for an operator that is not on the allow-list.
+
+    """
+
+    def __init__(self, program: Program, weights: Mapping[str, Tensor]) -> None:
+        refused = sorted(set(program.operators()) - ALLOWED_OPERATORS)
+        if refused:
+            raise invalid_program(f"Operators that may not run: {', '.join(refused)}.")
+        self._operations = program.operations
+        self._overloads = {name: _overload(name) for name in program.operators()}
+        self._weights = weights
+        self._flow = Flow.of(program)
+
+    def run(self, begin: int, end: int, reads: Mapping[str, Tensor], batch: int) -> dict[str, Tensor]:
+        """What the operations `begin` … `end` − 1 make for those after them, from the values they read."""
+        makes = self._flow.border(begin, end).makes
+        kept: dict[str, Tensor] = {}
+        for _, results in self.walk(begin, end, reads, batch):
+            kept |= {name: tensor for name, tensor in results.items() if name in makes}
+        return kept
+
+    def walk(
+        self, begin: int, end: int, reads: Mapping[str, Tensor], batch: int
+    ) -> Iterator[tuple[list[Any], dict[str, Tensor]]]:
+        """Run operation by operation: the arguments and the named results of each. A value is forgotten after its last use."""
+        values = dict(reads)
+        for number in range(begin, end):
+            operation = self._operations[number]
+            arguments = [self._resolve(argument, values, batch) for argument in operation.args]
+            keywords = {name: self._resolve(argument, values, batch) for name, argument in operation.kwargs.items()}
+            with torch.no_grad():
+                answer = self._overloads[operation.op](*arguments, **keywords)
+            results = _named(operation, answer)
+            yield arguments, results
+            values |= {name: tensor for name, tensor in results.items() if name in self._flow.last_read}
+            for name in self._flow.reads[number]:
+                if self._flow.last_read[name] <= number:
+                    values.pop(name, None)
+
+    def _resolve(self, argument: Argument, values: Mapping[str, Tensor], batch: int) -> Any:
+        match argument:
+            case Value(name):
+                return values[name] if name in values else self._weights[name]
+            case BatchSize():
+                return argument.at(batch)
+            case Constant("device", name):
+                return torch.device(name)
+            case Constant(_, name):
+                return getattr(torch, name)
+            case tuple():
+                return [self._resolve(item, values, batch) for item in argument]
+        return argument
+
+
+def _overload(name: str) -> Any:
+    _, base, overload = name.split(".")
+    return getattr(getattr(torch.ops.aten, base), overload)
+
+
+def _named(operation: Operation, answer: Any) -> dict[str, Tensor]:
+    answers = [answer] if isinstance(answer, Tensor) else answer
+    return {name: tensor for name, tensor in zip(operation.results, answers, strict=True) if name is not None}

@@ -11,13 +11,13 @@ Node = Any
 """The class PlayedNode of conftest.py, which pytest does not let us import."""
 
 
-def burst(node: Node, *wishes: Task) -> None:
-    """Containers are ready, and all of these are wished for at once, each by a Body of its own."""
-    for number, _ in enumerate(wishes):
+def burst(node: Node, *requests: Task) -> None:
+    """Containers are ready, and all of these are requested at once, each by a Body of its own."""
+    for number, _ in enumerate(requests):
         node.empty(f"pool-0-{number}")
-    for wish in wishes:
-        node.body(wish.body)
-        node.create(wish)
+    for request in requests:
+        node.body(request.body)
+        node.create(request)
 
 
 def loads(node: Node, *shadows: str) -> list[str]:
@@ -25,7 +25,7 @@ def loads(node: Node, *shadows: str) -> list[str]:
     return [shadow for shadow in shadows if node.sent(shadow) == ["load"]]
 
 
-def test_loads_on_one_cpu_take_turns_in_the_order_of_their_wishes(node: Node, task: MakeTask) -> None:
+def test_loads_on_one_cpu_run_in_the_order_of_their_requests(node: Node, task: MakeTask) -> None:
     first, second, third = (task(f"s{number}", f"b{number}") for number in (1, 2, 3))
     burst(node, first, second, third)
     assert len(node.assigned()) == 3, "all of them have their containers at once"
@@ -44,7 +44,7 @@ def test_loads_on_different_cpus_do_not_wait_for_each_other(node: Node, task: Ma
     assert loads(node, "s1", "s2", "s3") == ["s1", "s2"]
 
 
-def test_a_long_load_goes_on_beside_the_next_one(node: Node, task: MakeTask) -> None:
+def test_long_load_runs_in_parallel_with_the_next_one(node: Node, task: MakeTask) -> None:
     burst(node, task("s1", "b1"), task("s2", "b2"))
     node.wait(0.049)
     assert loads(node, "s2") == []
@@ -54,7 +54,7 @@ def test_a_long_load_goes_on_beside_the_next_one(node: Node, task: MakeTask) -> 
     assert node.state.due_s() > node.now_s, "and does not spin afterwards"
 
 
-def test_who_waits_for_two_cpus_is_not_overtaken_on_the_free_one(node: Node, task: MakeTask) -> None:
+def test_shadow_waiting_for_two_cpus_is_not_overtaken_on_the_free_one(node: Node, task: MakeTask) -> None:
     burst(node, task("s1", "b1", cpus=(0,)), task("s2", "b2", cpus=(0, 1)), task("s3", "b3", cpus=(1,)))
     assert loads(node, "s1", "s2", "s3") == ["s1"]
 
@@ -66,7 +66,7 @@ def test_a_turn_passes_on_when_its_shadow_ends(node: Node, task: MakeTask) -> No
     assert loads(node, "s2") == ["s2"], "whoever lost its container waits for another"
 
 
-def test_who_ends_while_it_waits_never_loads(node: Node, task: MakeTask) -> None:
+def test_shadow_ended_in_the_queue_never_loads(node: Node, task: MakeTask) -> None:
     first = task("s1", "b1")
     burst(node, first, task("s2", "b2"), task("s3", "b3"))
     node.destroy("s2")
@@ -76,7 +76,7 @@ def test_who_ends_while_it_waits_never_loads(node: Node, task: MakeTask) -> None
     assert loads(node, "s2", "s3") == ["s3"]
 
 
-def test_a_wish_that_changes_while_it_waits_is_loaded_as_it_is_now(node: Node, task: MakeTask) -> None:
+def test_request_changed_in_the_queue_is_loaded_as_changed(node: Node, task: MakeTask) -> None:
     first = task("s1", "b1")
     burst(node, first, task("s2", "b2", blocks=(1, 2)))
     node.create(task("s2", "b2", blocks=(3, 4)))
