@@ -16,7 +16,7 @@ from gnomon_core.errors import GnomonError
 from tests.waiting import until
 
 
-async def test_a_leader_that_is_overtaken_while_it_waits_is_told_so(tmp_path: Path) -> None:
+async def test_waiting_leader_is_refused_once_a_newer_one_is_obeyed(tmp_path: Path) -> None:
     news, epochs = ChangeFeed(), Epochs(tmp_path / "epoch")
     # Nothing is wished for here.
     control = NodeApi(cast("NodeShadows", None), news, epochs, dict, None)
@@ -38,7 +38,7 @@ async def test_a_leader_that_is_overtaken_while_it_waits_is_told_so(tmp_path: Pa
     assert Epochs(tmp_path / "epoch").newest == 5
 
 
-async def test_a_token_that_is_no_text_is_a_wrong_one(tmp_path: Path) -> None:
+async def test_token_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     control = NodeApi(cast("NodeShadows", None), ChangeFeed(), Epochs(tmp_path / "epoch"), dict, "secret")
     async with TestServer(control.application()) as server:
         reader, writer = await asyncio.open_connection(server.host, server.port)
@@ -47,7 +47,7 @@ async def test_a_token_that_is_no_text_is_a_wrong_one(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_prometheus_reads_the_nodes_state_as_numbers_without_a_token(tmp_path: Path) -> None:
+async def test_metrics_need_no_token(tmp_path: Path) -> None:
     shadows = [{"state": state, "memory_bytes": 100, "elsewhere": False} for state in ("ready", "starting", "ready", "gone")]
     shadows.append({"state": "ready", "memory_bytes": 7, "elsewhere": True})
     pool = {"ready": True, "containers": 1, "cpus": 8, "claimed_cores": 3}
@@ -113,7 +113,7 @@ async def test_waiting_requests_are_answered_when_the_process_ends() -> None:
     assert not await waits(changes, changes.incarnation, changes.version)
 
 
-def test_an_older_leader_is_refused_also_by_a_successor(tmp_path: Path) -> None:
+def test_older_leader_is_refused_also_after_a_restart(tmp_path: Path) -> None:
     epochs = Epochs(tmp_path / "epoch")
     for epoch in (3, 3, 7):
         epochs.obey(epoch)
@@ -125,12 +125,12 @@ def test_an_older_leader_is_refused_also_by_a_successor(tmp_path: Path) -> None:
         later.obey(7)
 
 
-def test_a_file_that_is_no_number_is_no_epoch(tmp_path: Path) -> None:
+def test_unreadable_epoch_file_counts_as_none(tmp_path: Path) -> None:
     (tmp_path / "epoch").write_text("x")
     assert Epochs(tmp_path / "epoch").newest == 0
 
 
-def test_another_installation_counts_anew(tmp_path: Path) -> None:
+def test_each_installation_has_its_own_epochs(tmp_path: Path) -> None:
     """Its Lease begins at 1, on nodes that have obeyed an earlier installation's ninth leader."""
     Epochs(epoch_file(tmp_path, "of the first")).obey(9)
     Epochs(epoch_file(tmp_path, "of the second")).obey(1)

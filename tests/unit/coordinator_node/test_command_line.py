@@ -22,7 +22,7 @@ from gnomon_coordinator.node.__main__ import main, settings_from
         ("--node n --tls-certificate {}/nowhere --tls-key {}/nowhere", "No such file"),
     ],
 )
-def test_what_cannot_be_followed(
+def test_invalid_options_are_explained(
     options: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NODE_NAME", raising=False)
@@ -37,7 +37,7 @@ def test_what_cannot_be_followed(
 @pytest.mark.parametrize(
     ("host", "says"), [("no-such-host.invalid", "Without a token nobody"), ("203.0.113.1", "Without a token nobody")]
 )
-def test_nobody_listens_for_everybody_without_a_token(
+def test_agent_refuses_a_public_address_without_a_token(
     host: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A name may be anybody's address."""

@@ -3,7 +3,7 @@
 from gnomon_coordinator.node.pool import Cpus
 
 
-def test_the_example_of_the_module() -> None:
+def test_cpus_with_the_fewest_shadows_are_claimed() -> None:
     cpus = Cpus([0, 1, 2, 3])
 
     assert cpus.claim("s1", 2) == (0, 1)
@@ -15,7 +15,7 @@ def test_the_example_of_the_module() -> None:
     assert cpus.claimed == 5
 
 
-def test_another_claim_takes_the_place_of_the_first() -> None:
+def test_second_claim_replaces_the_first() -> None:
     cpus = Cpus([4, 7])
 
     assert cpus.claim("s1", 1) == (4,)

@@ -53,7 +53,7 @@ async def shadow() -> AsyncIterator[OneShadow]:
         connection.close()
 
 
-async def test_a_connection_with_its_token_is_the_shadows_from_then_on(shadow: OneShadow) -> None:
+async def test_connection_with_a_token_is_passed_to_its_shadow(shadow: OneShadow) -> None:
     reader, writer = await shadow.visitor(*WHOLE)
     await until(lambda: shadow.connections, "nobody has come")
     [connection] = shadow.connections
@@ -70,7 +70,7 @@ async def test_a_connection_with_its_token_is_the_shadows_from_then_on(shadow: O
     writer.close()
 
 
-async def test_a_request_may_come_in_pieces(shadow: OneShadow) -> None:
+async def test_request_may_arrive_in_pieces(shadow: OneShadow) -> None:
     _, writer = await shadow.visitor()
     for byte in "\r\n".join([*WHOLE, "", ""]).encode():
         writer.write(bytes([byte]))
@@ -93,7 +93,7 @@ async def test_a_request_may_come_in_pieces(shadow: OneShadow) -> None:
         (("\0\xff",), b"404"),
     ],
 )
-async def test_whoever_else_comes_is_refused(shadow: OneShadow, lines: tuple[str, ...], status: bytes) -> None:
+async def test_other_requests_are_refused_with_the_reason(shadow: OneShadow, lines: tuple[str, ...], status: bytes) -> None:
     reader, writer = await shadow.visitor(*lines)
     answer = await reader.read()
     assert answer.split(b" ")[1] == status
@@ -103,9 +103,7 @@ async def test_whoever_else_comes_is_refused(shadow: OneShadow, lines: tuple[str
 
 
 @pytest.mark.parametrize("says", [b"", b"GET ", b"x" * 100_000])
-async def test_who_does_not_come_to_an_end_is_not_waited_for(
-    shadow: OneShadow, monkeypatch: pytest.MonkeyPatch, says: bytes
-) -> None:
+async def test_incomplete_request_times_out(shadow: OneShadow, monkeypatch: pytest.MonkeyPatch, says: bytes) -> None:
     monkeypatch.setattr(pair_listener, "REQUEST_TIMEOUT_S", 0.2)
     reader, writer = await shadow.visitor()
     writer.write(says)
@@ -116,7 +114,7 @@ async def test_who_does_not_come_to_an_end_is_not_waited_for(
     writer.close()
 
 
-async def test_many_who_say_nothing_keep_no_body_away(shadow: OneShadow) -> None:
+async def test_silent_connections_keep_no_body_out(shadow: OneShadow) -> None:
     idle = [await shadow.visitor() for _ in range(pair_listener.MAX_WAITING + 1)]
     # The first of them has made room.
     assert await idle[0][0].read() == b""
@@ -126,7 +124,7 @@ async def test_many_who_say_nothing_keep_no_body_away(shadow: OneShadow) -> None
         one.close()
 
 
-async def test_no_more_wait_however_fast_they_come(shadow: OneShadow, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_waiting_connections_is_bounded(shadow: OneShadow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_listener, "REQUEST_TIMEOUT_S", 600.0)
     # All of them are there before the first one is met.
     crowd = [socket.create_connection(("127.0.0.1", shadow.door.port)) for _ in range(pair_listener.MAX_WAITING + 50)]
@@ -135,9 +133,7 @@ async def test_no_more_wait_however_fast_they_come(shadow: OneShadow, monkeypatc
         one.close()
 
 
-async def test_without_a_descriptor_for_whoever_comes_it_rests_and_looks_again(
-    shadow: OneShadow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_accept_is_retried_after_a_lack_of_descriptors(shadow: OneShadow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_sockets, "ACCEPT_RETRY_S", 0.2)
     asked = 0
 

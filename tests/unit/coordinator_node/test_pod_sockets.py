@@ -17,7 +17,7 @@ def calls(port: int, number: int) -> list[socket.socket]:
 
 
 @pytest.mark.parametrize(("rest_s", "seen"), [(0.0, 3), (3600.0, 1)])
-async def test_nobody_is_let_in_while_it_rests(rest_s: float, seen: int) -> None:
+async def test_acceptor_accepts_nothing_during_its_pause(rest_s: float, seen: int) -> None:
     came: list[socket.socket] = []
     listening = Acceptor(listener(), came.append, rest_s)
     callers = calls(listening.port, 3)
@@ -29,7 +29,7 @@ async def test_nobody_is_let_in_while_it_rests(rest_s: float, seen: int) -> None
         each.close()
 
 
-async def test_whoever_waited_is_let_in_after_the_rest() -> None:
+async def test_acceptor_accepts_waiting_connections_after_its_pause() -> None:
     came: asyncio.Queue[socket.socket] = asyncio.Queue()
     listening = Acceptor(listener(), came.put_nowait, 0.001)
     callers = calls(listening.port, 3)
@@ -40,7 +40,7 @@ async def test_whoever_waited_is_let_in_after_the_rest() -> None:
         each.close()
 
 
-async def test_a_door_that_is_closed_while_it_rests_stays_closed() -> None:
+async def test_acceptor_closed_during_its_pause_stays_closed() -> None:
     came: asyncio.Queue[socket.socket] = asyncio.Queue()
     listening = Acceptor(listener(), came.put_nowait, 0.001)
     callers = calls(listening.port, 2)

@@ -82,7 +82,7 @@ async def container(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Container]
         made.close()
 
 
-async def test_one_that_has_ended_is_replaced_once(container: Container) -> None:
+async def test_ended_zygote_is_replaced_once(container: Container) -> None:
     [first] = container.asked
     container.tell(event="zygote_gone", zygote=first["id"], start=first["start"], reason="killed")
     await until(lambda: container.zygotes() == 2)
@@ -92,7 +92,7 @@ async def test_one_that_has_ended_is_replaced_once(container: Container) -> None
     assert container.zygotes() == 2
 
 
-async def test_the_pause_before_the_next_ends_with_its_pool(container: Container) -> None:
+async def test_no_zygote_is_started_for_a_pool_that_has_ended(container: Container) -> None:
     [first] = container.asked
     container.tell(event="zygote_gone", zygote=first["id"], start=first["start"], reason="killed")
     await container.begin()
@@ -100,6 +100,6 @@ async def test_the_pause_before_the_next_ends_with_its_pool(container: Container
     assert container.zygotes() == 1, "the new pool's own"
 
 
-async def test_it_is_started_with_the_libraries_of_its_own_container(container: Container) -> None:
+async def test_zygote_gets_the_library_paths_of_its_own_container(container: Container) -> None:
     [zygote] = container.asked
     assert zygote["environment"].items() >= LIBRARIES.items()

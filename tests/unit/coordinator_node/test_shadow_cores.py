@@ -34,7 +34,7 @@ def a_node(folder: Path) -> tuple[NodeShadows, Cpus]:
     return NodeShadows(pool, Bodies(pool.to_supervisor, lambda: None), cpus, folder, lambda: None), cpus
 
 
-async def test_a_shadow_that_cannot_be_begun_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_shadow_that_cannot_be_created_holds_no_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node, cpus = a_node(tmp_path)
 
     def no_more(descriptor: int) -> int:
@@ -63,7 +63,7 @@ def has(shadows: NodeShadows) -> tuple[int, list[int]]:
     return row["cores"], row["wished"]["blocks"]
 
 
-async def test_a_shadow_gets_other_cores_as_far_as_its_node_has_them(tmp_path: Path) -> None:
+async def test_change_of_cores_is_bounded_by_the_node(tmp_path: Path) -> None:
     shadows, _ = a_node(tmp_path)
     shadows.create(WISH)
     shadows.change("s-1", what(2))

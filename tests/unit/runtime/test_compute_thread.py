@@ -32,7 +32,7 @@ def compute_thread() -> Iterator[ComputeThread]:
     made.submit(lambda: None).result(PATIENCE_S)
 
 
-def test_turns_are_taken_one_after_the_other_in_one_thread(compute_thread: ComputeThread) -> None:
+def test_calls_run_in_order_in_one_thread(compute_thread: ComputeThread) -> None:
     threads, order = set(), []
 
     def act(number: int) -> int:
@@ -47,14 +47,14 @@ def test_turns_are_taken_one_after_the_other_in_one_thread(compute_thread: Compu
     assert threading.get_ident() not in threads
 
 
-def test_what_a_turn_raises_is_for_who_asked_for_it(compute_thread: ComputeThread) -> None:
+def test_exception_of_a_call_is_set_on_its_future(compute_thread: ComputeThread) -> None:
     failed = compute_thread.submit(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         failed.result(PATIENCE_S)
     assert compute_thread.submit(lambda: 7).result(PATIENCE_S) == 7
 
 
-def test_one_that_was_cancelled_before_its_turn_is_not_taken(compute_thread: ComputeThread) -> None:
+def test_cancelled_call_is_not_run(compute_thread: ComputeThread) -> None:
     begun, go_on, taken = threading.Event(), threading.Event(), []
 
     def first() -> None:
@@ -70,7 +70,7 @@ def test_one_that_was_cancelled_before_its_turn_is_not_taken(compute_thread: Com
     assert taken == []
 
 
-def test_somebody_is_asked_between_turns_and_never_in_the_midst_of_one(compute_thread: ComputeThread) -> None:
+def test_idle_work_runs_between_calls_only(compute_thread: ComputeThread) -> None:
     beside = IdleWork()
     compute_thread.submit(compute_thread.set_idle_work, beside).result(PATIENCE_S)
     for number in range(1, 6):

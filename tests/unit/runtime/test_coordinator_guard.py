@@ -25,7 +25,7 @@ supervisor.recv(1)
 """
 
 
-def test_a_shadow_that_has_become_a_body_is_not_killed_by_who_has_not_heard_of_it_yet(
+def test_promoted_body_is_not_killed_by_an_outdated_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its coordinator gave it up, because it did not listen, in the moment in which it answered its first batch."""

@@ -13,7 +13,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_a_coordinator_that_ends_each_connection_is_not_asked_again_at_once(tmp_path: Path) -> None:
+def test_reconnects_back_off_while_connections_end_at_once(tmp_path: Path) -> None:
     """Two Bodies that share a pod's socket take each other's place: they did so hundreds of times a second."""
     came, over = [], threading.Event()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:

@@ -19,16 +19,16 @@ MAPS = """\
 """
 
 
-def test_huge_pages_are_sought_where_they_fit_in_writable_memory_of_no_file() -> None:
+def test_huge_pages_are_placed_in_anonymous_writable_memory_only() -> None:
     assert [*linux.huge_page_addresses(MAPS)] == [0x55D0C0000000, 0x55D0C0200000, 0x7F0000200000, 0x7F0000400000]
 
 
 @pytest.mark.parametrize("maps", ["", "7f0000000000-7f00001ff000 rw-p 00000000 00:00 0\n"])
-def test_less_than_a_huge_page_has_no_room_for_one(maps: str) -> None:
+def test_mapping_smaller_than_a_huge_page_has_none(maps: str) -> None:
     assert [*linux.huge_page_addresses(maps)] == []
 
 
-def test_what_was_written_is_still_there() -> None:
+def test_memory_content_survives_gathering() -> None:
     child = os.fork()
     if child == 0:
         with mmap.mmap(-1, 4 * linux.HUGE_BYTES) as memory:
@@ -40,7 +40,7 @@ def test_what_was_written_is_still_there() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_the_kernel_s_refusal_is_an_error() -> None:
+def test_kernel_error_is_raised_as_oserror() -> None:
     room = ctypes.create_string_buffer(8)
     with pytest.raises(OSError, match="madvise"):
         linux.advise(ctypes.addressof(room) | 1, linux.HUGE_BYTES, linux.MADV_COLLAPSE)
