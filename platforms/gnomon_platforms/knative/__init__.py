@@ -1,5 +1,4 @@
 """Knative as its users know it: a ksvc, whose Revisions we scale and whose requests we may buffer.
 
 scaling   an autoscaler class: PodAutoscalers of the class `gnomon` are scaled by our policies
-ingress   an ingress class: the place of the buffer
 """

@@ -12,7 +12,7 @@ REVISIONS = Resource("serving.knative.dev/v1", "revisions", "Revision")
 SYSTEM_NAMESPACE = "knative-serving"
 """Where Knative is, and what of ours works beside it."""
 CLASS = "gnomon"
-"""Both of autoscalers and of ingresses. Knative's webhook refuses classes that end in .knative.dev."""
+"""Of autoscalers. Knative's webhook refuses classes that end in .knative.dev."""
 
 AUTOSCALING = "autoscaling.knative.dev/"
 CLASS_ANNOTATION = AUTOSCALING + "class"

@@ -1,4 +1,4 @@
-"""How a process gets on with its API server, for Prometheus: gateway, autoscaler class and ingress class tell the same.
+"""How a process gets on with its API server, for Prometheus: gateway and autoscaler class tell the same.
 
 gnomon_leading                     who decides and writes: one of the replicas has 1
 gnomon_kubernetes_silence_seconds  the API server has answered nothing for so long
