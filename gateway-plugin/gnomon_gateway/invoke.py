@@ -237,5 +237,5 @@ def _wrong_method() -> GnomonError:
 
 def _unfit(error: UnfitHeadersError) -> GnomonError:
     return GnomonError(
-        502, "invalid_headers", f"The function answered with a header that cannot be sent: {error}.", "Mend the function."
+        502, "invalid_headers", f"The function answered with a header that cannot be sent: {error}.", "Fix the handler."
     )

@@ -1,12 +1,11 @@
-"""Headers on their way through: which go to the function, which come back, and which are ours to set.
+"""Header lines of requests and answers: what is passed to the function, what comes back, and what the gateway sets.
 
-Hop-by-hop headers belong to one connection and stop here, with whatever `Connection` names (RFC 9110, 7.6.1). What says where a
-request came from is set by us and never believed from outside, and so is what we say of an answer, above all that it is an error
-of ours. A function's own header lines are checked before they are sent on, because a line break in one would be a second answer.
+Hop-by-hop headers belong to one connection and are dropped, with whatever `Connection` names (RFC 9110, 7.6.1). The origin of
+a request is set by the gateway and never believed from outside; so is what marks an answer as the gateway's own error.
+A function's header lines are validated first, because a line break in one would be a second answer (response splitting).
 
-Names for calls: unique, cheap, and in the shape of a UUID, as clients of OpenFaaS expect; and what answers say of them.
-
-The first part is drawn once per process, the last is a counter: 48 bits of it are used up after 280 million million calls.
+Call ids are unique, cheap and in the shape of a UUID, as clients of OpenFaaS expect: a random prefix per process and a counter of
+48 bits.
 """
 
 from __future__ import annotations
