@@ -32,8 +32,8 @@ from deploy.test_cluster.settings import folders
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.nodes.coordinators import NodeOptions
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.nodes.on_nodes import NodeOptions
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_profiler.repository import DirectoryRepository

@@ -34,8 +34,8 @@ from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
+from gnomon_platforms.nodes.coordinators import NodeOptions
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.nodes.on_nodes import NodeOptions
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.store import KubernetesStore, require_namespace

@@ -66,7 +66,7 @@ from gnomon_platforms.kubernetes.resources import (
     Permission,
     Scope,
 )
-from gnomon_platforms.nodes.permissions import POOLS
+from gnomon_platforms.nodes.coordinators import POOLS
 
 NAMESPACE = SYSTEM_NAMESPACE
 GROUPS = ("serving.knative.dev/v1", "autoscaling.internal.knative.dev/v1alpha1", "networking.internal.knative.dev/v1alpha1")

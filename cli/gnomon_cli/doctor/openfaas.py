@@ -22,7 +22,7 @@ from gnomon_platforms.kubernetes.resources import (
     Resource,
     Scope,
 )
-from gnomon_platforms.nodes.permissions import POOLS
+from gnomon_platforms.nodes.coordinators import POOLS
 from gnomon_platforms.openfaas.permissions import PERMISSIONS, WIDE
 
 SECURITY_LABEL = "pod-security.kubernetes.io/enforce"

@@ -33,8 +33,8 @@ from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, MANAGED_LA
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS, resizes_pods
 from gnomon_platforms.kubernetes.writes import Writer
-from gnomon_platforms.nodes.home import Home
-from gnomon_platforms.nodes.on_nodes import OnNodes, load_besides_shadows
+from gnomon_platforms.nodes.coordinators import NodeCoordinators, load_besides_shadows
+from gnomon_platforms.nodes.node_shadow import ShadowContext
 from gnomon_platforms.openfaas.events import FAILED_CREATE, SCALE_REVERTED, Warnings
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.pod_bodies import PodBodies
@@ -78,7 +78,7 @@ class Fleet:
         self._loads: Informer[Load] = Informer(api, Source(PODS, fields="spec.nodeName!="), read_load)
         self._nodes: Informer[NodeFacts] = Informer(api, Source(NODES), node_facts)
         self._rivals = Rivals(api, self._options.namespace, self._rivals_changed, self._clock)
-        self._on_nodes = None if nodes is None else OnNodes(api, self._writer, nodes)
+        self._coordinators = None if nodes is None else NodeCoordinators(api, self._writer, nodes)
         self._api, self._resizes = api, True
         self._ledger = Ledger()
         self._workloads: dict[str, Workload] = {}
@@ -149,8 +149,8 @@ class Fleet:
         """Let every instance go, and return when all are told of as gone. Their pods serve on: see `adopt`."""
         self._stopping = True
         lives = [life for workload in self._workloads.values() for life in workload.lives.values()]
-        if self._on_nodes is not None:
-            await self._on_nodes.stop()
+        if self._coordinators is not None:
+            await self._coordinators.stop()
         await asyncio.gather(*(workload.close() for workload in self._workloads.values()))
         for life in lives:
             life.end("the gateway stops; its pod serves on")
@@ -167,9 +167,9 @@ class Fleet:
     async def _reach_nodes(self) -> None:
         """Speak with the nodes' coordinators, if there are any, of Shadows, which share this with our pods."""
         models, around, listener = self._options.models, self._around, self._listener
-        if self._on_nodes is None or models is None or around is None or listener is None:
+        if self._coordinators is None or models is None or around is None or listener is None:
             return
-        home = Home(
+        context = ShadowContext(
             bodies=PodBodies(self._lives, listener),
             claims=self._ledger,
             listener=listener,
@@ -178,7 +178,7 @@ class Fleet:
             adopting_s=self._adopting_s,
             models=models,
         )
-        await self._on_nodes.start(home, around.session)
+        await self._coordinators.start(context, around.session)
 
     def _adopting_s(self) -> float:
         """For how long from now on what an earlier process has left may be found."""
@@ -241,8 +241,8 @@ class Fleet:
         self._lives.pop(life.instance.id, None)
         if not self.leads:
             self._ended_here.add(life.instance.id)
-        if self._on_nodes is not None and self._on_nodes.pairs is not None:
-            self._on_nodes.pairs.body_gone(life.instance.id)
+        if self._coordinators is not None and self._coordinators.shadows is not None:
+            self._coordinators.shadows.body_gone(life.instance.id)
         self._workloads[life.instance.function].forget(life)
 
     def _find(self, pod: PodFacts) -> Instance | None:
@@ -257,8 +257,8 @@ class Fleet:
         workload = self._workload(spec.key)
         workload.add(self._life_of(instance, request))
         workload.seen(pod, pod.name)
-        if self._on_nodes is not None:
-            self._on_nodes.body_found(pod.node)
+        if self._coordinators is not None:
+            self._coordinators.body_found(pod.node)
         return instance
 
     def _pod_changed(self, change: Change[PodFacts]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.nodes.coordinators import NodeOptions
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.nodes.on_nodes import NodeOptions
 
 ADOPTING_S = 60.0
 START_TIMEOUT_S = 300.0

@@ -108,7 +108,7 @@ class OpenFaasPlatform(Fleet):
     def instances(self, function: str) -> tuple[Instance, ...]:
         workload = self._workloads.get(function)
         bodies = () if workload is None else tuple([life.instance for life in workload.lives.values()])
-        return bodies if self._on_nodes is None else (*bodies, *self._on_nodes.instances(function))
+        return bodies if self._coordinators is None else (*bodies, *self._coordinators.instances(function))
 
     async def create(self, request: InstanceRequest) -> Instance:
         """Begin an instance: it gets a node, then a pod. What follows is told to the listener."""
@@ -139,7 +139,11 @@ class OpenFaasPlatform(Fleet):
         """
         if not self.leads:
             return
-        if self._on_nodes is not None and self._on_nodes.pairs is not None and self._on_nodes.pairs.destroy(instance_id):
+        if (
+            self._coordinators is not None
+            and self._coordinators.shadows is not None
+            and self._coordinators.shadows.destroy(instance_id)
+        ):
             return
         life = self._lives.get(instance_id)
         if life is not None and not life.stopping:
@@ -177,10 +181,10 @@ class OpenFaasPlatform(Fleet):
                 `node_unreachable`.
 
         """
-        if self._on_nodes is None or self._on_nodes.pairs is None:
+        if self._coordinators is None or self._coordinators.shadows is None:
             text = f"{body_id} works with no coordinator."
             raise GnomonError(409, "no_such_body", text, "Choose a policy that needs no Shadows.")
-        return await self._on_nodes.pairs.create(body_id, pair, f"{body_id}-s{chance_of_secrets.token_hex(3)}")
+        return await self._coordinators.shadows.create(body_id, pair, f"{body_id}-s{chance_of_secrets.token_hex(3)}")
 
     async def promote_shadow(self, shadow_id: str) -> Instance:
         """Refused: a Body is a pod, and a Shadow a process in another one."""
@@ -193,8 +197,8 @@ class OpenFaasPlatform(Fleet):
             GnomonError: 503 `no_capacity`; 409 `no_such_blocks` for one on another node than its Body. It keeps what it has.
 
         """
-        if self._on_nodes is not None and self._on_nodes.pairs is not None:
-            await self._on_nodes.pairs.change(shadow_id, pair)
+        if self._coordinators is not None and self._coordinators.shadows is not None:
+            await self._coordinators.shadows.change(shadow_id, pair)
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
         """What was measured of the function's model, whoever leads and whatever nodes can do."""

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from gnomon_core.interfaces import PlatformListener
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.objects.placing import Placing, read_constraints
-from gnomon_platforms.nodes.home import BodyPod
+from gnomon_platforms.nodes.node_shadow import BodyPod
 from gnomon_platforms.openfaas.workloads import Life
 
 
 class PodBodies:
-    """See `gnomon_platforms.nodes.home.Bodies`. `lives` are the instances that have not ended."""
+    """See `gnomon_platforms.nodes.node_shadow.Bodies`. `lives` are the instances that have not ended."""
 
     def __init__(self, lives: Mapping[str, Life], listener: PlatformListener) -> None:
         self._lives, self._listener = lives, listener
@@ -30,7 +30,7 @@ class PodBodies:
     def placing(self, body: BodyPod) -> Placing:
         return read_constraints(body.spec.constraints)
 
-    def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
+    def set_pairs(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
         life = self._lives.get(body_id)
         if life is not None and not life.gone:
             life.instance = life.instance.working_with(shadows)

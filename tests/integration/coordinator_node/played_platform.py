@@ -16,9 +16,9 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.kubernetes.objects.placing import Placing
-from gnomon_platforms.nodes.home import BodyPod, Home
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.nodes.pairs import NodePairs
+from gnomon_platforms.nodes.node_shadow import BodyPod, ShadowContext
+from gnomon_platforms.nodes.shadows import ShadowTracker
 from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.coordinator_node.node import TOKEN, Body, Node
@@ -41,7 +41,7 @@ class Platform:
         self.pools: set[str] = set()
         self.pairs_told: list[tuple[str, list[str]]] = []
         self.cores = 8.0
-        home = Home(
+        context = ShadowContext(
             bodies=self,
             claims=self,
             listener=self.told,
@@ -50,7 +50,7 @@ class Platform:
             adopting_s=lambda: self.adopting_s,
             models=models or ServedModels(DirectoryRepository(node.models), node.models),
         )
-        self.pairs = NodePairs(home, session, TOKEN)
+        self.pairs = ShadowTracker(context, session, TOKEN)
 
     def free_cores(self, node: str) -> float:
         del node
@@ -79,18 +79,18 @@ class Platform:
         del body
         return Placing()
 
-    def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
+    def set_pairs(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
         self.pairs_told.append((body_id, list(shadows)))
 
     async def reach(self) -> None:
-        self.pairs.nodes.reach("node-a", f"http://127.0.0.1:{self.node.port}")
+        self.pairs.connections.set_address("node-a", f"http://127.0.0.1:{self.node.port}")
         await until(lambda: "node-a" in self.pools, "the node is not connected", 120.0)
 
     async def body(self, name: str) -> Body:
         """A Body in its pod, which the platform knows as an instance of this name."""
         body = self.node.body(f"uid-{name}")
         self.knows(name)
-        await until(lambda: f"uid-{name}" in {row["pod_uid"] for row in self.pairs.nodes.states["node-a"]["bodies"]})
+        await until(lambda: f"uid-{name}" in {row["pod_uid"] for row in self.pairs.connections.states["node-a"]["bodies"]})
         return body
 
     def knows(self, name: str, spec: FunctionSpec = SPEC) -> None:

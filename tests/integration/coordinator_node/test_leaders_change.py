@@ -21,9 +21,9 @@ from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION, SERVING_CONDITION, TOKEN_KEY
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
-from gnomon_platforms.nodes import on_nodes, wishes
+from gnomon_platforms.nodes import coordinators, node_shadow
+from gnomon_platforms.nodes.coordinators import NodeOptions
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.nodes.on_nodes import NodeOptions
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
@@ -124,8 +124,8 @@ def seen(of: OpenFaasPlatform) -> dict[str, Instance]:
 
 
 async def test_a_pair_goes_on_from_leader_to_leader(api: Api, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wishes, "predicted_ms", lambda *_: PATIENT)
-    monkeypatch.setattr(on_nodes, "HEARD_S", 60.0)
+    monkeypatch.setattr(node_shadow, "predicted_ms", lambda *_: PATIENT)
+    monkeypatch.setattr(coordinators, "FIRST_STATE_TIMEOUT_S", 60.0)
     node.warm()
     body = node.body("uid-lead")
     known = Known.of(node, body)

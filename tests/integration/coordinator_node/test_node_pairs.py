@@ -99,7 +99,7 @@ async def test_a_node_that_has_no_coordinator_any_more_has_no_shadows(platform: 
     await platform.pairs.create("p-8", a_pair(node), "p-8-s1")
     await until(lambda: ("p-8", ["p-8-s1"]) in platform.pairs_told)
     platform.adopting_s = 60.0
-    platform.pairs.abandoned("node-a")
+    platform.pairs.coordinator_removed("node-a")
 
     assert platform.pools == set()
     assert "no coordinator any more" in await platform.told.reason("p-8-s1")
@@ -132,11 +132,11 @@ async def test_a_change_takes_as_much_as_its_node_has_heard(
     await platform.body("p-12")
     await platform.pairs.create("p-12", a_pair(node), "p-12-s1")
     await until(lambda: ("p-12", ["p-12-s1"]) in platform.pairs_told)
-    client = platform.pairs.nodes.clients["node-a"]
-    wish, lost = client.wish, "the wish"
+    client = platform.pairs.connections.clients["node-a"]
+    request, lost = client.request, "the request"
 
     async def over_a_bad_line(method: str, path: str, document: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        answer = {} if method == "PATCH" and lost == "the wish" else await wish(method, path, document)
+        answer = {} if method == "PATCH" and lost == "the request" else await request(method, path, document)
         if method == "PATCH" and lost:
             raise GnomonError(503, UNREACHABLE, f"{lost} was lost", "Try again.")
         return answer
@@ -144,7 +144,7 @@ async def test_a_change_takes_as_much_as_its_node_has_heard(
     def taken() -> tuple[float, int]:
         return platform.claimed["p-12-s1"].cores, platform.seen("p-12-s1").cores
 
-    monkeypatch.setattr(client, "wish", over_a_bad_line)
+    monkeypatch.setattr(client, "request", over_a_bad_line)
     assert await refusal(platform.pairs.change("p-12-s1", a_pair(node, 2))) == UNREACHABLE
     assert taken() == (1.0, 1)
     lost = "its answer"
@@ -162,7 +162,7 @@ async def test_a_change_that_nobody_can_tell_is_refused_until_somebody_can(platf
     await platform.pairs.create("p-13", a_pair(node), "p-13-s1")
     await until(lambda: ("p-13", ["p-13-s1"]) in platform.pairs_told)
     other = a_pair(node, 2, (0, 0, 1, 1))
-    platform.pairs.nodes.reach("node-a", None)
+    platform.pairs.connections.set_address("node-a", None)
     assert await refusal(platform.pairs.change("p-13-s1", other)) == UNREACHABLE
     assert (platform.claimed["p-13-s1"].cores, platform.seen("p-13-s1").pair) == (1.0, a_pair(node)), "it does what it did"
     await platform.reach()

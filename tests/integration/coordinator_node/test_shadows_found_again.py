@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gnomon_core.fleet import InstanceState
-from gnomon_platforms.nodes import wishes
+from gnomon_platforms.nodes import node_shadow
 from tests.integration.coordinator_node.known import Known, asked_all_the_time
 from tests.integration.coordinator_node.node import PATIENT, Node
 from tests.integration.coordinator_node.played_platform import Platform, a_pair, leading, refusal
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 async def test_a_new_leader_goes_on_with_the_shadows_of_the_one_before_it(
     platform: Platform, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wishes, "predicted_ms", lambda *_: PATIENT)
+    monkeypatch.setattr(node_shadow, "predicted_ms", lambda *_: PATIENT)
     body = await platform.body("p-6")
     known = Known.of(node, body)
     began = await platform.pairs.create("p-6", a_pair(node), "p-6-s1")
@@ -36,7 +36,7 @@ async def test_a_new_leader_goes_on_with_the_shadows_of_the_one_before_it(
         assert await refusal(platform.pairs.change("p-6-s1", a_pair(node, 2))) == "stale_epoch"
         assert (platform.claimed["p-6-s1"].cores, platform.seen("p-6-s1").cores) == (1.0, 1), "what was refused takes no room"
         assert platform.pairs.destroy("p-6-s1")
-        await platform.pairs._behind.settled()
+        await platform.pairs._background.settled()
         assert (node.shadow("p-6-s1")["paired"], node.shadow("p-6-s1")["cores"]) == (True, 1)
     # The second one has stopped, in the midst of it, and a third one comes.
     assert other.told.gone == {"p-6-s1": "the gateway stops; it works on for its Body"}
@@ -51,7 +51,7 @@ async def test_a_new_leader_goes_on_with_the_shadows_of_the_one_before_it(
         assert await third.told.reason("p-6-s1") == "stopped"
         await until(lambda: node.state()["shadows"] == [], "the node remembers it")
         assert (third.told.times_gone["p-6-s1"], third.claimed) == (1, {})
-    platform.pairs.abandoned("node-a")
+    platform.pairs.coordinator_removed("node-a")
 
 
 async def test_a_shadow_whose_body_is_found_a_moment_later_waits_for_it(platform: Platform, node: Node) -> None:
@@ -62,7 +62,7 @@ async def test_a_shadow_whose_body_is_found_a_moment_later_waits_for_it(platform
     async with leading(node) as other:
         assert (other.told.found, other.claimed) == ({}, {})
         other.knows("p-9")
-        other.pairs.look("node-a")
+        other.pairs.reconcile("node-a")
         assert list(other.told.found) == ["p-9-s1"]
         assert other.pairs_told == [("p-9", ["p-9-s1"])]
         assert node.shadow("p-9-s1")["paired"]
@@ -76,7 +76,7 @@ async def test_a_shadow_whose_body_is_nobodys_ends_when_it_may_not_be_found_any_
     await until(lambda: ("p-10", ["p-10-s1"]) in platform.pairs_told)
     await platform.pairs.close()
     async with leading(node, adopting_s=0.2) as other:
-        await until(lambda: other.pairs._again is not None, "nobody looks again")
+        await until(lambda: other.pairs._recheck is not None, "nobody looks again")
         other.adopting_s = 0.0
         await until(lambda: node.state()["shadows"] == [], "it lives")
         assert other.told.found == {}

@@ -18,7 +18,7 @@ from gnomon_core.fleet import InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.kubernetes.nodes import Given
-from gnomon_platforms.nodes import wishes
+from gnomon_platforms.nodes import node_shadow
 from gnomon_platforms.nodes.client import UNREACHABLE
 from tests.integration.coordinator_node.known import Known, asked_all_the_time
 from tests.integration.coordinator_node.node import PATIENT, Body, Node
@@ -42,14 +42,14 @@ def other() -> Iterator[Node]:
 
 
 async def reach(platform: Platform, other: Node) -> None:
-    platform.pairs.nodes.reach("node-b", f"http://127.0.0.1:{other.port}")
+    platform.pairs.connections.set_address("node-b", f"http://127.0.0.1:{other.port}")
     await until(lambda: "node-b" in platform.pools, "the other node is not connected", 120.0)
 
 
 @pytest.fixture
 async def platform(node: Node, other: Node, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Platform]:
     """It knows both, and is patient with Shadows."""
-    monkeypatch.setattr(wishes, "predicted_ms", lambda *_: PATIENT)
+    monkeypatch.setattr(node_shadow, "predicted_ms", lambda *_: PATIENT)
     async with aiohttp.ClientSession() as session:
         made = Platform(node, session)
         await made.reach()
@@ -129,7 +129,7 @@ async def test_a_change_that_its_own_node_cannot_hear_is_no_change_until_it_can(
 ) -> None:
     body, known = await paired(platform, node, "f-11")
     # Its pod is not ready for a moment.
-    platform.pairs.nodes.reach("node-b", None)
+    platform.pairs.connections.set_address("node-b", None)
     changed = far(node, 2, (0, 0, 1, 1))
     assert await refusal(platform.pairs.change("f-11-s1", changed)) == UNREACHABLE
     assert (platform.claimed["f-11-s1"].cores, node.shadow("f-11-s1")["cores"], other.shadow("f-11-s1")["cores"]) == (1.0, 1, 1)
@@ -219,7 +219,7 @@ async def test_an_agent_that_is_killed_ends_the_pair_and_nothing_else(
     node.has_come(f"uid-{name}")
     await nothing_is_left(platform, node, other)
     assert known.alone(body)
-    await until(lambda: f"uid-{name}" in {row["pod_uid"] for row in platform.pairs.nodes.states["node-a"]["bodies"]})
+    await until(lambda: f"uid-{name}" in {row["pod_uid"] for row in platform.pairs.connections.states["node-a"]["bodies"]})
     await platform.pairs.create(name, far(node), f"{name}-s2")
     await until(lambda: (name, [f"{name}-s2"]) in platform.pairs_told, "there is no next one")
     assert known.together(body)
@@ -235,7 +235,7 @@ async def test_a_new_leader_goes_on_with_it(platform: Platform, node: Node, othe
         if not body_first:
             assert next_.told.found == {}
             next_.knows(name)
-            next_.pairs.look("node-a")
+            next_.pairs.reconcile("node-a")
         await until(lambda: (name, [shadow]) in next_.pairs_told, "it does not know of it")
         found = next_.told.found[shadow]
         assert (found.node, found.partner, found.pair) == ("node-b", name, far(node))
@@ -243,11 +243,11 @@ async def test_a_new_leader_goes_on_with_it(platform: Platform, node: Node, othe
         # Whoever led before may not know it yet, and orders nothing any more on either node.
         assert await refusal(platform.pairs.change(shadow, far(node, 2))) == "stale_epoch"
         assert platform.pairs.destroy(shadow)
-        await platform.pairs._behind.settled()
+        await platform.pairs._background.settled()
         assert (node.shadow(shadow)["paired"], other.shadow(shadow)["state"]) == (True, "ready")
-        platform.pairs.abandoned("node-a")
-        platform.pairs.abandoned("node-b")
-        await platform.pairs._behind.settled()
+        platform.pairs.coordinator_removed("node-a")
+        platform.pairs.coordinator_removed("node-b")
+        await platform.pairs._background.settled()
     assert next_.told.gone == {shadow: "the gateway stops; it works on for its Body"}
     async with leading(node, name) as last:
         await reach(last, other)

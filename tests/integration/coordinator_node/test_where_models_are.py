@@ -64,8 +64,8 @@ async def test_nodes_that_have_no_folder_of_the_repository_make_no_shadows(node:
     async with aiohttp.ClientSession() as session:
         for folder, why in ((None, "the repository is elsewhere"), (node.models, "is not in ")):
             platform = Platform(node, session, ServedModels(DirectoryRepository(tmp_path / "fetched"), folder))
-            platform.pairs.nodes.reach("node-a", f"http://127.0.0.1:{node.port}")
-            await until(lambda known=platform: "node-a" in known.pairs.nodes.states, "the node is not connected", 120.0)
+            platform.pairs.connections.set_address("node-a", f"http://127.0.0.1:{node.port}")
+            await until(lambda known=platform: "node-a" in known.pairs.connections.states, "the node is not connected", 120.0)
             await platform.body("p-14")
             assert platform.pools == (set() if folder is None else {"node-a"}), "policies see whether Shadows can be made there"
             with pytest.raises(GnomonError, match=why) as caught:
@@ -84,7 +84,7 @@ async def test_whatever_fails_while_a_shadow_is_asked_for_it_is_given_back(
         raise ValueError(f"{method} {path} {document}")
 
     with monkeypatch.context() as patched:
-        patched.setattr(platform.pairs.nodes.clients["node-a"], "wish", broken)
+        patched.setattr(platform.pairs.connections.clients["node-a"], "request", broken)
         with pytest.raises(ValueError, match="PUT"):
             await platform.pairs.create("p-15", a_pair(node), "p-15-s1")
     assert left(platform) == ({}, [])

@@ -16,9 +16,9 @@ from aiohttp.test_utils import TestServer
 
 from gnomon_core.clock import WallClock
 from gnomon_platforms.kubernetes.writes import Writer
-from gnomon_platforms.nodes import on_nodes
-from gnomon_platforms.nodes.home import Home
-from gnomon_platforms.nodes.on_nodes import NodeOptions, OnNodes
+from gnomon_platforms.nodes import coordinators
+from gnomon_platforms.nodes.coordinators import NodeCoordinators, NodeOptions
+from gnomon_platforms.nodes.node_shadow import ShadowContext
 from tests.integration.kubernetes_platform.scripted import Answer, Script, listed, pod, refusal, serving
 from tests.waiting import until
 
@@ -52,18 +52,18 @@ class Node:
 
 
 @asynccontextmanager
-async def followed(script: Script) -> AsyncIterator[tuple[Node, OnNodes]]:
+async def followed(script: Script) -> AsyncIterator[tuple[Node, NodeCoordinators]]:
     """A node, and who follows it with writes to this API server."""
     node, app = Node(), web.Application()
     app.router.add_get("/v1/state", node.tell)
     claims = SimpleNamespace(pool_ready=lambda *_, **__: None)
     models = SimpleNamespace(on_nodes=True)
-    home = cast("Home", SimpleNamespace(claims=claims, models=models, epoch=lambda: 1, adopting_s=lambda: 0.0))
+    context = cast("ShadowContext", SimpleNamespace(claims=claims, models=models, epoch=lambda: 1, adopting_s=lambda: 0.0))
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
         with serving(script) as api:
             writer = Writer(api, WallClock(), random.Random(1))
-            made = OnNodes(api, writer, NodeOptions("token", "fn", server.port or 0))
-            await made.start(home, session)
+            made = NodeCoordinators(api, writer, NodeOptions("token", "fn", server.port or 0))
+            await made.start(context, session)
             yield node, made
             await made.stop()
             writer.close()
@@ -75,13 +75,13 @@ def asked_for(script: Script) -> list[str]:
 
 
 async def test_a_write_that_was_refused_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_nodes, "AGAIN_S", 0.01)
+    monkeypatch.setattr(coordinators, "BACKOFF_S", 0.01)
     writes = [refusal(403, "Forbidden"), refusal(403, "Forbidden"), Answer(coordinator("2100m", "2"))]
     script = Script([listed("1", coordinator("100m")), Answer(coordinator("100m"))], writes=writes)
     async with followed(script) as (node, nodes):
         node.says(2)
         await until(lambda: asked_for(script) == ["2100m"] * 3, "the scheduler counts on cores that Shadows have", 20.0)
-        await until(lambda: not nodes._sizing)
+        await until(lambda: not nodes.requests.tasks)
     assert len(script.writes()) == 3
 
 
@@ -93,17 +93,17 @@ async def test_the_next_number_does_not_wait_for_the_last_to_be_tried_again() ->
         await until(lambda: asked_for(script) == ["2100m"])
         node.says(1)
         await until(lambda: asked_for(script)[-1] == "1100m")
-        await until(lambda: not nodes._sizing)
+        await until(lambda: not nodes.requests.tasks)
 
 
 async def test_a_number_that_comes_in_the_moment_in_which_the_last_is_done_is_written_too() -> None:
     script = Script([listed("1", coordinator("100m")), Answer(coordinator("100m"))], writes=[Answer(coordinator("2100m", "2"))])
     async with followed(script) as (_, nodes):
         # Nothing is to be written for none: who follows is done in the turn of the loop in which it began.
-        await until(lambda: not nodes._sizing)
-        nodes._claimed("node-a", 0)
+        await until(lambda: not nodes.requests.tasks)
+        nodes.requests.set_cores("node-a", 0)
         loop = asyncio.get_running_loop()
-        loop.call_soon(nodes._claimed, "node-a", 2)
+        loop.call_soon(nodes.requests.set_cores, "node-a", 2)
         await until(lambda: asked_for(script) == ["2100m"], "the scheduler counts on cores that Shadows have")
 
 
@@ -113,6 +113,6 @@ async def test_what_is_seen_of_a_pod_may_be_older_than_what_was_written() -> Non
     script = Script(lists, writes=[Answer(coordinator("2100m", "2")), Answer(coordinator("100m", "3"))])
     async with followed(script) as (node, nodes):
         node.says(2)
-        await until(lambda: asked_for(script) == ["2100m"] and not nodes._sizing)
+        await until(lambda: asked_for(script) == ["2100m"] and not nodes.requests.tasks)
         node.says(0)
         await until(lambda: asked_for(script) == ["2100m", "100m"], "nobody could use them any more", 20.0)

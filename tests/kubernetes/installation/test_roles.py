@@ -9,7 +9,7 @@ import pytest
 from deploy.test_cluster.client import documents
 from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY
 from gnomon_platforms.kubernetes.resources import Permission, Scope
-from gnomon_platforms.nodes.permissions import POOLS
+from gnomon_platforms.nodes.coordinators import POOLS
 from gnomon_platforms.openfaas.permissions import PERMISSIONS
 from tests.kubernetes.access import EVERYWHERE, Use, asked
 from tests.kubernetes.installation.forms import DEPLOY

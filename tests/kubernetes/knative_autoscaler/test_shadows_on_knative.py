@@ -20,8 +20,8 @@ from deploy.test_cluster.clusters import Cluster
 from gnomon_coordinator.node.pod_sockets import SOCKET
 from gnomon_core.wire import decode
 from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
+from gnomon_platforms.nodes.coordinators import NodeOptions
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.nodes.on_nodes import NodeOptions
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_server.knative_autoscaler import KnativeService
 from gnomon_server.knative_gateway import KnativeGateway

@@ -22,8 +22,8 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.client import connect
+from gnomon_platforms.nodes.coordinators import NodeOptions
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.nodes.on_nodes import NodeOptions
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
@@ -90,9 +90,9 @@ class Begun:
 
     async def has_come(self) -> None:
         """The platform knows of a Body on the node."""
-        pairs = self.platform._on_nodes.pairs if self.platform._on_nodes is not None else None
+        pairs = self.platform._coordinators.shadows if self.platform._coordinators is not None else None
         assert pairs is not None
-        await until(lambda: bool(pairs.nodes.states["node-a"]["bodies"]), "its Body has not come")
+        await until(lambda: bool(pairs.connections.states["node-a"]["bodies"]), "its Body has not come")
 
     def seen(self, instance_id: str) -> Instance:
         [found] = [one for one in self.platform.instances("echo.openfaas-fn") if one.id == instance_id]

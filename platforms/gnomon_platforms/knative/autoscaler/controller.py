@@ -55,7 +55,7 @@ from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, DEPLOYMENTS, PODS, resizes_pods
 from gnomon_platforms.kubernetes.writes import Writer
-from gnomon_platforms.nodes.home import BodyPod
+from gnomon_platforms.nodes.node_shadow import BodyPod
 
 if TYPE_CHECKING:
     import aiohttp
@@ -92,7 +92,7 @@ class Hearing:
 
 
 class RevisionBodies:
-    """See `gnomon_platforms.nodes.home.Bodies`. `poke` hears of the Revision whose Body works with others now."""
+    """See `gnomon_platforms.nodes.node_shadow.Bodies`. `poke` hears of the Revision whose Body works with others now."""
 
     def __init__(self, scaled: Mapping[FunctionKey, ScaledRevision], poke: Callable[[str], None]) -> None:
         self._scaled, self._poke = scaled, poke
@@ -109,7 +109,7 @@ class RevisionBodies:
         found = self._owner(body.instance.id)
         return Placing() if found is None else found.instances.placing
 
-    def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
+    def set_pairs(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
         found = self._owner(body_id)
         if found is not None:
             found.instances.works_with(body_id, shadows)

@@ -95,7 +95,7 @@ from gnomon_platforms.knative.buffer_status import BufferStatus, buffer_of
 from gnomon_platforms.kubernetes.conflicting_autoscalers import REMIND_S, Rival
 from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.kubernetes.resources import REFUSED_S, RefusedSize
-from gnomon_platforms.nodes.home import BodyPod
+from gnomon_platforms.nodes.node_shadow import BodyPod
 
 
 class Bodies:

@@ -32,9 +32,9 @@ from gnomon_platforms.kubernetes.ledger import Ledger
 from gnomon_platforms.kubernetes.nodes import Load, NodeFacts, node_facts
 from gnomon_platforms.kubernetes.resources import NODES, PODS
 from gnomon_platforms.kubernetes.writes import Writer
-from gnomon_platforms.nodes.home import Bodies, Home
+from gnomon_platforms.nodes.coordinators import NodeCoordinators, NodeOptions, load_besides_shadows
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.nodes.on_nodes import NodeOptions, OnNodes, load_besides_shadows
+from gnomon_platforms.nodes.node_shadow import Bodies, ShadowContext
 
 if TYPE_CHECKING:
     import aiohttp
@@ -64,7 +64,7 @@ class RevisionShadows:
         namespace = NODES_NAMESPACE if options.nodes is None else options.nodes.namespace
         self._nodes: Informer[NodeFacts] = Informer(api, Source(NODES), node_facts)
         self._loads: Informer[Load] = Informer(api, Source(PODS, fields="spec.nodeName!="), _load_by(namespace))
-        self._on_nodes = None if options.nodes is None else OnNodes(api, writer, options.nodes)
+        self._coordinators = None if options.nodes is None else NodeCoordinators(api, writer, options.nodes)
         self._until_s = 0.0
 
     async def start(self, bodies: Bodies, poke: Callable[[str], None], session: aiohttp.ClientSession) -> None:
@@ -79,9 +79,9 @@ class RevisionShadows:
         self._nodes.listen(self._ledger.node_changed)
         self._loads.listen(self._ledger.load_changed)
         self._until_s = self._clock.now_s() + ADOPTING_S
-        if self._on_nodes is None:
+        if self._coordinators is None:
             return
-        home = Home(
+        context = ShadowContext(
             bodies=bodies,
             claims=self._ledger,
             listener=_Listener(poke),
@@ -90,12 +90,12 @@ class RevisionShadows:
             adopting_s=lambda: self._until_s - self._clock.now_s(),
             models=self._models,
         )
-        await self._on_nodes.start(home, session)
+        await self._coordinators.start(context, session)
 
     async def stop(self) -> None:
         """Look no longer. Shadows work on for their Bodies."""
-        if self._on_nodes is not None:
-            await self._on_nodes.stop()
+        if self._coordinators is not None:
+            await self._coordinators.stop()
 
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
@@ -105,7 +105,7 @@ class RevisionShadows:
     @property
     def told(self) -> bool:
         """Whether coordinators are spoken to."""
-        return self._on_nodes is not None
+        return self._coordinators is not None
 
     def nodes(self, *, pairs: bool) -> tuple[Node, ...]:
         """What nodes have left; without `pairs`, as they are for a Revision whose pods can have no Shadow anywhere."""
@@ -118,7 +118,7 @@ class RevisionShadows:
 
     def instances(self, function: str) -> tuple[Instance, ...]:
         """The Shadows of a Revision's Bodies."""
-        return () if self._on_nodes is None else tuple(self._on_nodes.instances(function))
+        return () if self._coordinators is None else tuple(self._coordinators.instances(function))
 
     async def create(self, body_id: str, pair: Pair) -> None:
         """Begin a Shadow; nothing where its Body has gone since that was decided.
@@ -127,10 +127,10 @@ class RevisionShadows:
             GnomonError: 503 `no_capacity`, `no_pool`, `node_unreachable`, or what the node refuses.
 
         """
-        if self._on_nodes is None or self._on_nodes.pairs is None:
+        if self._coordinators is None or self._coordinators.shadows is None:
             return
         try:
-            await self._on_nodes.pairs.create(body_id, pair, f"{body_id}-s{chance_of_secrets.token_hex(3)}")
+            await self._coordinators.shadows.create(body_id, pair, f"{body_id}-s{chance_of_secrets.token_hex(3)}")
         except GnomonError as refused:
             if refused.code != _NO_BODY:
                 raise
@@ -143,13 +143,13 @@ class RevisionShadows:
             GnomonError: 503 `no_capacity`, `node_unreachable`, or what the node refuses.
 
         """
-        if self._on_nodes is not None and self._on_nodes.pairs is not None:
-            await self._on_nodes.pairs.change(shadow_id, pair)
+        if self._coordinators is not None and self._coordinators.shadows is not None:
+            await self._coordinators.shadows.change(shadow_id, pair)
 
     def destroy(self, shadow_id: str) -> None:
         """End a Shadow."""
-        if self._on_nodes is not None and self._on_nodes.pairs is not None:
-            self._on_nodes.pairs.destroy(shadow_id)
+        if self._coordinators is not None and self._coordinators.shadows is not None:
+            self._coordinators.shadows.destroy(shadow_id)
 
     def promote(self, shadow_id: str) -> None:
         """Refuse: on Knative a pod is a Body or belongs to no Revision.
@@ -158,18 +158,18 @@ class RevisionShadows:
             GnomonError: 409 `no_such_shadow`.
 
         """
-        if self._on_nodes is not None and self._on_nodes.pairs is not None:
+        if self._coordinators is not None and self._coordinators.shadows is not None:
             raise GnomonError(409, "no_such_shadow", f"{shadow_id} cannot become a Body on Knative.", "Create a Body.")
 
     def body_gone(self, body_id: str) -> None:
         """An instance has lost its pod: its Shadows go along."""
-        if self._on_nodes is not None and self._on_nodes.pairs is not None:
-            self._on_nodes.pairs.body_gone(body_id)
+        if self._coordinators is not None and self._coordinators.shadows is not None:
+            self._coordinators.shadows.body_gone(body_id)
 
     def body_found(self, node: str) -> None:
         """An instance has a pod on this node: an earlier leader may have left a Shadow for it."""
-        if self._on_nodes is not None:
-            self._on_nodes.body_found(node)
+        if self._coordinators is not None:
+            self._coordinators.body_found(node)
 
 
 class _Listener:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_platforms.nodes.on_nodes import CoordinatorPod, coordinator_pod, load_besides_shadows
+from gnomon_platforms.nodes.coordinators import CoordinatorPod, coordinator_pod, load_besides_shadows
 
 LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
 

@@ -17,10 +17,10 @@ from gnomon_core.functions import read_deployment
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.kubernetes.objects.placing import Placing
-from gnomon_platforms.nodes import client, reached
-from gnomon_platforms.nodes.home import BodyPod, Home
+from gnomon_platforms.nodes import client
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.nodes.pairs import NodePairs
+from gnomon_platforms.nodes.node_shadow import BodyPod, ShadowContext
+from gnomon_platforms.nodes.shadows import ShadowTracker
 from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
 from tests.waiting import until
@@ -99,7 +99,7 @@ class Platform:
         self.told, self.pools = Recorder(), set[str]()
         self.lost = False
         """Whether the node did not answer at some time."""
-        home = Home(
+        context = ShadowContext(
             bodies=self,
             claims=self,
             listener=self.told,
@@ -108,7 +108,7 @@ class Platform:
             adopting_s=lambda: 0.0,
             models=ServedModels(DirectoryRepository(models), models),
         )
-        self.pairs = NodePairs(home, session, "token")
+        self.pairs = ShadowTracker(context, session, "token")
 
     def free_cores(self, node: str) -> float:
         del node
@@ -136,7 +136,7 @@ class Platform:
         del body
         return Placing()
 
-    def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None: ...
+    def set_pairs(self, body_id: str, shadows: Mapping[str, Pair]) -> None: ...
 
 
 @pytest.fixture
@@ -150,10 +150,9 @@ async def node() -> AsyncIterator[PlayedNode]:
 @pytest.fixture
 async def platform(node: PlayedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Platform]:
     monkeypatch.setattr(client, "RETRY_S", 0.01)
-    monkeypatch.setattr(reached, "RETRY_S", 0.01, raising=False)
     async with aiohttp.ClientSession() as session:
         made = Platform(session, tmp_path)
-        made.pairs.nodes.reach("node-a", node.address)
+        made.pairs.connections.set_address("node-a", node.address)
         await until(lambda: "s-1" in made.told.found, "the node is not heard")
         yield made
         await made.pairs.close()
@@ -163,7 +162,7 @@ async def test_a_node_that_hung_up_is_heard_again_although_nothing_is_new(platfo
     node.hangs_up()
     await until(lambda: platform.lost, "nobody has noticed")
     await until(lambda: "node-a" in platform.pools, "it makes no Shadows any more", 5.0)
-    assert "node-a" in platform.pairs.nodes.states
+    assert "node-a" in platform.pairs.connections.states
     assert list(platform.told.found) == ["s-1"]
 
 
@@ -184,8 +183,8 @@ async def test_an_end_is_said_again_where_its_node_was_not_reached_meanwhile(pla
     node.lose("DELETE")
     assert platform.pairs.destroy("s-1")
     # Its pod is not ready for a moment.
-    platform.pairs.nodes.reach("node-a", None)
-    platform.pairs.nodes.reach("node-a", node.address)
+    platform.pairs.connections.set_address("node-a", None)
+    platform.pairs.connections.set_address("node-a", node.address)
     await until(lambda: "s-1" in node.heard, "the Shadow would live for ever", 5.0)
     node.says({**ROW, "state": "gone", "paired": False, "reason": "stopped"})
     assert await platform.told.reason("s-1") == "stopped"
@@ -197,8 +196,8 @@ async def test_what_ends_is_not_told_to_end_again(platform: Platform, node: Play
     await until(lambda: node.heard == ["s-1"])
     before = node.version
     node.says({**ROW, "state": state, "paired": False, "reason": "stopped"})
-    await until(lambda: platform.pairs.nodes.states["node-a"]["version"] > before)
-    await platform.pairs._behind.settled()
+    await until(lambda: platform.pairs.connections.states["node-a"]["version"] > before)
+    await platform.pairs._background.settled()
     assert len(node.heard) == (2 if state == "gone" else 1), "what has gone is forgotten there"
 
 
@@ -206,9 +205,9 @@ async def test_the_half_on_its_bodys_node_is_told_again_as_well(platform: Platfo
     other = PlayedNode({**ROW, "id": "s-2", "paired": False, "afar": True, "token": "t"}, name="node-b")
     await other.server.start_server()
     node.says(ROW, {**ROW, "id": "s-2", "elsewhere": True})
-    platform.pairs.nodes.reach("node-b", other.address)
+    platform.pairs.connections.set_address("node-b", other.address)
     await until(lambda: any(one.id == "s-2" and one.pair for one in platform.pairs.instances("line.openfaas-fn")))
-    await until(lambda: len(platform.pairs.nodes.states["node-a"]["shadows"]) > 1)
+    await until(lambda: len(platform.pairs.connections.states["node-a"]["shadows"]) > 1)
     node.lose("DELETE")
     assert platform.pairs.destroy("s-2")
     await until(lambda: node.heard == ["s-2"], "the pair would work for ever", 5.0)
@@ -220,12 +219,12 @@ async def test_the_half_on_its_bodys_node_is_told_again_as_well(platform: Platfo
 async def test_one_that_its_body_was_not_told_of_is_told_again_as_well(platform: Platform, node: PlayedNode) -> None:
     other = PlayedNode({**ROW, "id": "s-2", "state": "starting", "paired": False, "afar": True, "token": "t"}, name="node-b")
     await other.server.start_server()
-    platform.pairs.nodes.reach("node-b", other.address)
+    platform.pairs.connections.set_address("node-b", other.address)
     await until(lambda: "s-2" in platform.told.found)
     other.lose("DELETE")
     assert platform.pairs.destroy("s-2")
-    platform.pairs.nodes.reach("node-b", None)
-    platform.pairs.nodes.reach("node-b", other.address)
+    platform.pairs.connections.set_address("node-b", None)
+    platform.pairs.connections.set_address("node-b", other.address)
     await until(lambda: "s-2" in other.heard, "it would have its cores until it had waited long enough for its Body", 5.0)
     assert node.heard == []
     await platform.pairs.close()
@@ -233,9 +232,9 @@ async def test_one_that_its_body_was_not_told_of_is_told_again_as_well(platform:
 
 
 async def test_words_of_a_coordinator_that_was_given_up_meanwhile_are_not_heard(platform: Platform) -> None:
-    nodes = platform.pairs.nodes
+    nodes = platform.pairs.connections
     before, last = nodes.clients["node-a"], nodes.states["node-a"]
-    nodes.reach("node-a", None)
+    nodes.set_address("node-a", None)
     # An agent that ends answers whoever waits for news: just when its pod is seen to go.
     before._on_state({**last, "version": 2})
     assert nodes.states == {}
