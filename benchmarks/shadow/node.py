@@ -32,7 +32,7 @@ from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import BatchChannel, InstanceRequest, ModelRepository, Platform
 from gnomon_core.pairs import Pair
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_platforms.local.pairs import ShadowLife
+from gnomon_platforms.local.pairs import LocalShadow
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NothingBuilt
 
@@ -211,7 +211,7 @@ class Node(Place):
         await self.platform.prepare(spec)
         return spec
 
-    def life(self, shadow_id: str) -> ShadowLife | None:
+    def life(self, shadow_id: str) -> LocalShadow | None:
         """The platform's record of a Shadow; None once the Shadow has ended."""
         return self.platform._pairs.lives.get(shadow_id)  # noqa: SLF001 - stamps and process ids are nobody else's business
 

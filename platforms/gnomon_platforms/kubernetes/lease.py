@@ -167,6 +167,8 @@ class Observer:
         return self._transitions + (0 if record is not None and record.holder == identity else 1)
 
 
+RELEASE_ATTEMPTS = 3
+"""Writes by which a leader that ends gives up the Lease."""
 EXIT_STATUS = 75
 """EX_TEMPFAIL: whoever started us does so again."""
 LOOK_S = 0.5
@@ -320,15 +322,27 @@ class Leader:
         self._tenure.watch()
 
     async def release(self) -> None:
-        """Give the Lease to whoever wants it, once nothing of ours is being written any more."""
-        was_leading = self._tenure.leading
+        """Give up the Lease, once nothing of ours is being written any more, so that the next leader need not wait."""
+        was_leading, held = self._tenure.leading, self._held
         self._tenure.end()
         self.leading.clear()
-        if was_leading and self._held is not None:
-            spec = {**self._held["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
-            with contextlib.suppress(Refused, Unreachable):
-                await self._writer.write(self._lease, Replace({**self._held, "spec": spec}), self._held)
         self._held = None
+        # A renewal that was cancelled may still reach the API server. The first attempt conflicts then: the second one reads.
+        for _ in range(RELEASE_ATTEMPTS if was_leading else 0):
+            try:
+                held = held or await self._writer.read(self._lease)
+                if held is None or lease_record(held).holder != self.identity:
+                    return
+                spec = {**held["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
+                await self._writer.write(self._lease, Replace({**held, "spec": spec}), held)
+            except Refused as refusal:
+                if not refusal.conflict:
+                    return
+                held = None
+            except Unreachable:
+                return
+            else:
+                return
 
     async def _attempt(self) -> None:
         # Our own last answer is good enough to renew from: if it is no longer true, the renewal is refused.

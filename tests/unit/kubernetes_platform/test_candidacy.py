@@ -31,3 +31,15 @@ async def test_a_candidacy_leads_with_its_address_and_releases_the_lease_for_the
     assert (second.leads, second.epoch) == (True, 43)
     await second.stop()
     assert gone == []
+
+
+async def test_a_renewal_in_flight_does_not_keep_the_lease_from_being_released() -> None:
+    leases = Leases()
+    first = candidacy(leases, [])
+    await first.start("http://10.0.0.1:8080")
+    # The API server has carried out a renewal whose answer nobody waited for: our copy of the Lease is one version behind.
+    assert leases.document is not None
+    leases.version += 1
+    leases.document["metadata"]["resourceVersion"] = str(leases.version)
+    await first.stop()
+    assert leases.document["spec"]["holderIdentity"] == ""
