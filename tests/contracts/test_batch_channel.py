@@ -110,7 +110,7 @@ class BatchChannelContract:
         assert await send(channel, request_frame(b"broken", meta=b"GET\n/stream\n\n"), parts.append) is None
         assert [part.kind for part in parts[:2]] == [Kind.STREAM_START, Kind.STREAM_DATA]
 
-    async def test_one_that_nobody_asked_for_is_the_failure_that_it_ended_with(self, channel: BatchChannel) -> None:
+    async def test_unrequested_end_of_a_channel_carries_its_failure(self, channel: BatchChannel) -> None:
         assert answers(await send(channel, request_frame(b"broken", meta=b"GET\n/stream\n\n"))) == [(500, b"half way")]
         assert answers(await send(channel, request_frame(b"next", batch_id=2))) == [(200, b"next")]
 
@@ -158,7 +158,7 @@ class ProcessChannelContract(BatchChannelContract):
         assert await answer is None
         assert channel.unread
 
-    async def test_one_that_was_told_more_may_have_read_its_batch(self, channel: BatchChannel, pid: int) -> None:
+    async def test_batch_counts_as_read_once_more_than_its_header_was_sent(self, channel: BatchChannel, pid: int) -> None:
         answer = send(channel, request_frame(b"", meta=b"POST\n/slow\n\n"))
         channel.cancel(1)
         os.kill(pid, signal.SIGKILL)
@@ -404,7 +404,7 @@ class TestLambdaChannel(BatchChannelContract):
         assert await send(channel, request_frame(b"x")) is None
         assert channel.unread
 
-    async def test_one_whose_sandbox_is_killed_may_have_run(self, channel: BatchChannel, aws: Account) -> None:
+    async def test_batch_of_a_killed_sandbox_counts_as_possibly_executed(self, channel: BatchChannel, aws: Account) -> None:
         answer = send(channel, request_frame(b"", meta=b"POST\n/slow\n\n"))
         await asyncio.to_thread(aws.service.wait_for_running)
         channel.cancel(1)

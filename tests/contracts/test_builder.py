@@ -40,7 +40,7 @@ class BuilderContract(ABC):
             "/ada/echo:latest"
         )
 
-    async def test_it_says_what_it_does(self, builder: Builder, build_archive_file: MakeArchive) -> None:
+    async def test_builder_describes_itself(self, builder: Builder, build_archive_file: MakeArchive) -> None:
         lines: list[str] = []
         await builder.build(build_archive_file(), lines.append)
         assert lines
@@ -57,7 +57,7 @@ class BuilderContract(ABC):
             ({"requirements": "x @ file:///etc/passwd\n"}, "file:///etc/passwd"),
         ],
     )
-    async def test_what_cannot_be_built_is_a_422_that_says_why(
+    async def test_failed_build_answers_422_with_the_reason(
         self, builder: Builder, build_archive_file: MakeArchive, options: dict[str, str], says: str
     ) -> None:
         with pytest.raises(GnomonError) as caught:

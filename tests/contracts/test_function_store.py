@@ -254,7 +254,7 @@ class TestSqliteStore(FunctionStoreContract):
             self.open(path)
         assert path.read_bytes().startswith(b"not a database")
 
-    def test_one_unreadable_function_does_not_hide_the_others(self, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_unreadable_function_does_not_hide_the_others(self, path: Path, caplog: pytest.LogCaptureFixture) -> None:
         store = self.open(path)
         store.put_function(stored("bad"))
         store.put_function(stored("good"))

@@ -24,7 +24,7 @@ class ModelRepositoryContract:
     def repository(self) -> ModelRepository:
         raise NotImplementedError
 
-    def test_what_was_put_is_got(self, repository: ModelRepository) -> None:
+    def test_stored_model_is_read_back_unchanged(self, repository: ModelRepository) -> None:
         put = repository.put("scale", "1", files())
         got = repository.get("scale@1")
         assert got == put
@@ -112,7 +112,7 @@ class ModelRepositoryContract:
         assert caught.value.status == 400
         assert list(repository.list()) == []
 
-    def test_what_may_not_run_is_not_taken(self, repository: ModelRepository) -> None:
+    def test_program_with_a_forbidden_operator_is_not_stored(self, repository: ModelRepository) -> None:
         for broken in (
             files(op="aten.from_file.default"),
             files() | {"program.json": b"{}"},

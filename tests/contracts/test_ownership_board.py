@@ -50,7 +50,7 @@ async def test_a_board_that_was_cleared_takes_what_its_readers_know(board: Board
     assert await board.publish(replace(FIRST, epoch=42))
 
 
-async def test_who_watches_is_told_of_the_newest_and_of_each_that_follows(board: Board) -> None:
+async def test_watcher_gets_the_newest_map_and_every_later_one(board: Board) -> None:
     assert await board.publish(FIRST)
     seen: list[int] = []
     arrived = asyncio.Event()

@@ -52,7 +52,7 @@ class PlatformContract:
         assert [live.id for live in platform.instances("echo.openfaas-fn")] == [seen.id]
         await told.channel(seen.id)
 
-    async def test_one_that_is_destroyed_as_soon_as_it_is_seen_is_gone_once(self, started: Started) -> None:
+    async def test_instance_destroyed_at_once_is_reported_gone_exactly_once(self, started: Started) -> None:
         platform, told = started
         asked = asyncio.create_task(platform.create(instance_of(deployment())))
         await asyncio.sleep(0)
@@ -117,13 +117,13 @@ class PlatformContract:
         await platform.prepare(deployment())
         assert platform.signature(deployment()) is None
 
-    async def test_what_can_never_start_is_refused_and_leaves_nothing(self, started: Started) -> None:
+    async def test_instance_that_can_never_start_is_refused_without_leftovers(self, started: Started) -> None:
         platform, _ = started
         with pytest.raises(GnomonError, match="names none"):
             await platform.create(instance_of(deployment(process=" ")))
         assert platform.instances("echo.openfaas-fn") == ()
 
-    async def test_what_a_function_writes_is_told_line_by_line(self, started: Started) -> None:
+    async def test_output_of_a_function_is_logged_line_by_line(self, started: Started) -> None:
         platform, told = started
         instance = await platform.create(instance_of(deployment()))
         await send(await told.channel(instance.id), request_frame(b"four"))
@@ -277,7 +277,7 @@ class TestLambdaPlatform(PlatformContract):
         instance = await platform.create(InstanceRequest(deployment(), 1, 1, None, {}, memory_mb=1769))
         assert instance.memory_mb is None
 
-    async def test_what_is_free_is_counted_in_slots(self, started: Started) -> None:
+    async def test_free_capacity_is_counted_in_slots(self, started: Started) -> None:
         """A slot of 512 MB takes the place of one of 10,240 MB: what is bounded is how many there are."""
         platform, _ = started
         small = deployment(annotations={"gnomon/memory-mb": "512"})

@@ -71,7 +71,7 @@ class PairContract:
         assert (refused.value.status, refused.value.code) == (404, "no_such_node")
         assert couple.platform.nodes() == before
 
-    async def test_one_of_two_can_change_and_go_while_the_other_goes_on(self, couple: Couple) -> None:
+    async def test_one_shadow_changes_and_ends_while_the_other_serves(self, couple: Couple) -> None:
         alone, _ = await couple.ask()
         first, second = await couple.shadow(), await couple.shadow((0,), OTHER_SPLIT)
         other = Pair(1, (0,), (0, 0, 1, 1))
@@ -196,7 +196,7 @@ class PairContract:
             assert (refused.value.status, refused.value.code) == (409, "no_such_shadow")
         await couple.told.channel(shadow.id)
 
-    async def test_one_that_is_ended_on_its_way_leaves_its_body_first_and_gives_all_back(self, couple: Couple) -> None:
+    async def test_shadow_ended_while_starting_leaves_its_body_and_frees_its_cores(self, couple: Couple) -> None:
         before = couple.platform.nodes()
         shadow = await couple.shadow()
         await couple.platform.promote_shadow(shadow.id)
@@ -278,9 +278,7 @@ class TestLocalPlatform(PairContract):
 
     @pytest.mark.parametrize("wait_s", [0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1])
     @pytest.mark.parametrize("whom", ["shadow", "body", "coordinator"])
-    async def test_whoever_is_killed_during_a_promotion_all_are_sane_afterwards(
-        self, couple: Couple, whom: str, wait_s: float
-    ) -> None:
+    async def test_kill_during_a_promotion_leaves_a_consistent_state(self, couple: Couple, whom: str, wait_s: float) -> None:
         """The Shadow is a Body, or has gone; a Body that lives answers right, alone or not; nothing is told twice."""
         alone, _ = await couple.ask()
         before = couple.platform.nodes()[0].free_cores

@@ -152,7 +152,7 @@ class TestS3Repository(ModelRepositoryContract):
         header = json.loads(data[8:start])
         assert all((start + header[name]["data_offsets"][0]) % 64 == 0 for name in ("a", "b", "c"))
 
-    def test_what_has_no_manifest_is_not_there(self, bucket: Bucket) -> None:
+    def test_model_without_a_manifest_does_not_exist(self, bucket: Bucket) -> None:
         """A writer was killed before it put the manifest, which is last."""
         bucket.repository().put("scale", "1", files())
         bucket.client.delete_object(Bucket=bucket.name, Key="gnomon/models/scale/1/manifest.json")
@@ -180,7 +180,7 @@ class TestS3Repository(ModelRepositoryContract):
             assert (caught.value.status, caught.value.code) == (503, "repository_unreachable")
             assert "AWS_ENDPOINT_URL" in caught.value.hint
 
-    def test_what_one_machine_has_measured_comes_with_the_model(
+    def test_profiles_of_other_machines_come_with_the_model(
         self, bucket: Bucket, s3_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         measured = tmp_path / "slow-machine-2-cores.json"

@@ -54,7 +54,7 @@ class ScalingPolicyContract:
     def policy(self, name: str, settings: Settings) -> ScalingPolicy:
         return scaling_policy(name, settings)
 
-    def test_it_says_what_it_is(self, policy: ScalingPolicy, name: str) -> None:
+    def test_policy_describes_itself(self, policy: ScalingPolicy, name: str) -> None:
         assert policy.name == name
         assert policy.period_s > 0
         assert policy.default_scheduler in SCHEDULERS
@@ -72,7 +72,7 @@ class ScalingPolicyContract:
         assert decision.reason
         assert "\n" not in decision.reason
 
-    def test_its_state_is_its_own_and_survives_json(self, policy: ScalingPolicy, settings: Settings, name: str) -> None:
+    def test_policy_state_survives_json(self, policy: ScalingPolicy, settings: Settings, name: str) -> None:
         state = PolicyState()
         for step in range(5):
             _, state = policy.decide(replace(self.busy(settings), now_s=120.0 + step, requested=3 if step == 2 else None), state)
@@ -90,7 +90,7 @@ class ScalingPolicyContract:
         old = PolicyState(name, -1, {"inner": "unreadable"})
         assert policy.decide(self.busy(settings), old) == policy.decide(self.busy(settings), PolicyState())
 
-    def test_it_stays_within_the_bounds(self, policy: ScalingPolicy) -> None:
+    def test_policy_stays_within_the_bounds(self, policy: ScalingPolicy) -> None:
         for low, high in ((0, 1), (1, 3), (4, 4), (7, 20)):
             seen = self.busy(Settings(scale=ScaleSettings(min=low, max=high)))
             decision, _ = policy.decide(seen, PolicyState())

@@ -97,7 +97,7 @@ def some_order_answers(curve: Curve, places: Sequence[Place], deadlines_s: Seque
     deadlines,
 )
 @settings(max_examples=200, deadline=None)
-def test_what_some_order_of_dispatch_could_answer_in_time_is_not_refused(
+def test_request_that_some_order_could_serve_is_never_refused(
     curve: Curve, fleet: list[tuple[int, int]], waiting: list[float], deadline_s: float
 ) -> None:
     places = [Place(size, None, curve.most, hundredths / 100, idle=hundredths == 0) for size, hundredths in fleet]

@@ -191,7 +191,7 @@ def test_no_shadow_is_released_that_what_waits_needs(seen: Observation, there: l
 
 @given(observations(), any_options(), st.lists(st.floats(0, 400), min_size=1, max_size=25))
 @settings(deadline=None, max_examples=60)
-def test_it_decides_the_same_again_and_after_json(seen: Observation, options: Options, rates: list[float]) -> None:
+def test_decision_is_deterministic_and_survives_json(seen: Observation, options: Options, rates: list[float]) -> None:
     first, second = AsyFunc("asyfunc", options), AsyFunc("asyfunc", options)
     state = PolicyState()
     for tick, rate_rps in enumerate(rates):
@@ -240,7 +240,7 @@ def test_a_constant_load_settles(profile: ModelProfile, pairs_rps: int, slo_s: f
     st.tuples(st.integers(1, 3), st.booleans()),
 )
 @settings(deadline=None, max_examples=40)
-def test_what_bursts_take_is_given_back(
+def test_cores_taken_for_bursts_are_released(
     profile: ModelProfile, options: Options, bursts: list[int], most: int, beyond: tuple[int, bool]
 ) -> None:
     options = replace(options, layers=True, max_shadows=beyond[0], promotion=beyond[1])

@@ -72,7 +72,9 @@ def test_live_instances_stay_within_the_bounds_on_any_timeline(
 
 @FEW
 @given(all_settings(PLANNING), LATENCIES, TIMELINES)
-def test_those_of_a_plan_do_so_too(settings: Settings, latency_s: tuple[float, ...], load: list[tuple[float, int]]) -> None:
+def test_planning_policies_are_deterministic_too(
+    settings: Settings, latency_s: tuple[float, ...], load: list[tuple[float, int]]
+) -> None:
     stay_within_bounds(settings, latency_s, load)
 
 

@@ -29,7 +29,7 @@ def test_a_share_of_the_requests_comes_that_much_more_slowly(process: Map, share
 
 
 @given(processes(), shares, st.floats(0.01, 100.0))
-def test_what_counts_vary_beyond_chance_shrinks_with_the_share(process: Map, share: float, window_s: float) -> None:
+def test_excess_variance_shrinks_with_the_thinning_share(process: Map, share: float, window_s: float) -> None:
     for window in (None, window_s):
         whole = process.dispersion(window)
         assert process.thinned(share).dispersion(window) == pytest.approx(1.0 + share * (whole - 1.0), rel=1e-6, abs=1e-6)

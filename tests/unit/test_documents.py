@@ -60,7 +60,7 @@ def tagged(page: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", INSTALLING)
-def test_what_is_built_is_pushed(page: str) -> None:
+def test_every_built_image_is_pushed(page: str) -> None:
     assert set(re.findall(r'docker push "\$REGISTRY/([\w-]+):', commands(page))) == tagged(page)
 
 
@@ -80,7 +80,7 @@ def images(folder: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", INSTALLING)
-def test_what_is_applied_is_named_and_has_been_built(page: str, tmp_path: Path) -> None:
+def test_every_applied_image_was_built(page: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=HEAVY)
     built = {f"{REGISTRY}/{name}" for name in set.union(*map(tagged, [page, *BUILT_ELSEWHERE.get(page, [])]))}
     applied = 0

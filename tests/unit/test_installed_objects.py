@@ -31,7 +31,7 @@ def test_each_of_our_deployments_may_be_drained_one_pod_after_the_other_also_the
         assert budget == {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": selector}
 
 
-def test_what_prometheus_is_told_to_read_listens_there_and_lets_it_in() -> None:
+def test_scraped_ports_are_open_to_prometheus() -> None:
     """By the pods' annotations, from anywhere or from namespaces with the label that the how-tos name."""
     policies = objects("NetworkPolicy")
     for (namespace, name), spec in {**objects("Deployment"), **objects("DaemonSet")}.items():

@@ -38,7 +38,7 @@ def daemons() -> tuple[dict[str, Any], dict[str, int]]:
         (DEPLOY / "knative-models" / "network.yaml", "coordinator-knative", REVISION_LABEL),
     ],
 )
-def test_it_leads_from_bodies_to_the_coordinators_port_for_them_and_not_to_the_leaders(file: Path, name: str, label: str) -> None:
+def test_bodies_reach_the_coordinator_port_for_bodies_only(file: Path, name: str, label: str) -> None:
     _, ports = daemons()
     bodies = {"namespaceSelector": {}, "podSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}]}}
     opened = {rule["ports"][0]["port"]: rule for rule in specification(file, "NetworkPolicy", name)["ingress"]}

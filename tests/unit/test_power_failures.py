@@ -79,7 +79,7 @@ WRITERS = (
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_it_is_there_after_a_power_failure(
+def test_written_file_survives_a_power_failure(
     write: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
@@ -90,7 +90,7 @@ MODES = {file_of_a_model: 0o444, login: 0o600, profile: 0o644}
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_it_is_for_those_to_read_for_whom_it_is_meant(write: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_written_file_has_the_intended_permissions(write: Callable[[Path], Path], tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         written = write(tmp_path)

@@ -93,7 +93,7 @@ async def test_a_function_is_deployed_listed_called_and_removed_through_it(
         assert answer.status == 404
 
 
-async def test_what_a_gateway_wraps_is_a_providers_document(user: aiohttp.ClientSession) -> None:
+async def test_gateway_wraps_the_provider_s_document(user: aiohttp.ClientSession) -> None:
     async with user.get("/system/info") as answer:
         info = await answer.json()
     assert info["provider"]["provider"] == "gnomon", "a provider's name is a text there"
@@ -147,9 +147,7 @@ async def test_a_function_learns_who_called_the_gateway_and_by_which_name(
     await remove(user, "env")
 
 
-async def test_its_page_in_a_browser_may_deploy_and_another_sites_may_not(
-    outer: OuterGateway, user: aiohttp.ClientSession
-) -> None:
+async def test_ui_may_deploy_and_another_origin_may_not(outer: OuterGateway, user: aiohttp.ClientSession) -> None:
     document = {"service": "page", "image": "functions/alpine:latest", "envProcess": "cat"}
     foreign = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}
     for headers in (foreign, {"Origin": "http://evil.example"}):

@@ -80,7 +80,7 @@ class TestProviderPlatform(PlatformContract):
         assert platform.signature(deployment()) is None
 
     @pytest.mark.skip(reason="what functions write is kept by the provider, and read there")
-    async def test_what_a_function_writes_is_told_line_by_line(self, started: Started) -> None: ...
+    async def test_output_of_a_function_is_logged_line_by_line(self, started: Started) -> None: ...
 
     @pytest.mark.skip(reason="what replicas use is measured by the provider")
     async def test_usage_counts_instances_that_have_ended(self, started: Started) -> None: ...
@@ -190,7 +190,7 @@ class TestProviderPlatform(PlatformContract):
         assert [call["replicas"] for call in provider.changes("POST")] == [1]
         await platform.stop()
 
-    async def test_what_cannot_be_read_of_a_foreign_function_is_told_once(
+    async def test_unreadable_setting_of_a_foreign_function_is_logged_once(
         self, provider: PlayedProvider, catalog: Catalog, caplog: pytest.LogCaptureFixture
     ) -> None:
         with caplog.at_level(logging.WARNING, "gnomon.provider"):

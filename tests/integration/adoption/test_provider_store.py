@@ -40,7 +40,7 @@ def stored(image: str = "functions/alpine:latest", **fields: Any) -> StoredFunct
     return StoredFunction(read_deployment({"service": "echo", "image": image, "envProcess": "cat", **fields}), 7, 0.0)
 
 
-async def test_what_was_put_is_there_when_the_call_has_returned(provider: PlayedProvider, store: ProviderStore) -> None:
+async def test_stored_function_is_readable_when_the_call_returns(provider: PlayedProvider, store: ProviderStore) -> None:
     await asyncio.to_thread(store.put_function, stored(annotations={"note": "é\n☀"}))
     [found] = store.functions()
     assert (found.spec.key, found.spec.annotations, found.spec.env_process) == (ECHO, {"note": "é\n☀"}, "cat")
@@ -52,7 +52,7 @@ async def test_what_was_put_is_there_when_the_call_has_returned(provider: Played
     assert store.functions() == []
 
 
-async def test_what_came_from_there_is_never_put_back(provider: PlayedProvider, store: ProviderStore) -> None:
+async def test_functions_read_from_the_provider_are_never_written_back(provider: PlayedProvider, store: ProviderStore) -> None:
     """Somebody deploys version two while we follow version one."""
     provider.add("echo", image="functions/alpine:one")
     await until(store.functions)
@@ -102,7 +102,7 @@ async def test_a_secret_that_a_function_there_has_is_there(provider: PlayedProvi
     assert await asyncio.to_thread(store.secret, FunctionKey("unlisted", "other")) is None
 
 
-async def test_what_a_provider_cannot_do_is_told_in_its_words(store: ProviderStore) -> None:
+async def test_unsupported_operation_answers_with_the_provider_s_message(store: ProviderStore) -> None:
     """This one knows no routes for making namespaces."""
     with pytest.raises(GnomonError) as refused:
         await asyncio.to_thread(store.put_namespace, StoredNamespace("staging"))

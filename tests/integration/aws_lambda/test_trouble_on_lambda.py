@@ -139,7 +139,7 @@ async def test_a_function_that_overruns_is_ended_by_lambda_and_its_batch_is_lost
     assert ran(tmp_path) == ["hang"]
 
 
-async def test_nobody_waits_for_an_answer_longer_than_the_batch_may_take(on_lambda: Start, handler: BuiltFolder) -> None:
+async def test_wait_for_an_answer_ends_at_the_batch_limit(on_lambda: Start, handler: BuiltFolder) -> None:
     there = await on_lambda(built=handler)
     instance, channel = await there.begin(built())
     assert await send(channel, within(request_frame(b"hang"), 1.0)) is None
@@ -193,9 +193,7 @@ async def test_another_memory_size_is_another_version_and_old_slots_keep_theirs(
     assert there.aws.functions().count("gnomon-echo-openfaas-fn-zip") == 1
 
 
-async def test_what_a_gateway_that_died_has_left_is_taken_over_and_updated(
-    on_lambda: Start, echo_spec: Spec, aws: Account
-) -> None:
+async def test_resources_of_a_dead_gateway_are_adopted_and_updated(on_lambda: Start, echo_spec: Spec, aws: Account) -> None:
     first = await on_lambda()
     await first.begin(echo_spec("echo first"))
     second = await on_lambda()

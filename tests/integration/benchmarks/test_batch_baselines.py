@@ -121,7 +121,7 @@ def test_a_request_without_an_answer_is_late_for_ever() -> None:
     assert Row.from_json(json.loads(json.dumps(endless.to_json()))) == endless
 
 
-def test_it_is_told_how_many_take_longer_than_what() -> None:
+def test_late_share_is_reported_for_each_objective() -> None:
     row = made_up(0.1, 0.2, 0.3, math.inf).row(Objective(0.2, 75.0))
     shares = dict(zip(RATIOS, row.ccdf, strict=True))
     assert (shares[0.0], shares[0.5], shares[1.0], shares[1.5], shares[3.0]) == (1.0, 0.75, 0.5, 0.25, 0.25)
@@ -160,7 +160,7 @@ def test_at_a_surge_minutes_show_how_machines_come_late() -> None:
     assert row.minutes[-1].instances > 1.5 * before.instances
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
+def test_incomparable_inputs_are_refused() -> None:
     with pytest.raises(GnomonError, match="no baseline"):
         served("sagemaker", STEADY, SUPPLY, LOOSE)
     with pytest.raises(GnomonError, match="no history"):
@@ -169,7 +169,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
         served("batch", Demand(STEADY.times_s, 2000.0), SUPPLY, LOOSE)
 
 
-def test_what_is_for_sale_is_what_was_measured() -> None:
+def test_sizes_for_sale_are_the_measured_ones() -> None:
     sold = supply()
     assert [size.memory_mb for size in sold.functions] == list(MEMORIES_MB)
     assert {len(size.service_s) for size in (*sold.functions, sold.machine)} == {BATCHES}

@@ -76,7 +76,7 @@ def test_every_table_is_there_as_csv_and_as_json_with_the_same_rows(folder: Path
         assert rows
 
 
-def test_it_goes_on_where_it_was(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_resumes_where_it_stopped(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     again = tmp_path / "again"
     shutil.copytree(folder, again)
     (again / "index.html").unlink()

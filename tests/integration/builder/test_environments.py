@@ -64,7 +64,7 @@ async def test_a_second_build_of_the_same_requirements_installs_nothing(built: P
     assert len(list((built / "environments").glob("*.json"))) == 1
 
 
-async def test_what_was_built_is_there_after_a_restart(built: Path, build_archive_file: MakeArchive) -> None:
+async def test_built_environment_survives_a_restart(built: Path, build_archive_file: MakeArchive) -> None:
     await EnvironmentBuilder(built).build(build_archive_file(image="docker.io/ada/echo"), lambda _: None)
     image = EnvironmentBuilder(built).resolve("ada/echo:latest")
     assert image is not None
@@ -230,7 +230,7 @@ async def test_builds_of_one_environment_at_once_make_it_once(
     assert sum("Installing" in line for line in lines) == 1
 
 
-async def test_what_nobody_needs_is_collected(built: Path, build_archive_file: MakeArchive) -> None:
+async def test_unused_environments_are_collected(built: Path, build_archive_file: MakeArchive) -> None:
     builder = EnvironmentBuilder(built)
     old = await builder.build(build_archive_file("x = 1\n", "idna==3.10\n"), lambda _: None)
     new = await builder.build(build_archive_file("x = 2\n"), lambda _: None)

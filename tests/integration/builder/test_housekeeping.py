@@ -69,9 +69,7 @@ async def test_an_image_goes_an_hour_after_its_function(built: Path, build_archi
     assert (environments(built), contents(built)) == (0, 0)
 
 
-async def test_what_an_instance_runs_stays_although_its_name_means_something_else(
-    built: Path, build_archive_file: MakeArchive
-) -> None:
+async def test_image_in_use_is_kept_after_its_tag_moved(built: Path, build_archive_file: MakeArchive) -> None:
     builder, running = EnvironmentBuilder(built), set[str]()
     house = Housekeeping(builder, lambda: ["used"], lambda: running)
     old = await build(builder, build_archive_file("x = 1\n", "idna==3.10\n", image="used"))
@@ -97,7 +95,7 @@ async def test_a_build_of_the_same_begins_its_hour_again(built: Path, build_arch
     assert await builder.collect([]) == []
 
 
-async def test_it_looks_at_the_start_and_whenever_something_changes(built: Path, build_archive_file: MakeArchive) -> None:
+async def test_housekeeping_runs_at_start_and_on_changes(built: Path, build_archive_file: MakeArchive) -> None:
     builder = EnvironmentBuilder(built)
     house = Housekeeping(builder, list, set, settle_s=0.01)
     await build(builder, build_archive_file("x = 1\n", image="first"))

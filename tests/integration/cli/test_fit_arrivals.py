@@ -29,7 +29,7 @@ def stamps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_it_prints_the_fit_beside_the_sample(stamps: Path, tmp_path: Path) -> None:
+def test_fit_is_printed_beside_the_sample(stamps: Path, tmp_path: Path) -> None:
     done = gnomon(stamps, "--out", tmp_path / "map.json")
     assert done.returncode == 0, done.stderr
     for word in ("D0", "D1", "scv", "correlation_lag1", "dispersion_", "MISFIT", "Poisson"):
@@ -57,7 +57,7 @@ def test_counts_are_read_from_a_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"), [("1.0\n", "no gap"), ("2\n1\n", "descend"), ("1\nx\n", "line 2"), ("5\n5\n", "infinite")]
 )
-def test_what_cannot_be_fitted_says_why(text: str, words: str, tmp_path: Path) -> None:
+def test_unfittable_arrivals_name_the_reason(text: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "stamps.txt"
     path.write_text(text)
     done = gnomon(path)

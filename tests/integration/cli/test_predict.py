@@ -71,7 +71,7 @@ def test_without_json_a_person_reads_it() -> None:
         (("--rate", "5", "--batch", "0", "--timeout-ms", "1", "--service-ms", "1"), "--batch"),
     ],
 )
-def test_what_makes_no_sense_is_one_sentence_and_exit_code_2(arguments: tuple[str, ...], words: str) -> None:
+def test_invalid_arguments_print_one_sentence_and_exit_with_2(arguments: tuple[str, ...], words: str) -> None:
     done = gnomon(*arguments)
     assert done.returncode == 2
     assert words in done.stderr.splitlines()[-1]

@@ -186,14 +186,14 @@ def test_a_zombie_that_goes_on_is_refused(begin: Begin, make: Make, layers: Path
     eventually(lambda: second.table() == {"b1": ["body", [], [], "ready"], container.name: ["empty", [], [], "ready"]})
 
 
-def test_it_ends_with_its_supervisor_whatever_it_is_doing(begin: Begin, make: Make, layers: Path, papers: Papers) -> None:
+def test_coordinator_ends_with_its_supervisor(begin: Begin, make: Make, layers: Path, papers: Papers) -> None:
     coordinator = begin()
     paired(coordinator, make("b1"), make("pool-0-1"), layers, papers)
     coordinator.supervisor.close()
     assert coordinator.process.wait(5) == 0
 
 
-def test_one_that_has_lost_its_platform_goes_on(begin: Begin, make: Make, layers: Path, papers: Papers) -> None:
+def test_coordinator_without_its_platform_goes_on(begin: Begin, make: Make, layers: Path, papers: Papers) -> None:
     coordinator, body = begin(), make("b1")
     coordinator.platform.close()
     coordinator.hand_over(body, "body")
@@ -237,7 +237,7 @@ def test_the_next_coordinator_of_many_instances_hears_none_before_all_are_there(
     assert [message["do"] for message, _ in body.waiting] == ["hello"]
 
 
-def test_one_that_is_never_handed_the_last_instance_waits_and_ends_with_its_supervisor(begin: Begin, make: Make) -> None:
+def test_coordinator_waiting_for_an_instance_ends_with_its_supervisor(begin: Begin, make: Make) -> None:
     body = make("b1")
     coordinator = begin(1, (body, "body"), complete=False)
     body.hear("hello")

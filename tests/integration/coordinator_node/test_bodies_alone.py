@@ -14,7 +14,7 @@ import pytest
 from gnomon_core.interfaces import LogQuery
 from gnomon_gateway.functions.validation import ShadowNotice
 from gnomon_platforms.kubernetes.client import Api
-from tests.integration.coordinator_node.test_leaders_change import Held
+from tests.integration.coordinator_node.test_leaders import Held
 from tests.integration.coordinator_node.test_profiles_of_replicas import SPEC, Replica, measure, models
 from tests.integration.kubernetes_platform.scripted import Answer, Asked, refusal, serving
 from tests.waiting import until
@@ -51,7 +51,9 @@ def api(server: Keeping) -> Iterator[Api]:
         yield made
 
 
-async def test_it_is_served_by_bodies_alone_and_says_so(api: Api, server: Keeping, models: Path, tmp_path: Path) -> None:
+async def test_model_without_coordinator_is_served_by_bodies_alone(
+    api: Api, server: Keeping, models: Path, tmp_path: Path
+) -> None:
     measure(models)
     gateway = Replica(api, models, tmp_path, leads=True)
     await gateway.start()

@@ -33,7 +33,7 @@ from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_server.scaling import ScalingAdapter
 from tests.integration.coordinator_node.node import put_model
-from tests.integration.coordinator_node.test_leaders_change import Held
+from tests.integration.coordinator_node.test_leaders import Held
 from tests.integration.kubernetes_platform.scripted import serving
 from tests.waiting import until
 
@@ -155,7 +155,7 @@ def test_a_profile_needs_no_coordinator(api: Api, models: Path) -> None:
     scaling.check_profile(spec.settings, platform.profile(spec))
 
 
-def test_what_is_declared_to_lie_between_nodes_prices_shadows_there(models: Path) -> None:
+def test_declared_network_prices_remote_shadows(models: Path) -> None:
     measured, network = measure(models), Network.of(10, 0.2)
     served = ServedModels(DirectoryRepository(models), models, models / "profiles", network=network)
     # Both ends' software takes nothing here.

@@ -112,7 +112,7 @@ async def test_a_shadow_from_another_nodes_pool_is_made_changed_and_ended(platfo
     assert known.alone(body)
 
 
-async def test_what_it_holds_stays_what_it_was_made_with(platform: Platform, node: Node) -> None:
+async def test_remote_shadow_keeps_the_blocks_it_was_made_with(platform: Platform, node: Node) -> None:
     body = await platform.body("f-2")
     some, all_ = replace(far(node), blocks=(0, 1)), far(node)
     await platform.pairs.create("f-2", some, "f-2-s1")
@@ -140,7 +140,7 @@ async def test_a_change_that_its_own_node_cannot_hear_is_no_change_until_it_can(
     await until(lambda: other.state()["pool"]["claimed_cores"] == 2)
 
 
-async def test_what_cannot_be_is_refused_and_leaves_nothing(platform: Platform, node: Node, other: Node) -> None:
+async def test_impossible_request_is_refused_without_leftovers(platform: Platform, node: Node, other: Node) -> None:
     await platform.body("f-3")
 
     async def code(pair: Pair) -> str:
@@ -258,9 +258,7 @@ async def test_a_new_leader_goes_on_with_it(platform: Platform, node: Node, othe
     assert known.alone(body)
 
 
-async def test_one_that_its_body_was_never_told_of_is_brought_to_it_by_the_next_leader(
-    platform: Platform, node: Node, other: Node
-) -> None:
+async def test_next_leader_tells_the_body_of_its_shadow(platform: Platform, node: Node, other: Node) -> None:
     body = await platform.body("f-9")
     known = Known.of(node, body)
     document = {

@@ -100,7 +100,7 @@ async def test_a_kubelet_finds_the_plugin_and_what_it_can_do(plugin: Plugin, cap
     assert await refused(lambda: kubelet.node("NodeStageVolume")) is grpc.StatusCode.UNIMPLEMENTED
 
 
-async def test_who_comes_through_a_pods_socket_is_that_pod(plugin: Plugin) -> None:
+async def test_connection_through_a_pod_socket_identifies_the_pod(plugin: Plugin) -> None:
     first = Pod(plugin.pods, "uid-1", "resnet-1", context={volumes.FUNCTION_KEY: "resnet"})
     other = Pod(plugin.pods, "uid-2", "vgg-7", "tenant")
     for pod in (first, other):

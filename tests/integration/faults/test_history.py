@@ -106,7 +106,7 @@ def test_a_broken_promise_is_found(fault: Callable[[History], None], said: str) 
         history.check()
 
 
-def test_what_may_run_again_may_run_twice_and_no_more() -> None:
+def test_retryable_request_runs_at_most_twice() -> None:
     history = good()
     history.executed(run("answered", "i-2"))
     history.check(may_run_again=True)

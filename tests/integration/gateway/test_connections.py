@@ -93,7 +93,7 @@ async def test_the_newest_is_served_first_where_the_others_have_waited_for_long(
     assert gateway.executed() == order
 
 
-async def test_who_has_waited_too_long_to_be_read_is_refused(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_unread_past_its_deadline_is_refused(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor, "LONGEST_S", 0.1)
     await gateway.deploy()
     client = connected(gateway, post("/function/f", b"too late"))
@@ -136,7 +136,7 @@ async def test_the_deadline_does_not_count_the_time_before_the_request_is_sent(g
     ],
     ids=["header value", "header name", "trailer", "chunk extension"],
 )
-async def test_what_does_not_end_is_bounded_by_the_bytes_received(gateway: Any, path: str, head: bytes, ends: bytes) -> None:
+async def test_endless_header_is_bounded_by_bytes_received(gateway: Any, path: str, head: bytes, ends: bytes) -> None:
     await gateway.deploy()
     client = await gateway.connect()
     await client.send(b"POST %b HTTP/1.1\r\nHost: x\r\n" % path.encode() + head)

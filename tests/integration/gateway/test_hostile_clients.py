@@ -1,15 +1,22 @@
-"""What a client can do wrong on purpose: too much, too slow, malformed."""
+"""Clients that send garbage or too much."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from gnomon_gateway.http.connection import Limits
+from gnomon_gateway.http.exchange import Exchange
+from gnomon_gateway.invoke import Invocation
+from gnomon_gateway.queueing.request import Batch, Request
+from tests.garbage import collected_only_when_asked, garbage
+from tests.waiting import until
 
 BRISK = Limits(head_s=0.3, body_s=0.3, idle_s=0.6, check_s=0.05)
 LIMIT_BYTES = 1_000_000
@@ -87,7 +94,7 @@ async def test_chunks_of_one_byte_are_counted_too(gateway: Any) -> None:
         b"GET /function/f HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n\r\n",
     ],
 )
-async def test_what_is_not_http_is_a_400_and_the_end_of_the_connection(gateway: Any, request_bytes: bytes) -> None:
+async def test_bytes_that_are_not_http_answer_400_and_close(gateway: Any, request_bytes: bytes) -> None:
     await gateway.deploy()
     connection = await gateway.connect()
     await connection.send(request_bytes)
@@ -198,3 +205,119 @@ async def test_a_trickling_body_does_not_keep_the_server_from_stopping(gateway: 
     assert (await good.answer()).body == b"abc"
     assert (await slow.answer()).status == 408
     await stopping
+
+
+REQUESTS = 200
+"""More than the entries that the deadlines of answered requests may keep."""
+OF_A_REQUEST = (Exchange, Invocation, Request, Batch)
+
+
+def garbage_of_requests() -> Counter[str]:
+    return garbage(lambda one: isinstance(one, OF_A_REQUEST))
+
+
+async def answered(connection: Any) -> None:
+    assert (await connection.call("/function/f", b"hello")).status == 200
+
+
+async def refused(connection: Any) -> None:
+    assert (await connection.call("/function/f", b"x" * 3000)).status == 429
+
+
+async def streamed(connection: Any) -> None:
+    assert (await connection.call("/function/f/stream", headers={"Accept": "text/event-stream"})).status == 200
+
+
+@pytest.mark.parametrize(("call", "times"), [(answered, REQUESTS), (refused, REQUESTS), (streamed, 70)])
+async def test_requests_leave_nothing_to_the_garbage_collector(
+    gateway: Any, call: Callable[[Any], Awaitable[None]], times: int
+) -> None:
+    await gateway.deploy(queue_max_bytes=2000)
+    connection = await gateway.connect()
+    with collected_only_when_asked():
+        for _ in range(times):
+            await call(connection)
+        assert garbage_of_requests() == Counter()
+
+
+async def test_clients_that_leave_do_neither(gateway: Any) -> None:
+    runtime = await gateway.deploy()
+    with collected_only_when_asked():
+        for _ in range(REQUESTS):
+            connection = await gateway.connect()
+            await connection.send(b"POST /function/f/sleep/5 HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
+            await asyncio.sleep(0)
+            connection.close()
+        await until(lambda: runtime.metrics.started == REQUESTS and runtime.dispatcher.in_system == 0)
+        assert (await gateway.call("/function/f", b"hello")).status == 200
+        assert runtime.metrics.left > 0
+        assert garbage_of_requests() == Counter()
+
+
+async def test_garbage_is_seen(gateway: Any) -> None:
+    first, second = object.__new__(Exchange), object.__new__(Invocation)
+    first._owner, second._exchange = second, first
+    with collected_only_when_asked():
+        del first, second
+        assert garbage_of_requests() == Counter({"Exchange": 1, "Invocation": 1})
+
+
+async def test_a_full_queue_is_a_429_at_once(gateway: Any) -> None:
+    runtime = await gateway.deploy(queue_max_requests=2)
+    calls = [asyncio.ensure_future(gateway.call("/function/f/held", b"%d" % n)) for n in range(3)]
+    await until(lambda: runtime.load().queued == 2)
+    response = await gateway.call("/function/f", b"one too many")
+    assert (response.status, response.headers["x-openfaas-internal"]) == (429, "gnomon")
+    assert int(response.headers["retry-after"]) >= 1
+    assert not any(call.done() for call in calls)
+    gateway.release()
+    assert [call.status for call in await asyncio.gather(*calls)] == [200] * 3
+
+
+async def test_a_body_that_the_queue_has_no_room_for_is_refused_before_it_is_read(gateway: Any) -> None:
+    runtime = await gateway.deploy(queue_max_bytes=10_000)
+    connection = await gateway.connect()
+    await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n")
+    assert (await connection.answer()).status == 429
+    assert runtime.load().arrivals == 1
+
+
+async def test_request_refused_unread_is_never_executed(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = await gateway.deploy(queue_max_requests=1)
+    calls = [asyncio.ensure_future(gateway.call("/function/f/held", b"%d" % n)) for n in range(2)]
+    await until(lambda: runtime.load().queued == 1)
+    has_room_for = runtime.has_room_for
+
+    def make_room() -> None:
+        gateway.release()
+        gateway.result_comes()
+
+    def asked(body_bytes: int) -> bool:
+        asyncio.get_running_loop().call_soon(make_room)
+        return bool(has_room_for(body_bytes))
+
+    monkeypatch.setattr(runtime, "has_room_for", asked)
+    connection = await gateway.connect()
+    await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n")
+    assert (await connection.answer()).status == 429
+    assert [call.status for call in await asyncio.gather(*calls)] == [200] * 2
+    assert sorted(gateway.executed()) == [b"0", b"1"]
+    assert (runtime.load().arrivals, runtime.metrics.started, runtime.metrics.by_code[429].count) == (3, 3, 1)
+
+
+async def test_a_client_that_waits_to_be_told_to_go_on_is_not_told_so_where_there_is_no_room(gateway: Any) -> None:
+    await gateway.deploy(queue_max_bytes=10_000)
+    connection = await gateway.connect()
+    head = b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\nExpect: 100-continue\r\n\r\n"
+    await connection.send(head)
+    assert (await connection.answer()).status == 429
+
+
+async def test_full_queue_answers_429_for_bodies_that_came_early(gateway: Any) -> None:
+    runtime = await gateway.deploy(queue_max_bytes=2_000)
+    connection = await gateway.connect()
+    first = b"POST /function/f/held HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n0"
+    await connection.send(first + b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n" + b"x" * 3000)
+    await until(lambda: runtime.load().executing == 1)
+    gateway.release()
+    assert [(await connection.answer()).status for _ in range(2)] == [200, 429]

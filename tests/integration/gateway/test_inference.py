@@ -132,7 +132,7 @@ async def test_each_route_has_its_status_and_errors_their_document(served: Any, 
         (document([1, 2]), {"X-Gnomon-Deadline-Ms": "soon"}, 400),
     ],
 )
-async def test_what_the_model_does_not_take_is_refused_before_it_is_let_in(
+async def test_input_outside_the_signature_is_refused_before_admission(
     served: Any, body: bytes, headers: dict[str, str], status: int
 ) -> None:
     response = await served.call(INFER, body, headers=headers)

@@ -52,7 +52,7 @@ WRONG: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said_as_for_a_small_request(reader: Reader, case: str) -> None:
+def test_large_request_gets_the_same_error_as_a_small_one(reader: Reader, case: str) -> None:
     with pytest.raises(GnomonError) as expected:
         read_request(WIDE, memoryview(WRONG[case]), None, 4)
     with pytest.raises(GnomonError) as caught:
@@ -94,7 +94,7 @@ def test_a_request_is_refused_where_the_process_does_not_live(reader: Reader, mo
     assert (caught.value.status, caught.value.code) == (503, "reader_lost")
 
 
-def test_what_waits_is_bounded() -> None:
+def test_waiting_requests_are_bounded() -> None:
     body = document()
     reader = Reader(most_waiting_bytes=2 * len(body))
     read(reader, body).result(20)
@@ -137,7 +137,7 @@ async def test_a_large_request_is_answered_and_costs_the_loop_little(gateway: An
     assert READER.pid is not None
 
 
-async def test_whoever_leaves_is_not_executed_for(gateway: Any) -> None:
+async def test_request_of_a_disconnected_client_is_not_executed(gateway: Any) -> None:
     runtime = await gateway.deploy("wide", signature=WIDE)
     await gateway.call("/v2/models/wide/infer", document())
     executed = runtime.load().arrivals

@@ -41,7 +41,7 @@ def request(path: str, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("gateway", [Limits(check_s=0.05, last_s=20.0)], indirect=True)
-async def test_who_has_connected_when_it_stops_is_answered(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connected_clients_are_answered_at_shutdown(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also who was not heard yet: in the kernel's queue, on a connection that is kept, or by a request that follows later."""
     await gateway.deploy()
     kept, server = await gateway.connect(), gateway.server._server
@@ -75,7 +75,7 @@ async def test_who_has_connected_when_it_stops_is_answered(gateway: Any, monkeyp
 
 
 @pytest.mark.parametrize("gateway", [Limits(check_s=0.05, last_s=0.1)], indirect=True)
-async def test_who_connects_and_says_nothing_does_not_hold_up_the_end(gateway: Any) -> None:
+async def test_silent_connection_does_not_delay_shutdown(gateway: Any) -> None:
     silent = await gateway.connect()
     await until(lambda: bool(gateway.server._connections()))
     await gateway.server.stop()
@@ -118,7 +118,7 @@ async def test_a_body_that_begins_to_come_while_the_server_stops_has_its_time(ga
     assert (await client.answer()).body == b"body"
 
 
-async def test_who_keeps_a_connection_is_told_to_leave_it_before_the_end(gateway: Any) -> None:
+async def test_kept_connections_are_told_to_close_before_shutdown(gateway: Any) -> None:
     """Hot routes and others; everything is answered, and comes by a new connection afterwards."""
     await gateway.deploy()
     one, other = await gateway.connect(), await gateway.connect()

@@ -274,7 +274,7 @@ def test_a_request_that_a_proxy_has_marked_is_refused_also_of_root(open_gateway:
     assert (answer.status, check_error(answer)["code"]) == (403, "proxy_refused")
 
 
-def test_it_listens_at_its_port_and_nowhere_else(open_gateway: WithoutLogin) -> None:
+def test_server_listens_on_its_port_only(open_gateway: WithoutLogin) -> None:
     """No port, no path and no abstract name but one: functions could find every other."""
     assert open_gateway.deploy("echo").status == 202
     eventually(lambda: open_gateway.status("echo")["availableReplicas"] == 1, "the echo function never began")

@@ -73,7 +73,7 @@ GREED: list[tuple[str, object, tuple[int, ...]]] = [
 @pytest.mark.parametrize(
     ("deed", "argument", "statuses"), GREED, ids=[f"{deed} {argument}".strip() for deed, argument, _ in GREED]
 )
-def test_what_it_takes_too_much_of_it_takes_from_itself(
+def test_greedy_handler_harms_only_itself(
     villain: Function, bystander: Function, deed: str, argument: object, statuses: tuple[int, ...]
 ) -> None:
     gateway = villain.gateway

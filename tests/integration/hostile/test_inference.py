@@ -20,7 +20,7 @@ from PIL import Image
 from tritonclient.utils import InferenceServerException
 
 from tests.integration.hostile.conftest import INTERNAL, Attacked
-from tests.integration.hostile.test_greed import check_served
+from tests.integration.hostile.test_isolation import check_served
 
 pytestmark = pytest.mark.torch
 
@@ -166,7 +166,7 @@ COSTLY: dict[str, bytes] = {
 
 @pytest.mark.parametrize("case", COSTLY)
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
-def test_what_takes_long_to_read_keeps_nobody_waiting(gateway: Attacked, model: str, case: str, packed: bool) -> None:  # noqa: FBT001 - a parameter
+def test_slow_to_parse_request_delays_no_other(gateway: Attacked, model: str, case: str, packed: bool) -> None:  # noqa: FBT001 - a parameter
     begin = b'{"inputs":[{"name":"image","shape":[1,3,224,224],"datatype":"FP32","data":['
     count = 150_000 if case.startswith("numbers") else 8_000_000
     body = begin + COSTLY[case] * count + b"0]}]}"
@@ -262,7 +262,7 @@ POISON: list[tuple[bytes, tuple[int, ...]]] = [
 ]
 
 
-def test_one_bad_photograph_among_many_costs_nobody_else_anything(gateway: Attacked, model: str) -> None:
+def test_bad_photograph_does_not_fail_its_batch(gateway: Attacked, model: str) -> None:
     path = f"/function/{model}"
     good = [photograph(seed) for seed in range(6)]
     alone = [gateway.call("POST", path, data).json() for data in good]

@@ -14,7 +14,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give functions users of their own")
 
 
-def test_it_cannot_read_what_is_ours(survivor: Function) -> None:
+def test_function_cannot_read_the_server_s_files(survivor: Function) -> None:
     gateway = survivor.gateway
     seen = survivor.shell(
         f"ls -laR {gateway.state} {gateway.state}/platform; cat {gateway.state}/functions.db {gateway.state}/payload-secret;"
@@ -25,7 +25,7 @@ def test_it_cannot_read_what_is_ours(survivor: Function) -> None:
         assert ours not in seen
 
 
-def test_it_cannot_read_or_ask_for_the_secrets_of_others(villain: Function, bystander: Function) -> None:
+def test_function_cannot_get_secrets_of_others(villain: Function, bystander: Function) -> None:
     gateway = villain.gateway
     assert bystander.shell("cat /var/openfaas/secrets/theirs") == "a-secret-of-theirs"
     pid = bystander.python("import os; out['pid'] = os.getpid()")["pid"]
@@ -44,7 +44,7 @@ def test_it_cannot_read_or_ask_for_the_secrets_of_others(villain: Function, byst
     assert villain.shell(f"curl -s -m 5 -d hello {gateway.url}/function/bystander/echo") == "hello"
 
 
-def test_it_cannot_touch_the_processes_of_others(villain: Function, bystander: Function) -> None:
+def test_function_cannot_touch_other_processes(villain: Function, bystander: Function) -> None:
     gateway = villain.gateway
     pid = bystander.python("import os; out['pid'] = os.getpid()")["pid"]
     targets = [gateway.pid, *gateway.instances()]
@@ -70,7 +70,7 @@ def test_it_cannot_touch_the_processes_of_others(villain: Function, bystander: F
     eventually(villain.works, "it was not replaced")
 
 
-def test_it_can_write_to_its_own_tmp_only_and_bind_no_low_port(survivor: Function) -> None:
+def test_function_writes_to_its_own_tmp_only_and_binds_no_low_port(survivor: Function) -> None:
     ports = survivor.python(
         "import socket\n"
         "for port in (0, 80, 443):\n"

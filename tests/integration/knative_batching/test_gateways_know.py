@@ -76,7 +76,7 @@ async def test_a_curve_is_the_mean_of_those_that_know_it() -> None:
         await until(lambda: made.learned(G) is None)
 
 
-async def test_one_that_does_not_answer_knows_what_it_said_last() -> None:
+async def test_silent_gateway_keeps_its_last_report() -> None:
     pods = [pod(FIRST)]
     async with asking(pods) as made:
         async with page(FIRST, learned_to_text({F: Learned((0.1,))})):
@@ -101,7 +101,7 @@ class Clock(WallClock):
         return self.time_s
 
 
-def test_one_more_counts_at_once_and_one_less_when_it_stays_away() -> None:
+def test_new_gateway_counts_at_once_and_a_missing_one_later() -> None:
     """Plans for all of them would be made anew at each step of a rollout, and pods made and ended by them."""
     pods, clock = [pod(FIRST), pod(SECOND)], Clock()
     made = Gateways(lambda: pods, clock)

@@ -1,20 +1,28 @@
-"""The batch channel over HTTP, against the application that images run."""
+"""The HTTP channel to a pod."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import socket
-from collections.abc import AsyncIterator, Iterator
+import struct
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import aiohttp
 import pytest
+from urllib3.connection import HTTPSConnection
 
 from gnomon_core.wire import Frame
 from gnomon_platforms.common import open_session
 from gnomon_platforms.kubernetes.channel import CANARY_S, OWN_SHARE, Heard, HttpChannel
+from gnomon_platforms.kubernetes.client import Api, Unreachable, connect
 from gnomon_platforms.testing import answers, request_frame, send
 from tests.integration.kubernetes_platform.instance_server import InstanceServer
+from tests.waiting import eventually
 
 HANDLER = """
 def handle(event, context):
@@ -74,7 +82,7 @@ async def test_only_connecting_has_a_bound_of_its_own(session: aiohttp.ClientSes
     assert session.timeout.sock_connect
 
 
-async def test_who_does_not_take_a_connection_has_read_nothing() -> None:
+async def test_refused_connection_means_nothing_was_read() -> None:
     """A node that has died answers nothing, not even that nobody listens."""
     lost = Lost()
     with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
@@ -100,7 +108,7 @@ async def test_another_functions_token_is_refused_and_ends_the_channel(session: 
     assert not opened.unread
 
 
-async def test_nobody_there_has_read_nothing(session: aiohttp.ClientSession) -> None:
+async def test_unreachable_pod_has_read_nothing(session: aiohttp.ClientSession) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     lost = Lost()
@@ -136,9 +144,7 @@ async def test_a_batch_whose_channel_is_closed_before_it_was_sent_is_done_and_wa
     assert opened.unread
 
 
-async def test_what_answers_neither_within_its_budget_nor_beside_its_batch_is_lost(
-    session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pod_silent_on_batch_and_probe_is_lost(session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnomon_platforms.kubernetes.channel.ANSWER_S", 0.1)
     # A listener that nobody serves: connections are taken by the kernel, and stay silent.
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -171,7 +177,7 @@ async def test_an_idle_channel_is_retired_at_once(session: aiohttp.ClientSession
     assert lost == ["its pod was told to end"]
 
 
-async def test_one_that_is_closed_says_nothing(session: aiohttp.ClientSession, address: str) -> None:
+async def test_closed_channel_reports_nothing(session: aiohttp.ClientSession, address: str) -> None:
     lost = Lost()
     opened = channel(session, address, lost)
     opened.close()
@@ -187,7 +193,7 @@ async def test_a_pod_is_told_how_many_threads_to_use(session: aiohttp.ClientSess
         assert answers(await send(opened, request_frame(b"", meta=b"POST\n/cores\n\n"))) == [(200, str(cores).encode())]
 
 
-async def test_one_that_cannot_be_told_goes_on_as_it_is(
+async def test_pod_that_cannot_be_resized_goes_on(
     session: aiohttp.ClientSession, address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     lost = Lost()
@@ -200,7 +206,7 @@ async def test_one_that_cannot_be_told_goes_on_as_it_is(
     assert answers(await send(opened, request_frame(b"", meta=b"POST\n/cores\n\n"))) == [(200, b"1")]
 
 
-async def test_what_the_cluster_says_of_a_pod_is_believed_for_a_while(session: aiohttp.ClientSession) -> None:
+async def test_pod_status_is_trusted_for_a_while(session: aiohttp.ClientSession) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     said = [True]
@@ -246,3 +252,96 @@ async def test_the_pod_of_a_node_that_was_silent_for_longest_is_asked_first(sess
     assert [one.known_well() for one in (first, second)] == [False, True]
     assert await first.probe(5.0)
     assert first.known_well()
+
+
+AT_ONCE = struct.pack("ii", 1, 0)
+"""Of a socket that lingers for no time at all: closing it resets the connection, as the end of a process does."""
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
+
+
+@pytest.fixture
+def api(tmp_path: Path, listener: socket.socket) -> Iterator[Api]:
+    server = {"server": f"https://127.0.0.1:{listener.getsockname()[1]}", "insecure-skip-tls-verify": True}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": server}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(document))
+    made = connect(kubeconfig)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def reset_before_the_handshake(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that ends when a connection has been made and nothing was sent."""
+    plain = HTTPSConnection._new_conn
+
+    def connected(connection: HTTPSConnection) -> socket.socket:
+        made = plain(connection)
+        accepted, _ = listener.accept()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+        accepted.close()
+        eventually(lambda: not has_peer(made))
+        return made
+
+    monkeypatch.setattr(HTTPSConnection, "_new_conn", connected)
+
+
+def has_peer(one: socket.socket) -> bool:
+    try:
+        one.getpeername()
+    except OSError:
+        return False
+    return True
+
+
+def sockets() -> set[str]:
+    """Those that this process has open."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            found.add(str(descriptor.readlink()))
+    return {target for target in found if target.startswith("socket:")}
+
+
+@pytest.mark.usefixtures("reset_before_the_handshake")
+def test_a_connection_that_is_reset_before_its_handshake_is_closed(api: Api) -> None:
+    before = sockets()
+    # Held, as a watch holds what its trouble is, the error keeps whatever its frames have.
+    with pytest.raises(Unreachable) as caught:
+        api.call("GET", "/version")
+    assert sockets() == before, caught.value
+
+
+WORDS = [f"word-{number}" for number in range(16)]
+
+
+def at_once(answer: Callable[[str], str], words: Iterable[str]) -> list[str]:
+    with ThreadPoolExecutor(8) as nodes:
+        return list(nodes.map(answer, words))
+
+
+@pytest.mark.parametrize("each", [map, at_once])
+def test_each_instance_runs_its_own_handler(each: Callable[..., Iterable[str]], tmp_path: Path) -> None:
+    def answer_of(word: str) -> str:
+        folder = tmp_path / word
+        folder.mkdir()
+        (folder / "handler.py").write_text(f"def handle(event, context):\n    return {word!r}\n")
+        server = InstanceServer("127.0.0.1", 0, folder, "token")
+        with urllib.request.urlopen(server.address, b"") as answer:
+            said: bytes = answer.read()
+        server.end()
+        return said.decode()
+
+    assert list(each(answer_of, WORDS)) == WORDS

@@ -106,7 +106,7 @@ async def test_a_leader_that_begins_tells_a_process_what_its_pod_has(process: Pr
             assert process.told == [has]
 
 
-async def test_one_that_has_followed_tells_it_when_it_leads(process: Process) -> None:
+async def test_follower_passes_state_on_when_it_leads(process: Process) -> None:
     """The leader before has given the pod a second core, and was killed before its process knew of it."""
     with cluster(spec_of(1), given=2, applied=2) as api:
         async with adopting(api, spec_of(1), following=True) as platform:

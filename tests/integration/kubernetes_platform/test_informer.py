@@ -1,4 +1,4 @@
-"""An informer has what is there, whatever happens to its connections. The server is scripted, the sockets are real."""
+"""Informers, and what they see later."""
 
 from __future__ import annotations
 
@@ -7,15 +7,37 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import aiohttp
 import pytest
 
+from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_platforms.kubernetes import conflicting_autoscalers as rivals
 from gnomon_platforms.kubernetes.client import Api
+from gnomon_platforms.kubernetes.conflicting_autoscalers import Rivals
 from gnomon_platforms.kubernetes.informer import MAX_UNDER_WAY, Change, Informer, Source, Timing
+from gnomon_platforms.kubernetes.objects.manifests import deployment
+from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.resources import PODS
-from tests.integration.kubernetes_platform.scripted import CLOSE, Answer, Script, bookmark, event, listed, pod, refusal, serving
+from gnomon_platforms.kubernetes.writes import Writer
+from gnomon_platforms.nodes.coordinators import NodeCoordinators, NodeOptions
+from gnomon_platforms.openfaas.store import KubernetesStore
+from tests.integration.kubernetes_platform.scripted import (
+    CLOSE,
+    Answer,
+    Asked,
+    Script,
+    bookmark,
+    event,
+    listed,
+    pod,
+    refusal,
+    serving,
+)
 
 QUICK = Timing(watch_s=30, silence_s=5.0, first_pause_s=0.01, longest_pause_s=0.05)
 SILENT = Timing(watch_s=0, silence_s=0.3, first_pause_s=0.01, longest_pause_s=0.05)
@@ -207,7 +229,7 @@ async def test_a_server_that_closes_at_once_is_not_asked_without_a_pause() -> No
         assert seen.informer.trouble is not None
 
 
-async def test_what_is_told_twice_changes_nothing() -> None:
+async def test_repeated_event_changes_nothing() -> None:
     twice = event("MODIFIED", pod("a", "7"))
     script = Script(
         [listed("5", pod("a", "3"))], [[twice, twice, event("DELETED", pod("a", "8")), event("DELETED", pod("a", "8"))]]
@@ -280,3 +302,123 @@ async def test_stopping_does_not_wait_for_a_silent_watch() -> None:
         await seen.until(lambda: "+b" in seen.told)
         began_s = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - began_s < 30.0
+
+
+async def test_the_next_attempt_sees_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Informer.start, "__defaults__", (0.1,))
+    script, context = Script([refusal(403, "Forbidden")]), SimpleNamespace(epoch=lambda: 1)
+    with serving(script) as api:
+        writer = Writer(api, WallClock(), random.Random(1))
+        nodes = NodeCoordinators(api, writer, NodeOptions("t0ken"))
+        async with aiohttp.ClientSession() as session:
+            for _ in range(2):
+                with pytest.raises(GnomonError):
+                    await nodes.start(cast("Any", context), session)
+            script.steps["list"] = [listed("1")]
+            monkeypatch.undo()
+            await nodes.start(cast("Any", context), session)
+            assert nodes.shadows is not None
+            await nodes.stop()
+        writer.close()
+
+
+FIGLET = FunctionKey("figlet", "fn")
+THEIRS = {
+    "metadata": {"name": "theirs", "namespace": "fn", "uid": "u1", "resourceVersion": "7"},
+    "spec": {"scaleTargetRef": {"name": "figlet"}},
+}
+
+
+@pytest.mark.parametrize("answer", [refusal(403, "Forbidden"), refusal(404, "NotFound"), refusal(503, "ServiceUnavailable")])
+async def test_a_kind_that_could_not_be_seen_is_asked_for_again(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rivals, "ASK_AGAIN_S", 0.05)
+    told: asyncio.Queue[FunctionKey] = asyncio.Queue()
+    # Those of the first kind are seen at once; the second is refused twice, as it was before a role was mended.
+    script = Script([listed("1"), listed("1"), answer, answer, listed("7"), listed("7", THEIRS)])
+    with serving(script) as api:
+        watched = Rivals(api, "fn", told.put_nowait)
+        await watched.start()
+        assert watched.of(FIGLET) is None
+        async with asyncio.timeout(30):
+            assert await told.get() == FIGLET
+        assert watched.hindrance(FIGLET) is not None
+        await watched.stop()
+
+
+async def test_of_one_that_is_still_there_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster keeps Events for an hour."""
+    monkeypatch.setattr(rivals, "ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr(rivals, "REMIND_S", 0.1)
+    told: asyncio.Queue[FunctionKey] = asyncio.Queue()
+    with serving(Script([listed("1"), listed("1", THEIRS), refusal(404, "NotFound")])) as api:
+        watched = Rivals(api, "fn", told.put_nowait)
+        await watched.start()
+        async with asyncio.timeout(30):
+            assert [await told.get() for _ in range(3)] == [FIGLET] * 3
+        await watched.stop()
+
+
+NAMESPACE = {
+    "metadata": {"name": "team-a", "uid": "n1", "resourceVersion": "3", "annotations": {"openfaas": "1"}},
+}
+
+
+def stored(version: str, **annotations: str) -> dict[str, Any]:
+    """A function's Deployment, as the API server has it."""
+    made: dict[str, Any] = deployment(spec_of(**annotations), 1, PodOptions())
+    made["metadata"] |= {"uid": "u1", "resourceVersion": version, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return made
+
+
+def spec_of(**annotations: str) -> FunctionSpec:
+    given = {f"gnomon/{name}": value for name, value in annotations.items()}
+    return read_deployment({"service": "figlet", "namespace": "openfaas-fn", "image": "i", "annotations": given})
+
+
+class Silent(Script):
+    """Its watches tell nothing. What it lists is another thing each time: `lists` of Deployments, `namespaces` of those."""
+
+    def __init__(self, lists: list[Any], namespaces: list[Any]) -> None:
+        super().__init__(lists)
+        self._namespaces = namespaces
+
+    def next(self, asked: Asked) -> Any:
+        if asked.path.endswith("/namespaces") and "watch" not in asked.query:
+            return self._namespaces.pop(0)
+        return super().next(asked)
+
+
+async def test_store_catches_up_on_missed_writes() -> None:
+    """The version is the same: only the settings have changed."""
+    script = Silent([listed("5", stored("3")), listed("9", stored("8", gamma="0.5"))], [listed("5"), listed("9", NAMESPACE)])
+    with serving(script) as api:
+        store = await asyncio.to_thread(KubernetesStore, api)
+        try:
+            assert [one.spec.raw for one in store.functions()] == [spec_of().raw]
+            await asyncio.to_thread(store.catch_up)
+            assert [one.spec.raw for one in store.functions()] == [spec_of(gamma="0.5").raw]
+            assert [one.name for one in store.namespaces()] == ["team-a"]
+        finally:
+            await asyncio.to_thread(store.close)
+
+
+async def test_catch_up_reads_one_namespace_only() -> None:
+    script = Silent([listed("5"), listed("9", stored("8"))], [])
+    with serving(script) as api:
+        store = await asyncio.to_thread(lambda: KubernetesStore(api, namespace="openfaas-fn"))
+        try:
+            await asyncio.to_thread(store.catch_up)
+            assert [str(one.spec.key) for one in store.functions()] == ["figlet.openfaas-fn"]
+        finally:
+            await asyncio.to_thread(store.close)
+
+
+async def test_unreachable_api_server_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnomon_platforms.kubernetes.informer.Informer.resync.__defaults__", (0.5,))
+    with serving(Silent([listed("5"), refusal(403, "Forbidden")], [listed("5")])) as api:
+        store = await asyncio.to_thread(lambda: KubernetesStore(api, namespace="openfaas-fn"))
+        try:
+            with pytest.raises(GnomonError, match="list deployments"):
+                await asyncio.to_thread(store.catch_up)
+        finally:
+            await asyncio.to_thread(store.close)

@@ -247,7 +247,7 @@ async def test_a_gateway_that_is_not_heard_may_hold_requests_and_one_alone_wakes
 
 
 @pytest.mark.usefixtures("patient", "activator")
-async def test_what_one_activator_says_waits_for_no_other(silent: Silent) -> None:
+async def test_report_of_one_activator_waits_for_no_other(silent: Silent) -> None:
     clock = Paced()
     lost = replace(ACTIVATOR, name="activator-2", ip=OTHER)
     async with scraper(clock, lost, ACTIVATOR) as made:
@@ -259,7 +259,7 @@ async def test_what_one_activator_says_waits_for_no_other(silent: Silent) -> Non
 
 @pytest.mark.usefixtures("patient", "activator")
 @pytest.mark.parametrize("silent", [1], indirect=True)
-async def test_what_an_activator_said_last_holds_for_a_while(silent: Silent) -> None:
+async def test_last_report_of_an_activator_holds_for_a_while(silent: Silent) -> None:
     clock = Paced()
     lost = replace(ACTIVATOR, name="activator-2", ip=OTHER)
 
@@ -275,7 +275,7 @@ async def test_what_an_activator_said_last_holds_for_a_while(silent: Silent) -> 
 
 
 @pytest.mark.usefixtures("patient", "activator")
-async def test_who_gets_no_requests_any_more_makes_nobody_blind(silent: Silent) -> None:
+async def test_idle_activator_hides_no_load(silent: Silent) -> None:
     clock = Paced()
     ending = replace(ACTIVATOR, name="activator-2", ip=OTHER, ending=True)
     unwell = replace(ACTIVATOR, name="activator-3", ip=OTHER, ready=False)
@@ -374,7 +374,7 @@ async def test_a_ready_pod_that_does_not_answer_is_taken_to_be_as_the_others(sil
     assert stats[0] == PodStat(5.0)
 
 
-async def test_nobody_asks_for_a_revision_that_has_gone() -> None:
+async def test_deleted_revision_is_not_scraped() -> None:
     stats: list[PodStat] = []
     async with at(THIRD, answer), scraper(Seconds(), pods=[POD], took_stats=lambda _, stat: stats.append(stat)) as made:
         await until(lambda: stats)

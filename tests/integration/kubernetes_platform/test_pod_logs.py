@@ -123,7 +123,7 @@ async def test_a_container_that_has_not_begun_or_a_pod_that_is_gone_has_no_lines
         assert refused.value.code == "kubernetes_denied"
 
 
-async def test_who_follows_misses_nothing_and_gets_nothing_twice_when_a_stream_breaks_off() -> None:
+async def test_followed_log_survives_a_broken_stream_without_loss_or_repeats() -> None:
     script = Script(
         cast(
             "Any", [[line(1, "one"), line(2, "two"), CLOSE], [line(2, "two"), line(3, "three"), line(4, "half")[:-3], CLOSE], []]

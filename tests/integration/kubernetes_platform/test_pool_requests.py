@@ -107,7 +107,7 @@ async def test_a_number_that_comes_in_the_moment_in_which_the_last_is_done_is_wr
         await until(lambda: asked_for(script) == ["2100m"], "the scheduler counts on cores that Shadows have")
 
 
-async def test_what_is_seen_of_a_pod_may_be_older_than_what_was_written() -> None:
+async def test_stale_pod_does_not_undo_a_newer_write() -> None:
     """The watch has told nothing yet when the last Shadow ends."""
     lists = [listed("1", coordinator("100m")), Answer(coordinator("100m")), Answer(coordinator("2100m", "2"))]
     script = Script(lists, writes=[Answer(coordinator("2100m", "2")), Answer(coordinator("100m", "3"))])

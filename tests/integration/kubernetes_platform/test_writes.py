@@ -55,7 +55,7 @@ async def test_a_patch_is_bound_to_what_it_was_decided_from() -> None:
     assert sent.body == {"metadata": {"labels": {"x": "y"}, "uid": "uid-a", "resourceVersion": "7"}}
 
 
-async def test_what_is_known_of_it_already_is_not_read_again() -> None:
+async def test_cached_object_is_not_read_again_before_a_write() -> None:
     script = Script([], writes=[found("8")])
     async with writing(script) as writer:
         await writer.settle(TARGET, label, "label it", known={"metadata": {"uid": "uid-a", "resourceVersion": "7"}})
@@ -63,7 +63,7 @@ async def test_what_is_known_of_it_already_is_not_read_again() -> None:
     assert sent.body == {"metadata": {"labels": {"x": "y"}, "uid": "uid-a", "resourceVersion": "7"}}
 
 
-async def test_what_is_no_longer_as_it_was_known_is_read_and_decided_again() -> None:
+async def test_conflicting_write_is_read_and_decided_again() -> None:
     script = Script([found("9")], writes=[refusal(409, "Conflict"), found("10")])
     async with writing(script) as writer:
         await writer.settle(TARGET, label, "label it", known={"metadata": {"uid": "uid-a", "resourceVersion": "7"}})
@@ -77,7 +77,7 @@ async def test_a_conflict_is_read_and_decided_again() -> None:
     assert [sent.body["metadata"]["resourceVersion"] for sent in script.writes()] == ["7", "9"]
 
 
-async def test_what_somebody_else_has_done_meanwhile_is_not_done_again() -> None:
+async def test_write_that_is_already_done_is_skipped() -> None:
     script = Script([found("7"), Answer(pod("a", "9", x="theirs"))], writes=[refusal(409, "Conflict")])
     async with writing(script) as writer:
         after = await writer.settle(TARGET, label, "label it")
@@ -110,7 +110,7 @@ async def test_an_object_that_has_gone_is_decided_upon_as_that() -> None:
         assert await writer.settle(TARGET, label, "label it") is None
 
 
-async def test_one_that_exists_already_is_not_made_twice() -> None:
+async def test_existing_object_is_not_created_twice() -> None:
     script = Script([refusal(404, "NotFound"), found("5")], writes=[refusal(409, "AlreadyExists")])
     async with writing(script) as writer:
         after = await writer.settle(TARGET, lambda seen: Create(pod("a", "")) if seen is None else None, "make it")
@@ -151,7 +151,7 @@ async def test_a_fence_that_closes_keeps_a_write_from_being_sent() -> None:
     assert script.writes() == []
 
 
-async def test_who_only_meets_conflicts_is_told_in_time() -> None:
+async def test_endless_conflicts_end_in_an_error_in_time() -> None:
     script = Script([found("7")], writes=[refusal(409, "Conflict")])
     async with writing(script) as writer:
         with pytest.raises(GnomonError) as refused:
@@ -171,7 +171,7 @@ async def test_who_only_meets_conflicts_is_told_in_time() -> None:
         (Answer(b"<html>proxy</html>", 413), 400, "kubernetes_invalid", "Correct"),
     ],
 )  # fmt: skip
-async def test_what_cannot_succeed_is_told_once_with_what_to_do(answer: Answer, status: int, code: str, hint: str) -> None:
+async def test_hopeless_write_is_reported_once_with_the_remedy(answer: Answer, status: int, code: str, hint: str) -> None:
     script = Script([found("7")], writes=[answer])
     async with writing(script) as writer:
         with pytest.raises(GnomonError) as refused:
@@ -196,7 +196,7 @@ def test_paths() -> None:
     assert NODES.path(None, "n/1") == "/api/v1/nodes/n%2F1"
 
 
-def test_nobody_there_is_unreachable(unused_tcp_port_host: str) -> None:
+def test_missing_api_server_is_unreachable(unused_tcp_port_host: str) -> None:
     settings = client.Configuration()
     settings.host, settings.retries = unused_tcp_port_host, False
     api = Api(through(client.ApiClient(settings)))
@@ -212,7 +212,7 @@ def unused_tcp_port_host() -> str:
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-async def test_one_attempt_tells_refusals_apart() -> None:
+async def test_refusals_of_one_attempt_are_told_apart() -> None:
     script = Script([found("7")], writes=[refusal(409, "Conflict")])
     async with writing(script) as writer:
         seen: Any = await writer.read(TARGET)

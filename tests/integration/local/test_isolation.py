@@ -145,7 +145,7 @@ print(json.dumps(found))
 """
 
 
-async def test_what_the_kernel_refuses_a_function(running: Running) -> None:
+async def test_system_calls_refused_to_a_function(running: Running) -> None:
     instance = await running.begin("prober", limits={"memory": "256Mi"})
     with socket.socket(socket.AF_UNIX) as outside:
         name = f"gnomon-test-{os.getpid()}"
@@ -212,7 +212,7 @@ async def test_functions_are_different_users_and_nobody_important(running: Runni
 
 @pytest.mark.root
 @needs_root
-async def test_one_function_cannot_see_or_end_another(running: Running) -> None:
+async def test_function_cannot_see_or_kill_another(running: Running) -> None:
     one, two = await running.begin("one"), await running.begin("two")
     pid = (await running.ask(one, "echo $PPID")).strip()
     assert pid not in (await running.ask(two, "ls /proc")).split()

@@ -120,7 +120,7 @@ async def test_shadows_are_made_again_after_the_zygote_they_are_forked_from_was_
     await running.ask(body)
 
 
-async def test_what_cannot_have_a_shadow_is_refused(running: Running) -> None:
+async def test_shadow_of_an_unsplittable_model_is_refused(running: Running) -> None:
     body = await running.body()
     before = running.platform.nodes()
     with pytest.raises(GnomonError) as refused:

@@ -129,7 +129,7 @@ async def test_a_foreign_page_is_refused_at_any_replica(two: Two) -> None:
         assert refusal(await ask(replica, "/system/functions", {"Origin": "http://elsewhere.example"})) == (403, "foreign_origin")
 
 
-async def test_what_is_refused_is_not_forwarded_even_while_nobody_leads(two: Two) -> None:
+async def test_refused_control_request_is_not_forwarded_without_a_leader(two: Two) -> None:
     two.follower.shared.life.who_leads = lambda: None  # type: ignore[method-assign]
     assert refusal(await ask(two.follower, "/system/functions", {"Via": "1.1 proxy"})) == (403, "proxy_refused")
 

@@ -26,7 +26,7 @@ async def two(cluster: Any) -> Any:
     return cluster
 
 
-async def test_it_is_executed_once_wherever_it_arrives(two: Any) -> None:
+async def test_request_is_executed_once_at_any_gateway(two: Any) -> None:
     for number, replica in enumerate(two.replicas * 3):
         response = await replica.call("/function/f", b"request %d" % number)
         assert (response.status, response.body) == (200, b"request %d" % number)
@@ -180,7 +180,7 @@ async def test_the_deadline_goes_along(two: Any) -> None:
     assert (wrong.status, json.loads(wrong.body)["error"]["code"]) == (400, "invalid_deadline")
 
 
-async def test_what_is_too_large_is_refused_where_it_arrives(two: Any) -> None:
+async def test_oversized_request_is_refused_at_the_first_gateway(two: Any) -> None:
     connection = await two.other("f").connect()
     size = (64 << 20) + 1
     await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % size)
@@ -218,7 +218,7 @@ async def test_replicas_that_disagree_do_not_send_a_request_round(two: Any) -> N
 @pytest.mark.parametrize(
     "said", [b"", b"[]", b"{}", b'{"from": "a", "map": {"epoch": 0}, "draining": []}', b'{"map": 1, "from": 1}']
 )
-async def test_what_is_no_message_changes_nothing(two: Any, said: bytes) -> None:
+async def test_invalid_peer_message_changes_nothing(two: Any, said: bytes) -> None:
     before = two.replicas[0].holdings.map
     connection = await two.replicas[0].connect(inside=True)
     response = await connection.call("/gnomon/ownership", said, headers={"X-Gnomon-Peer": SHOWN})
@@ -280,7 +280,7 @@ async def test_the_metrics_tell_who_has_what_and_what_was_forwarded(two: Any) ->
     assert "gnomon_ownerless_requests 0.0" in pages[other]
 
 
-async def test_what_waits_for_others_is_bounded(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_forwarded_requests_in_waiting_are_bounded(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnomon_gateway.replicas.forwarding.MOST_REQUESTS", 1)
     other = two.other("f")
     first = asyncio.ensure_future(other.call("/function/f/held", b"first"))

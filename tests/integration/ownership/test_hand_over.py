@@ -98,7 +98,7 @@ async def test_a_body_that_is_still_coming_when_the_queue_moves_is_not_lost(clus
     assert new.functions[name].metrics.invocations == 2
 
 
-async def test_one_that_leaves_loses_nothing(cluster: Any) -> None:
+async def test_leaving_owner_loses_no_request(cluster: Any) -> None:
     names = [f"f{number}" for number in range(4)]
     for name in names:
         await cluster.deploy(name)
@@ -152,7 +152,7 @@ async def test_without_a_leader_the_last_map_holds(cluster: Any) -> None:
     await cluster.settled(3)
 
 
-async def test_what_an_owner_that_has_gone_never_received_is_the_next_owners(cluster: Any) -> None:
+async def test_request_a_dead_owner_never_received_goes_to_the_next_owner(cluster: Any) -> None:
     await cluster.deploy("f")
     await cluster.grow(2)
     gone, left = cluster.owner("f"), cluster.other("f")
@@ -168,7 +168,7 @@ async def test_what_an_owner_that_has_gone_never_received_is_the_next_owners(clu
     assert cluster.owner("f") is left
 
 
-async def test_what_an_owner_may_have_executed_is_answered_502(cluster: Any) -> None:
+async def test_request_a_dead_owner_may_have_executed_answers_502(cluster: Any) -> None:
     await cluster.deploy("f")
     await cluster.grow(2)
     gone, left = cluster.owner("f"), cluster.other("f")

@@ -117,7 +117,7 @@ def most_wanted(shared: OwnershipMap) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gateways", [("a", "b"), ("a", "b", "c")], indirect=True, ids=["of two", "of three"])
-async def test_one_is_killed(gateways: Gateways) -> None:
+async def test_killed_gateway_loses_only_what_it_executed(gateways: Gateways) -> None:
     names = set(gateways.processes)
     callers = Callers(gateways)
     running = asyncio.create_task(callers.run())
@@ -142,7 +142,7 @@ async def test_one_is_killed(gateways: Gateways) -> None:
 
 
 @pytest.mark.slow
-async def test_one_is_frozen_taken_for_gone_and_back(gateways: Gateways) -> None:
+async def test_frozen_gateway_returns_without_double_execution(gateways: Gateways) -> None:
     callers = Callers(gateways)
     running = asyncio.create_task(callers.run())
     await callers.some(200)

@@ -171,7 +171,7 @@ async def test_the_owner_makes_batches_by_the_leaders_plan(shared: Shared) -> No
     await until(lambda: owner.bounds() == AS_DEPLOYED)
 
 
-async def test_who_leads_next_keeps_the_plan_and_tells_it_on(shared: Shared) -> None:
+async def test_next_leader_keeps_and_shares_the_plan(shared: Shared) -> None:
     """The policy's memory is handed on: it does not tell its plan again."""
     leader, owner = await led(shared)
     await until(lambda: owner.bounds() == PLANNED)

@@ -1,4 +1,6 @@
-"""Two real processes answer a batch as one would: any network, blocks, split and batch size, also while they change."""
+"""What pairs answer; several Shadows; promotion."""
+
+from __future__ import annotations
 
 import json
 import os
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gnomon_core.launch import Limits, Sandbox
+from gnomon_core.pairs import Pair, shadows_of
 from gnomon_runtime.engine import LoadedProgram, load_program
 from gnomon_runtime.engine.segments import segments_between
 from gnomon_runtime.pair.link import joined
@@ -193,3 +196,28 @@ def test_the_head_of_a_result_says_what_was_expected_and_what_was_measured(model
     assert timing["operations"] == [model.layers.blocks[0].begin, model.layers.blocks[1].end]
     assert 0 < timing["shadow_ms"] < 5000
     assert json.dumps(timing)
+
+
+def said(body: Child, x: Tensor) -> dict[str, Pair]:
+    body.send(x)
+    return shadows_of(body.frame())
+
+
+def test_every_answer_names_the_shadows_of_the_next_batch(nursery: Nursery, body: Child, task: Task, x: Tensor) -> None:
+    assert said(body, x) == {}
+    body.send(x[:1])
+    assert set(body.frame().head_json()) == {"outputs"}, "what is said of nobody is nothing"
+    shadow, wide = nursery.empty(), Pair(1, tuple(task.blocks), HALVES)
+    assert load(shadow, task)["say"] == "registered"
+    join(body, shadow, task)
+    # Also with one sample, which is never split, and with a batch that the model does not take.
+    for samples in (4, 1):
+        assert said(body, x[:samples]) == {shadow.id: wide}
+    assert said(body, x[:, :, :4]) == {shadow.id: wide}
+
+    other = Task(task.model, [2, 3], (0, 0, 1, 1), [[500.0] * 8])
+    change(body, shadow, task, other)
+    assert said(body, x) == {shadow.id: Pair(1, (2, 3), (0, 0, 1, 1))}
+    shadow.end()
+    body.say("unpaired")
+    assert said(body, x) == {}

@@ -39,7 +39,7 @@ def pair(nursery: Nursery, model: Model, blocks: Sequence[int], mode: str) -> tu
 
 
 @pytest.mark.parametrize("mode", ["shared", "private"])
-def test_it_answers_for_the_pair_until_it_serves_and_then_as_a_body(
+def test_promoted_shadow_works_in_the_pair_until_it_serves(
     nursery: Nursery, models: Callable[[str], Model], expected: Callable[[Model, Tensor], Tensor], mode: str
 ) -> None:
     model = models(NAME)

@@ -96,7 +96,7 @@ def test_all_three_answer_as_the_model_does(
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
-def test_one_is_killed_in_the_middle_of_a_batch_and_the_other_goes_on(
+def test_shadow_killed_mid_batch_leaves_the_other_working(
     body: Child, start: Callable[[Task], Child], x: Tensor, whole: Callable[[int], Tensor], *, model: Model, first: bool
 ) -> None:
     shadows = [start(task(model, ONE)), start(task(model, TWO))]
@@ -115,7 +115,7 @@ def test_one_is_killed_in_the_middle_of_a_batch_and_the_other_goes_on(
     assert [(timing["shadow"], timing["outcome"]) for timing in timings] == [(other.id, "answered")]
 
 
-def test_one_is_frozen_and_the_other_goes_on(
+def test_frozen_shadow_leaves_the_other_working(
     body: Child, start: Callable[[Task], Child], model: Model, x: Tensor, whole: Callable[[int], Tensor]
 ) -> None:
     frozen, other = start(task(model, ONE, may_take_ms=300.0)), start(task(model, TWO))
@@ -155,7 +155,7 @@ def test_splits_and_blocks_change_between_batches_and_none_notices(
     assert body.heard == []
 
 
-def test_one_is_unpaired_and_nothing_of_it_is_left(
+def test_unpaired_shadow_leaves_nothing_behind(
     body: Child, start: Callable[[Task], Child], model: Model, x: Tensor, whole: Callable[[int], Tensor]
 ) -> None:
     first, second = start(task(model, ONE)), start(task(model, TWO))

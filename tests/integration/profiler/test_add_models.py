@@ -112,7 +112,7 @@ def test_a_callable_in_a_file(repository: DirectoryRepository, mine: Path) -> No
     assert lines[-1].startswith("mine: storing")
 
 
-def test_what_draws_its_weights_draws_the_same_each_time(repository: DirectoryRepository, mine: Path) -> None:
+def test_random_weights_are_reproducible(repository: DirectoryRepository, mine: Path) -> None:
     assert add_from(repository, "drawn", f"{mine}:unseeded") == add_from(repository, "drawn", f"{mine}:unseeded")
 
 
@@ -225,7 +225,7 @@ def test_a_source_that_gives_no_model_says_why(mine: Path, source: str, says: st
     assert (caught.value.status, caught.value.code) == (400, "invalid_source")
 
 
-def test_what_is_wrong_with_a_source_is_told_and_nothing_is_stored(repository: DirectoryRepository, mine: Path) -> None:
+def test_invalid_source_is_reported_and_nothing_is_stored(repository: DirectoryRepository, mine: Path) -> None:
     with pytest.raises(GnomonError, match="returns int") as caught:
         add_from(repository, "mine", f"{mine}:nothing")
     assert (caught.value.status, caught.value.code) == (400, "invalid_source")
@@ -238,7 +238,7 @@ def test_shapes_that_nothing_can_hold_are_told(mine: Path) -> None:
     assert caught.value.code == "invalid_source"
 
 
-def test_what_ones_own_code_writes_is_no_error_of_ours(repository: DirectoryRepository, mine: Path) -> None:
+def test_output_of_user_code_is_not_an_error(repository: DirectoryRepository, mine: Path) -> None:
     """It may begin as one does, and need not be text."""
     assert add_from(repository, "mine", f"{mine}:talks").name == "mine"
 
@@ -249,7 +249,7 @@ def test_a_name_that_none_can_be_is_refused_before_anything_is_captured(reposito
     assert (caught.value.status, caught.value.code) == (400, "invalid_model_name")
 
 
-def test_what_was_captured_without_layer_blocks_gets_them(repository: DirectoryRepository, tmp_path: Path) -> None:
+def test_program_captured_without_blocks_gets_them(repository: DirectoryRepository, tmp_path: Path) -> None:
     made = capture(nn.Linear(4, 2), (torch.zeros(1, 4),), Description("old"))
     for file in ("program.json", "weights.safetensors"):
         (tmp_path / file).write_bytes(made[file])

@@ -140,7 +140,7 @@ def test_a_profile_is_completed_and_replaced_only_where_that_is_asked_for(models
     assert set(afresh.whole.seconds[1]) == {1}
 
 
-def test_what_the_measuring_process_says_of_a_failure_reaches_the_user(models: Path) -> None:
+def test_failure_of_the_measuring_process_reaches_the_user(models: Path) -> None:
     with MeasuringProcess() as process:
         with pytest.raises(GnomonError, match="FileNotFoundError"):
             list(process.measure({"measure": "memory", "program": "/nowhere", "weights": "/nowhere", "batch": 1}))
@@ -244,7 +244,7 @@ def say(*arguments: str) -> subprocess.CompletedProcess[str]:
         (("profiles", "plain"), 1, "plain@1 has no profile. Measure it: gnomon models profile plain"),
     ],
 )
-def test_what_cannot_be_measured_or_shown(models: Path, arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_unmeasurable_models_are_refused(models: Path, arguments: tuple[str, ...], code: int, words: str) -> None:
     answer = say("models", *arguments, "--models", str(models))
     assert answer.returncode == code
     assert words in answer.stderr

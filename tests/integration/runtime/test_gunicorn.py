@@ -124,7 +124,7 @@ def test_the_token_can_be_a_secrets_file(serve: Callable[..., Served], tmp_path:
 
 
 @pytest.mark.parametrize("data", [b"", b"GNM1", frame(b"a")[:-1], frame(b"a") + b"x", encode(Frame(Kind.STOP)), frame()])
-def test_what_is_no_batch_is_a_400(served: Served, data: bytes) -> None:
+def test_invalid_batch_answers_400(served: Served, data: bytes) -> None:
     status, body = served.batch(data)
     assert (status, json.loads(body)["error"]["code"]) == (400, "bad_frame")
 

@@ -97,7 +97,7 @@ def check_ends_at_once(command: Sequence[str], folder: Path, environment: Mappin
             process.kill()
 
 
-def test_one_that_has_only_just_begun_ends_at_once(tmp_path: Path) -> None:
+def test_worker_that_just_started_ends_at_once(tmp_path: Path) -> None:
     """As a container's first process, which no SIGTERM ends that it has no handler for."""
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); from gnomon_runtime.serve import main; main()"
     held = tmp_path / "gunicorn" / "app"
@@ -110,7 +110,7 @@ def test_one_that_has_only_just_begun_ends_at_once(tmp_path: Path) -> None:
     check_ends_at_once([sys.executable, "-c", code], tmp_path, environment, "importing")
 
 
-def test_one_that_still_loads_its_function_ends_at_once(tmp_path: Path) -> None:
+def test_worker_that_loads_its_function_ends_at_once(tmp_path: Path) -> None:
     """What is imported meanwhile may catch anything that is raised, as `hasattr` does, and libraries that try what there is."""
     (tmp_path / "function").mkdir()
     (tmp_path / "function" / "handler.py").write_text(SLOW_TO_LOAD)

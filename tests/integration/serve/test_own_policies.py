@@ -71,7 +71,7 @@ def gateway(tmp_path: Path, installed: None) -> Iterator[Serving]:
     started.client.clear()
 
 
-def test_they_are_listed_serve_by_their_settings_and_refuse_what_they_do_not_know(gateway: Serving) -> None:
+def test_own_policies_are_listed_configured_and_validated(gateway: Serving) -> None:
     known = gateway.call("GET", "/gnomon/policies").json()
     listed = {one["name"]: one["description"] for kind in ("scaling", "scheduling") for one in known[kind]}
     assert listed["exactly"] == "As many as it is told. gnomon/exactly.count: instances, a whole number from 1 to 5."
@@ -97,7 +97,7 @@ def test_they_are_listed_serve_by_their_settings_and_refuse_what_they_do_not_kno
 
 
 @pytest.mark.usefixtures("installed")
-def test_they_are_simulated() -> None:
+def test_own_policies_are_simulated() -> None:
     command = [*GNOMON, "simulate", "--rate", "10", "--duration", "5s", "--service-time", "10ms", "--policy", "exactly"]
     command += ["--policy", "picky", "--annotation", "gnomon/autoscaler=exactly", "--annotation", "gnomon/exactly.count=2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -195,7 +195,7 @@ def test_connections_are_bounded_and_waiting_for_one_counts_as_latency() -> None
     assert max(report.lags_s()) > 0.098
 
 
-def test_what_never_finds_a_connection_is_not_sent() -> None:
+def test_request_without_a_connection_is_not_sent() -> None:
     with serving(lambda *_: None) as server:
         report = replay(Plan([0.0, 0.0, 0.0], deadline_s=0.5, max_connections=1), Target(server.url))
     assert list(report.samples.outcome) == [Outcome.GAVE_UP, Outcome.UNSENT, Outcome.UNSENT]
@@ -219,13 +219,13 @@ def test_chunked_answers_and_statuses_are_understood() -> None:
     assert len(report.latencies_s((503,))) == 10
 
 
-def test_what_is_no_http_fails() -> None:
+def test_answer_that_is_not_http_fails() -> None:
     with serving(lambda *_: (0.0, b"HELLO\r\n\r\n")) as server:
         report = replay(Plan([0.0, 0.05]), Target(server.url))
     assert set(report.samples.outcome) == {Outcome.FAILED}
 
 
-def test_nobody_at_the_port_is_a_failure_of_each_request() -> None:
+def test_closed_port_fails_each_request() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

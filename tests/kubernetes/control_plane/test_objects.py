@@ -56,7 +56,7 @@ def test_the_scale_subresource_is_there_without_controllers(control_plane: Clust
     assert control_plane.apps.read_namespaced_deployment("still", "default").spec.replicas == 3
 
 
-def test_who_may_do_nothing_is_refused(control_plane: Cluster) -> None:
+def test_account_without_rights_is_refused(control_plane: Cluster) -> None:
     """Roles are in force, so that tests can show what a role lacks."""
     body = {"spec": {"resourceAttributes": {"namespace": "default", "verb": "get", "resource": "secrets"}, "user": "nobody"}}
     authorization: Any = client.AuthorizationV1Api(control_plane.api)

@@ -49,7 +49,7 @@ async def test_threads_follow_cores_and_no_batch_is_lost(breakable: Breakable) -
         api.close()
 
 
-async def test_one_that_begins_with_other_cores_than_its_deployment_says_uses_them(breakable: Breakable) -> None:
+async def test_pod_uses_the_cores_it_starts_with(breakable: Breakable) -> None:
     api = await asyncio.to_thread(connect, breakable.plane.kubeconfig)
     platform, told = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0)), Recorder()
     await platform.start(told)

@@ -85,7 +85,7 @@ def patch_of_the_how_to() -> str:
     return textwrap.dedent(found)
 
 
-def test_what_is_there_is_left_as_it_is_and_its_gateway_is_led_to_ours(
+def test_existing_openfaas_keeps_running_and_uses_our_provider(
     cluster: Cluster, compiled: build.Programs, tmp_path: Path
 ) -> None:
     kubectl, folder = Kubectl(compiled.folder / "kubectl", cluster.kubeconfig), str(DEPLOY / "openfaas-behind")

@@ -227,9 +227,7 @@ def test_the_chart_with_models_on_knative_has_all_that_shadows_need() -> None:
     assert "--coordinator-token" not in str(rendered["Deployment", SYSTEM, "gateway"])
 
 
-def test_what_lies_between_nodes_is_said_to_who_decides_and_to_who_batches_in_both_forms(
-    kustomized: Kustomized, tmp_path: Path
-) -> None:
+def test_network_options_reach_autoscaler_and_gateway(kustomized: Kustomized, tmp_path: Path) -> None:
     """The kustomization is the one of the how-to."""
     text = (DEPLOY.parent / "docs" / "howto" / "run-on-knative.md").read_text()
     [block] = [one for one in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if one.startswith("resources:")]
@@ -254,7 +252,7 @@ def test_claims_that_the_operator_makes_are_named_and_not_made() -> None:
     assert models["persistentVolumeClaim"]["claimName"] == "shared"
 
 
-def test_who_installs_behind_openfaas_is_told_to_use_its_login_and_where_doctor_is_to_look(installed: Cluster) -> None:
+def test_install_notes_name_login_and_doctor(installed: Cluster) -> None:
     said = notes(installed.kubeconfig)
     assert "basic-auth-user=admin" in said
     assert "gnomon doctor --platform openfaas\n" in said

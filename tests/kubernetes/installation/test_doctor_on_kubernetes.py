@@ -55,7 +55,7 @@ def test_an_empty_cluster_lacks_what_an_installation_makes(installed: Cluster) -
     assert found["metrics"]["level"] == "warn"
 
 
-def test_what_was_done_about_it_is_seen(installed: Cluster, nodes: Any) -> None:
+def test_doctor_sees_the_remedy(installed: Cluster, nodes: Any) -> None:
     nodes("node-a", "v1.35.4")
     found, code = examine(installed.kubeconfig)
     assert [check for check, one in found.items() if one["level"] == "fail"] == ["login", "gateway"]

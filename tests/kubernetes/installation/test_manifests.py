@@ -154,7 +154,7 @@ def test_the_port_for_replicas_is_open_to_replicas_only(manifests: dict[Name, Ma
     assert [port["targetPort"] for port in service["ports"]] == ["http"]
 
 
-def test_what_a_docker_file_runs_as_is_what_the_manifest_says(manifests: dict[Name, Manifest]) -> None:
+def test_manifest_runs_as_the_user_of_the_dockerfile(manifests: dict[Name, Manifest]) -> None:
     text = (DEPLOY / "images" / "gateway" / "Dockerfile").read_text()
     context = manifests["Deployment", SYSTEM, "gateway"]["spec"]["template"]["spec"]["securityContext"]
     assert f"USER {context['runAsUser']}:{context['runAsGroup']}" in text

@@ -51,7 +51,7 @@ def there(kubectl: Kubectl) -> set[str]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_what_was_applied_is_applied_again_and_deleted(kubectl_with_controllers: Kubectl, folder: str) -> None:
+def test_manifests_are_reapplied_and_deleted(kubectl_with_controllers: Kubectl, folder: str) -> None:
     kubectl, path = kubectl_with_controllers, str(Path(DEPLOY, folder))
     before = there(kubectl)
     kubectl("apply", "--validate=strict", "-k", path)
@@ -78,6 +78,6 @@ def test_what_was_applied_is_applied_again_and_deleted(kubectl_with_controllers:
         ("knative/autoscaler", ("Lease", SERVING, knative_autoscaler.LEASE)),
     ],
 )
-def test_what_processes_lead_by_is_of_their_installation(kustomized: Kustomized, folder: str, name: tuple[str, str, str]) -> None:
+def test_lease_belongs_to_its_installation(kustomized: Kustomized, folder: str, name: tuple[str, str, str]) -> None:
     """What a process would make for itself, were it not there, would stay when the rest is deleted."""
     assert name in kustomized(DEPLOY / folder)

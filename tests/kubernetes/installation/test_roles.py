@@ -26,7 +26,7 @@ KNATIVE, OPENFAAS = DEPLOY / "knative", DEPLOY / "openfaas"
         (OPENFAAS, PERMISSIONS, "openfaas"),
     ],
 )
-def test_what_is_asked_for_is_what_the_roles_give(folder: Path, table: tuple[Permission, ...], system: str) -> None:
+def test_roles_grant_exactly_what_is_used(folder: Path, table: tuple[Permission, ...], system: str) -> None:
     spaces = {Scope.CLUSTER: EVERYWHERE, Scope.SYSTEM: system, Scope.NODES: "gnomon-nodes", Scope.FUNCTIONS: "openfaas-fn"}
     wanted = {Use(spaces[one.scope], one.group, one.resource, verb) for one in table for verb in one.verbs}
     assert wanted == asked(folder / "access.yaml")

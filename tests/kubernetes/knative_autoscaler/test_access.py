@@ -52,7 +52,7 @@ def played(knative_plane: Cluster) -> Iterator[PlayedKnative]:
     knative.stop()
 
 
-async def test_what_the_account_may_do_is_what_it_does(
+async def test_role_grants_exactly_what_the_account_uses(
     own_plane: Cluster, played: PlayedKnative, compiled: build.Programs, tmp_path: Path
 ) -> None:
     data = {"scale-to-zero-grace-period": "1s"}

@@ -20,7 +20,7 @@ async def user() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def test_it_tells_on_which_node_the_scheduler_has_put_each_body(
+async def test_page_names_the_node_of_each_body(
     knative_kinds: Cluster, knative: PlayedKnative, user: aiohttp.ClientSession
 ) -> None:
     async with running(knative_kinds, knative) as service:
@@ -46,7 +46,7 @@ async def test_it_tells_on_which_node_the_scheduler_has_put_each_body(
             assert answer.status == 403
 
 
-async def test_its_figures_tell_how_it_gets_on_with_the_api_server(
+async def test_metrics_report_requests_to_the_api_server(
     knative_kinds: Cluster, knative: PlayedKnative, user: aiohttp.ClientSession
 ) -> None:
     async with running(knative_kinds, knative) as service:

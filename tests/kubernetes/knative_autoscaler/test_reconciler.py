@@ -98,9 +98,7 @@ async def test_a_revision_becomes_ready_follows_its_load_and_comes_back_from_zer
         assert decided.index(0) < decided.index(5)
 
 
-async def test_what_is_decided_can_be_read_on_this_machine_with_its_reason(
-    knative_kinds: Cluster, knative: PlayedKnative
-) -> None:
+async def test_decisions_are_readable_with_their_reasons(knative_kinds: Cluster, knative: PlayedKnative) -> None:
     async with running(knative_kinds, knative) as service, aiohttp.ClientSession() as session:
         knative.revision("f-00001", {**QUICK, K + "min-scale": "1"})
         await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
@@ -171,7 +169,7 @@ async def test_other_classes_are_left_alone(knative_kinds: Cluster, knative: Pla
         assert knative.pa("ours-00001")["metadata"]["resourceVersion"] == before
 
 
-async def test_who_takes_over_keeps_what_serves_until_it_knows_the_load(knative_kinds: Cluster, knative: PlayedKnative) -> None:
+async def test_new_leader_keeps_instances_until_it_knows_the_load(knative_kinds: Cluster, knative: PlayedKnative) -> None:
     grace(knative_kinds, knative)
     async with running(knative_kinds, knative):
         knative.revision("f-00001", QUICK)
@@ -187,7 +185,7 @@ async def test_who_takes_over_keeps_what_serves_until_it_knows_the_load(knative_
         await until(lambda: knative.replicas("f-00001") == 2, "two pods")
 
 
-async def test_who_takes_over_on_the_way_to_zero_goes_on_there(knative_kinds: Cluster, knative: PlayedKnative) -> None:
+async def test_new_leader_continues_a_scale_to_zero(knative_kinds: Cluster, knative: PlayedKnative) -> None:
     grace(knative_kinds, knative, scale_to_zero_pod_retention_period="3s")
     async with running(knative_kinds, knative):
         knative.revision("f-00001", QUICK)

@@ -178,7 +178,7 @@ class Deaf:
         self._socket.close()
 
 
-async def test_what_a_pod_had_that_was_deleted_with_its_node_is_answered(
+async def test_requests_of_a_pod_deleted_with_its_node_are_answered(
     knative_kinds: Cluster, knative: PlayedKnative, pods: Pods
 ) -> None:
     """Well before its time, 300 s, is over, and before the user here gives up, who waits for 60 s."""

@@ -110,7 +110,7 @@ def keep_a_secret(store: KubernetesStore) -> None:
     assert store.delete_secret(key)
 
 
-async def test_what_the_gateway_may_do_is_what_it_does(controlled: Cluster, kubelet: Kubelet, account: Path) -> None:
+async def test_gateway_role_grants_exactly_what_it_uses(controlled: Cluster, kubelet: Kubelet, account: Path) -> None:
     assert kubelet.name == "node-a"
     began = moment()
 
@@ -130,7 +130,7 @@ async def test_what_the_gateway_may_do_is_what_it_does(controlled: Cluster, kube
     assert MAY - found.all == set(), "this is asked for, and never used"
 
 
-async def test_what_the_gateway_does_not_need_is_refused(controlled: Cluster, account: Path) -> None:
+async def test_gateway_role_refuses_everything_else(controlled: Cluster, account: Path) -> None:
     """The account reads no secrets but those of functions, makes no pods and gives nobody rights."""
     cluster = reached(account)
 

@@ -53,7 +53,7 @@ class TestOpenFaasPlatform(PlatformContract):
         assert platform.signature(deployment()) is None
 
     @pytest.mark.skip(reason="logs are read from a kubelet's containers, and kept by them")
-    async def test_what_a_function_writes_is_told_line_by_line(self, started: Started) -> None: ...
+    async def test_output_of_a_function_is_logged_line_by_line(self, started: Started) -> None: ...
 
     @pytest.mark.skip(reason="what an instance has used is measured by a kubelet")
     async def test_usage_counts_instances_that_have_ended(self, started: Started) -> None: ...
@@ -293,7 +293,7 @@ async def test_a_pod_goes_where_its_device_is_although_another_node_has_more_cor
     await platform.stop()
 
 
-async def test_what_a_killed_process_had_begun_to_remove_is_removed_by_the_next(controlled: Cluster, kubelet: Kubelet) -> None:
+async def test_next_leader_completes_a_removal(controlled: Cluster, kubelet: Kubelet) -> None:
     store = await asyncio.to_thread(opened, controlled.kubeconfig)
     await asyncio.to_thread(store.put_function, StoredFunction(deployment(), 1, 1.5))
     await asyncio.to_thread(store.delete_function, FunctionKey("echo"))

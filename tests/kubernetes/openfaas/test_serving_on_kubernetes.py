@@ -162,7 +162,7 @@ def guarded(cluster: Cluster) -> None:
     eventually(lambda: strategy() == 0, "the template was not guarded again")
 
 
-def test_who_scales_with_kubectl_is_told_who_decides(gateway: Gateway, controlled: Cluster) -> None:
+def test_kubectl_scale_emits_an_event_that_names_the_policy(gateway: Gateway, controlled: Cluster) -> None:
     deploy(gateway)
     available(gateway, 2)
     controlled.apps.patch_namespaced_deployment_scale("echo", NAMESPACE, {"spec": {"replicas": 5}}, field_manager="kubectl")
@@ -181,7 +181,7 @@ def test_who_scales_with_kubectl_is_told_who_decides(gateway: Gateway, controlle
     assert len(told()) == 1
 
 
-def test_what_the_gateway_says_of_itself(gateway: Gateway) -> None:
+def test_gateway_reports_its_version_and_provider(gateway: Gateway) -> None:
     assert gateway.call("GET", "/system/info").json()["provider"]["orchestration"] == "kubernetes"
     assert gateway.call("GET", "/system/namespaces").json() == [NAMESPACE]
     assert gateway.call("GET", "/healthz").status == 200
@@ -226,7 +226,7 @@ def test_pods_whose_functions_secret_has_been_deleted_are_served_on_by_the_next_
     eventually(lambda: not controlled.apps.list_namespaced_deployment(NAMESPACE).items, "it stayed")
 
 
-def test_one_leads_and_the_other_passes_on_until_it_leads_itself(gateway: Gateway, controlled: Cluster, tmp_path: Path) -> None:
+def test_standby_forwards_until_it_leads(gateway: Gateway, controlled: Cluster, tmp_path: Path) -> None:
     deploy(gateway)
     available(gateway, 2)
     before = uids(controlled)

@@ -174,7 +174,7 @@ async def test_a_body_that_is_destroyed_takes_its_shadow_along(begun: Begun) -> 
     await until(lambda: node.state()["shadows"] == [], "the node remembers it")
 
 
-async def test_what_the_gateway_may_do_to_the_nodes_pods_is_what_it_does(
+async def test_node_role_grants_exactly_what_the_gateway_uses(
     controlled: Cluster, node: Node, daemon: str, compiled: build.Programs, tmp_path: Path
 ) -> None:
     access = DEPLOY / "coordinator" / "access.yaml"

@@ -82,7 +82,7 @@ class TestKubernetesStore(FunctionStoreContract):
         }
         assert found.spec.replicas == 3, "how many there are is not the store's"
 
-    def test_what_somebody_else_does_with_kubectl_is_heard(self, store: KubernetesStore, bare: Cluster) -> None:
+    def test_changes_by_kubectl_are_seen(self, store: KubernetesStore, bare: Cluster) -> None:
         heard: list[FunctionKey] = []
         store.put_function(stored("fn"))
         store.watch(heard.append)
@@ -176,7 +176,7 @@ class TestKubernetesStore(FunctionStoreContract):
         labels = bare.core.read_namespace("made").metadata.labels
         assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
 
-    def test_what_kubernetes_refuses_is_told_with_the_field(self, store: KubernetesStore) -> None:
+    def test_refusal_of_kubernetes_names_the_field(self, store: KubernetesStore) -> None:
         with pytest.raises(GnomonError) as refused:
             store.put_function(stored("fn", namespace="nowhere"))
         assert (refused.value.status, refused.value.code) == (404, "kubernetes_missing")
@@ -209,7 +209,7 @@ async def test_the_namespace_of_functions_is_made_once_and_left_as_it_is_afterwa
     writer.close()
 
 
-def test_who_does_not_lead_reads_and_does_not_write(bare: Cluster) -> None:
+def test_standby_reads_and_does_not_write(bare: Cluster) -> None:
     def refuse() -> None:
         raise GnomonError(503, "not_leading", "Another process leads.")
 

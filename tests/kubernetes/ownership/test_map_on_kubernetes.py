@@ -89,7 +89,7 @@ async def test_of_two_who_believe_that_they_lead_one_publishes(place: Place) -> 
     assert sorted(await asyncio.gather(place.board.publish(mine), place.board.publish(theirs))) == [False, True]
 
 
-async def test_what_others_wrote_into_it_is_kept_or_replaced(place: Place) -> None:
+async def test_foreign_entries_of_the_map_are_kept_or_replaced(place: Place) -> None:
     await place.board.publish(FIRST)
     place.core.patch_namespaced_config_map(NAME, place.namespace, {"metadata": {"labels": {"ours": "yes"}}})
     assert await place.board.publish(replace(FIRST, epoch=2))
@@ -103,7 +103,7 @@ async def test_what_others_wrote_into_it_is_kept_or_replaced(place: Place) -> No
     assert (await place.board.read()) == replace(FIRST, epoch=4)
 
 
-async def test_who_leads_no_more_publishes_nothing(place: Place, control_plane: Cluster) -> None:
+async def test_former_leader_publishes_no_map(place: Place, control_plane: Cluster) -> None:
     tenure = Tenure(gone=lambda _: None)
     writer = Writer(Api(through(control_plane.api)), WallClock(), random.Random(1), tenure.check)
     board = ConfigMapBoard(Api(through(control_plane.api)), writer, place.namespace, "app=gateway")

@@ -20,7 +20,7 @@ HELD = {(BROKEN, "broken off"), (502, "replica_lost")}
 """What may become of a request that a killed replica held: at its listener, or forwarded to it."""
 
 
-async def test_what_is_asked_of_any_is_answered_by_who_can(gateways: Gateways) -> None:
+async def test_any_replica_answers_by_forwarding(gateways: Gateways) -> None:
     """Functions are deployed, changed, counted and scaled from zero through the one that does not lead."""
     b, a = gateways.processes["b"], gateways.processes["a"]
     await gateways.deploy("b")
@@ -75,7 +75,7 @@ async def some_calls(gateways: Gateways, count: int) -> dict[bytes, tuple[int, s
 
 
 @pytest.mark.parametrize(("victim", "heir", "limit_s"), [("a", "b", 10.0), ("b", "a", 30.0)], ids=["leader", "owner"])
-async def test_one_is_killed(gateways: Gateways, victim: str, heir: str, limit_s: float) -> None:
+async def test_killed_gateway_loses_only_what_it_executed(gateways: Gateways, victim: str, heir: str, limit_s: float) -> None:
     """The leader owns nothing: without it functions are served on. Without the owner they are the leader's within a second."""
     await gateways.deploy("a")
     assert gateways.leader() == "a"

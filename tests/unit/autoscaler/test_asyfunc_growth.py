@@ -74,7 +74,7 @@ def test_a_pair_and_a_larger_body_are_compared_as_wholes() -> None:
         assert whole_efficiency(known, body("a"), chosen.pair) == pytest.approx(11.25)
 
 
-def test_it_takes_what_is_free_up_to_c_max_and_no_more() -> None:
+def test_growth_takes_free_cores_up_to_c_max() -> None:
     four = partly_serial(0.0, 4)
     seen = observed([99.0], body("a"), body("b"))
     assert scaled(seen, RESIZE, four, free=9).resized == (Resize("a", 4), Resize("b", 4))
@@ -88,7 +88,7 @@ def test_no_cores_where_they_do_not_help() -> None:
     assert scaled(observed([99.0], body("a")), RESIZE, partly_serial(1.0)).resized == ()
 
 
-def test_one_that_has_grown_may_grow_more_and_gets_no_shadow() -> None:
+def test_grown_body_may_grow_more_and_gets_no_shadow() -> None:
     four = partly_serial(0.9, 4)
     assert scaled(observed([99.0], body("a", 2)), EITHER, four, free=2, grown={"a": 1}).created == ()
     assert scaled(observed([99.0], body("a", 2)), EITHER, four, free=2).created
@@ -131,7 +131,7 @@ def remembered(**growths: tuple[int, float | None]) -> dict[str, StateValue]:
     return {name: {"before": before, "asked_at_s": asked_at_s} for name, (before, asked_at_s) in growths.items()}
 
 
-def test_what_is_remembered_is_what_is_there_or_on_its_way() -> None:
+def test_policy_remembers_only_existing_and_coming_cores() -> None:
     seen = observed([1.0], body("a", 2), body("b", 1, coming_cores=2), body("c", 4), body("d", 1))
     memory = {"grown": remembered(a=(1, 3.0), b=(1, 9.0), c=(2, None), d=(1, None), gone=(1, 9.0))}
     growths = growths_in(memory, seen)  # d has given its cores back
@@ -144,7 +144,7 @@ def test_what_is_remembered_is_what_is_there_or_on_its_way() -> None:
     assert growths_in({"grown": after}, seen).keys() == {"a", "b", "d"}, "a has its cores until they are gone"
 
 
-def test_what_was_refused_is_waited_for_from_the_next_time_on_that_it_is_asked_for() -> None:
+def test_refused_cores_are_requested_again_later() -> None:
     """Of three that were to grow at 3 s the first is about to, the second has, and the third was refused."""
     seen = observed([1.0], body("a", 1, coming_cores=2), body("b", 2), body("c", 1))
     growths = {name: Growth(1, 3.0) for name in ("a", "b", "c")}

@@ -128,7 +128,7 @@ def test_one_sample_is_never_split() -> None:
     assert scaled(observed([99.0], body("a"), max_batch=1)).created == ()
 
 
-def test_it_stops_when_the_burst_is_met() -> None:
+def test_shadows_are_added_until_the_burst_is_met() -> None:
     # 20 rps serve; 25 need one more, which makes 30.
     bodies = (body("a"), body("b"), body("c"))
     assert len(scaled(observed([25.0], *bodies[:2]), free=2).created) == 1
@@ -207,7 +207,7 @@ def holding(seen: Observation, *requests: float) -> Observation:
     return replace(seen, history=replace(seen.history, concurrency=requests))
 
 
-def test_what_waits_is_a_burst_where_it_cannot_end_in_time() -> None:
+def test_queue_that_cannot_end_in_time_is_a_burst() -> None:
     """14 requests that all have to end within a second take 14 rps, and the Body sustains 10."""
     seen = observed([9.0], body("a"))
     found = scaled(holding(seen, 14))
@@ -216,7 +216,7 @@ def test_what_waits_is_a_burst_where_it_cannot_end_in_time() -> None:
     assert scaled(holding(seen, 14), options=Options(backlog=False)) == LayerLevel()
 
 
-def test_what_waits_and_ends_in_time_is_no_burst() -> None:
+def test_queue_that_ends_in_time_is_no_burst() -> None:
     """By Little's law 9 rps that stay a whole second, as long as they may, are nine in the system."""
     assert scaled(holding(observed([9.0], body("a")), 9)) == LayerLevel()
 

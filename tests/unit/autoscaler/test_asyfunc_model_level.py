@@ -95,7 +95,7 @@ def test_bodies_are_created_on_the_roomiest_node_until_the_rate_is_met() -> None
     assert made == [CreateBody(4, "n1"), CreateBody(4, "n1"), CreateBody(2, "n2")]
 
 
-def test_those_that_are_there_count_and_nothing_more_is_made_than_is_needed() -> None:
+def test_existing_bodies_count_towards_the_need() -> None:
     assert scale_out(KNOWN, OPTIONS, room(n1=8), rate_rps=6.4, rate_max_rps=8.0, memory_bytes=0) == []
     assert len(scale_out(KNOWN, OPTIONS, room(n1=8), rate_rps=6.5, rate_max_rps=8.0, memory_bytes=0)) == 1
 

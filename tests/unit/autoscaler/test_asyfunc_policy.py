@@ -68,7 +68,7 @@ def test_where_no_node_can_make_shadows_bodies_serve_alone_until_one_can() -> No
     assert not [action for action in policy.decide(both, state)[0].actions if isinstance(action, DestroyShadow)]
 
 
-def test_its_reasons_tell_the_numbers() -> None:
+def test_reasons_name_the_numbers() -> None:
     line = timeline()
     line.rps = 16.0
     line.play(10)
@@ -249,7 +249,7 @@ def test_changing_to_another_policy_ends_the_shadows() -> None:
     assert line.shadows == []
 
 
-def test_its_state_survives_json_and_a_stranger_is_dropped() -> None:
+def test_state_survives_json_and_unknown_state_is_dropped() -> None:
     line = timeline()
     line.rps = 16.0
     line.play(13)

@@ -45,7 +45,7 @@ def test_a_long_burst_gets_its_second_body_out_of_the_shadow() -> None:
     assert "above α = 0.8, 1 Shadow as Body, 0 more of 1 core" in said[0]
 
 
-def test_it_needs_no_further_core_where_a_new_body_would_find_no_room() -> None:
+def test_promotion_needs_no_core_where_a_new_body_does_not_fit() -> None:
     for promotion, live in ((True, 2), (False, 1)):
         line = timeline(replace(SETTINGS, promotion=promotion), cores=2)
         line.rps = 16.0
@@ -62,7 +62,7 @@ def test_without_the_option_nothing_is_promoted() -> None:
     assert asyfunc(replace(SETTINGS, promotion=False)).needs == {"pair", "place", "size"}
 
 
-def test_it_counts_as_a_body_that_starts_and_never_exceeds_the_bounds() -> None:
+def test_promotion_counts_as_a_starting_body_within_bounds() -> None:
     line = timeline(replace(SETTINGS, scale=ScaleSettings(min=1, max=2)), start_s=4.0)
     line.rps = 60.0
     for _ in range(80):
@@ -119,7 +119,7 @@ def able(*instances: Instance, free_bytes: int = 10**12, max_cores: int = 1) -> 
     return [one.id for one in promotable(Knowledge(PROFILE, settings, options), options, seen, 10.0, 200 * MB)]
 
 
-def test_it_works_for_a_body_that_serves() -> None:
+def test_promotion_requires_a_serving_body() -> None:
     assert able(instance("a"), shadow("s", "a")) == ["s"]
     for state in (InstanceState.STARTING, InstanceState.DRAINING):
         assert able(instance("a"), shadow("s", "a", state=state)) == []
@@ -133,7 +133,7 @@ def test_the_rest_of_the_model_fits_and_no_two_count_on_the_same_room() -> None:
     assert able(*two, free_bytes=79 * MB) == []
 
 
-def test_it_sustains_no_less_than_a_new_body_would_and_the_strongest_comes_first() -> None:
+def test_promotion_sustains_as_much_as_a_new_body() -> None:
     assert able(instance("a"), shadow("s", "a"), instance("b"), shadow("t", "b", cores=2), max_cores=2) in (["t", "s"], ["t"])
     known = Knowledge(PROFILE, replace(SETTINGS, max_cores=2), Options())
     assert known.rates.rate_rps(2) > known.rates.rate_rps(1)

@@ -70,7 +70,7 @@ def test_another_is_made_where_every_body_has_one_and_the_burst_goes_on() -> Non
     assert scaled([20.0], *body("a", shadow("s1", PAIR))) == LayerLevel()
 
 
-def test_one_that_drains_or_is_to_become_a_body_is_still_its_bodys() -> None:
+def test_draining_or_promoted_shadow_still_counts_for_its_body() -> None:
     """A promotion may be refused: then the Body keeps its Shadow, and had one more than it may have."""
     draining = body("a", shadow("s1", PAIR), shadow("s2", TWO, InstanceState.DRAINING))
     assert scaled([25.0], *draining).created == ()
@@ -112,7 +112,7 @@ def test_without_room_there_is_none(room: dict[str, int]) -> None:
     assert found.reason
 
 
-def test_one_that_would_not_help_is_not_made() -> None:
+def test_shadow_without_benefit_is_not_created() -> None:
     """Two samples at most: the Body has one and its first Shadow the other."""
     two = made_up_profile(MODEL, (0.1, 0.2, 9.0, 9.1, 9.2, 9.3, 9.4, 9.5), gmacs=4.0, overhead_bytes=100 * MB)
     [split] = best_splits(two, (1, 1), BOTH, 2)
@@ -132,7 +132,7 @@ def test_once_the_second_serves_both_share_anew() -> None:
     assert scaled([25.0], *body("a", shadow("s1", ONE), shadow("s2", TWO))) == LayerLevel()
 
 
-def test_one_that_is_left_takes_its_share_back() -> None:
+def test_remaining_shadow_takes_the_share_back() -> None:
     left = scaled([15.0], *body("a", shadow("s1", ONE)))
     assert [(change.id, change.pair) for change in left.changed] == [("s1", PAIR)]
 

@@ -78,7 +78,7 @@ def test_a_way_that_eats_up_the_gain_is_not_gone() -> None:
         assert "no room for a Shadow that would help" in found.reason
 
 
-def test_it_may_be_forbidden() -> None:
+def test_remote_shadows_can_be_forbidden() -> None:
     found = scaled(99.0, [node("full", 0), node("n2", 8)], body("a"), options=Options(other_nodes=False))
     assert found.created == ()
 

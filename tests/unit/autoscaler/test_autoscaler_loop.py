@@ -189,7 +189,7 @@ async def test_changes_are_logged_once_with_their_reason(caplog: pytest.LogCaptu
     assert "CreateBody(cores=1, node=node-1)" in lines[0]
 
 
-async def test_what_was_decided_can_be_sent_as_json() -> None:
+async def test_decisions_serialise_to_json() -> None:
     stage = Stage()
     stage.deploy()
     async with running(stage.autoscaler):

@@ -33,7 +33,7 @@ def test_the_worked_example() -> None:
 
 
 @pytest.mark.parametrize(("rate_rps", "queued"), [(20.0, 0), (120.0, 16), (0.0, 0)])
-def test_what_the_plan_carries_is_no_overload(rate_rps: float, queued: int) -> None:
+def test_load_within_the_plan_is_no_overload(rate_rps: float, queued: int) -> None:
     assert overloaded(seen(rate_rps, queued), 1, 5, {}) is None
 
 
@@ -50,7 +50,7 @@ def test_instances_that_carry_nothing_in_time_are_counted_by_their_own_batches()
     assert overloaded(seen(95.0, latency_s=slow), 7, 6, {}) is not None
 
 
-def test_it_lasts_for_some_seconds_and_never_falls_meanwhile() -> None:
+def test_overload_response_lasts_for_seconds_without_shrinking() -> None:
     first = overloaded(seen(400.0, now_s=100.0), 1, 5, {})
     assert first is not None
     memory = first.remembered()

@@ -1,14 +1,28 @@
-"""The plans of `batch` and `batch+`: from counts and service times to a buffer, a number of instances and what is said of it."""
+"""Buffer plans of BATCH: made, kept and withdrawn."""
 
+import heapq
+import json
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from gnomon_autoscaler.controller import DECIDE_LIMIT_S
-from gnomon_autoscaler.policies.batch.plans import Task, plan_for
+from gnomon_autoscaler.policies.batch.plans import Planned, Task, plan_for
+from gnomon_autoscaler.runner import Runner
+from gnomon_autoscaler.testing import FUNCTION, Timeline
+from gnomon_core.errors import GnomonError
+from gnomon_core.scaling import SetBufferPlan
+from gnomon_core.settings import ScaleSettings, Settings
+from gnomon_planner.maps import Map
+from gnomon_planner.validation import buffered
+from gnomon_simulator.markov import markov_arrivals
 from gnomon_simulator.traces import read_trace
 
 
@@ -110,3 +124,201 @@ def test_a_plan_takes_less_than_a_decision_may() -> None:
     begun_s = time.process_time()
     assert plan_for(counts, 1.0, task).batch > 8
     assert time.process_time() - begun_s < DECIDE_LIMIT_S
+
+
+LATENCY_S = (0.05, 0.07, 0.09, 0.11)
+TASK = Task(0.4, 95.0, LATENCY_S, 1, 10**9, 0.4, 20)
+EVENLY = (48.0,) * 60
+"""As even as arrivals can be in whole seconds: they are taken for a Poisson process of exactly that rate."""
+
+
+def timeline(*, queues: int = 2, rps: float = 40.0, highest: int = 20) -> Timeline:
+    line = Timeline(Settings(autoscaler="batch", slo_s=0.4, max_batch=4, scale=ScaleSettings(min=1, max=highest)))
+    line.rps, line.latency_s, line.queues = rps, LATENCY_S, queues
+    return line
+
+
+def told(line: Timeline) -> SetBufferPlan:
+    """The bounds of batches that were told last."""
+    return [one for _, decision in line.decisions for one in decision.actions if isinstance(one, SetBufferPlan)][-1]
+
+
+def planned(line: Timeline) -> tuple[object, object]:
+    """When the plan in force was made, and for how many queues."""
+    plan = line.runner.state.values["plan"]
+    assert isinstance(plan, dict)
+    return plan["planned_at_s"], plan["queues"]
+
+
+@pytest.mark.parametrize("queues", [2, 3])
+def test_a_plan_is_that_of_one_queue_with_its_share_and_takes_as_many_instances_for_each(queues: int) -> None:
+    plan = plan_for(EVENLY, 1.0, replace(TASK, queues=queues))
+    share = tuple(count / queues for count in EVENLY)
+    one = plan_for(share, 1.0, replace(TASK, most=TASK.most // queues))
+    assert (plan.batch, plan.timeout_s) == (one.batch, one.timeout_s)
+    assert plan.instances == queues * one.instances
+    assert plan.rate_rps == 48.0, "what is watched for changes are all arrivals"
+    assert plan.said == f"48.00 rps in 60 s, Poisson; {48 / queues:.2f} rps in each of {queues} queues: {one.said.split(': ')[1]}"
+
+
+def test_plan_for_several_queues_differs_from_one_queue() -> None:
+    one, two = (plan_for(EVENLY, 1.0, replace(TASK, queues=queues)) for queues in (1, 2))
+    assert (one.batch, one.timeout_s) != (two.batch, two.timeout_s)
+    assert "queues" not in one.said
+
+
+def test_each_queue_has_its_share_of_as_many_instances_as_there_may_be_and_one_at_least() -> None:
+    for most in (1, 2, 3):
+        plan = plan_for((16.0,) * 60, 1.0, replace(TASK, queues=2, most=most))
+        assert plan.instances == 2
+        assert "; 8.00 rps in each of 2 queues: 1 × 1 core, " in plan.said
+    with pytest.raises(GnomonError, match=r"48\.00 rps keep 4\.8 instances busy, of 4 at most") as refused:
+        plan_for(EVENLY, 1.0, replace(TASK, queues=2, most=4, service_s=(0.1,)))
+    assert refused.value.code == "too_many_instances"
+
+
+def test_instance_shared_by_two_queues_counts_once() -> None:
+    """Each queue alone would keep it busy for 0.66 of the time, both of them for longer than there is."""
+    with pytest.raises(GnomonError, match=r"48\.00 rps keep 1\.3 instances busy, of 1 at most"):
+        plan_for(EVENLY, 1.0, replace(TASK, queues=2, most=1))
+
+
+def test_the_cores_of_the_nodes_are_for_the_instances_of_all_queues() -> None:
+    """What one core cannot meet two can, while there are enough for both queues."""
+    task = replace(TASK, slo_s=0.24, longest_s=0.24, service_s=(0.25, 0.45), others={2: (0.13, 0.23)}, queues=2, all_cores=64.0)
+    free = plan_for((12.0,) * 60, 1.0, task)
+    assert free.size == 2
+    held = 2 * free.instances
+    assert plan_for((12.0,) * 60, 1.0, replace(task, all_cores=float(held))) == free
+    few = plan_for((12.0,) * 60, 1.0, replace(task, all_cores=held - 1.0))
+    assert few.size == 1
+    assert f"{free.instances} × 2 cores are more than the {held - 1} cores of the nodes" in few.said
+
+
+def test_slots_are_those_of_all_queues_and_a_bound_on_them_is_said() -> None:
+    task = Task(0.2, 95.0, (0.040, 0.052, 0.064, 0.076), 1, 10**9, 0.2, 10**6, memory_mb=1769, queues=2)
+    free = plan_for(EVENLY, 1.0, task)
+    assert free.instances % 2 == 0
+    assert plan_for(EVENLY, 1.0, replace(task, most=free.instances)) == free
+    bound = plan_for(EVENLY, 1.0, replace(task, most=free.instances - 1))
+    assert (bound.batch, bound.timeout_s) == (free.batch, free.timeout_s)
+    assert bound.said == f"{free.said}; with more than the {free.instances - 1} slots that there may be"
+
+
+def test_a_queue_more_or_less_is_planned_for_at_once() -> None:
+    line = timeline(queues=1)
+    line.play(100)
+    before, live = told(line), line.live
+    assert "queues" not in line.reason
+    line.queues = 2
+    line.play(1)
+    assert planned(line) == (101.0, 2)
+    assert line.reason.startswith("40.00 rps in 101 s, Poisson; 20.00 rps in each of 2 queues: ")
+    assert told(line) != before
+    assert line.live >= live
+    assert line.live % 2 == 0
+    line.play(50)
+    assert planned(line) == (101.0, 2), "which is made once"
+    line.queues = 1
+    line.play(1)
+    assert planned(line) == (152.0, 1)
+    assert "queues" not in line.reason
+
+
+def test_a_plan_that_does_not_fit_several_queues_is_tried_again_when_there_is_one() -> None:
+    line = timeline(rps=60.0, highest=3)
+    line.latency_s = (0.05, 0.09, 0.13, 0.17)
+    line.play(30)
+    assert "30.00 rps in each of 2 queues: No plan does with 1 instances at most" in line.reason
+    line.queues = 1
+    line.play(1)
+    assert line.reason.startswith("60.00 rps in 31 s, Poisson: ")
+    assert planned(line) == (31.0, 1)
+
+
+def test_another_number_of_queues_is_planned_for_as_soon_as_it_can_be() -> None:
+    line = timeline(queues=1)
+    line.play(100)
+    line.queues, line.latency_s = 2, ()
+    line.play(20)
+    assert planned(line) == (60.0, 1)
+    line.latency_s = LATENCY_S
+    line.play(1)
+    assert planned(line) == (121.0, 2)
+
+
+def test_a_change_of_the_rate_of_all_is_noticed_as_ever() -> None:
+    one, two = timeline(queues=1), timeline(queues=2)
+    for line in (one, two):
+        line.play(700)
+        line.rps = 60.0
+        line.play(60)
+    assert planned(one)[0] == planned(two)[0]
+    assert two.reason.startswith("60.00 rps in ")
+
+
+def test_a_plan_of_before_there_were_several_queues_holds_for_one() -> None:
+    line = timeline(queues=1)
+    line.play(100)
+    document = json.loads(json.dumps(line.runner.to_json()))
+    memory = document["state"]["values"]
+    del memory["plan"]["queues"]
+    for queues, made_at_s in ((1, -40.0), (2, 0.5)):
+        other = timeline(queues=queues)
+        other.runner = Runner(FUNCTION)
+        other.runner.restore(document, -100.0)
+        other.play(1)
+        assert planned(other) == (made_at_s, queues)
+
+
+def test_batches_of_two_queues_keep_the_objective_with_the_plan_for_two_and_not_with_the_plan_for_one() -> None:
+    """Bursts of 180 rps, sent at random to two buffers; the same six instances, which a batch takes as they become free.
+
+    With the plan for all arrivals in one queue batches leave when they are half full, and six instances do not carry so many.
+    """
+    slo_s, service_s = 0.25, tuple(0.1 + 0.01 * size for size in range(1, 9))
+    chance = np.random.default_rng(3)
+    times_s = markov_arrivals(Map.mmpp2((60.0, 180.0), (0.1, 0.1)), 30_000, chance)
+    counts = np.bincount(times_s.astype(int))[:-1].astype(float)
+    queue = chance.integers(0, 2, len(times_s))
+    halves = [times_s[queue == number] for number in (0, 1)]
+    task = Task(slo_s, 95.0, service_s, 1, 10**9, slo_s, 40)
+    for_one, for_two = (plan_for(counts, 1.0, replace(task, queues=queues)) for queues in (1, 2))
+    assert for_one.instances == for_two.instances == 6
+    assert percentile_95_s([times_s], for_one, service_s) <= slo_s
+    assert percentile_95_s(halves, for_one, service_s) > 2.0 * slo_s
+    assert percentile_95_s(halves, for_two, service_s) <= slo_s
+
+
+def percentile_95_s(queues: Sequence[npt.NDArray[np.float64]], plan: Planned, service_s: Sequence[float]) -> float:
+    """Of the latencies where each queue has a buffer and batches of all take the plan's instances, first come, first served."""
+    batches: list[tuple[float, npt.NDArray[np.float64]]] = []
+    for times_s in queues:
+        found = buffered(times_s, plan.batch, plan.timeout_s)
+        sent_s = times_s[found.first] + found.wait_s[found.first]
+        batches += zip(sent_s.tolist(), np.split(times_s, found.first[1:]), strict=True)
+    free_s, latencies_s = [0.0] * plan.instances, []
+    for sent_s, members_s in sorted(batches, key=lambda one: one[0]):
+        end_s = max(sent_s, free_s[0]) + service_s[len(members_s) - 1]
+        heapq.heapreplace(free_s, end_s)
+        latencies_s.append(end_s - members_s)
+    return float(np.percentile(np.concatenate(latencies_s), 95.0))
+
+
+PROGRAM = """
+import sys
+from gnomon_autoscaler.registry import scaling_policy
+from gnomon_core.settings import Settings
+scaling_policy("batch", Settings(autoscaler="batch"))
+from gnomon_autoscaler.policies.batch.plans import Task, plan_for
+rows = {cores: tuple((0.05 + 0.02 * size) / cores for size in range(1, 9)) for cores in (1, 2, 4)}
+loaded = set(sys.modules)
+plan_for([8.0, 14.0, 9.0] * 20, 1.0, Task(0.5, 95.0, rows[1], 1, 10**9, 0.5, 50, None, rows, 400.0))
+plan_for([8.0, 14.0, 9.0] * 20, 1.0, Task(0.5, 95.0, rows[1], 1, 10**9, 0.5, 50, 1769))
+print(sorted(set(sys.modules) - loaded))
+"""
+
+
+def test_nothing_is_imported_in_the_second_that_a_first_plan_may_take() -> None:
+    found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=True)
+    assert found.stdout.strip() == "[]"

@@ -226,7 +226,7 @@ def test_a_plan_is_told_until_it_is_in_force_and_whenever_it_is_not_any_more() -
     assert not buffers(line.play(10))
 
 
-def test_who_has_never_planned_leaves_the_plan_of_whoever_did_until_there_is_a_better_one() -> None:
+def test_new_leader_keeps_the_plan_until_it_has_a_better_one() -> None:
     """The next leader may know nothing of what came before it."""
     line = timeline()
     line.plan = SetBufferPlan(3, 0.07)
@@ -295,6 +295,6 @@ def test_without_numpy_the_choice_is_refused_with_what_to_install(monkeypatch: p
     assert "pip install '.[planner]'" in refused.value.hint
 
 
-def test_who_does_not_choose_it_does_not_wait_for_numpy() -> None:
+def test_other_policies_do_not_import_numpy() -> None:
     program = "import sys, gnomon_autoscaler; assert 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": ":".join(sys.path)})

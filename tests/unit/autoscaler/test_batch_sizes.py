@@ -126,7 +126,7 @@ def test_the_chosen_cores_are_kept_over_a_restart() -> None:
     assert policy.name == state.policy
 
 
-def test_what_says_its_cores_keeps_them() -> None:
+def test_function_with_fixed_cores_keeps_them() -> None:
     def plan_cores(**annotations: str) -> str:
         named = {f"gnomon/{name.replace('_', '-')}": value for name, value in annotations.items()}
         return read_settings({}, named).plan_cores

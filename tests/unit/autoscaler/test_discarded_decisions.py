@@ -25,7 +25,7 @@ class Held:
         self.answers.append(lambda: at_once(call, limit_s, then))
 
 
-async def test_what_was_decided_for_a_function_that_is_gone_is_not_done_to_the_next_by_its_name() -> None:
+async def test_decision_for_a_removed_function_is_discarded() -> None:
     """It wanted five instances; the one that took its name in the meantime wants one."""
     stage, held = Stage(), Held()
     autoscaler = Autoscaler(stage.fleet, stage.clock, executor=held)
@@ -45,7 +45,7 @@ async def test_what_was_decided_for_a_function_that_is_gone_is_not_done_to_the_n
         assert len(function.instances) == 1
 
 
-async def test_what_was_decided_by_settings_of_before_is_not_done_to_a_function_that_has_others() -> None:
+async def test_decision_under_old_settings_is_discarded() -> None:
     """The plan of a policy's buffer would be in force for good under the next policy, which plans none."""
     stage, held = Stage(), Held()
     autoscaler = Autoscaler(stage.fleet, stage.clock, executor=held)
@@ -64,7 +64,7 @@ async def test_what_was_decided_by_settings_of_before_is_not_done_to_a_function_
         assert len(function.instances) == 1
 
 
-def test_what_an_operator_has_asked_for_is_asked_again_where_the_answer_is_not_used() -> None:
+def test_manual_scale_is_repeated_after_a_dropped_answer() -> None:
     before, after = (
         FunctionLoad(Settings(autoscaler="openfaas", scale=ScaleSettings(max=most)), LoadCounters(), (), ()) for most in (9, 8)
     )

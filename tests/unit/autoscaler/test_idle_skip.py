@@ -148,7 +148,7 @@ async def test_an_instance_that_ends_under_load_is_replaced_within_a_turn() -> N
 
 
 @pytest.mark.parametrize("policy", ["openfaas", "kpa", "od", "lv", "hpa", "mark", "target-tracking"])
-async def test_who_rests_wakes_for_a_burst_as_quickly_as_who_does_not(policy: str) -> None:
+async def test_skipped_function_wakes_for_a_burst_without_delay(policy: str) -> None:
     stage = Stage(settings(policy, min=1, max=8))
     async with stage.running():
         for quiet_s, rps in ((100.0, 20.0), (400.0, 30.0), (47.0, 10.0)):
@@ -163,7 +163,7 @@ async def test_who_rests_wakes_for_a_burst_as_quickly_as_who_does_not(policy: st
                 assert resting == awake, f"{policy} after {quiet_s} s, at {stage.clock.now_s()}"
 
 
-async def test_who_is_to_go_to_zero_does_so_in_time() -> None:
+async def test_idle_function_scales_to_zero_in_time() -> None:
     stage = Stage(settings("openfaas", min=1, zero=True, zero_duration_s=100.0))
     async with stage.running():
         await stage.clock.advance(2)

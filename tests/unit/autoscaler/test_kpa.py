@@ -1,6 +1,14 @@
-"""Knative's rule on timelines."""
+"""Count policies: kpa, hpa, target tracking and fixed."""
 
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gnomon_autoscaler.policies.kpa import Kpa
+from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import Timeline
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.scaling import FunctionLoad, History, LoadCounters, Observation
 from gnomon_core.settings import ScaleSettings, Settings
 
 
@@ -121,3 +129,75 @@ def test_the_first_request_after_zero_is_answered_at_once() -> None:
     line.tick()
     assert line.live == 1
     assert "a request waits" in line.reason
+
+
+BIN_S = 0.5
+
+
+def seen(concurrency: list[float], settings: Settings, ready: int = 1) -> Observation:
+    instances = tuple(Instance(f"i{n}", "f.ns", 1, "", 1, 0, InstanceState.READY, 0.0) for n in range(ready))
+    bins = tuple(value for value in concurrency for _ in range(2))
+    history = History(BIN_S, 1000.0, bins, bins, bins, (0.0,) * len(bins))
+    return Observation(1000.0, "f.ns", settings, instances, (), 0, 0, 0.0, 900.0, history)
+
+
+def test_the_stable_window_is_as_long_as_the_settings_say() -> None:
+    load = [10.0] * 20 + [0.0] * 20
+    short = Settings(target_concurrency=1.0, stable_window_s=20.0, zero_grace_s=0.0, scale=ScaleSettings(min=0))
+    assert Kpa().wish(seen(load, short), {}).count == 0
+    assert Kpa().wish(seen(load, replace(short, stable_window_s=40.0)), {}).count == 8
+
+
+def test_the_share_of_the_target_and_the_panic_threshold_are_as_the_settings_say() -> None:
+    full = Settings(target_concurrency=4.0, target_utilization=1.0)
+    assert Kpa().wish(seen([8.0] * 60, full, ready=2), {}).count == 2
+    rising = [0.0] * 54 + [16.0] * 6
+    assert "panic" in Kpa().wish(seen(rising, full, ready=2), {}).reason
+    assert "panic" not in Kpa().wish(seen(rising, replace(full, panic_threshold=3.0), ready=2), {}).reason
+    assert "panic" not in Kpa().wish(seen(rising, replace(full, panic_share=0.5), ready=2), {}).reason
+
+
+def test_a_runner_keeps_as_much_history_as_the_window_needs() -> None:
+    runner = Runner("f.ns", origin_s=0.0)
+    settings = Settings(autoscaler="kpa", stable_window_s=600.0)
+    load = FunctionLoad(settings, LoadCounters(), (), ())
+    for half_seconds in range(1400):
+        runner.tick(half_seconds * BIN_S, load)
+    assert len(runner.windows.history(700.0).arrivals) * BIN_S == 600.0
+
+
+def fixed(**scale: object) -> Settings:
+    return Settings(autoscaler="fixed", scale=ScaleSettings(**scale))
+
+
+def test_the_minimum_whatever_the_load() -> None:
+    line = Timeline(fixed(min=3))
+    line.rps, line.concurrency, line.queued = 1000.0, 500.0, 400
+    line.play(60)
+    assert line.live == 3
+
+
+def test_manual_scale_holds_until_the_minimum_changes() -> None:
+    line = Timeline(fixed(min=1))
+    line.requested = 4
+    line.play(0.5)
+    assert line.live == 4
+    line.play(600)
+    assert line.live == 4
+    line.settings = fixed(min=2)
+    line.play(0.5)
+    assert line.live == 2
+
+
+def test_minimum_zero_means_one_while_in_use() -> None:
+    line = Timeline(fixed(min=0, zero_duration_s=30.0))
+    line.play(35)
+    assert line.live == 0
+    line.queued = 1
+    line.tick()
+    assert line.live == 1
+    line.queued = 0
+    line.play(29)
+    assert line.live == 1
+    line.play(10)
+    assert line.live == 0

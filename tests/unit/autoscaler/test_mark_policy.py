@@ -33,7 +33,7 @@ def test_alpha_is_how_full_instances_may_be() -> None:
     assert line.live == 4
 
 
-def test_what_it_took_over_stays_until_two_minutes_have_been_seen() -> None:
+def test_inherited_instances_stay_for_two_minutes() -> None:
     line, _ = timeline(rps=10.0, low=6)
     line.play(30)
     assert line.live == 6
@@ -58,7 +58,7 @@ def test_the_number_changes_once_a_minute() -> None:
     assert line.live == 15
 
 
-def test_what_is_ready_carries_its_share_of_a_burst_and_the_rest_overflows() -> None:
+def test_ready_instances_carry_their_share_and_the_rest_overflows() -> None:
     line, runner = timeline(rps=40.0, start_s=30.0)
     line.play(180)
     assert runner.overflow == 0.0
@@ -72,7 +72,7 @@ def test_what_is_ready_carries_its_share_of_a_burst_and_the_rest_overflows() -> 
     assert runner.overflow == 0.0
 
 
-def test_what_waits_has_to_leave_within_the_objective() -> None:
+def test_queue_must_leave_within_the_objective() -> None:
     line, runner = timeline(rps=40.0)
     line.play(180)
     line.queued = 55
@@ -107,5 +107,5 @@ def test_another_policy_lets_nothing_overflow() -> None:
     assert runner.overflow == 0.0
 
 
-def test_it_needs_nothing_of_a_platform() -> None:
+def test_mark_needs_no_platform_capability() -> None:
     assert Mark().needs == frozenset()

@@ -40,7 +40,7 @@ def test_a_figure_at_the_target_starts_the_count_again() -> None:
     assert minutes(line, 1) == 2
 
 
-def test_it_shrinks_after_a_quarter_of_an_hour_below_nine_tenths_and_once_in_a_cooldown() -> None:
+def test_target_tracking_shrinks_after_15_min_once_per_cooldown() -> None:
     line = timeline(rps=40.0)
     assert minutes(line, 3) == 4
     line.rps = 20.0
@@ -60,7 +60,7 @@ def test_between_nine_tenths_and_the_target_nothing_happens() -> None:
     assert minutes(line, 60) == 4
 
 
-def test_what_still_starts_is_not_asked_for_again() -> None:
+def test_starting_instances_count_towards_the_target() -> None:
     line = timeline(rps=40.0, start_s=240.0)
     assert minutes(line, 3) == 4
     assert minutes(line, 3) == 4
@@ -119,7 +119,7 @@ def test_without_a_target_it_is_half_of_what_an_instance_sustains() -> None:
     assert line.reason == "600 a minute to each of 1, target 300, above it 3 times: 2"
 
 
-def test_it_goes_on_from_what_an_operator_asked_for() -> None:
+def test_target_tracking_continues_from_a_manual_scale() -> None:
     line = timeline(rps=40.0)
     minutes(line, 3)
     line.requested = 6

@@ -8,7 +8,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_platforms.local.builder.builder import ImageIndex
 
 
-def test_what_was_put_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_image_index_survives_a_restart(tmp_path: Path) -> None:
     ImageIndex(tmp_path / "images.json").put("a:1", "0" * 64)
     assert ImageIndex(tmp_path / "images.json").get("a:1") == "0" * 64
 

@@ -53,14 +53,14 @@ def test_urls_are_requirements() -> None:
      "./a", "../a", "/a", "a/b", "a @ ./b", "a @ /b", "a @ file:///b", "file:///b", "--find-links /wheels", "--find-links file:///wheels",
      "-r \\\n other.txt"],
 )  # fmt: skip
-def test_what_the_text_does_not_tell_is_refused(line: str) -> None:
+def test_incomplete_requirement_is_refused(line: str) -> None:
     with pytest.raises(GnomonError, match="which is outside of it") as caught:
         read_requirements(f"idna\n{line}\n".encode())
     assert caught.value.status == 422
 
 
 @pytest.mark.parametrize("content", [b"\xff", bytes(300_000)])
-def test_what_is_no_text_is_refused(content: bytes) -> None:
+def test_binary_requirements_file_is_refused(content: bytes) -> None:
     with pytest.raises(GnomonError):
         read_requirements(content)
 

@@ -156,7 +156,7 @@ FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarf
 @pytest.mark.parametrize(
     "tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT], ids=["ustar", "gnu", "pax"]
 )
-def test_what_tar_programs_write_is_unpacked(tmp_path: Path, tar_format: int, pack: Callable[[bytes], bytes]) -> None:
+def test_archives_of_common_tar_programs_are_unpacked(tmp_path: Path, tar_format: int, pack: Callable[[bytes], bytes]) -> None:
     long_name = "context/" + "n" * 50 + "/" + "é" * 25 + "/" + "m" * 55
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tar_format) as tar:

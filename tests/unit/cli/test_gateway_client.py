@@ -69,13 +69,13 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:99999", "ftp://127.0.0.1", "http:"])
-def test_what_is_no_address_of_a_gateway(url: str) -> None:
+def test_invalid_gateway_addresses_are_refused(url: str) -> None:
     with pytest.raises(CommandFailed, match=r"is not an address. Write it as http://HOST:PORT"):
         Gateway(url, NOBODY).call("GET", "/healthz")
 
 
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "http://127.0.0.1:99999", "http://[::1"])
-def test_what_is_no_address_of_a_proxy(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_proxy_addresses_are_refused(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", proxy)
     with pytest.raises(CommandFailed, match=r"The proxy that the environment names for http://gateway\.example is not"):
         Gateway("http://gateway.example", NOBODY).call("GET", "/healthz")

@@ -40,7 +40,7 @@ def test_names_and_other_addresses_are_left_as_they_are(written: str, tmp_path: 
 
 @pytest.mark.parametrize("option", ["--host", "--advertise"])
 @pytest.mark.parametrize("written", ["10.0.0.1:8080", "[fd00::1]:8080", "[fd00::1", "[gateway]", "http://gateway"])
-def test_what_has_a_port_or_is_no_host_is_refused(option: str, written: str, tmp_path: Path) -> None:
+def test_host_with_a_port_is_refused(option: str, written: str, tmp_path: Path) -> None:
     with pytest.raises(click.BadParameter, match="is no host"):
         told(tmp_path, option, written)
 
@@ -80,7 +80,7 @@ def test_without_a_namespace_it_looks_after_all_and_leads_beside_knatives_own() 
     assert (options.scaled.namespace, options.lease_namespace) == (None, "knative-serving")
 
 
-def test_one_namespace_has_a_leader_of_its_own() -> None:
+def test_each_namespace_has_its_own_leader() -> None:
     options = knative_options({**GIVEN, "namespaces": ("team-a",)})
     assert (options.scaled.namespace, options.lease_namespace) == ("team-a", "team-a")
     assert options.kubeconfig == Path("admin.conf")
@@ -123,7 +123,7 @@ def test_with_models_and_a_token_the_class_may_ask_nodes_for_shadows(tmp_path: P
     assert told.nodes.token == "of the coordinators"
 
 
-def test_what_lies_between_nodes_is_said_in_the_words_of_every_cluster() -> None:
+def test_network_options_are_those_of_every_cluster() -> None:
     with pytest.raises(GnomonError) as refused:
         knative_options({**GIVEN, "namespaces": (), "network_gbps": 0.0})
     assert (refused.value.status, refused.value.code) == (400, "bad_network")
@@ -137,13 +137,13 @@ def declared(gbps: float | None, rtt_ms: float = 0.0) -> Network | None:
     return options.network
 
 
-def test_it_is_a_bandwidth_and_a_way_there_and_back_and_nothing_by_itself() -> None:
+def test_network_needs_bandwidth_and_round_trip_time() -> None:
     assert declared(None, 0.2) is None
     assert declared(10, 0.2) == Network.of(10, 0.2)
 
 
 @pytest.mark.parametrize(("gbps", "rtt_ms"), [(0, 0), (-1, 0), (float("inf"), 0), (float("nan"), 0), (10, -1)])
-def test_what_is_no_network_is_refused(gbps: float, rtt_ms: float) -> None:
+def test_invalid_network_is_refused(gbps: float, rtt_ms: float) -> None:
     with pytest.raises(GnomonError) as caught:
         declared(gbps, rtt_ms)
     assert (caught.value.status, caught.value.code) == (400, "bad_network")

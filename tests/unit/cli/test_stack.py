@@ -142,6 +142,6 @@ def test_forms(text: str, result: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["${", "${A", "${}", "${A-x}", "${A:}", "${A#}", "${#A", "${A/b}", "${ A}", "${NONE:-x"])
-def test_what_is_no_form_is_told_with_its_line(text: str) -> None:
+def test_invalid_substitution_names_its_line(text: str) -> None:
     with pytest.raises(CommandFailed, match="line 3: "):
         substitute(f"one\ntwo\n{text}", ENVIRONMENT)

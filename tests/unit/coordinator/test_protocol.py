@@ -35,7 +35,7 @@ TASK = {
 }
 
 
-def test_what_an_instance_says_is_read() -> None:
+def test_messages_of_an_instance_are_read() -> None:
     said = read_instance_message({**REGISTERED, "phases_ms": [1, 2]})
     assert (said.say, said.epoch, said.shadow, said.blocks, said.paired) == ("registered", 3, "s1", (1, 2), False)
     assert read_instance_message({"say": "empty", "epoch": 1, "pid": 5}).say == "empty"
@@ -45,7 +45,7 @@ def test_what_an_instance_says_is_read() -> None:
     assert read_instance_message({"say": "failed", "epoch": 1, "shadow": "", "reason": "no pair"}).shadow is None
 
 
-def test_what_ends_in_a_log_is_one_line() -> None:
+def test_logged_text_is_one_line() -> None:
     said = read_instance_message({"say": "unpaired", "epoch": 1, "shadow": "s", "reason": "a\nb\x1b[2J\ud800" + "c" * 10_000})
     assert said.reason.startswith("a b [2J c")
     assert len(said.reason) == 300
@@ -87,7 +87,7 @@ def test_what_ends_in_a_log_is_one_line() -> None:
         {"say": "unpaired", "epoch": 1, "shadow": "s", "reason": 5},
     ],
 )
-def test_what_does_not_fit_is_refused(wrong: dict[str, Any]) -> None:
+def test_oversized_message_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadMessageError):
         read_instance_message(wrong)
 

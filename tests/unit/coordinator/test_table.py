@@ -63,7 +63,7 @@ def test_a_shadow_has_one_body_and_a_body_several_shadows() -> None:
 
 
 @pytest.mark.parametrize("who", ["b1", "s1"])
-def test_who_goes_leaves_its_partner_alone(who: str) -> None:
+def test_leaving_partner_leaves_the_other_registered(who: str) -> None:
     rows = table()
     rows.link("b1", "s1", (1,), (0, 1))
     removed = rows.remove(who)

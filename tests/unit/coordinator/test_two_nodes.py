@@ -86,7 +86,7 @@ def test_shadow_whose_remote_body_has_gone_ends(node: Node, task: MakeTask) -> N
     assert "s1" not in node.state.table
 
 
-def test_it_gets_other_cores_and_is_ended_when_it_is_told_to(node: Node, task: MakeTask) -> None:
+def test_remote_shadow_is_resized_and_ended_on_request(node: Node, task: MakeTask) -> None:
     request = task(body="uid-elsewhere", afar=True)
     loaded(node, request)
     comes(node)
@@ -154,7 +154,7 @@ def test_a_body_is_told_the_way_and_nothing_is_made_here(node: Node, task: MakeT
     assert node.last_told("paired") == {"event": "paired", "shadow": "s1", "body": "b1", "blocks": [1, 2], "split": [0, 1]}
 
 
-def test_its_share_changes_with_its_body_alone(node: Node, task: MakeTask) -> None:
+def test_split_of_a_remote_shadow_changes_at_its_body_only(node: Node, task: MakeTask) -> None:
     met(node, task(way=WAY))
     node.create(task(way=WAY, blocks=(1,), split=(0, 0), cores=2), descriptors=False)
     assert node.last_sent("b1")["do"] == "change"

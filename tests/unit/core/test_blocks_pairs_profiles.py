@@ -60,7 +60,7 @@ def test_layers_travel_as_json() -> None:
 
 
 @pytest.mark.parametrize("field", ["blocks", "outputs", "value_bytes", "format", "program_sha256"])
-def test_what_is_no_layers_document_is_refused(field: str) -> None:
+def test_invalid_layers_document_is_refused(field: str) -> None:
     document = chain().to_json()
     del document[field]
     with pytest.raises(ValueError, match="layer"):

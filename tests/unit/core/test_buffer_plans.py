@@ -11,11 +11,11 @@ from gnomon_core.scaling import SetBufferPlan, plan_from_json, plan_to_json
 
 
 @pytest.mark.parametrize("plan", [SetBufferPlan(8, 0.05), SetBufferPlan(1, 0.0), SetBufferPlan(32, 1 / 3)])
-def test_what_is_told_is_heard(plan: SetBufferPlan) -> None:
+def test_written_plan_is_read_back(plan: SetBufferPlan) -> None:
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
 
-def test_what_is_told_besides_does_not_matter() -> None:
+def test_unknown_keys_of_a_plan_are_ignored() -> None:
     assert plan_from_json({"policy": "batch", "max_batch": 4, "max_wait_s": 0}) == SetBufferPlan(4, 0.0)
 
 
@@ -40,6 +40,6 @@ def test_what_is_told_besides_does_not_matter() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_plan_is_refused(said: Any) -> None:
+def test_invalid_plan_is_refused(said: Any) -> None:
     with pytest.raises((KeyError, TypeError, ValueError, OverflowError)):
         plan_from_json(said)

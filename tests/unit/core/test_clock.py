@@ -90,7 +90,7 @@ def test_without_a_zone_it_is_utc_wherever_we_are_and_refused_where_one_is_neede
         "9" * 5000,
     ],
 )
-def test_what_is_no_moment_is_refused_or_no_time_at_all(odd: str) -> None:
+def test_invalid_date_is_refused(odd: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         moment_s(odd)
     assert seconds_of(odd) == 0.0
@@ -120,7 +120,7 @@ def test_a_moment_is_written_to_the_digit_that_is_asked_for(seconds: float, auto
 
 @pytest.mark.usefixtures("elsewhere")
 @given(st.integers(0, 4_000_000_000_000_000))
-def test_what_is_written_is_read_as_the_same_moment(microseconds: int) -> None:
+def test_written_date_is_read_back(microseconds: int) -> None:
     seconds = microseconds / 1e6
     for text in (rfc3339(seconds), rfc3339(seconds, "microseconds")):
         assert moment_s(text, zone_needed=True) == pytest.approx(seconds, rel=0, abs=1e-6)

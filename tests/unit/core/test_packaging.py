@@ -34,5 +34,5 @@ def test_each_extra_that_is_named_is_one_of_the_projects() -> None:
     assert how_to_install("models").endswith("pip install '.[models]'.")
 
 
-def test_nobody_is_sent_to_an_index_where_the_name_is_somebody_elses() -> None:
+def test_extra_is_named_only_where_the_package_is_ours() -> None:
     assert not [path for path, text in sources().items() if "gnomon[" in text]

@@ -54,5 +54,5 @@ def test_shadows_are_read_in_the_order_of_their_rows() -> None:
     ],
     ids=lambda head: str(head)[:40],
 )
-def test_what_is_no_word_of_shadows_is_that_of_a_body_alone(head: Any) -> None:
+def test_report_without_shadows_is_of_a_body_alone(head: Any) -> None:
     assert shadows_of(result(head)) == {}

@@ -124,7 +124,7 @@ def test_without_one_its_own_default_holds(install: Callable[..., None]) -> None
         ({"must": "1"}, "unknown_setting", "annotation 'gnomon/few.must' is no setting of few. Known ones: gnomon/few.most."),
     ],
 )
-def test_what_it_cannot_read_is_refused(install: Callable[..., None], own: dict[str, str], code: str, said: str) -> None:
+def test_unreadable_policy_option_is_refused(install: Callable[..., None], own: dict[str, str], code: str, said: str) -> None:
     with pytest.raises(GnomonError) as refused:
         few(install, **own)
     assert (refused.value.code, str(refused.value)) == (code, said)

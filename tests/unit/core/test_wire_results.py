@@ -59,6 +59,6 @@ def test_a_batch_that_comes_too_late_learns_of_the_newest_epoch() -> None:
     assert ("3" in error["message"], "5" in error["message"]) == (True, True)
 
 
-def test_one_answer_for_all_is_that_of_each() -> None:
+def test_shared_answer_is_given_to_each_member() -> None:
     member = Member(302, 1, b"Location: http://example.com", b"")
     assert same_for_all(batch(3), member).members == [member] * 3

@@ -48,7 +48,7 @@ def mapped_bytes(file: Path, field: str) -> int:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_held_is_what_the_file_says(file: Path, tensors: dict[str, Tensor], mode: WeightMode) -> None:
+def test_held_block_weights_equal_the_file(file: Path, tensors: dict[str, Tensor], mode: WeightMode) -> None:
     weights = BlockWeights(file, described(tensors), mode)
     weights.hold(["w3", "steps", "nothing"])
     weights.hold(["w5", "w3"])

@@ -38,13 +38,13 @@ def answer(shadow: Link, sequence: int) -> None:
     assert shadow.send(Message(Kind.DONE, sequence, 0, 1, 2, rows))
 
 
-def test_what_is_foretold_is_no_message(ends: tuple[Link, Link]) -> None:
+def test_wake_up_hint_is_no_message(ends: tuple[Link, Link]) -> None:
     body, shadow = ends
     body.foretell()
     assert shadow.pending() == []
 
 
-def test_what_follows_is_found(ends: tuple[Link, Link]) -> None:
+def test_data_after_a_wake_up_hint_are_read(ends: tuple[Link, Link]) -> None:
     body, shadow = ends
     body.foretell()
     assert shadow.pending() == []
@@ -53,14 +53,14 @@ def test_what_follows_is_found(ends: tuple[Link, Link]) -> None:
     assert message.kind is Kind.COMPUTE
 
 
-def test_nobody_looks_for_what_was_not_foretold(ends: tuple[Link, Link]) -> None:
+def test_reader_does_not_poll_without_a_wake_up_hint(ends: tuple[Link, Link]) -> None:
     _, shadow = ends
     began_s = time.thread_time()
     assert not shadow.awaited()
     assert time.thread_time() - began_s < SOON_S
 
 
-def test_what_does_not_follow_is_looked_for_a_moment_only(ends: tuple[Link, Link]) -> None:
+def test_wake_up_hint_polls_for_a_moment_only(ends: tuple[Link, Link]) -> None:
     body, shadow = ends
     body.foretell()
     assert shadow.pending() == []
@@ -91,7 +91,7 @@ def test_an_answer_that_was_foretold_is_taken(ends: tuple[Link, Link]) -> None:
     assert torch.equal(body.back.read(taken.rows)[0], torch.ones(2, 4))
 
 
-def test_one_that_only_foretells_is_late_all_the_same(ends: tuple[Link, Link]) -> None:
+def test_wake_up_hint_without_data_counts_as_late(ends: tuple[Link, Link]) -> None:
     body, shadow = ends
     assert body.hand_over(0, 1, [torch.zeros(2, 4)], 0) is None
     over = threading.Event()

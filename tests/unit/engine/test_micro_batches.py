@@ -144,7 +144,7 @@ def test_tensors_keep_their_layout(folder: Path) -> None:
         assert torch.allclose(straight, last, atol=1e-5)
 
 
-def test_what_is_not_held_is_refused(folder: Path) -> None:
+def test_blocks_that_are_not_held_are_refused(folder: Path) -> None:
     with serving(folder, (1,)) as served:
         client, zeros = served.connect(), torch.zeros(2, 3, 16, 16)
         for wanted in (operations(folder, 0, 0), operations(folder, 0, 1), [0, 10**9]):

@@ -94,7 +94,7 @@ def test_a_truth_value_is_0_or_1_whatever_the_peer_wrote(both: tuple[SharedBuffe
     assert truths.view(torch.uint8).tolist() == [0, 1, 1, 1]
 
 
-def test_what_does_not_fit_is_not_written(both: tuple[SharedBuffer, SharedBuffer]) -> None:
+def test_oversized_tensor_is_not_written(both: tuple[SharedBuffer, SharedBuffer]) -> None:
     writer, _ = both
     assert writer.write([torch.zeros(1, SIZE // 4)]) is not None
     assert writer.write([torch.zeros(1, SIZE // 4 + 1)]) is None

@@ -81,7 +81,7 @@ def test_tensors_arrive_in_whatever_pieces(ends: Ends, data: st.DataObject) -> N
         assert torch.equal(mine, theirs)
 
 
-def test_what_the_socket_does_not_take_at_once_follows_later(ends: Ends) -> None:
+def test_partial_write_is_completed_later(ends: Ends) -> None:
     there, here = OwnBuffer(64 << 20), OwnBuffer(64 << 20)
     tensor = torch.rand(4, 4 << 20)
     message = message_of([tensor], there)
@@ -106,7 +106,7 @@ def test_the_end_of_the_stream_is_the_end_also_in_the_middle(ends: Ends) -> None
     assert incoming.begun
 
 
-def test_nobody_reads_any_more(ends: Ends) -> None:
+def test_closed_stream_is_not_read(ends: Ends) -> None:
     buffer = OwnBuffer(64 << 20)
     outgoing = Outgoing(message_of([torch.rand(4, 4 << 20)], buffer), buffer)
     ends[1].close()
@@ -198,6 +198,6 @@ def test_a_shadows_address(url: str, expected: tuple[str, int]) -> None:
 @pytest.mark.parametrize(
     "url", ["", "10.0.0.7:8080", "https://x", "http://", "http://x:99999", "http://x/path", "http://u@x", "file:///x"]
 )
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - urlsplit has words of its own for a wrong port
         address(url)

@@ -69,7 +69,7 @@ def test_a_size_follows_the_batch() -> None:
         (operation(args=[list(range(5000))]), "not an argument"),
     ],
 )
-def test_what_is_not_a_program_is_refused_with_the_reason(data: bytes, says: str) -> None:
+def test_invalid_program_is_refused_with_the_reason(data: bytes, says: str) -> None:
     with pytest.raises(GnomonError) as caught:
         parse_program(data)
     assert (caught.value.status, caught.value.code) == (422, "invalid_program")

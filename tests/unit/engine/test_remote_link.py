@@ -91,7 +91,7 @@ def test_a_shadow_that_refuses_is_gone_with_the_reason(
     assert not link.ready
 
 
-def test_nobody_there_is_gone_as_well() -> None:
+def test_unreachable_partner_counts_as_gone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     link = RemoteLink(f"http://127.0.0.1:{port}", TOKEN)
@@ -127,7 +127,7 @@ def test_a_miss_costs_time_and_no_answer_and_three_end_the_pair(
         assert (partner.over is not None) == (miss >= MAX_MISSES)
 
 
-def test_what_the_way_takes_is_learned_though_the_shadow_knows_nothing_of_it(stage: Stage) -> None:
+def test_network_latency_is_learned_by_the_body(stage: Stage) -> None:
     """The Shadow says 1 ms, and its answers are much longer on their way: they are waited for longer, after the first."""
 
     def slow_way(shadow: PlayedShadow, asked: Message) -> None:

@@ -1,9 +1,9 @@
-"""Whatever a Shadow does, a batch's answer is right, in bounded time."""
+"""A model that a Body shares with one or more Shadows."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from gnomon_core.program import Program
 from gnomon_runtime.pair.headers import Kind, Message, encode
 from gnomon_runtime.pair.link import MAX_PENDING, Outcome
 from gnomon_runtime.pair.partner import MAX_HURRIED, MAX_MISSES
+from gnomon_runtime.pair.split_model import SplitModel
 from tests.unit.engine.split_stage import MISSES, WEIGHTS, Peer, Stage, batch, hang_up, honest, noise, silent, staged
 
 pytestmark = pytest.mark.torch
@@ -38,7 +39,7 @@ def test_the_answer_is_that_of_the_whole_model(stage: Stage, blocks: list[int]) 
             assert {timing.samples for timing in split.timings} == {(0, 1, 1, 2, 2, 3, 3, 4)[samples - 1]}
 
 
-def test_who_computes_how_much_follows_the_table(stage: Stage) -> None:
+def test_split_follows_the_table(stage: Stage) -> None:
     split = stage.split([1], (0, 1, 2, 9))
     assert [split.samples(size) for size in (1, 2, 3, 4, 8)] == [0, 1, 2, 3, 7]
 
@@ -106,7 +107,7 @@ def test_a_batch_without_time_does_not_wait_and_blames_nobody(stage: Stage) -> N
     assert stage.partner.over is None
 
 
-def test_one_that_is_silent_for_longer_than_it_should_take_is_blamed_though_batches_are_in_a_hurry(stage: Stage) -> None:
+def test_silent_shadow_is_blamed_despite_urgent_batches(stage: Stage) -> None:
     """Predicted 200 ms, of which a batch that has 350 cannot wait twice: a frozen Shadow would cost each of them what it has."""
     split = stage.split([1, 2], (0, 1), [[200.0]])
     stage.peer = silent
@@ -116,7 +117,7 @@ def test_one_that_is_silent_for_longer_than_it_should_take_is_blamed_though_batc
     assert stage.partner.over == f"{MAX_MISSES} misses in a row, the last one late"
 
 
-def test_one_that_no_batch_ever_has_time_for_is_ended_at_last(stage: Stage) -> None:
+def test_unused_shadow_is_ended(stage: Stage) -> None:
     """Predicted 10 s, and each batch has 2 ms: nobody can say that it is frozen, and it would cost each of them those."""
     split = stage.split([1, 2], (0, 1, 1, 2), [[10_000.0] * 4])
     for turn in range(2 * MAX_HURRIED):
@@ -147,7 +148,7 @@ def test_a_batch_that_only_the_shadow_can_save_waits_for_it(stage: Stage, monkey
     assert waits_s[0] > 0
 
 
-def test_it_waits_as_long_as_the_profile_says(stage: Stage) -> None:
+def test_body_waits_for_its_shadow_as_long_as_the_profile_says(stage: Stage) -> None:
     """Predicted 50 ms: a miss takes 100 ms, and not the 5 ms that nothing predicted would."""
     split = stage.split([1, 2], (0, 1), [[50.0]])
     stage.peer = silent
@@ -243,3 +244,81 @@ def test_a_look_at_a_flooded_socket_is_bounded(stage: Stage) -> None:
         pytest.skip(f"the socket holds {sent} messages")
     with pytest.raises(ValueError, match="nobody asked"):
         stage.body.pending()
+
+
+ONE = (0, 0, 1, 1, 1, 2, 2, 2)
+TWO = (0, 0, 0, 1, 2, 2, 2, 3)
+
+
+@pytest.fixture
+def other(program: Callable[..., Program]) -> Iterator[Stage]:
+    """A second Shadow of the same model."""
+    yield from staged(program)
+
+
+def with_both(stage: Stage, other: Stage, blocks: Sequence[int], others: Sequence[int] | None = None) -> SplitModel:
+    other.split(blocks if others is None else others, TWO)
+    return stage.split(blocks, ONE, beside=other)
+
+
+@pytest.mark.parametrize("blocks", [[0], [1, 2], [0, 1, 2, 3, 4, 5, 6], [0, 2, 4, 6], [0, 5, 6]])
+def test_two_shadows_answer_as_the_whole_model_does(stage: Stage, other: Stage, blocks: list[int]) -> None:
+    split = with_both(stage, other, blocks)
+    runs = len(stage.layers.runs(blocks))
+    for samples in range(2, 9):
+        x = batch(samples, samples)
+        assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
+        given_away = [share for share in (ONE[samples - 1], TWO[samples - 1]) if share]
+        assert [timing.samples for timing in split.timings] == given_away * runs
+        assert {timing.outcome for timing in split.timings} <= {Outcome.ANSWERED}
+
+
+@pytest.mark.parametrize(("peer", "outcome"), MISSES, ids=[peer.__name__ for peer, _ in MISSES])
+@pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
+def test_one_shadow_never_delays_the_other(stage: Stage, other: Stage, peer: Peer, outcome: Outcome, *, first: bool) -> None:
+    split = with_both(stage, other, [1, 2, 3])
+    bad, good = (stage, other) if first else (other, stage)
+    bad.peer = peer
+    for miss in range(1, MAX_MISSES + 2):
+        x = batch(8, miss)
+        assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
+        assert (bad.partner.over is not None) == (miss >= MAX_MISSES)
+        outcomes = (
+            [Outcome.ANSWERED] if miss > MAX_MISSES else [outcome, Outcome.ANSWERED] if first else [Outcome.ANSWERED, outcome]
+        )
+        assert [timing.outcome for timing in split.timings] == outcomes
+    assert good.partner.over is None
+    # The share of the one that has ended is the Body's now.
+    assert split.samples(8) == (TWO if first else ONE)[7]
+
+
+def test_two_that_are_silent_are_waited_for_once(stage: Stage, other: Stage) -> None:
+    """Each is predicted to take 300 ms, from its hand-over on: both are given up 600 ms later, not 1200."""
+    other.split([1, 2], TWO, [[300.0] * 8])
+    split = stage.split([1, 2], ONE, [[300.0] * 8], beside=other)
+    stage.peer = other.peer = silent
+    began_s = time.monotonic()
+    x = batch(8)
+    assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
+    assert 0.59 < time.monotonic() - began_s < 1.19
+
+
+def test_a_shadow_with_other_blocks_has_no_part_in_the_runs_that_it_lacks(stage: Stage, other: Stage) -> None:
+    """While blocks change: one Shadow has its new ones before the other."""
+    split = with_both(stage, other, [1, 2], [2, 3])
+    x = batch(8)
+    assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
+    assert [timing.samples for timing in split.timings] == [ONE[7]]
+    split = with_both(stage, other, [0, 2, 3], [2, 3])
+    assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
+    assert [timing.samples for timing in split.timings] == [ONE[7], ONE[7], TWO[7]]
+
+
+def test_splits_that_are_too_much_together_leave_the_body_a_sample(stage: Stage, other: Stage) -> None:
+    """While splits change: the sum is too large for a moment."""
+    other.split([1], (0, 1, 2, 3))
+    split = stage.split([1], (0, 1, 2, 3), beside=other)
+    for samples in (2, 3, 4, 8):
+        x = batch(samples)
+        assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
+        assert split.samples(samples) == samples - 1

@@ -53,7 +53,7 @@ def test_as_printed_it_leaves_when_one_more_request_would_miss_the_objective() -
     assert dispatched(policy.next(lane, fleet, Linear(), 0.041)) == ("small", 3)
 
 
-def test_it_leaves_when_the_largest_batch_of_an_instance_is_reached() -> None:
+def test_batch_leaves_at_the_largest_size() -> None:
     only = FleetView((SMALL,), 0, 0)
     for policy in (Adaptive(SLO_S), AdaptivePaper(SLO_S)):
         assert dispatched(policy.next(waiting(0.0, 0.0, 0.0, 0.0), only, Linear(), 0.001)) == ("small", 4)
@@ -95,7 +95,7 @@ def test_the_worked_example_of_what_is_worth_waiting_for(waiting_now: int, waits
     assert isinstance(action, WaitUntil if waits else Dispatch)
 
 
-def test_it_waits_no_longer_than_half_of_what_the_batch_takes() -> None:
+def test_wait_is_at_most_half_the_batch_latency() -> None:
     lane, now_s = arriving(0.05)
     (wait,) = Adaptive(1.0).next(lane, FLAT, Flat(), now_s)
     assert isinstance(wait, WaitUntil)
@@ -103,7 +103,7 @@ def test_it_waits_no_longer_than_half_of_what_the_batch_takes() -> None:
     assert dispatched(Adaptive(1.0).next(lane, FLAT, Flat(), wait.time_s)) == ("last", 1)
 
 
-def test_it_waits_no_longer_than_the_objective_and_the_function_allow() -> None:
+def test_wait_respects_the_objective_and_max_wait() -> None:
     lane, now_s = arriving(0.05)
     (by_objective,) = Adaptive(0.2).next(lane, FLAT, Flat(), now_s)
     (by_setting,) = Adaptive(1.0, max_wait_s=0.01).next(lane, FLAT, Flat(), now_s)
@@ -113,7 +113,7 @@ def test_it_waits_no_longer_than_the_objective_and_the_function_allow() -> None:
     assert by_setting.time_s == pytest.approx(now_s + 0.01)
 
 
-def test_nobody_waits_while_another_instance_is_idle_or_about_to_be() -> None:
+def test_requests_do_not_wait_while_an_instance_is_idle() -> None:
     lane, now_s = arriving(0.05)
     another = FleetView((Slot("first", 1, 8), Slot("second", 1, 8)), 0, 0)
     soon = FleetView((Slot("last", 1, 8),), 1, 0, free_s=now_s + 0.04)
@@ -121,7 +121,7 @@ def test_nobody_waits_while_another_instance_is_idle_or_about_to_be() -> None:
     assert dispatched(Adaptive(1.0).next(lane, soon, Flat(), now_s)) == ("last", 1)
 
 
-def test_nobody_waits_where_requests_come_slowly_or_a_batch_takes_as_long_as_its_samples_one_by_one() -> None:
+def test_requests_do_not_wait_where_batching_gains_nothing() -> None:
     class Proportional:
         def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
             del variant, body_cores, pair
@@ -162,7 +162,7 @@ def test_beyond_the_objective_everything_within_its_deadline_still_leaves_for_th
     assert dispatched(actions) == ("large", 2)
 
 
-def test_what_cannot_meet_its_deadline_even_alone_is_rejected_and_the_others_leave() -> None:
+def test_hopeless_request_is_rejected_and_the_others_leave() -> None:
     lane = waiting(0.0, 0.15, deadline_s=0.2)
     reject, dispatch = Adaptive(SLO_S).next(lane, FleetView((LARGE,), 0, 0), Linear(), 0.19)
     # 10 ms are left to the first, 12.5 ms is what it takes alone; the second has 160 ms, and its own timer has not come.

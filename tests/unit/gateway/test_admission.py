@@ -111,11 +111,11 @@ def test_an_idle_instance_is_tried_without_margin_whatever_waits_for_company() -
     assert judged(0.0301, waiting=7, fleet=IDLE, settled=False) is not None, "those that came just now leave first"
 
 
-def test_who_is_in_a_hurry_goes_before_those_that_are_not() -> None:
+def test_urgent_request_goes_first() -> None:
     assert least_budget_s(40, BUSY, theirs_s=10.0) == pytest.approx(LEAST_MARGIN * 0.05, abs=0.001)
 
 
-def test_who_is_in_a_hurry_is_refused_where_others_would_be_late_for_it() -> None:
+def test_urgent_request_is_refused_where_others_would_be_late() -> None:
     # 20 wait, and one more makes 290 ms with the margin 362: 361 ms are too few for all of them.
     assert judged(0.1, 20, theirs_s=0.363) is None
     error = judged(0.1, 20, theirs_s=0.361)
@@ -123,7 +123,7 @@ def test_who_is_in_a_hurry_is_refused_where_others_would_be_late_for_it() -> Non
     assert error.code == "overloaded"
 
 
-def test_what_waits_in_another_lane_takes_its_time_too() -> None:
+def test_other_lanes_count_in_the_prediction() -> None:
     queue = queue_of(8)
     other = Request(LaneKey("tensors", "v"), 0.0, LEAST_MARGIN * 0.149)
     assert Admission(queue, BUSY, Linear()).refusal(other, 0.0) is not None
@@ -131,13 +131,13 @@ def test_what_waits_in_another_lane_takes_its_time_too() -> None:
     assert Admission(queue, BUSY, Linear()).refusal(other, 0.0) is None
 
 
-def test_what_cannot_be_met_even_alone_is_a_504() -> None:
+def test_deadline_that_cannot_be_met_alone_answers_504() -> None:
     error = judged(0.029, fleet=IDLE)
     assert error is not None
     assert (error.status, error.code) == (504, "deadline_cannot_be_met")
 
 
-def test_what_the_backlog_makes_late_is_a_503_that_says_when_to_come_back() -> None:
+def test_backlogged_request_answers_503_with_retry_after() -> None:
     error = judged(0.3, waiting=40)
     assert error is not None
     assert (error.status, error.code) == (503, "overloaded")

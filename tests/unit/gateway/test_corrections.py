@@ -47,7 +47,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "corrections.json"
 
 
-def test_what_was_learned_is_known_again(file: Path) -> None:
+def test_corrections_are_restored(file: Path) -> None:
     before = Life(file)
     before.serve(4, 0.06)  # half as long again as foretold
     before.corrections.save()
@@ -140,7 +140,7 @@ def test_a_file_that_cannot_be_written_ends_nothing(file: Path, caplog: pytest.L
     assert Life(file).latency.corrections(["m"]) == pytest.approx({1: 1.5}, rel=0.01)
 
 
-async def test_it_is_saved_every_few_seconds(file: Path) -> None:
+async def test_corrections_are_saved_every_few_seconds(file: Path) -> None:
     life = Life(file)
     task = asyncio.create_task(life.corrections.run())
     life.serve(4, 0.06)

@@ -1,4 +1,4 @@
-"""The dispatcher on timelines: what happens when, in order."""
+"""The dispatcher: events in, effects out."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_admission_counts_on_the_batches_that_the_policy_makes() -> None:
     assert capacity().batch == 8, "another policy shows anew what it does"
 
 
-def test_what_arrives_together_leaves_together_each_kind_for_itself() -> None:
+def test_simultaneous_requests_leave_together_per_lane() -> None:
     dispatcher = make(instances=2)
     first, second, third = request(), request(), request()
     tensor = Request(TENSORS, 0.0, 30.0)
     assert sent(dispatcher.arrive([first, tensor, second, third], 0.0)) == [[first, second, third], [tensor]]
 
 
-def test_one_of_those_that_arrive_together_is_refused_without_the_others() -> None:
+def test_one_of_several_arrivals_can_be_refused_alone() -> None:
     dispatcher = make()
     late, first, second = request(deadline_s=-1.0), request(), request()
     effects = dispatcher.arrive([first, late, second], 0.0)
@@ -114,7 +114,7 @@ def test_a_deadline_without_any_instance_is_a_503_and_with_one_a_504() -> None:
     assert Cancel("i0", 1) in effects
 
 
-def test_who_would_be_late_in_the_order_of_arrival_goes_first_and_nobody_else_does() -> None:
+def test_only_requests_that_would_be_late_overtake() -> None:
     dispatcher = make(max_batch=1)
     for _ in range(4):
         dispatcher.latency.observe("f", 1, 1, 0.1)
@@ -233,3 +233,118 @@ def test_deadlines_of_answered_requests_do_not_pile_up() -> None:
         answered.state = ANSWERED
         deadlines.forget()
     assert len(deadlines._heap) <= 65
+
+
+def test_a_late_result_is_counted_and_dropped() -> None:
+    dispatcher = make()
+    dispatcher.arrive([request(deadline_s=1.0)], 0.0)
+    dispatcher.timer(1.0)
+    assert errors(dispatcher.finished("i0", 1, [200], 1.5)) == []
+    assert dispatcher.late_answers == 1
+    assert dispatcher.counters(1.5).successes == 0
+
+
+def test_a_late_timer_does_not_let_an_expired_request_run() -> None:
+    dispatcher = make(Fixed(4, 10.0))
+    old, new = request(deadline_s=1.0), request(2.0)
+    dispatcher.arrive([old], 0.0)
+    assert errors(dispatcher.arrive([new], 2.0)) == ["deadline_exceeded"]
+    assert old.state == ANSWERED
+
+
+def test_a_crash_is_a_502_for_its_own_batch_and_nobody_else() -> None:
+    dispatcher = make(instances=2, max_batch=1)
+    hit, spared, waits = request(), request(), request()
+    for each in (hit, spared, waits):
+        dispatcher.arrive([each], 0.0)
+    effects = dispatcher.instance_gone("i0", 0.1)
+    assert errors(effects) == ["instance_lost"]
+    assert sent(dispatcher.finished("i1", 2, [200], 0.2)) == [[waits]]
+
+
+def test_unsent_batch_returns_to_its_place_in_the_queue() -> None:
+    dispatcher = make(instances=0)
+    first, second, third = request(), request(), request(deadline_s=0.5)
+    for each in (first, second, third):
+        dispatcher.arrive([each], 0.0)
+    assert sent(dispatcher.instance_ready("i1", 1, 2, 0.0)) == [[first, second]]
+    dispatcher.left(second, 0.1)
+    assert errors(dispatcher.instance_gone("i1", 0.1, unread=True)) == []
+    assert sent(dispatcher.instance_ready("i2", 1, 2, 0.2)) == [[first, third]]
+    # As often as it takes, until the deadline.
+    assert errors(dispatcher.instance_gone("i2", 0.6, unread=True)) == ["no_instance"]
+    assert sent(dispatcher.instance_ready("i3", 1, 2, 0.7)) == [[first]]
+    assert dispatcher.queue.bytes == 0
+
+
+def test_retryable_member_runs_once_more_alone() -> None:
+    dispatcher = make(instances=2, max_batch=4)
+    blocker = request()
+    dispatcher.arrive([blocker], 0.0)
+    pair = [Request(TENSORS, 0.0, 30.0, replay_safe=True) for _ in range(2)]
+    dispatcher.drain("i1", 0.0)
+    for each in pair:
+        dispatcher.arrive([each], 0.0)
+    assert sent(dispatcher.finished("i0", 1, [200], 0.1)) == [pair]
+    assert errors(dispatcher.instance_gone("i0", 0.2)) == []
+    assert sent(dispatcher.instance_ready("i2", 1, 4, 0.3)) == [[pair[0]]]
+    # The one that kills its instance again takes nobody along, and is not tried a third time.
+    assert errors(dispatcher.instance_gone("i2", 0.4)) == ["instance_lost"]
+    assert sent(dispatcher.instance_ready("i3", 1, 4, 0.5)) == [[pair[1]]]
+
+
+def test_a_client_that_leaves_is_not_executed_and_an_abandoned_batch_is_cancelled() -> None:
+    dispatcher = make()
+    running, waiting = request(), request()
+    dispatcher.arrive([running], 0.0)
+    dispatcher.arrive([waiting], 0.0)
+    assert dispatcher.left(waiting, 0.1) == []
+    assert dispatcher.left(running, 0.2) == [Cancel("i0", 1)]
+    assert dispatcher.left(running, 0.3) == []
+    assert dispatcher.finished("i0", 1, [200], 0.4) == []
+    assert dispatcher.in_system == 0
+
+
+def test_a_result_with_missing_members_is_a_502_for_all() -> None:
+    dispatcher = make()
+    dispatcher.arrive([request()], 0.0)
+    for _ in range(2):
+        dispatcher.arrive([request()], 0.0)
+    dispatcher.finished("i0", 1, [200], 0.1)
+    assert errors(dispatcher.finished("i0", 2, [200], 0.2)) == ["invalid_result"] * 2
+
+
+class Misbehaving:
+    """Asks for what may not be, or raises."""
+
+    name = "misbehaving"
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def next(self, queue: QueueView, fleet: FleetView, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
+        del fleet, latency, now_s
+        if self.what == "raises":
+            raise RuntimeError("no idea")
+        if self.what == "nobody":
+            return (Dispatch("nobody", tuple(queue.requests)),)
+        if self.what == "twice":
+            return (Dispatch("i0", (queue.requests[0], queue.requests[0])),)
+        if self.what == "foreign":
+            return (Dispatch("i0", (request(),)),)
+        return (Dispatch("i0", ()),)
+
+
+def test_a_policy_that_raises_is_replaced_for_that_decision() -> None:
+    dispatcher = make(Misbehaving("raises"))
+    first = request()
+    assert sent(dispatcher.arrive([first], 0.0)) == [[first]]
+    assert dispatcher.policy_errors == 1
+
+
+@pytest.mark.parametrize("what", ["nobody", "twice", "foreign", "nothing"])
+def test_forbidden_dispatch_of_a_policy_is_ignored(what: str) -> None:
+    dispatcher = make(Misbehaving(what))
+    assert dispatcher.arrive([request()], 0.0) == []
+    assert dispatcher.policy_errors == 1
+    assert dispatcher.queue.requests == 1

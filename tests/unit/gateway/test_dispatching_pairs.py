@@ -1,14 +1,29 @@
-"""Bodies with Shadows, on timelines. Alone t(b) = 20·b ms; with the Shadow 8 + 12·b ms. The objective is 100 ms."""
+"""Batches of a Body and its Shadows."""
 
 from __future__ import annotations
 
-from gnomon_core.pairs import Pair
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.pairs import Pair, together
 from gnomon_core.settings import Settings
+from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_core.wire import Frame, Kind
 from gnomon_gateway.dispatch.dispatcher import Answer, Dispatcher, Effect, Send
+from gnomon_gateway.dispatch.fleet import Sizing, Workers
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.queueing.request import LaneKey, Request
+from gnomon_gateway.functions.metrics import PairMetrics
+from gnomon_gateway.functions.profiles import ProfiledLatency
+from gnomon_gateway.queueing.request import Batch, LaneKey, Request
 from gnomon_gateway.scheduling.adaptive import AdaptivePaper
 from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.v2.splitting import join, most_samples, split
+from tests.made_up_models import BlockPlan, made_up_profile
 
 LANE = LaneKey("tensors", "m")
 PAIR = Pair(1, (1, 2), (0, 1, 1, 2, 2, 3, 3, 4))
@@ -97,7 +112,7 @@ def test_a_body_that_dies_with_its_shadow_loses_only_its_batch() -> None:
     assert dispatcher.workers.by_id["next"].pair is None
 
 
-def test_what_was_measured_while_the_shadow_changed_is_not_believed() -> None:
+def test_measurements_during_a_change_are_dropped() -> None:
     latency = LearnedLatency(Foretold())
     dispatcher = make(latency=latency)
     arrive(dispatcher, 1)
@@ -145,3 +160,90 @@ def test_as_printed_adaptive_waits_for_a_larger_batch_where_a_shadow_helps() -> 
 
     # Alone: 4 samples, the oldest for 12 ms, t = 80 ms: 92·5/4 = 115. Together: 5, 16 ms, 68 ms: 84·6/5 = 100.8.
     assert (leaves_with(None), leaves_with(PAIR)) == (4, 5)
+
+
+ONE, TWO = Pair(1, (0, 1), (0, 1, 1, 1)), Pair(2, (0, 1), (0, 0, 1, 2))
+BOTH = together((ONE, TWO))
+# 0.1 s a sample on one core, half of that on two.
+PROFILE = made_up_profile((BlockPlan(0.5, 1000), BlockPlan(0.5, 1000)), (0.1, 0.2, 0.3, 0.4), cores=(1, 2))
+
+
+def test_a_body_names_its_shadows_in_their_order() -> None:
+    alone = Instance("b", "f", 1, "n", 1, 0, InstanceState.READY, 0.0)
+    body = alone.working_with({"s1": ONE, "s2": TWO})
+    assert (body.partner, body.others, body.pair) == ("s1", ("s2",), BOTH)
+    assert list(body.shadows.items()) == [("s1", ONE), ("s2", TWO)]
+    assert body.working_with({"s2": TWO}).pair == TWO
+    assert body.working_with({}) == alone
+    assert alone.shadows == {}
+
+
+def test_latency_is_that_of_all_of_them_together() -> None:
+    profiled = ProfiledLatency()
+    profiled.put("m", PROFILE)
+    latency = LearnedLatency(profiled)
+    # Four samples: the Body one, the first Shadow one, and two on two cores.
+    four_s = max(0.1, PROFILE.whole.at(2, 2) or 0.0)
+    assert latency.seconds("m", 1, 4, BOTH) == pytest.approx(four_s)
+    assert latency.seconds("m", 1, 4, ONE) == pytest.approx(0.3)
+    latency.observe("m", 1, 4, 1.0, BOTH)
+    assert latency.seconds("m", 1, 4, ONE) == pytest.approx(0.3), "what one Shadow does has a curve of its own"
+
+
+def test_the_cores_of_all_shadows_count_where_the_smallest_instance_is_looked_for() -> None:
+    workers = Workers(Sizing(LearnedLatency(), 1.0, ()))
+    for name in ("two", "one"):
+        workers.add(name, 1, 4)
+    workers.pair(workers.by_id["two"], BOTH)
+    workers.pair(workers.by_id["one"], ONE)
+    assert [slot.instance_id for slot in workers.view(solo=False).idle] == ["one", "two"]
+    assert workers.capacity().pair == ONE
+
+
+def test_shares_of_several_shadows_add_up() -> None:
+    """Two runs of a batch of eight: each Shadow computes its samples in both."""
+    lane = LaneKey("tensors", "m")
+    batch = Batch(1, "b", lane, tuple(Request(lane, 1.0, 9.0) for _ in range(8)), 1.0)
+    batch.pair, batch.expected_end_s = BOTH, 1.2
+    said = [
+        {"shadow": shadow, "outcome": "answered", "samples": samples, "waited_ms": 1.0}
+        for _ in range(2)
+        for shadow, samples in (("s1", 3), ("s2", 2))
+    ]
+    metrics = PairMetrics()
+    metrics.done(batch, Frame(Kind.RESULT, head=json.dumps({"pair": said}).encode()), 1.1)
+    assert (metrics.offloaded, metrics.hand_overs["answered"]) == (5, 4)
+    metrics.done(batch, Frame(Kind.RESULT, head=json.dumps({"pair": [{**one, "samples": 7} for one in said]}).encode()), 1.1)
+    assert metrics.offloaded == 13, "an instance may claim anything, at most its batch is believed"
+
+
+@given(
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    samples=st.integers(1, 40),
+    max_batch=st.integers(1, 12),
+    seed=st.randoms(use_true_random=False),
+)
+def test_the_parts_of_a_body_joined_are_the_body(sizes: list[int], samples: int, max_batch: int, seed: object) -> None:
+    body = seed.randbytes(samples * sum(sizes))  # type: ignore[attr-defined]
+    parts = split(sizes, memoryview(body), samples, max_batch)
+    assert all(1 <= count <= max_batch for count, _ in parts)
+    assert [count for count, _ in parts[:-1]] == [max_batch] * (len(parts) - 1)
+    assert sum(count for count, _ in parts) == samples
+    assert join(sizes, [part for _, part in parts], [count for count, _ in parts]) == body
+
+
+def test_each_part_has_its_samples_of_every_tensor() -> None:
+    body = b"AaBbCc" + b"123"  # two bytes and one byte a sample
+    assert [(count, bytes(part)) for count, part in split([2, 1], memoryview(body), 3, 2)] == [(2, b"AaBb12"), (1, b"Cc3")]
+
+
+def test_an_answer_of_another_length_is_not_joined() -> None:
+    with pytest.raises(ValueError, match="3 bytes for 2 samples"):
+        join([2], [b"AaB", b"C"], [2, 1])
+
+
+def test_a_request_may_have_a_whole_batch_and_some_hundred_samples_where_batches_are_small() -> None:
+    small, photo = ModelSignature("m", "1", (TensorSpec("x", "FP32", (2,)),), ()), TensorSpec("x", "FP32", (3, 224, 224))
+    assert [most_samples(small, max_batch) for max_batch in (1, 1000)] == [256, 1000]
+    assert [most_samples(replace(small, inputs=(photo,)), max_batch) for max_batch in (1, 32)] == [13, 32]
+    assert most_samples(replace(small, inputs=(photo, photo)), 1) == 8

@@ -63,7 +63,7 @@ async def test_an_update_that_is_heard_of_after_its_plan_takes_that_back_until_i
     assert replica.bounds() == (4, 0.05)
 
 
-async def test_who_leads_next_tells_what_it_has_followed(replica: Planned) -> None:
+async def test_next_leader_passes_followed_state_on(replica: Planned) -> None:
     hear(replica, {NAME: PLAN})
     replica.leads = True
     await replica.manager.lead()
@@ -74,7 +74,7 @@ async def test_who_leads_next_tells_what_it_has_followed(replica: Planned) -> No
 @pytest.mark.parametrize(
     "broken", [[], {NAME: {}}, {NAME: 1}, {OTHER: None}, {NAME: {"max_batch": 0, "max_wait_s": 0.1}}], ids=str
 )
-async def test_what_is_no_table_changes_nothing(replica: Planned, broken: Any) -> None:
+async def test_invalid_table_changes_nothing(replica: Planned, broken: Any) -> None:
     hear(replica, {NAME: PLAN})
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
         follow(replica.instances, {OTHER: {"max_batch": 2, "max_wait_s": 0.1}, **broken} if isinstance(broken, dict) else broken)

@@ -89,7 +89,7 @@ async def served() -> Served:
     return Served()
 
 
-async def test_what_arrives_in_one_turn_of_the_loop_is_one_batch_and_nobody_waits_for_more(served: Served) -> None:
+async def test_requests_of_one_loop_turn_form_one_batch(served: Served) -> None:
     client = Client()
     for body in (b"a", b"b", b"c"):
         served.send(client, body)
@@ -133,7 +133,7 @@ class Leaving(Client):
         self.runtime.left(self.request)
 
 
-async def test_whoever_has_left_while_it_waited_is_in_no_batch_although_the_loop_has_not_told(served: Served) -> None:
+async def test_disconnected_client_is_in_no_batch(served: Served) -> None:
     client = Client()
     served.send(client, b"first")
     await asyncio.sleep(0)
@@ -159,7 +159,7 @@ async def test_a_client_of_a_function_that_keeps_up_is_looked_at_when_its_reques
     assert served.echo.batches == [[b"first"], [b"leaves"]]
 
 
-async def test_what_has_just_arrived_is_waited_for_before_the_function_stops(served: Served) -> None:
+async def test_stopping_function_finishes_requests_that_just_arrived(served: Served) -> None:
     client = Client()
     served.send(client, b"last")
     drained = asyncio.ensure_future(served.runtime.drain_all())
@@ -171,7 +171,7 @@ async def test_what_has_just_arrived_is_waited_for_before_the_function_stops(ser
     assert client.heard == [b"last"]
 
 
-async def test_what_has_just_arrived_gets_the_error_that_all_get(served: Served) -> None:
+async def test_requests_that_just_arrived_get_the_same_error(served: Served) -> None:
     client = Client()
     served.send(client, b"running")
     await asyncio.sleep(0)
@@ -210,7 +210,7 @@ async def test_an_answer_that_cannot_be_written_costs_no_other_client_its_own(se
     assert not served.runtime.busy
 
 
-async def test_one_that_cannot_be_handed_on_keeps_no_other_from_it(served: Served) -> None:
+async def test_request_that_cannot_be_transferred_holds_up_no_other(served: Served) -> None:
     running, stuck, waiting = Client(), Unwritable(refusable=False), Client()
     served.send(running, b"running")
     await asyncio.sleep(0)

@@ -61,7 +61,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "EVERY_S", 0.005)
 
 
-async def test_who_is_known_to_be_well_is_not_asked_until_it_is_not_known_any_more() -> None:
+async def test_healthy_instance_is_not_probed_while_it_is_known() -> None:
     asked, known = Played(), Informed()
     stage = Stage(asked=asked, known=known)
     stage.health.start()
@@ -75,7 +75,7 @@ async def test_who_is_known_to_be_well_is_not_asked_until_it_is_not_known_any_mo
     assert stage.frozen == []
 
 
-async def test_who_is_not_known_to_be_well_and_does_not_answer_is_reported_once() -> None:
+async def test_unanswered_probe_is_reported_once() -> None:
     silent, asked = Informed(answers=False), Played()
     silent.knows = False
     stage = Stage(silent=silent, asked=asked)

@@ -123,7 +123,7 @@ async def test_a_model_that_is_measured_later_bounds_batches_without_a_request(s
     await until(lambda: stage.largest == 2, "80 ms are within the objective, and 120 are not")
 
 
-async def test_its_policy_sees_it_though_the_function_rests(stage: Stage) -> None:
+async def test_policy_sees_a_new_profile_of_an_idle_function(stage: Stage) -> None:
     seen = stage.manager.instances
     before, load = seen.stamp(NAME), seen.load(NAME)
     assert load is not None
@@ -135,7 +135,7 @@ async def test_its_policy_sees_it_though_the_function_rests(stage: Stage) -> Non
     assert load.profile == profile(0.04)
 
 
-async def test_what_was_served_before_it_was_measured_speaks_no_more(stage: Stage) -> None:
+async def test_observations_before_a_new_profile_are_dropped(stage: Stage) -> None:
     """Else what is foretold of its sizes, its cores and its pairs would never be looked at."""
     stage.serves(0.001)
     stage.platform.measured[MODEL] = profile(0.04)
@@ -175,7 +175,7 @@ async def test_an_equal_profile_changes_nothing_that_was_learned(stage: Stage) -
     assert stage.latency.corrections([MODEL]) == pytest.approx({1: 0.5}, rel=0.01)
 
 
-async def test_what_cannot_be_read_now_keeps_what_was_and_hinders_no_other(stage: Stage) -> None:
+async def test_unreadable_profile_keeps_the_old_one(stage: Stage) -> None:
     stage.platform.measured[MODEL] = profile(0.04)
     await until(lambda: stage.largest == 2)
     await stage.manager.deploy(deployment("other", OTHER))

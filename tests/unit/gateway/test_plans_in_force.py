@@ -61,7 +61,7 @@ async def test_a_plan_stays_where_an_update_changes_no_settings(gateway: Planned
     assert (gateway.bounds(), gateway.instances.plans()) == ((4, 0.05), {NAME: PLAN})
 
 
-async def test_one_that_is_deployed_by_the_name_of_one_that_was_removed_has_no_plan(gateway: Planned) -> None:
+async def test_function_reusing_a_name_has_no_plan(gateway: Planned) -> None:
     gateway.instances.plan_buffer(NAME, PLAN)
     await gateway.manager.remove(deployment().key)
     await gateway.manager.deploy(deployment())

@@ -72,7 +72,7 @@ async def removed() -> Removed:
     return made
 
 
-async def test_what_answers_for_a_removed_function_is_left_to_it_by_one_of_the_same_name(removed: Removed) -> None:
+async def test_removed_function_keeps_its_answers_from_its_successor(removed: Removed) -> None:
     await removed.stage.instances.apply(NAME, [CreateBody(1)])
     removed.ready("b2")
     await asyncio.sleep(0)
@@ -124,7 +124,7 @@ class Client:
     def broken(self) -> None: ...
 
 
-async def test_what_waits_for_a_removed_function_hears_so_when_its_last_instance_is_gone(removed: Removed) -> None:
+async def test_requests_of_a_removed_function_are_answered_when_it_is_gone(removed: Removed) -> None:
     clients = [Client(), Client()]
     now_s = time.monotonic()
     for runtime, client in zip((removed.old.runtime, removed.new.runtime), clients, strict=True):
@@ -175,7 +175,7 @@ class Slow(Scripted):
 
 
 @pytest.mark.parametrize("actions", [[CreateBody(1)], [CreateShadow("b1", PAIR), CreateBody(1)]], ids=["body", "both"])
-async def test_what_was_being_made_when_its_function_went_is_ended(actions: list[CreateBody | CreateShadow]) -> None:
+async def test_starting_instance_of_a_removed_function_is_ended(actions: list[CreateBody | CreateShadow]) -> None:
     platform = Slow()
     stage = Stage(platform)
     await stage.begin()

@@ -38,7 +38,7 @@ def test_only_invocation_inference_health_metrics_and_the_list_of_routes_are_ope
     assert open_paths == {"function", "async-function", "v2", "healthz", "metrics", ""}
 
 
-def test_what_is_ours_or_of_one_hop_is_taken_out_of_a_functions_headers() -> None:
+def test_hop_by_hop_and_internal_headers_are_removed() -> None:
     meta = (
         b"Content-Type: text/plain\nConnection: close\nTransfer-Encoding: chunked\nContent-Length: 7\nDate: now\nX-A: 1\nX-A: 2"
     )

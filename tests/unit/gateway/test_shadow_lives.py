@@ -212,7 +212,7 @@ async def test_a_shadow_that_becomes_a_body_counts_as_one_that_starts_and_takes_
     runtime.close()
 
 
-async def test_one_that_dies_on_the_way_is_a_failed_body_and_one_that_is_gone_no_error(stage: Stage) -> None:
+async def test_promotion_that_dies_counts_as_a_failed_body(stage: Stage) -> None:
     await stage.shadow()
     stage.paired(PAIR)
     await stage.instances.apply(NAME, [PromoteShadow("s-of-b1"), PromoteShadow("s-of-b1"), PromoteShadow("nobody")])
@@ -232,7 +232,7 @@ async def test_one_that_dies_on_the_way_is_a_failed_body_and_one_that_is_gone_no
         assert stage.instances.shadows.bodies() == {"s-of-b1": "b1"}, "it stays the Shadow that it is"
 
 
-async def test_one_of_two_shadows_dies_and_the_other_is_counted_on(stage: Stage) -> None:
+async def test_death_of_one_shadow_leaves_the_other_in_the_plan(stage: Stage) -> None:
     await stage.shadow()
     stage.instances.shadows.add("s2", "b1")
     body = stage.platform.there["b1"] = stage.platform.there["b1"].working_with({"s-of-b1": PAIR, "s2": OTHER})

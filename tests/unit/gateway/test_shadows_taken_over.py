@@ -29,7 +29,7 @@ def find(stage: Stage, shadow: Instance = LEFT) -> None:
     stage.instances.shadow_found(shadow)
 
 
-async def test_one_that_was_left_is_like_one_that_was_made_here(stage: Stage) -> None:
+async def test_adopted_shadow_works_like_a_new_one(stage: Stage) -> None:
     pokes = stage.scaling.pokes
     find(stage)
     assert stage.scaling.pokes == pokes + 1, "the policy is to know"
@@ -49,7 +49,7 @@ async def test_one_that_was_left_is_like_one_that_was_made_here(stage: Stage) ->
     assert (stage.known, stage.instances.shadows.bodies(), stage.log) == (None, {}, [])
 
 
-async def test_it_goes_along_with_its_body_and_is_missed_when_it_dies(stage: Stage) -> None:
+async def test_adopted_shadow_follows_its_body_and_its_death_is_seen(stage: Stage) -> None:
     find(stage)
     await stage.instances.apply(NAME, [DestroyBody("b1")])
     await stage.settle()
@@ -64,7 +64,7 @@ async def test_it_goes_along_with_its_body_and_is_missed_when_it_dies(stage: Sta
     again.deployed.runtime.close()
 
 
-async def test_one_of_nobodys_body_or_of_one_that_leaves_is_ended(stage: Stage) -> None:
+async def test_shadow_without_a_body_is_ended(stage: Stage) -> None:
     find(stage, replace(LEFT, partner="b9"))
     stage.deployed.draining.add("b1")
     find(stage)
@@ -83,7 +83,7 @@ async def test_a_pair_that_is_known_before_its_body_takes_batches_holds_from_the
     assert stage.deployed.runtime.dispatcher.workers.by_id["b2"].pair == PAIR
 
 
-async def test_what_was_heard_of_the_leader_before_holds_until_the_platform_is_known(stage: Stage) -> None:
+async def test_state_of_the_previous_leader_holds_until_the_platform_is_known(stage: Stage) -> None:
     stage.deployed.runtime.pair_changed("b1", OTHER)  # as a replica follows what its leader says
     stage.paired(PAIR, "s-old")
     stage.deployed.runtime.pair_changed("b1", OTHER)

@@ -89,7 +89,7 @@ async def replica(tmp_path: Path) -> AsyncIterator[Replica]:
 
 
 @pytest.mark.parametrize("version", [1, 2], ids=["its settings", "its instances"])
-async def test_what_the_leader_before_has_changed_is_served_by_the_next(replica: Replica, version: int) -> None:
+async def test_update_of_the_previous_leader_is_served_by_the_next(replica: Replica, version: int) -> None:
     """It was heard of too late, or not at all."""
     replica.write(deployment(a="2"), version)
     replica.leads = True
@@ -115,7 +115,7 @@ async def test_a_store_that_is_behind_what_the_leader_has_written_takes_nothing_
     assert replica.serves(deployment(a="2"))
 
 
-async def test_one_that_cannot_be_served_keeps_nobody_from_leading(replica: Replica) -> None:
+async def test_unserveable_function_does_not_block_leading(replica: Replica) -> None:
     replica.write(read_deployment({"service": "fn", "image": "i", "secrets": ["gone"]}), 2)
     replica.leads = True
     await replica.manager.lead()

@@ -1,18 +1,39 @@
-"""Bodies of the open inference protocol. The model takes x: FP32 [2] and n: UINT8 [], gives y: FP32 [3] and label: INT64 []."""
+"""Requests of the open inference protocol."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
+import time
 import tracemalloc
+from collections.abc import AsyncIterator
+from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_gateway.dispatch.dispatcher import Dispatcher, Send
+from gnomon_gateway.dispatch.fleet import QUIET_S
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.profiles import LatencyModels
+from gnomon_gateway.logs import LogBook
+from gnomon_gateway.queueing.request import LaneKey, Request
+from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.store import SqliteStore
 from gnomon_gateway.v2.messages import Infer, error_body, read_request, write_answer
+from tests.unit.gateway.shadow_stage import Scaling, Scripted
+from tests.unit.gateway.test_latency import PROFILE
 
 SIGNATURE = ModelSignature(
     "m",
@@ -69,7 +90,7 @@ def test_binary_and_json_inputs_mix() -> None:
     assert bytes(infer.body) == raw + bytes([7, 8])
 
 
-def test_one_binary_input_is_not_copied() -> None:
+def test_single_binary_input_is_not_copied() -> None:
     infer = read({"inputs": [tensor("x", "FP32", [1, 2], binary_data_size=8)]}, binary=bytes(8), signature=one("FP32", 2))
     assert isinstance(infer.body, memoryview)
 
@@ -136,12 +157,12 @@ def test_bfloat_is_rounded_to_nearest() -> None:
         ({"inputs": [X, N], "outputs": [{"name": "y"}, {"name": "y"}]}, "twice"),
     ],
 )
-def test_what_does_not_fit_the_signature_is_refused_with_the_reason(document: dict[str, Any], message: str) -> None:
+def test_input_outside_the_signature_is_refused_with_the_reason(document: dict[str, Any], message: str) -> None:
     assert message in refused(document).message
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"inputs": 3}', b'{"inputs": [{}]}', b"\xff\xfe", b"[" * 100_000])
-def test_what_is_no_infer_request_is_refused(body: bytes) -> None:
+def test_invalid_infer_request_is_refused(body: bytes) -> None:
     assert refused(body).code == "invalid_request"
 
 
@@ -247,3 +268,158 @@ def test_a_result_of_another_length_is_a_502() -> None:
     with pytest.raises(GnomonError) as caught:
         write_answer(read({"inputs": [X, N]}), SIGNATURE, "f", memoryview(OUTPUTS[:-1]))
     assert caught.value.status == 502
+
+
+PATIENCE_S = 5.0
+"""Only a loop that stands still does not answer within it."""
+
+
+def deployment(cores: int = 1) -> FunctionSpec:
+    return read_deployment({"service": "fn", "image": "i", "annotations": {"gnomon/model": "m@1", "gnomon/cores": str(cores)}})
+
+
+class Slow(Scripted):
+    """Whatever is asked of it is known when the event loop has done something else."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop, self.asked, self.stood_still = loop, list[str](), list[str]()
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        turned = Event()
+        self._loop.call_soon_threadsafe(turned.set)
+        if not turned.wait(PATIENCE_S):
+            self.stood_still.append(what)
+
+    def check(self, spec: FunctionSpec) -> None:
+        del spec
+        self._ask("check")
+
+    def revision(self, spec: FunctionSpec) -> str:
+        self._ask("revision")
+        return super().revision(spec)
+
+    def signature(self, spec: FunctionSpec) -> ModelSignature | None:
+        self._ask("signature")
+        return super().signature(spec)
+
+    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
+        self._ask("profile")
+        return super().profile(spec)
+
+
+@pytest.fixture
+async def platform() -> Slow:
+    return Slow(asyncio.get_running_loop())
+
+
+@pytest.fixture
+async def manager(tmp_path: Path, platform: Slow) -> AsyncIterator[Manager]:
+    store, latency, logs = SqliteStore(tmp_path / "functions.db"), LearnedLatency(), LogBook(lambda: 0.0)
+    made = Manager(store, platform, Scaling(), LatencyModels(latency), logs, fetch_model=_is_there, now=lambda: 0.0)
+    yield made
+    await made.stop()
+    store.close()
+
+
+async def _is_there(_: str) -> None:
+    pass
+
+
+async def test_the_event_loop_goes_on_while_a_deployments_model_is_read(manager: Manager, platform: Slow) -> None:
+    await manager.start()
+    await manager.deploy(deployment())
+    await manager.update(deployment(cores=2))
+    assert set(platform.asked) == {"check", "revision", "signature", "profile"}
+    assert platform.stood_still == []
+
+
+TENSORS, EVENTS, STREAM = LaneKey("tensors", "m"), LaneKey("events", "m/events"), LaneKey("stream", "m/events", solo=True)
+SETTINGS = Settings(model="m", max_batch=8, slo_s=0.1, deadline_s=5.0)
+
+
+class Foretold:
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        del variant, body_cores, pair
+        return 0.02 * batch
+
+
+class Served:
+    """An instance that takes a batch of one after the other."""
+
+    def __init__(self) -> None:
+        self.now_s, self.batches = 0.0, 0
+        self.dispatcher = Dispatcher(SETTINGS, Immediate(), LearnedLatency(Foretold()), 0.0, sized_by=("m", "m/events"))
+        self.dispatcher.instance_ready("body", 1, 8, 0.0)
+
+    def serve(self, lane: LaneKey, count: int = 1, *, taking_s: float = 0.01) -> None:
+        for _ in range(count):
+            self.dispatcher.arrive([Request(lane, self.now_s, self.now_s + 5.0)], self.now_s)
+            self.now_s, self.batches = self.now_s + taking_s, self.batches + 1
+            self.dispatcher.finished("body", self.batches, [200], self.now_s)
+
+    @property
+    def largest(self) -> int:
+        return self.dispatcher.workers.by_id["body"].slot.max_batch
+
+
+def test_uncalled_variant_does_not_bind_batches_to_the_profile() -> None:
+    served = Served()
+    assert served.largest == 5, "before the first request both count: t(5) = 100 ms"
+    served.serve(TENSORS, 30)
+    assert served.largest == 8
+    served.serve(STREAM)
+    assert served.largest == 8, "one that streams is alone in its batch, however long that takes"
+
+
+def test_with_its_first_request_a_variant_counts_and_then_by_what_it_takes() -> None:
+    served = Served()
+    served.serve(TENSORS, 30)
+    served.dispatcher.instance_ready("other", 1, 8, served.now_s)
+    served.dispatcher.arrive([Request(EVENTS, served.now_s, served.now_s + 5.0)], served.now_s)
+    assert {worker.slot.max_batch for worker in served.dispatcher.workers.by_id.values()} == {5}
+    served = Served()
+    served.serve(TENSORS, 30)
+    served.serve(EVENTS, 30)
+    assert served.largest == 8
+
+
+def test_a_variant_that_was_tried_once_counts_for_five_minutes_and_again_when_it_is_called() -> None:
+    """Its only batch was cold, and took three times as long as foretold: no more than one sample would be in time."""
+    served = Served()
+    served.serve(TENSORS, 30)
+    served.serve(EVENTS, taking_s=0.06)
+    tried_s = served.now_s
+    assert served.largest < 8
+    served.serve(TENSORS, 30)
+    assert served.largest < 8
+    served.now_s = tried_s + QUIET_S
+    served.serve(TENSORS)
+    assert served.largest == 8
+    served.dispatcher.arrive([Request(EVENTS, served.now_s, served.now_s + 5.0)], served.now_s)
+    assert served.largest < 8
+
+
+def test_waiting_request_counts_as_a_call() -> None:
+    served = Served()
+    served.serve(TENSORS, 30)
+    served.dispatcher.arrive([Request(TENSORS, served.now_s, served.now_s + 1e6)], served.now_s)
+    served.dispatcher.arrive([Request(EVENTS, served.now_s, served.now_s + 1e6)], served.now_s)
+    served.now_s, served.batches = served.now_s + QUIET_S, served.batches + 1
+    effects = served.dispatcher.finished("body", served.batches, [200], served.now_s)
+    assert [effect.batch.lane for effect in effects if isinstance(effect, Send)] == [EVENTS]
+    assert served.largest == 5
+
+
+async def test_policies_are_told_the_latency_of_what_is_called() -> None:
+    signature = ModelSignature("m", "1", (TensorSpec("x", "FP32", (4,)),), (TensorSpec("y", "FP32", (2,)),))
+    latency = LearnedLatency(Foretold())
+    runtime = FunctionRuntime(FunctionKey("fn"), SETTINGS, Immediate(), latency, signature=signature, profile=PROFILE)
+    for _ in range(30):
+        latency.observe("m", 1, 1, 0.01)
+    assert runtime.latency_s()[0] == 0.02, "before the first request whichever is longer"
+    now_s = time.monotonic()
+    runtime.dispatcher.arrive([Request(runtime.tensor_lane, now_s, now_s + 5.0)], now_s)
+    assert runtime.latency_s()[0] < 0.011
+    runtime.close()

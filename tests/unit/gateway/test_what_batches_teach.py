@@ -49,7 +49,7 @@ def test_a_model_is_known_by_what_it_has_computed() -> None:
     assert dispatcher.latency.corrections(["m"]) == pytest.approx({1: 0.005})
 
 
-def test_what_a_handler_answers_is_its_work_whatever_the_code() -> None:
+def test_any_status_of_a_handler_counts_as_work() -> None:
     dispatcher = serving(HANDLER)
     serve_two(dispatcher, [404, 200], times=30)
     assert dispatcher.latency.seconds("m", 1, 2) == pytest.approx(0.001, rel=0.01)

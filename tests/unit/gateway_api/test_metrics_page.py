@@ -151,7 +151,7 @@ async def test_a_long_page_gives_the_loop_away_and_is_whole() -> None:
     assert all(found["gateway_service_count", (("function_name", one.name),)] == 3 for one in many)
 
 
-async def test_who_asks_together_shares_a_page_and_who_asks_later_sees_what_was_counted_by_then() -> None:
+async def test_concurrent_scrapes_share_a_page_and_later_ones_see_new_counts() -> None:
     rendered, shown = 0, reading()
 
     def readings() -> list[FunctionReading]:

@@ -1,18 +1,42 @@
-"""Which pod each instance of a Revision is, and how large it is to be."""
+"""Bodies of a Revision, their models and sizes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gnomon_autoscaler.replica_policy import cost_of_ending
-from gnomon_core.fleet import InstanceState
-from gnomon_core.settings import Settings
-from gnomon_platforms.knative.autoscaler.objects import live_revision, revision_pod
-from gnomon_platforms.knative.autoscaler.revision import Bodies
-from tests.unit.knative_autoscaler.played import pod
+from gnomon_core.actuation import PartlyRefused
+from gnomon_core.clock import WallClock
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.profiles import REREAD_S, ModelProfile
+from gnomon_core.scaling import LoadCounters, Resize
+from gnomon_core.settings import Settings, read_settings
+from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
+from gnomon_platforms.knative.autoscaler.objects import RevisionPod, ScaleTarget, live_revision, revision_pod
+from gnomon_platforms.knative.autoscaler.revision import (
+    PATIENCE_S,
+    READERS,
+    Bodies,
+    Measured,
+    RevisionInstances,
+    ScaledRevision,
+    Surroundings,
+)
+from gnomon_platforms.kubernetes.resources import REFUSED_S
+from gnomon_profiler import s3
+from gnomon_profiler.s3 import S3Repository
+from tests.unit.autoscaler.asyfunc_stage import PROFILE
+from tests.unit.knative_autoscaler.played import EPOCH_S, LeftToKnative, Played, pod
+from tests.waiting import until
 
 SETTINGS = Settings()
 
@@ -97,7 +121,7 @@ def test_pods_that_are_no_instance_have_what_their_revision_says() -> None:
     assert not made.to_resize(None)
 
 
-def test_who_was_given_back_what_its_revision_said_follows_it_to_another_number() -> None:
+def test_body_follows_the_cores_of_its_revision() -> None:
     made = bodies(2)
     made.match([pod("a"), pod("b")])
     made.follow(2)
@@ -187,3 +211,277 @@ def test_there_may_be_more_or_fewer_than_were_wished_for() -> None:
     made.become(2)
     made.match([pod("a"), pod("b")])
     assert pods_of(made) == {"1": "a", "4": "b"}
+
+
+STANDS_STILL_S = 5.0
+"""Only an event loop that waits for the repository does not turn within it."""
+
+
+class Clock(WallClock):
+    """Stands still until it is moved."""
+
+    time_s = 100.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+
+class Repository:
+    """Models' profiles, which are read when the test lets them be."""
+
+    def __init__(self) -> None:
+        self.profiles: dict[str, ModelProfile] = {}
+        self.asked: list[str] = []
+        self.held = threading.Event()
+        self.stood_still = False
+
+    def profile(self, spec: Any) -> ModelProfile | None:
+        model = spec.settings.model
+        self.asked.append(model)
+        self.stood_still |= not self.held.wait(STANDS_STILL_S)
+        return self.profiles.get(model)
+
+
+class Stage:
+    """A Revision of one pod, whose policy needs a profile of its model."""
+
+    def __init__(self) -> None:
+        self.clock, self.repository, self.poked = Clock(), Repository(), list[str]()
+        self._cluster, self._pods = ClusterSettings(), (pod(),)
+        self.model("m@1")
+        brain = SimpleNamespace(
+            check=lambda _: None,
+            check_profile=_needs,
+            makes_shadows=lambda _: False,
+            decisions=lambda *_: (),
+            poke=self.poked.append,
+        )
+        steps = SimpleNamespace(route=_done, tell=_done, resize=_done)
+        shadows = SimpleNamespace(
+            profile=self.repository.profile, nodes=lambda **_: (), instances=lambda _: (), told=False,
+            body_found=lambda _: None, body_gone=lambda _: None,
+        )  # fmt: skip
+        around = SimpleNamespace(
+            pa=lambda _: self.facts, sks=lambda _: None, target=lambda _: ScaleTarget("deployment-uid", "1", 1),
+            pods=lambda _: self._pods, live=lambda _: None, cluster=lambda: self._cluster, rival=lambda _: None,
+            wakeable=lambda: True, resizes=False, shadows=shadows, brain=brain, steps=steps, clock=self.clock,
+            public=LeftToKnative(), wall_s=lambda: EPOCH_S, gateways=SimpleNamespace(learned=lambda _: None, queues=1),
+        )  # fmt: skip
+        self.revision = ScaledRevision(self.facts, cast("Surroundings", around))
+
+    def model(self, name: str) -> None:
+        self.facts = Played({"gnomon/model": name, "gnomon/autoscaler": "asyfunc"}).facts
+
+    @property
+    def seen(self) -> tuple[str, ModelProfile | None] | None:
+        """By which policy it is scaled, and with which profile; None where nobody is asked."""
+        load = self.revision.function_load()
+        return None if load is None else (load.settings.autoscaler, load.profile)
+
+    async def settled(self) -> None:
+        """Whatever was read has been taken."""
+        await until(lambda: self.revision._measured._reading is None)
+
+
+async def _done(*_: Any) -> bool:
+    return True
+
+
+def _needs(settings: Settings, profile: ModelProfile | None) -> None:
+    if settings.model is not None and profile is None:
+        raise bad_request("no_profile", "There is none.")
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    made = Stage()
+    yield made
+    made.repository.held.set()
+    await made.revision.close()
+
+
+async def test_policy_runs_once_the_profile_is_read(stage: Stage) -> None:
+    stage.repository.profiles["m@1"] = PROFILE
+    await until(lambda: stage.repository.asked == ["m@1"])
+    assert stage.seen is None, "without its profile its policy would end the Shadows that are there"
+    stage.repository.held.set()
+    await until(lambda: stage.poked == ["f-00001.users"])
+    assert stage.seen == ("asyfunc", PROFILE)
+    assert not stage.repository.stood_still
+
+
+async def test_a_model_that_nobody_has_measured_is_known_to_have_no_profile(stage: Stage) -> None:
+    stage.repository.held.set()
+    await until(lambda: bool(stage.poked))
+    assert stage.seen == ("kpa", None)
+
+
+async def test_a_repository_that_does_not_answer_is_waited_for_so_long_and_no_longer(stage: Stage) -> None:
+    stage.repository.profiles["m@1"] = PROFILE
+    assert stage.seen is None
+    stage.clock.time_s += PATIENCE_S
+    assert stage.seen == ("kpa", None)
+    stage.repository.held.set()
+    await until(lambda: stage.seen == ("asyfunc", PROFILE))
+
+
+async def test_a_model_that_is_measured_anew_is_gone_by_and_one_that_is_equal_changes_nothing(stage: Stage) -> None:
+    stage.repository.profiles["m@1"] = PROFILE
+    stage.repository.held.set()
+    await until(lambda: stage.seen == ("asyfunc", PROFILE))
+
+    async def read_again(anew: ModelProfile) -> ModelProfile | None:
+        asked, stage.repository.profiles["m@1"] = len(stage.repository.asked), anew
+        stage.clock.time_s += REREAD_S
+        await until(lambda: stage.seen is not None and len(stage.repository.asked) > asked)
+        await stage.settled()
+        return None if stage.seen is None else stage.seen[1]
+
+    assert await read_again(replace(PROFILE)) is PROFILE
+    other = replace(PROFILE, body_start_s=PROFILE.body_start_s + 1.0)
+    assert await read_again(other) is other
+    assert len(stage.poked) == 2
+
+
+async def test_late_profile_of_the_previous_model_is_dropped(stage: Stage) -> None:
+    stage.repository.profiles["m@1"] = PROFILE
+    await until(lambda: stage.repository.asked == ["m@1"])
+    stage.model("n@1")
+    assert stage.seen is None
+    await until(lambda: stage.repository.asked == ["m@1", "n@1"])
+    stage.repository.held.set()
+    await until(lambda: bool(stage.poked))
+    assert stage.seen == ("kpa", None)
+
+
+REVISIONS = 40
+"""More than the event loop's own threads, on whichever machine."""
+
+
+class Silent:
+    """A server that reads whatever comes, and never answers."""
+
+    def __init__(self) -> None:
+        self.taken = self.held = self.most = 0
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def hold(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.taken, self.held = self.taken + 1, self.held + 1
+        self.most = max(self.most, self.held)
+        self.writers.append(writer)
+        try:
+            await reader.read()
+        finally:
+            self.held -= 1
+            writer.close()
+
+
+@pytest.fixture
+async def silent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Silent]:
+    """Where boto3 finds S3. What waits for it is refused when the test is over."""
+    made = Silent()
+    server = await asyncio.start_server(made.hold, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    settings = {"ENDPOINT_URL": f"http://127.0.0.1:{port}", "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}
+    for name, value in {**settings, "DEFAULT_REGION": "us-east-1", "MAX_ATTEMPTS": "2"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    yield made
+    server.close()
+    for writer in made.writers:
+        writer.transport.abort()
+
+
+async def test_silent_repository_is_given_up_after_the_configured_attempts(
+    silent: Silent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "READ_TIMEOUT_S", 0.1)
+    repository = S3Repository("models", "", tmp_path)
+    with pytest.raises(GnomonError) as refused:
+        await asyncio.to_thread(repository.get, "m@1")
+    assert (refused.value.code, silent.taken) == ("repository_unreachable", 2)
+
+
+async def test_few_threads_wait_for_it_and_what_was_known_holds(silent: Silent, tmp_path: Path) -> None:
+    repository, clock, away = S3Repository("models", "", tmp_path), Clock(), False
+
+    def read(settings: Settings) -> ModelProfile | None:
+        if away:
+            repository.get_blocks(settings.model or "", ())
+        return PROFILE
+
+    settings = read_settings(None, {"gnomon/model": "m@1"})
+    revisions = [Measured(read, clock, lambda: None) for _ in range(REVISIONS)]
+    for one in revisions:
+        one.follow(settings)
+    await until(lambda: all(one.known for one in revisions))
+    away, clock.time_s = True, clock.time_s + REREAD_S
+    for one in revisions:
+        one.look()
+    await until(lambda: silent.held == READERS)
+    async with asyncio.timeout(60):
+        # Whatever else is done beside the event loop goes on, and is behind what would have been begun by now.
+        await asyncio.to_thread(lambda: None)
+    assert silent.most == READERS
+    assert all(one.known and one.profile is PROFILE for one in revisions)
+    for one in revisions:
+        one.close()
+
+
+POD = RevisionPod(
+    "users",
+    "a",
+    "f-00001",
+    "10.0.0.1",
+    running=True,
+    ready=True,
+    ending=False,
+    uid="u",
+    cores=1.0,
+    effective_cores=1.0,
+    reported=True,
+)
+
+
+@dataclass
+class Quota:
+    """Writes: a pod of more than two cores is refused."""
+
+    asked: list[int] = field(default_factory=list)
+
+    async def resize(self, pod: RevisionPod, cores: int) -> bool:
+        del pod
+        self.asked.append(cores)
+        if cores > 2:
+            raise GnomonError(403, "kubernetes_refused", "exceeded quota", "Ask for less.")
+        return True
+
+
+async def test_cores_that_were_refused_are_not_coming() -> None:
+    quota, clock, rules = Quota(), Clock(), Played().rules
+    nobody = SimpleNamespace(learned=lambda _: None, queues=1)
+    around = SimpleNamespace(pods=lambda _: (POD,), resizes=True, shadows=None, gateways=nobody, steps=quota, clock=clock)
+    instances = RevisionInstances(Played().facts.key, cast("Surroundings", around))
+    instances.begin(1)
+
+    def body() -> Instance:
+        [seen] = instances.load(rules, None, LoadCounters()).instances
+        return seen
+
+    async def decided(cores: int) -> None:
+        await instances.apply([Resize(body().id, cores)], rules)
+        await instances.resize(rules)
+
+    assert (body().cores, body().coming_cores) == (1, None)
+    await decided(4)
+    assert (body().cores, body().coming_cores) == (1, None), "nobody is about to give them"
+    with pytest.raises(PartlyRefused, match="exceeded quota"):
+        await decided(4)
+    await instances.resize(rules)
+    assert quota.asked == [4]
+    # Another size is another question, and the same one is asked again when its time is over.
+    await decided(2)
+    assert (quota.asked, body().coming_cores) == ([4, 2], 2)
+    clock.time_s += REFUSED_S + 1.0
+    await instances.resize(rules)
+    await decided(4)
+    assert quota.asked == [4, 2, 2, 4]

@@ -1,15 +1,25 @@
-"""What is written for a Revision, by timelines in virtual time against a played Knative."""
+"""Decisions for a Revision."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from gnomon_platforms.knative.autoscaler.objects import pa_facts
+from gnomon_core.actuation import PartlyRefused
+from gnomon_core.clock import VirtualClock, WallClock
+from gnomon_core.errors import GnomonError
+from gnomon_core.pairs import Pair
+from gnomon_core.scaling import Action, CreateBody, CreateShadow, SetBufferPlan
+from gnomon_platforms.knative.autoscaler import revision as instances
+from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
+from gnomon_platforms.knative.autoscaler.objects import LiveRevision, RevisionPod, ScaleTarget, pa_facts
 from gnomon_platforms.knative.autoscaler.planning import PROXY, SERVE, plan
-from tests.unit.knative_autoscaler.played import Played
+from gnomon_platforms.knative.autoscaler.revision import RevisionInstances, ScaledRevision, Surroundings
+from tests.unit.knative_autoscaler.played import EPOCH_S, LeftToKnative, Played, pod
 
 ANNOTATION = "autoscaling.knative.dev/"
 
@@ -156,7 +166,7 @@ def test_an_activation_scale_counts_only_while_requests_come() -> None:
     played.until(lambda: played.replicas == 1)
 
 
-def test_what_cannot_be_activated_goes_to_zero_and_says_so() -> None:
+def test_revision_that_cannot_be_activated_goes_to_zero_with_a_reason() -> None:
     played = Played(starts_s=1e9, progress_deadline_s=60.0)
     played.until(lambda: played.condition("Active") == "Unknown" and "serviceName" in played.pa.get("status", {}))
     played.wanted = 0
@@ -236,7 +246,7 @@ def test_the_status_says_which_policy_and_why_and_changes_only_with_the_number()
     assert pa_facts({**played.pa, "status": later.status}).condition("ScalingPolicy").message == "wants 2"
 
 
-def test_what_does_not_change_keeps_its_time() -> None:
+def test_unchanged_condition_keeps_its_transition_time() -> None:
     played = created()
     since_s = pa_facts(played.pa).condition("Active").since_s
     played.wanted = 3
@@ -290,3 +300,118 @@ def test_a_revision_whose_first_pods_somebody_else_counts_has_not_failed_while_t
     serves = plan(replace(theirs, target=target, ready=1))
     assert serves.replicas is None
     assert pa_facts({**played.pa, "status": serves.status}).initialized
+
+
+FIRST, SECOND, THIRD = (CreateShadow(f"f-{number}", Pair(1, (0,), (0, 1))) for number in range(3))
+
+
+class OneFree:
+    """Nodes of which only the second Body's has room for a Shadow."""
+
+    async def create(self, body_id: str, _pair: Pair) -> None:
+        if body_id != SECOND.body:
+            raise GnomonError(503, "no_capacity", f"No room for a Shadow of {body_id}.")
+
+
+async def test_partial_decision_is_reported_with_the_refusal() -> None:
+    played = Played()
+    around = SimpleNamespace(shadows=OneFree(), clock=VirtualClock())
+    instances = RevisionInstances(played.facts.key, cast("Surroundings", around))
+    decision: list[Action] = [FIRST, SECOND, THIRD, CreateBody(1), SetBufferPlan(4, 0.01)]
+    with pytest.raises(PartlyRefused, match="No room") as refused:
+        await instances.apply(decision, played.rules)
+    assert instances.wanted == 1, "a Shadow that is refused holds nothing up"
+    assert refused.value.done == (SECOND, CreateBody(1), SetBufferPlan(4, 0.01))
+    assert refused.value.message == f"No room for a Shadow of {THIRD.body}."
+
+
+class Told:
+    """Nodes that hear whose Bodies have gone."""
+
+    def __init__(self) -> None:
+        self.gone: list[str] = []
+
+    def body_gone(self, body_id: str) -> None:
+        self.gone.append(body_id)
+
+
+def test_shadows_end_with_instances_that_are_no_more_and_with_their_revision() -> None:
+    """Else a node has them for as long as the pod lives, and the next Revision of this name takes them for its own."""
+    played, told = Played(), Told()
+    instances = RevisionInstances(played.facts.key, cast("Surroundings", SimpleNamespace(shadows=told)))
+    instances.begin(3)
+    instances.begin(1)
+    assert told.gone == ["f-00001.users-2", "f-00001.users-3"]
+    instances.leave()
+    assert told.gone[2:] == ["f-00001.users-1"]
+    assert instances.wanted == 1, "its pods are left as they are"
+
+
+class Full:
+    """Writes, of which the first resize is refused by a quota."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def resize(self, pod: RevisionPod, cores: int) -> bool:
+        del pod
+        self.asked.append(cores)
+        if len(self.asked) == 1:
+            raise GnomonError(403, "kubernetes_refused", "exceeded quota", "Ask for less.")
+        return True
+
+    async def route(self, *_: Any) -> None:
+        """It is made."""
+
+    async def tell(self, *_: Any) -> None:
+        """It is told."""
+
+
+async def test_a_size_that_was_refused_is_asked_for_again_though_nothing_else_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instances, "REFUSED_S", 0.05)
+    played, full, cluster, here = Played({"gnomon/cores": "2"}), Full(), ClusterSettings(), pod()
+    facts = played.facts
+    agrees = {"check": lambda _: None, "check_profile": lambda *_: None}
+    brain = SimpleNamespace(**agrees, makes_shadows=lambda _: False, decisions=lambda *_: ())
+    around = SimpleNamespace(
+        pa=lambda _: facts,
+        sks=lambda _: None,
+        target=lambda _: ScaleTarget("deployment-uid", "1", 1),
+        pods=lambda _: (here,),
+        live=lambda _: None,
+        cluster=lambda: cluster,
+        rival=lambda _: None,
+        wakeable=lambda: True,
+        resizes=True,
+        shadows=None,
+        brain=brain,
+        public=LeftToKnative(),
+        steps=full,
+        clock=WallClock(),
+        wall_s=lambda: EPOCH_S,
+    )
+    revision = ScaledRevision(facts, cast("Surroundings", around))
+    try:
+        async with asyncio.timeout(5):
+            while len(full.asked) < 2:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
+    finally:
+        await revision.close()
+    assert full.asked == [2, 2]
+
+
+def test_nothing_is_said_of_a_template_that_is_not_known_yet() -> None:
+    """An Event `BodiesAlone` of `NoVolume` would stay for an hour, on a Revision that has the volume."""
+    played, live = Played(), dict[str, LiveRevision]()
+    around = SimpleNamespace(
+        live=lambda key: live.get(key.name),
+        brain=SimpleNamespace(makes_shadows=lambda _: True),
+        cluster=lambda: ClusterSettings(csi_volumes=True),
+        shadows=None,
+    )
+    instances = RevisionInstances(played.facts.key, cast("Surroundings", around))
+    assert instances.shadows(played.rules.settings) is None
+    live["f-00001"] = LiveRevision({}, mounted=False)
+    said = instances.shadows(played.rules.settings)
+    assert said is not None
+    assert said.reason == "NoVolume"

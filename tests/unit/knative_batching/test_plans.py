@@ -52,7 +52,7 @@ def test_pods_that_take_no_batches_get_requests_one_by_one_whatever_is_planned()
     assert in_force(SAID, read(revision(own, timeoutSeconds=10, env=[VARIABLE]))) == PLAN
 
 
-def test_what_the_class_writes_gateways_read() -> None:
+def test_gateways_read_the_plan_that_the_class_writes() -> None:
     assert buffer_of(told_with({}, SAID)) == SAID
     third = BufferStatus("batch+", SetBufferPlan(1, 1 / 3))
     assert buffer_of(told_with({"annotations": {"theirs": "x"}}, third)) == third
@@ -84,7 +84,7 @@ def test_what_the_class_writes_gateways_read() -> None:
     ],
     ids=lambda text: repr(text)[:40],
 )
-def test_what_cannot_be_read_is_no_plan(text: Any) -> None:
+def test_unreadable_plan_is_ignored(text: Any) -> None:
     assert buffer_of({"annotations": {ANNOTATION: text}}) is None
 
 

@@ -35,7 +35,7 @@ def test_a_body_has_its_coordinators_volume_and_the_models() -> None:
     assert pod["securityContext"]["runAsNonRoot"]
 
 
-def test_who_serves_no_model_or_was_not_asked_for_has_none() -> None:
+def test_pod_without_a_model_has_no_volume() -> None:
     for pod in (spec({"service": "echo", "image": "echo"}, COORDINATED), spec(BODY, PodOptions())):
         assert {one["name"] for one in pod["volumes"]} == {"tmp", "secrets"}
         assert set(mounts(pod)) == {"tmp", "secrets"}

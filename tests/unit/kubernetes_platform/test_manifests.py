@@ -1,22 +1,17 @@
-"""A function's objects: what users of OpenFaaS find in the cluster, and what Pod Security asks of pods."""
+"""Manifests that the platform writes."""
 
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.kubernetes.objects.manifests import (
-    batch_token,
-    deployment,
-    owned_by,
-    released,
-    secret,
-    service,
-)
+from gnomon_platforms.kubernetes.objects.manifests import batch_token, deployment, owned_by, released, secret, service
 from gnomon_platforms.kubernetes.objects.names import check_labels
 from gnomon_platforms.kubernetes.objects.placing import affinity_to, read_constraints
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions, pod_digest
@@ -53,7 +48,7 @@ def test_the_deployment_is_found_by_the_functions_name_and_label() -> None:
     ],
     ids=["constraints", "requests", "devices", "root file system", "probe", "deadline"],
 )
-def test_what_only_new_pods_can_have_is_seen_in_their_digest(fields: dict[str, Any]) -> None:
+def test_settings_of_new_pods_change_the_digest(fields: dict[str, Any]) -> None:
     assert pod_digest(spec_of(**fields), OPTIONS) != pod_digest(spec_of(), OPTIONS)
 
 
@@ -161,7 +156,7 @@ def test_a_probe_that_kubernetes_would_not_take_is_refused_with_what_it_takes(na
     assert name in refused.value.message
 
 
-def test_what_is_in_flight_has_its_time_when_a_pod_ends() -> None:
+def test_termination_grace_covers_requests_in_flight() -> None:
     assert pod_of()["terminationGracePeriodSeconds"] == 35
     assert pod_of(annotations={"gnomon/deadline-ms": "2500"})["terminationGracePeriodSeconds"] == 8
     assert pod_of(envVars={"write_timeout": "2m"})["terminationGracePeriodSeconds"] == 125
@@ -288,7 +283,7 @@ def test_the_service_leads_to_the_functions_pods() -> None:
     assert made["spec"]["ports"][0]["targetPort"] == pods["spec"]["containers"][0]["ports"][0]["name"]
 
 
-def test_what_a_deployment_owns_goes_with_it_and_a_released_pod_leaves_its_selector() -> None:
+def test_owned_objects_go_with_their_deployment() -> None:
     owner = deployment(spec_of(), 1, OPTIONS)
     owner["metadata"]["uid"] = "u-1"
     reference = owned_by(service(spec_of()), owner)["metadata"]["ownerReferences"]
@@ -307,3 +302,32 @@ def test_what_a_deployment_owns_goes_with_it_and_a_released_pod_leaves_its_selec
     assert not owner["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert labels["faas_function"] == "figlet"
     assert patch["metadata"]["ownerReferences"] == reference
+
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+START_S = 300
+
+
+def containers() -> list[Any]:
+    """All that have a liveness probe, which kills."""
+    found = []
+    for path in sorted(DEPLOY.rglob("*.yaml")):
+        if DEPLOY / "charts" in path.parents:
+            continue  # templates; a test on a cluster compares them with these
+        for document in yaml.safe_load_all(path.read_text()):
+            if document and document.get("kind") in ("Deployment", "DaemonSet"):
+                listed = document["spec"]["template"]["spec"]["containers"]
+                found += [pytest.param(one, id=f"{path.stem}-{one['name']}") for one in listed if "livenessProbe" in one]
+    return found
+
+
+@pytest.mark.parametrize("container", containers())
+def test_a_container_that_may_be_killed_has_five_minutes_to_start(container: Any) -> None:
+    probe = container["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= START_S
+    # It is seen soon, too.
+    assert probe["periodSeconds"] == 1
+
+
+def test_each_part_is_looked_at() -> None:
+    assert len(containers()) == 5

@@ -23,17 +23,17 @@ def pod(ready: str = "True", **metadata: Any) -> dict[str, Any]:
     }
 
 
-def test_one_that_is_ready_is_reached_at_its_own_address() -> None:
+def test_ready_coordinator_is_reached_at_its_address() -> None:
     assert coordinator_pod(pod()) == CoordinatorPod("coordinator-x", "u", "node-a", "10.0.0.1", 2.1)
 
 
-def test_one_that_is_not_ready_or_on_its_way_out_is_not_reached() -> None:
+def test_unready_or_terminating_coordinator_is_not_used() -> None:
     assert coordinator_pod(pod("False")).address is None
     assert coordinator_pod(pod(deletionTimestamp="2026-11-22T00:00:00Z")).address is None
     assert coordinator_pod({"metadata": {"name": "new"}}) == CoordinatorPod("new", "", "", None, 0.0)
 
 
-def test_what_a_pool_asks_for_by_itself_is_what_its_installation_says() -> None:
+def test_pool_requests_match_the_installation() -> None:
     """Its own request is what it was resized to."""
     said = pod(annotations={"gnomon/pool-cores": "500m"})
     assert coordinator_pod(said) == CoordinatorPod("coordinator-x", "u", "node-a", "10.0.0.1", 2.1, 0.5)

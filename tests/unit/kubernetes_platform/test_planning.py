@@ -236,7 +236,7 @@ def test_an_update_goes_on_where_a_quota_lets_no_spare_be_made() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("quota", [None, 3, 6])
-def test_whatever_the_order_only_those_go_that_were_to_go_and_all_that_wait_get_a_pod(quota: int | None, seed: int) -> None:
+def test_only_victims_are_removed_in_any_order(quota: int | None, seed: int) -> None:
     chance = random.Random(seed)
     cluster = SmallCluster(chance, quota)
     living: dict[str, int] = {}

@@ -1,15 +1,39 @@
-"""What is read of a pod, and whom a ReplicaSet removes next."""
+"""Pods: placement, readiness, cores."""
 
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_core.fleet import InstanceState
+from gnomon_core.clock import WallClock
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import read_deployment
+from gnomon_core.interfaces import InstanceRequest
+from gnomon_platforms.common import starting
+from gnomon_platforms.knative.autoscaler.objects import live_revision
+from gnomon_platforms.kubernetes.informer import Change
+from gnomon_platforms.kubernetes.ledger import Ledger
+from gnomon_platforms.kubernetes.nodes import Given, NodeFacts, given_to, node_facts, takes
+from gnomon_platforms.kubernetes.objects.placing import placing_of, read_constraints
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
-from gnomon_platforms.openfaas.planning import VICTIM_COST, rank, removable
+from gnomon_platforms.kubernetes.resources import REFUSED_S
+from gnomon_platforms.openfaas import workloads
+from gnomon_platforms.openfaas.planning import VICTIM_COST, Resize, Step, rank, removable
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
+from gnomon_platforms.openfaas.workloads import Surroundings, Workload
+from gnomon_platforms.testing import Recorder
+from tests.pod_process import Process, pod_process
+from tests.unit.kubernetes_platform.small_cluster import deployed, running
+from tests.waiting import until
 
 
 def document(**status: Any) -> dict[str, Any]:
@@ -132,10 +156,251 @@ def test_a_victim_that_is_still_seen_ready_waits() -> None:
 
 
 @given(st.lists(PODS, max_size=7), st.randoms(use_true_random=False), st.data())
-def test_whatever_a_replica_set_picks_among_equals_only_victims_go(
-    pods: list[PodFacts], chance: Any, data: st.DataObject
-) -> None:
+def test_replica_set_picks_only_victims(pods: list[PodFacts], chance: Any, data: st.DataObject) -> None:
     victims = set(data.draw(st.lists(st.sampled_from([pod.name for pod in pods]), unique=True))) if pods else set()
     number = removable(pods, victims)
     chance.shuffle(pods)
     assert {pod.name for pod in sorted(pods, key=rank)[:number]} <= victims
+
+
+TAINT = {"key": "dedicated", "value": "vision", "effect": "NoSchedule"}
+
+
+def node(name: str = "n1", *, taints: tuple[dict[str, str], ...] = (), **labels: str) -> dict[str, Any]:
+    status = {"allocatable": {"cpu": "4", "memory": "8Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {"taints": list(taints)}, "status": status}
+
+
+def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}}
+
+
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+@pytest.mark.parametrize(
+    ("spec", "taken"),
+    [
+        ({}, True),
+        ({"nodeSelector": {"zone": "a"}}, True),
+        ({"nodeSelector": {"zone": "a", "disk": "ssd"}}, False),
+        (affinity({"matchExpressions": [expression("zone", "In", "a", "b")]}), True),
+        (affinity({"matchExpressions": [expression("zone", "In", "b")]}), False),
+        (affinity({"matchExpressions": [expression("zone", "NotIn", "a")]}), False),
+        (affinity({"matchExpressions": [expression("disk", "NotIn", "hdd")]}), True),
+        (affinity({"matchExpressions": [expression("zone", "Exists"), expression("disk", "DoesNotExist")]}), True),
+        (affinity({"matchExpressions": [expression("zone", "DoesNotExist")]}), False),
+        (affinity({"matchExpressions": [expression("cpus", "Gt", "31"), expression("cpus", "Lt", "33")]}), True),
+        (affinity({"matchExpressions": [expression("cpus", "Gt", "32")]}), False),
+        (affinity({"matchExpressions": [expression("zone", "Gt", "1")]}), False),
+        # All expressions of any one of the terms; a term that says nothing is met by nobody.
+        (
+            affinity({"matchExpressions": [expression("zone", "In", "b")]}, {"matchExpressions": [expression("cpus", "Exists")]}),
+            True,
+        ),
+        (affinity({"matchExpressions": [expression("zone", "In", "b"), expression("cpus", "Exists")]}), False),
+        (affinity({}), False),
+        (affinity({"matchFields": [expression("metadata.name", "In", "n1")]}), True),
+        (affinity({"matchFields": [expression("metadata.name", "In", "n2")]}), False),
+        # Whatever a pod would rather have, it may be elsewhere.
+        ({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}}, True),
+    ],
+)
+def test_a_nodes_labels_are_those_that_the_pod_wants(spec: dict[str, Any], taken: bool) -> None:  # noqa: FBT001 - a table's column
+    assert takes(node_facts(node(zone="a", cpus="32")), placing_of(spec)) is taken
+
+
+@pytest.mark.parametrize(
+    ("toleration", "tolerated"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": "dedicated", "operator": "Exists"}, True),
+        ({"key": "dedicated", "value": "vision"}, True),
+        ({"key": "dedicated", "operator": "Equal", "value": "vision", "effect": "NoSchedule"}, True),
+        ({"key": "dedicated", "operator": "Equal", "value": "speech"}, False),
+        ({"key": "dedicated", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}, False),
+        ({"key": "dedicated"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+    ],
+)
+def test_a_pod_tolerates_what_it_says(toleration: dict[str, Any], tolerated: bool) -> None:  # noqa: FBT001 - a table's column
+    facts = node_facts(node(taints=(TAINT,)))
+    assert takes(facts, placing_of({"tolerations": [toleration]})) is tolerated
+    assert not takes(facts, placing_of({}))
+
+
+def test_constraints_mean_what_the_pods_that_come_of_them_say() -> None:
+    read = read_constraints(["zone=a", "disk!=hdd", "arch!=arm64", "tolerate:dedicated=vision:NoSchedule"])
+    assert placing_of(read.fields()) == read
+
+
+def test_a_shadow_is_on_no_node_that_its_bodys_pod_may_not_be_on() -> None:
+    ledger = Ledger()
+    for document in (node("far", taints=(TAINT,)), node("roomy"), node("small")):
+        ledger.node_changed(Change(("", document["metadata"]["name"]), None, node_facts(document)))
+    for name in ("far", "roomy", "small"):
+        ledger.pool_ready(name, ready=True)
+    ledger.give("somebody", Given("small", 3.0, 0))
+    assert [ledger.free_cores(name) for name in ("far", "small", "nowhere")] == [4.0, 1.0, 0.0]
+
+    tolerant = placing_of({"tolerations": [{"operator": "Exists"}]})
+    assert ledger.place_shadow(tolerant, 2, "far") == "far"
+    assert ledger.place_shadow(placing_of({}), 2, "far") == "roomy"
+    with pytest.raises(GnomonError) as refused:
+        ledger.place_shadow(placing_of({}), 5, "far")
+    assert (refused.value.status, refused.value.code) == (503, "no_capacity")
+
+
+def test_a_revision_says_of_nodes_what_its_pods_say() -> None:
+    spec = {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"key": "dedicated", "operator": "Exists"}]}
+    assert live_revision({"metadata": {}, "spec": spec}).placing == placing_of(spec)
+    assert live_revision({"metadata": {}}).placing == placing_of({})
+
+
+SPEC = read_deployment({"service": "figlet", "image": "figlet:1", "annotations": {"gnomon/cores": "1"}})
+QUOTA = GnomonError(503, "kubernetes_denied", "exceeded quota: small", "Raise the quota.")
+BUSY = GnomonError(503, "kubernetes_busy", "too many requests", "Try again in a moment.")
+
+
+class Clock(WallClock):
+    """Stands still until it is moved."""
+
+    time_s = 100.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+
+class Refusing:
+    """Steps: pods get no other cores."""
+
+    def __init__(self, refusal: GnomonError) -> None:
+        self.refusal, self.asked = refusal, list[int]()
+
+    async def take(self, step: Step, spec: object, version: int, deployed: object = None) -> int | None:
+        del spec, version, deployed
+        if isinstance(step, Resize):
+            self.asked.append(step.cores)
+            raise self.refusal
+        return None
+
+    async def furnish_once(self, spec: object, deployed: object) -> None:
+        del spec, deployed
+
+    async def token(self, deployed: object) -> str:
+        del deployed
+        return "t0ken"
+
+
+class Stage:
+    """A function of one pod on a node of four cores."""
+
+    def __init__(self, refusal: GnomonError, has: int, wanted: int, session: aiohttp.ClientSession) -> None:
+        self.clock, self.steps, self.listener, self.warned = Clock(), Refusing(refusal), Recorder(), dict[str, str]()
+        self.platform = platform = OpenFaasPlatform(cast("Any", None), clock=self.clock)
+        platform._listener = self.listener
+        self.pod = replace(running("p1", "a", cores=float(has), effective_cores=float(has)), ip="127.0.0.1")
+        around = Surroundings(
+            deployed=lambda _: replace(deployed(1, available=1), counted=1),
+            pods=lambda _: (self.pod,),
+            session=session,
+            clock=self.clock,
+            adopting=lambda: False,
+            left_alone=lambda _: False,
+            caught_up=lambda *_: asyncio.sleep(0),
+            start_timeout_s=1e6,
+            warn=lambda _, reason, text: self.warned.update({reason: text}),
+            ledger=platform._ledger,
+        )
+        platform._ledger.node_changed(Change(("", "n1"), None, NodeFacts("n1", 4.0, 2**34, usable=True, pods=9)))
+        platform._ledger.give("a", given_to(SPEC, wanted, "n1"))
+        workload = platform._workloads[str(SPEC.key)] = Workload(SPEC.key, cast("Any", self.steps), around)
+        request = InstanceRequest(SPEC, 1, wanted, "n1", {})
+        workload.add(platform._life_of(starting("a", request, "n1", 0, 0.0), request))
+        workload.seen(replace(self.pod, phase="Pending", healthy=False), "p1")
+        workload.seen(self.pod, "p1")
+
+    @property
+    def instance(self) -> Instance:
+        [found] = self.platform.instances(str(SPEC.key))
+        return found
+
+    @property
+    def cores(self) -> tuple[int, int | None, float]:
+        """What it has, what is on its way, what the node has left."""
+        [node] = self.platform.nodes()
+        return self.instance.cores, self.instance.coming_cores, node.free_cores
+
+
+@pytest.fixture
+async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
+    async with pod_process(monkeypatch) as made:
+        monkeypatch.setattr(workloads, "LOOK_AGAIN_S", 0.01)
+        yield made
+
+
+@asynccontextmanager
+async def begun(refusal: GnomonError, *, has: int, wanted: int) -> AsyncIterator[Stage]:
+    async with aiohttp.ClientSession() as session:
+        stage = Stage(refusal, has, wanted, session)
+        try:
+            await stage.listener.channel("a")
+            yield stage
+        finally:
+            for workload in stage.platform._workloads.values():
+                await workload.close()
+            stage.platform._writer.close()
+
+
+async def test_cores_that_were_refused_are_neither_coming_nor_taken(process: Process) -> None:
+    async with begun(QUOTA, has=1, wanted=1) as stage:
+        await stage.platform.resize("a", 3)
+        assert stage.cores == (1, 3, 1.0), "they are on their way"
+        await until(lambda: stage.warned)
+        assert stage.cores == (1, None, 3.0), "nobody is about to give them"
+        assert "exceeded quota" in stage.warned["ResizePending"]
+        with pytest.raises(GnomonError, match="exceeded quota"):
+            await stage.platform.resize("a", 3)
+        # Another size is another question, and the same one is asked again when its time is over.
+        await stage.platform.resize("a", 2)
+        await until(lambda: stage.steps.asked == [3, 2])
+        stage.clock.time_s += REFUSED_S + 1.0
+        await stage.platform.resize("a", 3)
+        await until(lambda: stage.steps.asked == [3, 2, 3])
+    assert process.told == []
+
+
+async def test_a_process_that_keeps_its_cores_uses_all_of_them_again(process: Process) -> None:
+    async with begun(QUOTA, has=3, wanted=3) as stage:
+        process.told.clear()
+        await stage.platform.resize("a", 1)
+        await until(lambda: process.told == [1, 3])
+        assert stage.cores == (3, None, 1.0)
+
+
+async def test_instance_starts_with_the_cores_of_its_pod(process: Process) -> None:
+    async with begun(QUOTA, has=1, wanted=3) as stage:
+        assert stage.steps.asked == [3]
+        assert stage.listener.ready["a"].cores == 1
+        assert stage.cores == (1, None, 3.0)
+    assert process.told == []
+
+
+async def test_instance_uses_cores_that_arrive_late(process: Process) -> None:
+    """Threads come first. Before its pod could be resized it was to keep what it has."""
+    async with begun(BUSY, has=3, wanted=3) as stage:
+        await stage.platform.resize("a", 1)
+        await until(lambda: stage.steps.asked)
+        assert process.told[-1] == 1
+        await stage.platform.resize("a", 3)
+        await until(lambda: process.told[-1] == 3)
+        assert stage.cores == (3, None, 1.0)
+
+
+async def test_deferred_resize_is_retried(process: Process) -> None:
+    async with begun(BUSY, has=1, wanted=1) as stage:
+        await stage.platform.resize("a", 3)
+        await until(lambda: stage.steps.asked[:3] == [3, 3, 3])
+        assert stage.cores == (1, 3, 1.0)
+    assert process.told == []

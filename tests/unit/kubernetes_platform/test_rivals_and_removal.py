@@ -32,7 +32,7 @@ def test_a_removed_function_goes_when_nobody_is_left_and_not_before() -> None:
     assert Withdraw() not in plan(removed(), [], Wanted(1, (Waiting("a", "n1"),)))
 
 
-def test_what_a_deployment_says_no_more_goes_and_what_others_wrote_stays() -> None:
+def test_dropped_fields_are_removed_and_foreign_ones_stay() -> None:
     first = with_creation(deployment(SPEC, 1, PodOptions())["metadata"], 1.25)
     first["annotations"] |= {"theirs": "1", REMOVED_ANNOTATION: "true"}
     later = read_deployment({"service": "figlet", "image": "figlet:1", "labels": {"stage": "two"}})
@@ -54,7 +54,7 @@ def test_a_deployment_comes_back_as_the_function_that_it_is() -> None:
     assert again.removed
 
 
-def test_who_counts_a_deployments_pods_is_read_of_autoscalers_and_scaled_objects() -> None:
+def test_conflicting_autoscalers_are_found() -> None:
     found = rival("HorizontalPodAutoscaler")(HPA)
     assert found == Rival("HorizontalPodAutoscaler", "openfaas-fn", "theirs", "u1", "figlet")
     # KEDA takes a Deployment where no kind is named.

@@ -191,7 +191,7 @@ async def test_an_end_is_said_again_where_its_node_was_not_reached_meanwhile(pla
 
 
 @pytest.mark.parametrize("state", ["ending", "gone"])
-async def test_what_ends_is_not_told_to_end_again(platform: Platform, node: PlayedNode, state: str) -> None:
+async def test_ending_shadow_is_not_told_to_end_again(platform: Platform, node: PlayedNode, state: str) -> None:
     assert platform.pairs.destroy("s-1")
     await until(lambda: node.heard == ["s-1"])
     before = node.version
@@ -216,7 +216,7 @@ async def test_the_half_on_its_bodys_node_is_told_again_as_well(platform: Platfo
     await other.server.close()
 
 
-async def test_one_that_its_body_was_not_told_of_is_told_again_as_well(platform: Platform, node: PlayedNode) -> None:
+async def test_untold_shadow_is_announced_again(platform: Platform, node: PlayedNode) -> None:
     other = PlayedNode({**ROW, "id": "s-2", "state": "starting", "paired": False, "afar": True, "token": "t"}, name="node-b")
     await other.server.start_server()
     platform.pairs.connections.set_address("node-b", other.address)

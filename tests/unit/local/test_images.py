@@ -1,9 +1,24 @@
+"""Images, profiles and models on one machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gnomon_core.blocks import Block, Layers
 from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
+from gnomon_platforms.aws_lambda import recipes as lambda_recipes
+from gnomon_platforms.aws_lambda.resources import LambdaOptions
 from gnomon_platforms.images import ImageTable, bare_name
+from gnomon_platforms.local import recipes as local_recipes
+from gnomon_platforms.profile_files import ProfileFiles
+from gnomon_platforms.testing import NoModels, NothingBuilt
 
 
 @pytest.mark.parametrize(
@@ -25,7 +40,7 @@ def test_the_built_in_table_knows(image: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("image", ["functions/alpine2", "evil.example/functions/alpine", "localhost:5000/functions/alpine", "x"])
-def test_it_takes_no_other_image_for_one_of_these(image: str) -> None:
+def test_foreign_image_is_not_taken_for_ours(image: str) -> None:
     assert ImageTable().find(image) is None
 
 
@@ -61,3 +76,78 @@ def test_a_table_that_cannot_be_read_says_where_and_why(tmp_path: Path, text: st
     with pytest.raises(GnomonError, match=complaint) as refused:
         ImageTable(file)
     assert str(file) in refused.value.message
+
+
+BLOCKS = tuple(Block(f"b{n}", 2 * n, 2 * n + 2, (f"v{n}",), (f"v{n + 1}",), (), 1, 1, splittable=True) for n in range(3))
+LAYERS = Layers("digest", ("v3",), BLOCKS, {f"v{n}": 4 for n in range(4)})
+TABLE = LatencyTable({1: {1: 0.1}})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for machine in ("mine", "other"):
+        profile = ModelProfile(
+            "m@1", LAYERS, TABLE, (TABLE,) * 3, {"shared": Loading(0, 0)}, 0, 0, 0, 0, 0, provenance={"machine": machine}
+        )
+        (tmp_path / "m@1").mkdir(exist_ok=True)
+        (tmp_path / "m@1" / f"{machine}.json").write_text(json.dumps(profile.to_json()))
+    return tmp_path
+
+
+def test_this_machines_profile_comes_before_newer_ones_of_others(folder: Path) -> None:
+    found = ProfileFiles(folder, "mine").find("m@1", "digest", LAYERS)
+    assert found is not None
+    assert found.provenance["machine"] == "mine"
+
+
+def test_a_profile_of_another_program_or_of_other_blocks_is_none_of_this_model(folder: Path) -> None:
+    files = ProfileFiles(folder, "mine")
+    assert files.find("m@1", "another", LAYERS) is None
+    cut_elsewhere = replace(LAYERS, blocks=(replace(BLOCKS[0], end=3), replace(BLOCKS[1], begin=3), BLOCKS[2]))
+    assert files.find("m@1", "digest", cut_elsewhere) is None
+    assert files.find("m@2", "digest", LAYERS) is None
+
+
+def test_a_damaged_profile_is_left_out(folder: Path) -> None:
+    (folder / "m@1" / "mine.json").write_text("{")
+    found = ProfileFiles(folder, "mine").find("m@1", "digest", LAYERS)
+    assert found is not None
+    assert found.provenance["machine"] == "other"
+
+
+def test_a_profile_that_is_copied_over_the_last_one_leaves_that_until_it_is_whole(folder: Path) -> None:
+    """Whoever does not rename it into place leaves a part of it to be seen."""
+    files, path = ProfileFiles(folder, "mine"), folder / "m@1" / "mine.json"
+    whole = path.read_text()
+    before = files.find("m@1", "digest", LAYERS)
+    path.write_text(whole[:100])
+    assert files.find("m@1", "digest", LAYERS) == before
+    path.write_text(whole.replace('"mine"', '"anew"'))
+    found = files.find("m@1", "digest", LAYERS)
+    assert found is not None
+    assert found.provenance["machine"] == "anew"
+
+
+Find = Callable[[FunctionSpec], object]
+MODEL = {"gnomon/model": "resnet50@1"}
+
+
+@pytest.fixture(params=["local", "lambda"])
+def find(request: pytest.FixtureRequest, tmp_path: Path) -> Find:
+    """How functions are made, here and on Lambda."""
+    if request.param == "local":
+        return local_recipes.Recipes(tmp_path, NoModels(), NothingBuilt(), ImageTable()).find
+    return lambda_recipes.Recipes(
+        LambdaOptions("arn:aws:iam::123456789012:role/r"), NoModels(), NothingBuilt(), ImageTable()
+    ).find
+
+
+@pytest.mark.parametrize("image", ["functions/alpine:latest", "theaxer/redirector"])
+def test_a_process_or_a_redirector_has_no_use_for_a_model(find: Find, image: str) -> None:
+    document = {"service": "fn", "image": image, "envProcess": "cat", "envVars": {"destination": "http://example.com"}}
+    find(read_deployment(document))
+    with pytest.raises(GnomonError) as refused:
+        find(read_deployment({**document, "annotations": MODEL}))
+    assert (refused.value.status, refused.value.code) == (400, "model_unused")
+    assert refused.value.message == f"annotation gnomon/model is 'resnet50@1', but image '{image}' serves no model."
+    assert "gnomon/body" in refused.value.hint

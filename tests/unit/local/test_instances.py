@@ -72,7 +72,7 @@ async def test_an_instance_is_ready_when_it_has_spoken_and_the_node_knows_its_pr
 
 
 @pytest.mark.parametrize("born", [False, True])
-async def test_one_whose_supervisor_ends_before_it_is_ready_is_ordered_again_and_ready_once(told: Told, *, born: bool) -> None:
+async def test_instance_is_restarted_once_when_its_supervisor_ends(told: Told, *, born: bool) -> None:
     if born:
         told.life.born(17)
     before = told.theirs
@@ -87,13 +87,13 @@ async def test_one_whose_supervisor_ends_before_it_is_ready_is_ordered_again_and
     assert not told.life.withdraw(), "it is ready: what ends it now is an end"
 
 
-async def test_one_that_is_to_end_is_not_ordered_again(told: Told) -> None:
+async def test_ending_instance_is_not_restarted(told: Told) -> None:
     told.life.born(17)
     told.life.stop()
     assert not told.life.withdraw()
 
 
-async def test_one_that_is_stopped_before_its_process_is_known_is_never_ready(told: Told) -> None:
+async def test_instance_stopped_early_is_never_ready(told: Told) -> None:
     told.speak()
     told.life.stop()
     told.life.born(17)

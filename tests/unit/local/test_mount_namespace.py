@@ -14,7 +14,7 @@ def bind(path: str, *, writable: bool = False) -> Step:
     return Step(path, bind=True, writable=writable)
 
 
-def test_what_is_needed_below_a_cover_is_bound_back_after_it() -> None:
+def test_needed_path_below_a_hidden_one_is_bound_back() -> None:
     steps = plan({"/state/models/m.bin": False}, {"/state": False})
     assert steps == [cover("/state"), bind("/state/models/m.bin")]
 
@@ -29,7 +29,7 @@ def test_a_folder_inside_a_bound_folder_needs_no_mount_of_its_own_unless_it_may_
     assert steps == [cover("/root"), bind("/root/python"), bind("/root/python/cache", writable=True)]
 
 
-def test_what_is_hidden_inside_something_bound_back_stays_hidden() -> None:
+def test_hidden_path_inside_a_bound_one_stays_hidden() -> None:
     steps = plan({"/tmp/work": True, "/tmp/work/state/built": False}, {"/tmp": True, "/tmp/work/state": False})
     assert steps == [
         cover("/tmp", writable=True),

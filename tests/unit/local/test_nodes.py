@@ -1,11 +1,25 @@
+"""A machine's cores and memory."""
+
+from __future__ import annotations
+
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnomon_autoscaler.policies.asyfunc.lls import shadow_memory_bytes
+from gnomon_autoscaler.policies.asyfunc.options import Options
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
+from gnomon_core import packets
 from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Node
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_platforms.common import claimed_cores
+from gnomon_core.settings import Settings
+from gnomon_platforms.common import MODEL_OVERHEAD_BYTES, claimed_cores, shadow_bytes
 from gnomon_platforms.local.nodes import LocalNode
+from gnomon_simulator.profiles import modelled
+from tests.made_up_models import BlockPlan, made_up_profile
 
 GIB = 2**30
 
@@ -26,7 +40,7 @@ def spec(**fields: object) -> FunctionSpec:
         ({"annotations": {"gnomon/model": "m"}, "requests": {"cpu": "500m"}}, 4, 0.5),
     ],
 )
-def test_what_an_instance_claims(fields: dict[str, object], cores: int, claimed: float) -> None:
+def test_reservation_of_an_instance(fields: dict[str, object], cores: int, claimed: float) -> None:
     assert claimed_cores(spec(**fields), cores) == claimed
 
 
@@ -105,7 +119,7 @@ def test_each_function_gets_its_first_instance_on_a_busy_machine_and_its_second_
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans(), st.booleans()), max_size=20))
-def test_what_is_in_use_or_asked_for_exceeds_the_cores_only_by_first_instances(
+def test_reservations_exceed_the_cores_only_by_first_instances(
     asked: list[tuple[int, bool, bool, bool]],
 ) -> None:
     """Whatever begins, in use or not: what was let in for the cores that were free fits into the machine."""
@@ -126,3 +140,100 @@ def test_what_is_in_use_or_asked_for_exceeds_the_cores_only_by_first_instances(
         assert node.unclaimed_cores == before - counts
         fitted += 0 if first and not held else counts
         assert fitted <= 4
+
+
+def node() -> LocalNode:
+    return LocalNode(tuple(range(8)), 8, GIB, reserved_cores=1.0)
+
+
+def test_the_reserve_is_not_free_and_policies_are_told_of_it() -> None:
+    held = node()
+    assert (held.value().cores, held.value().free_cores, held.value().reserve_cores) == (8, 7, 1)
+    held.claim("a", 6.0, 0, 6)
+    assert (held.value().free_cores, held.value().reserve_cores) == (1, 1)
+    held.claim("shadow", 1.0, 0, 1, from_reserve=True)
+    assert (held.value().free_cores, held.value().reserve_cores) == (1, 0)
+
+
+def test_a_shadow_takes_the_reserve_before_anything_else() -> None:
+    held = node()
+    held.claim("body", 7.0, 0, 7)
+    assert held.value().free_cores == 0
+    held.claim("shadow", 1.0, 0, 1, from_reserve=True)
+    assert (held.value().free_cores, held.reserve_cores) == (0, 0)
+    held.release("shadow")
+    assert held.reserve_cores == 1
+
+
+def test_a_body_that_fits_nowhere_else_gets_it_and_gives_it_back() -> None:
+    held = node()
+    held.claim("body", 7.0, 0, 7)
+    held.claim("another", 1.0, 0, 1)
+    assert (held.value().free_cores, held.reserve_cores) == (0, 0)
+    with pytest.raises(GnomonError, match="cores"):
+        held.claim("shadow", 1.0, 0, 1, from_reserve=True)
+    held.release("another")
+    assert (held.value().free_cores, held.reserve_cores) == (0, 1)
+
+
+def test_a_shadow_larger_than_the_reserve_takes_the_rest_from_what_is_free() -> None:
+    held = node()
+    held.claim("shadow", 3.0, 0, 3, from_reserve=True)
+    assert (held.value().free_cores, held.reserve_cores) == (5, 0)
+
+
+def test_nothing_is_reserved_unless_asked_for() -> None:
+    assert LocalNode((0, 1), 2, GIB).value() == Node(os.uname().nodename, 2, GIB, 2, GIB)
+
+
+def test_a_refusal_tells_what_a_body_could_have_had() -> None:
+    held = node()
+    held.claim("body", 7.0, 0, 7)
+    with pytest.raises(GnomonError, match=r"needs 2 cores and 0 MiB; node .* has 1 core "):
+        held.claim("another", 2.0, 0, 2)
+
+
+def test_the_memory_of_empty_containers_is_not_free_but_an_instance_gets_it() -> None:
+    held = node()
+    held.hold_for_pool(GIB // 4)
+    assert held.value().free_memory_bytes == GIB - GIB // 4
+    held.claim("body", 1.0, GIB - GIB // 8, 1)
+    assert (held.value().free_memory_bytes, held.unclaimed_memory_bytes) == (0, GIB // 8)
+    with pytest.raises(GnomonError, match="MiB"):
+        held.claim("another", 1.0, GIB // 4, 1)
+
+
+MB = 10**6
+PROFILE = made_up_profile(
+    (BlockPlan(0.5, 20 * MB), BlockPlan(0.5, 80 * MB)), tuple(0.1 * size for size in range(1, 9)), overhead_bytes=100 * MB
+)
+KNOWN = Knowledge(PROFILE, Settings(slo_s=1.0, max_batch=8), Options())
+
+
+@pytest.mark.parametrize("weight_mode", ["shared", "private"])
+def test_platform_policy_and_simulator_count_the_same(weight_mode: str) -> None:
+    for pairing in KNOWN.pairings.ranked(1, 1):
+        claimed = shadow_bytes(PROFILE.layers, pairing.pair, PROFILE, weight_mode)
+        assert claimed == shadow_memory_bytes(KNOWN, Options(weight_mode=weight_mode), pairing.parameter_bytes, elsewhere=False)
+        assert claimed == modelled(PROFILE, weight_mode).shadow_memory_bytes(pairing.pair)
+
+
+def test_shared_weights_are_the_bodys_and_private_ones_its_own() -> None:
+    pair = KNOWN.pairings.ranked(1, 1)[0].pair
+    assert pair.blocks == (0, 1)
+    assert shadow_bytes(PROFILE.layers, pair, PROFILE, "shared") == 100 * MB
+    assert shadow_bytes(PROFILE.layers, pair, PROFILE, "private") == 200 * MB
+    assert shadow_bytes(PROFILE.layers, pair, None, "shared") == MODEL_OVERHEAD_BYTES
+
+
+def test_the_last_words_of_one_that_left_something_unread_are_heard() -> None:
+    ours, theirs = packets.socket_pair()
+    with ours:
+        packets.send(theirs, {"event": "born"})
+        packets.send(theirs, {"event": "warm"})
+        packets.send(ours, {"id": "never read"})
+        theirs.close()
+        assert packets.receive(ours) == ({"event": "born"}, [])
+        assert packets.receive(ours) == ({"event": "warm"}, [])
+        with pytest.raises(packets.PeerGoneError):
+            packets.receive(ours)

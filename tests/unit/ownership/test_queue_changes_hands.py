@@ -83,7 +83,7 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_waits_is_handed_on_and_what_executes_is_answered() -> None:
+async def test_waiting_requests_move_and_executing_ones_finish() -> None:
     instance = OneInstance()
     runtime = runtime_with(instance)
     executes = submit(runtime, b"executes")
@@ -105,7 +105,7 @@ async def test_what_waits_is_handed_on_and_what_executes_is_answered() -> None:
     runtime.close()
 
 
-async def test_what_comes_afterwards_is_handed_on_at_once() -> None:
+async def test_later_requests_are_forwarded_at_once() -> None:
     instance = OneInstance()
     runtime = runtime_with(instance)
     runtime.disown()
@@ -156,7 +156,7 @@ async def test_an_instance_that_knows_a_later_owner_executes_nothing_and_stays()
     runtime.close()
 
 
-async def test_who_is_alone_goes_on_from_the_epoch_that_an_instance_claims() -> None:
+async def test_single_gateway_continues_from_an_instance_s_epoch() -> None:
     """Where there were several replicas, and there is one now that shares nothing, what instances remember must not stop it."""
     instance = OneInstance()
     runtime = runtime_with(instance, epoch=1)

@@ -60,7 +60,7 @@ def test_where_none_is_in_time_the_quickest_is_and_it_says_so() -> None:
 
 
 @pytest.mark.parametrize("slo_s", [0.09, 0.12, 0.3, 0.5])
-def test_it_is_what_the_optimizer_finds_among_batches_of_one_however_requests_arrive(slo_s: float) -> None:
+def test_vanilla_plan_equals_the_optimizer_s_with_batch_one(slo_s: float) -> None:
     found = Landscape(BURSTY, Space(SIZES, (1,), (0.0,)), PerCall(PRICE), 95.0).cheapest(slo_s).plan
     picked = cherry_picked(SIZES, PRICE, 95.0, slo_s).plan
     assert picked.size == found.size
@@ -85,7 +85,7 @@ def test_nothing_to_choose_from_is_refused() -> None:
     assert (refused.value.status, refused.value.code) == (400, "bad_space")
 
 
-def test_it_deploys_with_as_many_slots_as_the_arrivals_need() -> None:
+def test_vanilla_plan_has_the_slots_that_arrivals_need() -> None:
     plan: Plan = cherry_picked(SIZES, PRICE, 95.0, 0.15).plan
     found = deployment(plan, Map.poisson(50.0), 0.15, 95.0)
     settings = read_settings(found.labels, found.annotations)

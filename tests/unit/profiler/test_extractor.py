@@ -213,7 +213,7 @@ class Overwrites(nn.Module):
     ],
     ids=lambda item: type(item).__name__,
 )
-def test_what_cannot_be_data_is_refused_by_name(module: nn.Module, says: str) -> None:
+def test_unsupported_operator_is_refused_by_name(module: nn.Module, says: str) -> None:
     with pytest.raises(GnomonError, match=says) as caught:
         capture(module, (torch.ones(2, 4),), Description("m"))
     assert (caught.value.status, caught.value.code) == (422, "unsupported_model")

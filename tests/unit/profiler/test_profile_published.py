@@ -46,12 +46,12 @@ def test_more_cores_are_quicker_and_not_more_than_they_are(profile: ModelProfile
             assert one_core_s < 1.1 * cores * seconds
 
 
-def test_its_cells_were_quiet(profile: ModelProfile) -> None:
+def test_published_profile_has_quiet_cells(profile: ModelProfile) -> None:
     assert set(profile.spread) == {f"{cores}/{batch}" for cores, row in profile.whole.seconds.items() for batch in row}
     assert max(profile.spread.values()) < 0.1
 
 
-def test_it_says_where_it_comes_from(profile: ModelProfile) -> None:
+def test_published_profile_names_its_provenance(profile: ModelProfile) -> None:
     named = {"machine", "machine_id", "torch", "python", "gnomon", "date", "weights", "allocator", "loading_private", "starts"}
     assert named <= profile.provenance.keys()
 

@@ -153,7 +153,7 @@ def test_a_machine_that_forbids_it_says_how_it_could_be_allowed(tmp_path: Path) 
         pass
 
 
-def test_what_is_kept_can_be_read_by_others(tmp_path: Path) -> None:
+def test_kept_results_are_readable(tmp_path: Path) -> None:
     path = tmp_path / "kept.jsonl"
     Kept(path, IDENTITY).add(Visit(0, 0, (128, 1)), Times((0.1, 0.2), (0.01, 0.01)))
     assert [json.loads(line) for line in path.read_text().splitlines()] == [

@@ -1,14 +1,15 @@
-"""What the author of a handler.py can rely on."""
+"""Handlers: single requests, batches, streams, concurrency."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gnomon_core.launch import Launch
-from gnomon_core.wire import Frame
+from gnomon_core.wire import Frame, Kind
 from gnomon_runtime.handler import load_application
 from tests.unit.runtime.handlers import Make, answer, batch, headers
 
@@ -91,7 +92,7 @@ def test_every_form_of_answer(make: Make, expression: str, code: int, body: byte
         ("return 1 / 0", "raised ZeroDivisionError"),
     ],
 )
-def test_what_cannot_be_an_answer_is_a_500_that_says_why(make: Make, statement: str, says: str) -> None:
+def test_invalid_answer_of_a_handler_is_500_with_the_reason(make: Make, statement: str, says: str) -> None:
     (member,) = answer(make(f"def handle(event, context): {statement}"), b"")
     assert member.code == 500
     assert says in json.loads(bytes(member.body))["error"]["message"]
@@ -162,3 +163,148 @@ def test_a_missing_requirement_is_named_in_the_log(make: Make, capfd: pytest.Cap
 def test_a_folder_without_a_handler_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ImportError, match=r"holds no handler\.py"):
         load_application(Launch("handler", "f", "f-1", options={"folder": str(tmp_path)}))
+
+
+def test_bad_member_never_fails_its_batch(make: Make) -> None:
+    members = answer(make("def handle(event, context): return str(1 // int(event.body))"), b"1", b"0", b"1")
+    assert [member.code for member in members] == [200, 500, 200]
+
+
+def test_handle_batch_answers_many_at_once_and_in_order(make: Make) -> None:
+    application = make("""
+        calls = []
+        def handle_batch(events, context):
+            calls.append(len(events))
+            size = {"X-Size": len(events)}
+            return [ValueError("!") if e.body == b"!" else {"statusCode": 202, "body": e.body, "headers": size} for e in events]
+        def handle(event, context): return "alone"
+    """)
+    members = answer(application, b"a", b"!", b"c")
+    assert [(m.code, bytes(m.body)) for m in (members[0], members[2])] == [(202, b"a"), (202, b"c")]
+    assert members[1].code == 500
+    assert "X-Size: 3" in headers(members[0])
+    assert answer(application, b"a")[0].body == b"alone"
+    assert application.hello() == {"kind": "handler", "batches": True, "max_batch": 8, "concurrency": 1}
+
+
+def test_a_batch_of_one_goes_to_handle_batch_where_there_is_no_handle(make: Make) -> None:
+    application = make("def handle_batch(events, context): return [str(len(events))]")
+    assert answer(application, b"a")[0].body == b"1"
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [("[1]", "1 results for a batch of 3"), ('"abc"', "str; handle_batch returns a list"), ("None", "NoneType")],
+)
+def test_a_wrong_list_of_results_answers_nobody_with_anothers(make: Make, result: str, says: str) -> None:
+    members = answer(make(f"RETRY_SAFE = True\ndef handle_batch(events, context): return {result}"), b"a", b"b", b"c")
+    assert {member.code for member in members} == {500}
+    assert says in json.loads(bytes(members[0].body))["error"]["message"]
+
+
+RAISING = """
+    {declaration}
+    calls = []
+    def handle_batch(events, context):
+        calls.append(len(events))
+        if any(e.body == b"!" for e in events): raise RuntimeError("poison")
+        return [e.body for e in events]
+    def handle(event, context): return str(len(calls))
+"""
+
+
+def test_a_batch_that_raises_is_not_run_again_unless_the_handler_allows_it(make: Make) -> None:
+    application = make(RAISING.format(declaration=""))
+    assert [member.code for member in answer(application, b"a", b"!", b"c")] == [500, 500, 500]
+    assert answer(application, b"")[0].body == b"1"
+
+
+@pytest.mark.parametrize("guilty", range(8))
+def test_a_retry_safe_batch_isolates_the_guilty_member(make: Make, guilty: int) -> None:
+    application = make(RAISING.format(declaration="RETRY_SAFE = True"))
+    bodies = [b"!" if index == guilty else b"%d" % index for index in range(8)]
+    members = answer(application, *bodies)
+    assert [member.code for member in members] == [500 if index == guilty else 200 for index in range(8)]
+    assert [bytes(m.body) for i, m in enumerate(members) if i != guilty] == [b for b in bodies if b != b"!"]
+    assert int(answer(application, b"")[0].body) <= 1 + 2 * 3, "2·log2(8) further calls"
+
+
+STREAM = """
+    def handle(event, context):
+        def pieces():
+            yield "data: 1\\n\\n"
+            if event.body == b"break": raise RuntimeError("half way")
+            yield {"data": 2}
+        return {"statusCode": 206, "body": pieces(), "headers": {"X-Stream": "1"}} if event.body != b"none" else iter([])
+"""
+ACCEPT = b"POST\n/\n\nAccept: text/event-stream"
+
+
+def test_a_generator_streams_to_a_client_that_accepts_it(make: Make) -> None:
+    frames = make(STREAM).run(batch(b"", meta=ACCEPT))
+    assert not isinstance(frames, Frame)
+    start, *data, end = list(frames)
+    assert (start.kind, start.batch_id, start.members[0].code) == (Kind.STREAM_START, 7, 206)
+    assert headers(start.members[0]) == ["Content-Type: text/event-stream", "X-Stream: 1"]
+    assert [(f.kind, bytes(f.members[0].body)) for f in data] == [
+        (Kind.STREAM_DATA, b"data: 1\n\n"),
+        (Kind.STREAM_DATA, b'data: {"data": 2}\n\n'),
+    ]
+    assert (end.kind, end.batch_id, list(end.members)) == (Kind.STREAM_END, 7, [])
+
+
+def test_a_stream_that_breaks_off_says_so(make: Make) -> None:
+    frames = make(STREAM).run(batch(b"break", meta=ACCEPT))
+    assert not isinstance(frames, Frame)
+    *_, end = list(frames)
+    assert (end.kind, [member.code for member in end.members]) == (Kind.STREAM_END, [500])
+
+
+def test_a_stream_without_pieces_is_an_empty_answer(make: Make) -> None:
+    (member,) = answer(make(STREAM), b"none", meta=ACCEPT)
+    assert (member.code, member.body) == (200, b"")
+
+
+def test_a_stream_that_fails_before_its_first_piece_is_a_plain_500(make: Make) -> None:
+    (member,) = answer(make("def handle(event, context):\n    yield 1 / 0"), b"", meta=ACCEPT)
+    assert member.code == 500
+
+
+def test_a_client_that_leaves_ends_the_generator(make: Make) -> None:
+    application = make("""
+        ended = []
+        def handle(event, context):
+            if event.body: return str(len(ended))
+            return pieces()
+        def pieces():
+            try:
+                while True: yield "x"
+            finally:
+                ended.append(1)
+    """)
+    frames: Any = application.run(batch(b"", meta=ACCEPT))
+    next(frames)
+    next(frames)
+    frames.close()
+    assert answer(application, b"?")[0].body == b"1"
+
+
+def test_a_stream_in_a_batch_is_joined(make: Make) -> None:
+    members = answer(make(STREAM), b"a", b"b", meta=ACCEPT)
+    assert [bytes(m.body) for m in members] == [b'data: 1\n\n{"data": 2}\n'] * 2
+
+
+def test_a_dict_is_a_line_for_a_client_of_ndjson_and_an_event_for_one_of_server_sent_events(make: Make) -> None:
+    source = """
+    def handle(event, context):
+        return ({"token": number} for number in range(2))
+    """
+    application, streamed = make(source), {}
+    for accepted in ("text/event-stream", "application/x-ndjson"):
+        frames = application.run(batch(b"", meta=f"POST\n/\n\nAccept: {accepted}".encode()))
+        assert not isinstance(frames, Frame)
+        streamed[accepted] = b"".join(bytes(frame.members[0].body) for frame in frames if frame.kind is Kind.STREAM_DATA)
+    assert streamed == {
+        "text/event-stream": b'data: {"token": 0}\n\ndata: {"token": 1}\n\n',
+        "application/x-ndjson": b'{"token": 0}\n{"token": 1}\n',
+    }

@@ -48,9 +48,7 @@ def process() -> tuple[VirtualClock, Autoscaler]:
     return clock, Autoscaler(fleet, clock, policies=policies, executor=at_once, stamp_s=lambda: 1e9)
 
 
-async def test_one_functions_state_that_is_no_json_costs_no_other_its_own(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unserialisable_state_of_one_function_spares_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock, last = process()
     running = asyncio.create_task(last.run())
     await clock.advance(40)
@@ -102,7 +100,7 @@ class Gateway:
         self.store.close()
 
 
-async def test_what_was_kept_of_a_function_that_is_gone_is_not_for_the_next_one_by_its_name(tmp_path: Path) -> None:
+async def test_kept_state_of_a_removed_function_is_dropped(tmp_path: Path) -> None:
     spec = read_deployment({"service": "fn", "image": "i"})
     first = Gateway(tmp_path)
     await first.manager.deploy(spec)
@@ -171,7 +169,7 @@ async def test_a_busy_functions_state_goes_by_itself() -> None:
     assert [list(document["functions"]) for document in told if document is not None] == [[name] for name in sorted(NAMES)]
 
 
-async def test_who_leads_takes_nothing_and_who_follows_tells_nothing() -> None:
+async def test_leader_reads_no_state_and_follower_sends_none() -> None:
     leader, other = Replica(leads=True), Replica(leads=False)
     assert leader.handed_on.next("10.0.0.2") is None, "nothing has been learned"
     leader.autoscaler.request(NAMES[0], 3)
@@ -214,7 +212,7 @@ async def test_a_function_whose_state_cannot_be_told_is_left_out_and_logged_once
     assert [record.getMessage().split(":")[0] for record in caplog.records if "no JSON" in record.getMessage()] == [NAMES[0]]
 
 
-async def test_who_comes_where_nobody_was_any_more_is_told_from_the_beginning() -> None:
+async def test_first_replica_gets_the_whole_state() -> None:
     leader = Replica(leads=True)
     for name in NAMES:
         leader.autoscaler.request(name, 1)

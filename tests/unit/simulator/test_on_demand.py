@@ -67,7 +67,7 @@ def test_every_fourth_request_is_called_alone_and_waits_for_nobody() -> None:
             assert rows.finished_s[row] - arrived == pytest.approx(0.3)
 
 
-def test_whoever_predicts_sees_both_tiers() -> None:
+def test_prediction_covers_both_tiers() -> None:
     policy = Shares()
     run(policy, on_demand_s=0.3)
     last = policy.seen[-1]

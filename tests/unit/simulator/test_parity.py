@@ -89,7 +89,7 @@ def test_a_decision_that_one_side_lacks_lowers_the_agreement(tmp_path: Path, liv
     assert json.loads(json.dumps(parity.summary()))["same_decisions"] is False
 
 
-def test_what_is_no_recording_is_refused(tmp_path: Path, live: FunctionResult) -> None:
+def test_invalid_recording_is_refused(tmp_path: Path, live: FunctionResult) -> None:
     record, decisions = written(tmp_path, live)
     with pytest.raises(GnomonError, match="deployment"):
         read_recording(record, [])

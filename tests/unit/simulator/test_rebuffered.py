@@ -55,7 +55,7 @@ def test_a_batch_that_is_open_goes_by_the_new_bounds() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_it_agrees_with_a_plain_loop(seed: int) -> None:
+def test_buffer_agrees_with_a_plain_loop(seed: int) -> None:
     chance = np.random.default_rng(seed)
     times = np.cumsum(chance.exponential(0.01, 2000)).tolist()
     moments = np.sort(chance.uniform(0.0, times[-1], 60)).tolist()

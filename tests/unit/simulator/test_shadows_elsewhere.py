@@ -55,13 +55,13 @@ def test_while_tensors_are_on_their_way_the_shadow_is_idle() -> None:
     assert result.cost.body_busy_core_s == pytest.approx(0.5 + 0.62 + 0.5)
 
 
-def test_its_blocks_are_memory_of_its_own_where_weights_are_shared() -> None:
+def test_remote_shadow_needs_memory_for_its_blocks() -> None:
     near, far = (run({0.5: (CreateShadow("f-1", pair),)}, [2.0]) for pair in (replace(FAR, node=None), FAR))
     shadow_s = far.duration_s - 0.5
     assert far.cost.memory_byte_s - near.cost.memory_byte_s == pytest.approx(100 * MB * shadow_s)
 
 
-def test_its_cores_are_those_of_its_node() -> None:
+def test_remote_shadow_uses_cores_of_its_node() -> None:
     full = run({0.5: (CreateShadow("f-1", FAR),)}, [2.0], [NodePlan("n1", 5), NodePlan("n2", 1, 199 * MB)])
     assert any("no_capacity" in record.error for record in full.decisions)
     nowhere = run({0.5: (CreateShadow("f-1", replace(FAR, node="n9")),)}, [2.0])

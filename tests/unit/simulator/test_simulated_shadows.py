@@ -1,4 +1,4 @@
-"""Shadows in virtual time, worked by hand."""
+"""Bodies and Shadows in virtual time."""
 
 import json
 from collections.abc import Sequence
@@ -12,16 +12,7 @@ from gnomon_autoscaler import BUILT_IN, PolicyPlugin
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.profiles import LatencyTable, Loading
-from gnomon_core.scaling import (
-    Action,
-    ChangeShadow,
-    CreateBody,
-    CreateShadow,
-    DestroyBody,
-    DestroyShadow,
-    PromoteShadow,
-    Resize,
-)
+from gnomon_core.scaling import Action, ChangeShadow, CreateBody, CreateShadow, DestroyBody, DestroyShadow, PromoteShadow, Resize
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
 from gnomon_simulator.opt import with_opt, without_loading
@@ -171,7 +162,7 @@ def test_a_promoted_shadow_works_on_until_the_rest_is_loaded_and_is_a_body_then(
     assert result.most_instances == 2
 
 
-def test_what_cannot_be_promoted_stays_what_it_is() -> None:
+def test_shadow_that_cannot_be_promoted_stays_a_shadow() -> None:
     wrong: list[dict[float, Sequence[Action]]] = [
         {0.5: (PromoteShadow("f-9"),)},
         {0.5: (PromoteShadow("f-1"),)},
@@ -199,7 +190,7 @@ def test_what_cannot_be_promoted_stays_what_it_is() -> None:
     assert (tight.cost.shadows, tight.most_instances) == (1, 1)
 
 
-def test_one_that_ends_on_its_way_leaves_its_body_alone_and_a_body_that_ends_leaves_it() -> None:
+def test_shadow_ended_while_starting_leaves_its_body_alone() -> None:
     way = created(FIRST) | {2.0: (PromoteShadow("f-2"),)}
     ended = run(way | {2.5: (DestroyBody("f-2"),)}, [3.0, 3.1, 3.1], mode="private")
     assert ended.requests.finished_s[2] - ended.requests.dispatched_s[2] == pytest.approx(1.0)
@@ -308,3 +299,17 @@ def test_a_shadow_that_is_refused_holds_up_no_body() -> None:
     result = run({0.5: (CreateShadow("f-1", larger_than_the_node), Resize("f-1", 9), CreateBody(1))}, [3.0])
     assert result.most_instances == 2
     assert [record.error.split(":")[0] for record in result.decisions if record.error] == ["no_capacity"]
+
+
+def test_the_seconds_of_a_stretch_are_those_of_the_bodies_that_lived_in_it() -> None:
+    settings = Settings(autoscaler="fixed", scale=ScaleSettings(min=2, max=2))
+    model = Profile("v", LatencyTable({1: {1: 0.1}}))
+    plan = FunctionPlan("f", settings, model, constant(2.0, 20.0), "given", warm=2, crashes_s=(10.25,))
+    result = simulate([plan], [NodePlan("node-1", 4)])["f"]
+    assert len(result.bodies_s) == 3
+    crashed = min(result.bodies_s, key=lambda body: body[1])
+    assert crashed == (0.0, 10.25)
+    assert result.instance_s_between(0.0, 10.0) == pytest.approx(20.0)
+    assert result.instance_s_between(5.0, 6.0) == pytest.approx(2.0)
+    assert result.instance_s_between(0.0, result.duration_s) == pytest.approx(result.instance_s)
+    assert result.instance_s_between(result.duration_s, result.duration_s + 5.0) == 0.0

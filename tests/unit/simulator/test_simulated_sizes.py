@@ -1,15 +1,41 @@
-"""`batch` chooses the cores of simulated instances: they are resized while they serve, and nothing is lost on the way."""
+"""Instance sizes, nodes and profiles of the simulator."""
 
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
+import pytest
+
 from gnomon_autoscaler import BUILT_IN, PolicyPlugin
+from gnomon_core.errors import GnomonError
+from gnomon_core.lambda_pricing import LAMBDA_X86
+from gnomon_core.pairs import Pair
 from gnomon_core.profiles import LatencyTable
-from gnomon_core.scaling import CreateBody, Decision, Observation, PolicyState, Resize
+from gnomon_core.scaling import (
+    Action,
+    CreateBody,
+    CreateShadow,
+    Decision,
+    DestroyBody,
+    Observation,
+    PolicyState,
+    PromoteShadow,
+    Resize,
+)
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_simulator.profiles import Noise, Profile, read_profile
+from gnomon_platforms.local.recipes import CONTAINER_BYTES
+from gnomon_simulator.arrivals import constant
+from gnomon_simulator.profiles import Noise, Profile, modelled, on_lambda, read_profile
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulated_platform import NodePlan, SimulatedNode
 from gnomon_simulator.simulation import FunctionPlan, simulate
+from tests.made_up_models import sold_by_memory
+from tests.unit.simulator.scripted import Script
+from tests.unit.simulator.test_simulated_shadows import BOTH, MODEL
 
 PROFILE = Path(__file__).parents[3] / "profiles" / "resnet50.json"
 HALF_AN_HOUR_S = 1800.0
@@ -62,3 +88,193 @@ def test_policies_see_how_far_batches_are_from_what_was_predicted_of_the_sizes_t
     assert seen_spreads[0] == 0.0
     # The mean distance from the mean of a log-normal time whose standard deviation is 0.3 of it: 0.23.
     assert 0.1 < seen_spreads[-1] < 0.4
+
+
+MEMORIES_MB = (885, 1769, 3538)
+WORK_S = (0.30, 0.50, 0.70, 0.90)
+MINUTES = 5
+SLOTS = 64
+WARM = 4
+
+
+@cache
+def minutes(name: str, plan_cores: str) -> FunctionResult:
+    """Eight requests a second, evenly, for a function that begins with 1,769 MB, where one takes 300 ms."""
+    settings = Settings(
+        autoscaler=name, slo_s=0.25, slo_percentile=95.0, max_batch=4, plan_cores=plan_cores, memory_mb=1769,
+        scale=ScaleSettings(min=1, max=20),
+    )  # fmt: skip
+    arrivals = [number / 8.0 for number in range(8 * 60 * MINUTES)]
+    profile = on_lambda(sold_by_memory(WORK_S, MEMORIES_MB, load_s=1.0), 1769)
+    region = NodePlan("lambda", 6 * SLOTS, 10_240 * SLOTS * 2**20)
+    return simulate([FunctionPlan("f", settings, profile, arrivals, warm=WARM)], [region])["f"]
+
+
+@pytest.mark.parametrize("name", ["batch", "batch+"])
+def test_an_objective_that_only_more_memory_meets_is_met_and_nothing_is_lost(name: str) -> None:
+    chosen, fixed = minutes(name, "any"), minutes(name, "fixed")
+    created = [action for decision in chosen.decisions for action in decision.actions if isinstance(action, CreateBody)]
+    assert {action.memory_mb for action in created if decided_late(chosen, action)} == {3538}
+    assert not any(isinstance(action, Resize) for decision in chosen.decisions for action in decision.actions)
+    assert set(chosen.requests.status) == {200}
+    assert late(chosen) < 0.05 < late(fixed)
+    assert "3538 MB" in chosen.decisions[-1].reason
+
+
+def late(result: FunctionResult) -> float:
+    """The share of the requests beyond the SLO, of those that came after the first plan and the start of its slots."""
+    rows = [row for row in result.requests.rows() if row["arrived_s"] > 35.0]
+    return float(sum(row["finished_s"] - row["arrived_s"] > result.settings.slo_s for row in rows) / len(rows))
+
+
+def decided_late(result: FunctionResult, created: CreateBody) -> bool:
+    """Whether it was not created before there was a plan."""
+    return any(created in decision.actions for decision in result.decisions if "MB" in decision.reason)
+
+
+def test_the_old_slots_end_only_after_new_ones_began() -> None:
+    decisions = minutes("batch", "any").decisions
+    first = {
+        kind: min(record.at for record in decisions if any(isinstance(action, kind) for action in record.actions))
+        for kind in (CreateBody, DestroyBody)
+    }
+    changed = min(record.at for record in decisions if any(getattr(one, "memory_mb", None) == 3538 for one in record.actions))
+    ended = [record.at for record in decisions if any(isinstance(action, DestroyBody) for action in record.actions)]
+    assert first[CreateBody] <= changed < min(at for at in ended if at >= changed)
+
+
+@pytest.mark.parametrize("plan_cores", ["any", "fixed"])
+def test_each_batch_and_each_start_is_a_call_at_the_price_of_its_memory(plan_cores: str) -> None:
+    result = minutes("batch", plan_cores)
+    sizes = {
+        instance: row["batch"]
+        for row in result.requests.rows()
+        for instance in [(row["instance"], row["dispatched_s"])]
+        if row["dispatched_s"] is not None
+    }
+    assert result.cost.calls == len(sizes) + len(result.bodies_s)
+    document = json.loads(json.dumps(result.summary()))
+    assert document["calls_usd"] == pytest.approx(result.cost.calls_usd)
+    if plan_cores == "fixed":
+        batches = sum(LAMBDA_X86.invoke_usd(WORK_S[size - 1], 1769) for size in sizes.values())
+        starts = WARM * LAMBDA_X86.invoke_usd(0.0, 1769) + (len(result.bodies_s) - WARM) * LAMBDA_X86.invoke_usd(1.0, 1769)
+        assert result.cost.calls_usd == pytest.approx(batches + starts)
+
+
+def test_a_size_that_was_not_measured_is_refused() -> None:
+    model = sold_by_memory(WORK_S, MEMORIES_MB)
+    with pytest.raises(GnomonError, match="was not measured with 512 MB"):
+        on_lambda(model, 512)
+
+
+FORK_S = 0.01
+
+
+def scripted(actions: dict[float, Sequence[Action]], *nodes: NodePlan, warm: int = 1) -> FunctionResult:
+    settings = Settings(autoscaler="script", max_batch=4, scale=ScaleSettings(min=1, max=6))
+    policies = {**BUILT_IN, "script": PolicyPlugin(lambda _: Script(actions), "As written.")}
+    plan = FunctionPlan("f", settings, modelled(MODEL), [9.0], "given", warm=warm, policies=policies)
+    return simulate([plan], nodes)["f"]
+
+
+def bursts(reserved_cores: int) -> FunctionResult:
+    """A Body has what is not in reserve, and carries 2 rps; of 4 rps a Shadow has to carry half."""
+    settings = Settings(autoscaler="asyfunc", slo_s=4.0, deadline_s=20.0, max_batch=4, max_cores=1, scale=ScaleSettings(max=1))
+    arrivals = [
+        *constant(1.0, 20.0),
+        *(20.0 + at_s for at_s in constant(4.0, 4.0)),
+        *(24.0 + at_s for at_s in constant(1.0, 9.0)),
+    ]
+    plan = FunctionPlan("f", settings, modelled(MODEL), arrivals, warm=1)
+    return simulate([plan], [NodePlan("n1", 1 + reserved_cores, reserved_cores=reserved_cores)])["f"]
+
+
+def test_a_burst_gets_the_core_that_is_held_for_it() -> None:
+    assert bursts(0).cost.shadows == 0
+    assert bursts(1).cost.shadows == 1
+
+
+def test_a_body_gets_a_reserve_where_no_node_has_anything_else() -> None:
+    nodes = NodePlan("n1", 3, reserved_cores=2), NodePlan("n2", 2)
+    made = scripted({0.5: (CreateBody(1), CreateBody(1)), 1.0: (CreateBody(1),)}, *nodes)
+    assert made.most_instances == 4
+    assert not [record.error for record in made.decisions if record.error]
+    # Two go to n2, which has most beside its reserve, one to n1; the last to n1's reserve, where three of one core fill it.
+    full = scripted({0.5: (CreateBody(1),) * 4, 1.0: (CreateBody(1),)}, *nodes)
+    assert full.most_instances == 5
+    [refused] = [record.error for record in full.decisions if record.error]
+    assert re.fullmatch(r"no_capacity: No node has 1 core and [1-9]\d* MiB free\. .*", refused)
+
+
+def test_a_body_that_is_named_a_node_may_have_its_reserve_and_gives_it_back() -> None:
+    node = SimulatedNode(NodePlan("n1", 4, reserved_cores=2))
+    node.take(3, 0, 0.0)
+    assert (node.value(0.0).free_cores, node.value(0.0).reserve_cores) == (0, 1)
+    node.take(-1, 0, 1.0)
+    assert (node.value(1.0).free_cores, node.value(1.0).reserve_cores) == (0, 2)
+    node.take(1, 0, 2.0, shadow=True)
+    assert (node.value(2.0).free_cores, node.value(2.0).reserve_cores) == (0, 1)
+
+
+@pytest.mark.parametrize(("pool", "ready_s"), [(1, 0.6), (0, 0.61)])
+def test_a_shadow_that_finds_a_container_is_there_a_fork_sooner(pool: int, ready_s: float) -> None:
+    """Decided on at 0.5, it starts in 0.1 s from the pool."""
+    settings = Settings(autoscaler="script", max_batch=4, scale=ScaleSettings(min=1, max=4))
+    policies = {**BUILT_IN, "script": PolicyPlugin(lambda _: Script({0.5: (CreateShadow("f-1", BOTH),)}), "As written.")}
+    for begin_s, taken_s in ((ready_s - 0.001, 1.0), (ready_s + 0.001, 0.5)):
+        # Two samples at once, as one batch: 1 s alone, 0.5 s together.
+        arrivals = [begin_s - 0.5, begin_s - 0.4, begin_s - 0.4]
+        plan = FunctionPlan("f", settings, modelled(MODEL), arrivals, "given", warm=1, policies=policies)
+        result = simulate([plan], [NodePlan("n1", 4, pool=pool, fork_s=FORK_S)])["f"]
+        assert result.requests.dispatched_s[2] == pytest.approx(begin_s)
+        assert result.requests.finished_s[2] == pytest.approx(begin_s + taken_s)
+
+
+def test_of_a_burst_one_finds_a_container_and_the_next_burst_finds_three() -> None:
+    node = SimulatedNode(NodePlan("n1", 8, pool=1, fork_s=FORK_S))
+    assert [node.take_container(10.0) for _ in range(3)] == [True, False, False]
+    assert [node.take_container(20.0) for _ in range(4)] == [True, True, True, False]
+    # So soon after it has been left alone for 0.15 s that the forks are not done.
+    assert not node.take_container(20.155)
+    alone = SimulatedNode(NodePlan("n1", 8, pool=1, fork_s=FORK_S))
+    assert [alone.take_container(at_s) for at_s in (1.0, 2.0)] == [True, True]
+    assert not SimulatedNode(NodePlan("n1", 8, pool=0)).take_container(1.0)
+
+
+def test_burst_memory_of_the_pool_expires() -> None:
+    node = SimulatedNode(NodePlan("n1", 8, pool=1))
+    for _ in range(3):
+        node.take_container(10.0)
+    assert node.value(500.0).free_memory_bytes == node.plan.memory_bytes - 3 * CONTAINER_BYTES
+    assert node.value(611.0).free_memory_bytes == node.plan.memory_bytes - CONTAINER_BYTES
+
+
+def test_containers_are_memory_that_is_not_free_and_that_an_instance_gets() -> None:
+    node = SimulatedNode(NodePlan("n1", 8, 3 * CONTAINER_BYTES, pool=2))
+    assert node.value(0.0).free_memory_bytes == CONTAINER_BYTES
+    assert node.has_room(1, 3 * CONTAINER_BYTES, reserve=False)
+    node.take(1, 2 * CONTAINER_BYTES, 1.0)
+    assert node.value(1.0).free_memory_bytes == 0
+    assert [node.take_container(2.0) for _ in range(2)] == [True, False]
+    node.take(1, CONTAINER_BYTES, 3.0)
+    assert not node.take_container(9.0), "there is no memory for any"
+    node.take(-2, -3 * CONTAINER_BYTES, 10.0)
+    assert node.take_container(11.0)
+
+
+def test_promotion_gives_the_reserve_back_to_nobody_until_the_body_ends() -> None:
+    pair = Pair(1, (0,), (0, 1, 1, 2))
+    steps: dict[float, Sequence[Action]] = {
+        0.5: (CreateShadow("f-1", pair),),
+        2.0: (PromoteShadow("f-2"),),
+        5.0: (CreateShadow("f-1", pair),),
+        6.0: (DestroyBody("f-2"),),
+        7.0: (CreateShadow("f-1", pair),),
+    }
+    result = scripted(steps, NodePlan("n1", 2, 10**12, reserved_cores=1))
+    assert [record.error.split(":")[0] for record in result.decisions if record.error] == ["no_capacity"]
+    assert result.cost.shadows == 2
+
+
+def test_a_node_is_by_default_as_gnomon_serve_has_it() -> None:
+    assert (NodePlan("n1", 4).pool, NodePlan("n1", 4).reserved_cores) == (1, 0)

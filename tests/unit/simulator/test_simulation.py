@@ -1,4 +1,4 @@
-"""Timelines of simulated functions, worked by hand."""
+"""A simulated run and its results."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.profiles import Profile, constant
-from gnomon_simulator.results import FunctionResult, table
+from gnomon_simulator.results import FunctionResult, percentile, spread_ms, table
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import FunctionPlan, simulate
 
@@ -45,7 +45,7 @@ def test_from_zero_the_first_request_wakes_the_function_and_is_held() -> None:
     assert result.requests.dispatched_s[0] == pytest.approx(10.7)
 
 
-def test_what_cannot_be_met_is_refused_at_once() -> None:
+def test_impossible_deadline_is_refused_at_once() -> None:
     result = run(FunctionPlan("f", settings(deadline_s=0.5, slo_s=0.5), constant("v", 1.0), [0.5, 0.6], "given", warm=1))
     assert list(result.requests.status) == [504, 504]
     assert list(result.requests.finished_s) == [0.5, 0.6]
@@ -123,3 +123,22 @@ def test_the_table_has_a_line_a_function() -> None:
     heading, line = table([result]).splitlines()
     assert heading.split()[:3] == ["function", "autoscaler", "scheduler"]
     assert line.split()[:5] == ["f", "fixed", "immediate", "1", "0.00%"]
+
+
+@pytest.mark.parametrize(("percent", "value"), [(0, 1.0), (1, 1.0), (50, 50.0), (95, 95.0), (99.9, 100.0), (100, 100.0)])
+def test_nearest_rank(percent: float, value: float) -> None:
+    assert percentile([float(n) for n in range(1, 101)], percent) == value
+
+
+def test_binary_fractions_do_not_shift_the_rank() -> None:
+    assert percentile([float(n) for n in range(1, 1001)], 99.9) == 999.0
+
+
+def test_nothing_measured_has_no_percentile() -> None:
+    assert percentile([], 50) is None
+    assert spread_ms([])["p50"] is None
+
+
+def test_spread_is_in_milliseconds() -> None:
+    assert spread_ms([0.003, 0.001])["max"] == 3.0
+    assert spread_ms([0.003, 0.001])["mean"] == 2.0

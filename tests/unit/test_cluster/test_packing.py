@@ -41,12 +41,12 @@ def test_without_a_word_it_is_the_processors_where_that_is_to_be_had(index: str,
         assert torch_build({}) == "default"
 
 
-def test_who_says_which_gets_it(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_requirement_is_packed(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "CPU_INDEX", index)
     for build in ("cpu", "default"):
         assert torch_build({"TORCH": build}) == build
         assert origin(BODY, {"TORCH": build}).startswith(f"# torch: {build};")
 
 
-def test_what_is_locked_is_known() -> None:
+def test_locked_requirements_are_known() -> None:
     assert BODY.lock.read_text().startswith(f"# torch: {locked_build()};")

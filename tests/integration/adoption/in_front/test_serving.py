@@ -24,9 +24,7 @@ def handle_batch(events, context):
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_what_faas_cli_does_goes_through_to_the_provider_which_keeps_it(
-    provider: PlayedProvider, user: aiohttp.ClientSession
-) -> None:
+async def test_faas_cli_commands_reach_the_provider(provider: PlayedProvider, user: aiohttp.ClientSession) -> None:
     document = {
         "service": "mine",
         "image": "functions/alpine:latest",

@@ -38,7 +38,7 @@ async def test_while_the_provider_is_away_requests_wait_and_none_is_lost_when_it
     assert await asyncio.gather(*waiting) == [(200, b"%d" % number) for number in range(20)]
 
 
-async def test_what_is_broken_off_is_told_and_not_run_twice(provider: PlayedProvider, user: aiohttp.ClientSession) -> None:
+async def test_broken_request_is_reported_and_not_executed_twice(provider: PlayedProvider, user: aiohttp.ClientSession) -> None:
     function = provider.functions["breaking"]
     function.delay_s = 30.0
     under_way = asyncio.create_task(call(user, "breaking"))
@@ -78,7 +78,7 @@ async def test_no_provider_at_the_start_is_told(tmp_path: Path, provider: Played
     await provider.up()
 
 
-async def test_it_stops_without_losing_what_waits_and_leaves_the_functions(
+async def test_stop_loses_no_waiting_request_and_keeps_the_functions(
     provider: PlayedProvider, tmp_path: Path, options: list[str]
 ) -> None:
     function = provider.add("stopping", annotations={"gnomon/max-inflight": "1"})
@@ -127,9 +127,7 @@ async def test_an_error_of_the_provider_is_told_as_the_platforms_and_an_asynchro
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
-async def test_what_a_function_answers_itself_is_final(
-    provider: PlayedProvider, user: aiohttp.ClientSession, status: int
-) -> None:
+async def test_answer_of_the_function_is_final(provider: PlayedProvider, user: aiohttp.ClientSession, status: int) -> None:
     provider.functions["again"].instead = [(status, False)]
     async with user.post("/async-function/again") as answer:
         assert answer.status == 202

@@ -1,0 +1,238 @@
+"""Instances on one machine: many, at once, dying."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gnomon_core.fleet import Instance
+from gnomon_core.functions import read_deployment
+from gnomon_core.interfaces import InstanceRequest
+from gnomon_core.wire import Frame
+from gnomon_gateway.functions.instances import RollingUpdate
+from gnomon_gateway.replicas.state_sync import OtherReplicas
+from gnomon_platforms.local import instances, supervision
+from gnomon_platforms.local.platform import LocalPlatform
+from gnomon_platforms.local.supervision import TORCH
+from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
+from tests.waiting import until
+
+Running = Any
+"""The class of that name in conftest.py, which pytest does not let us import."""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def until_dead(pids: list[int], patience_s: float = 10.0) -> list[int]:
+    deadline_s = time.monotonic() + patience_s
+    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return left
+
+
+async def pid_of(running: Running, instance: Any) -> int:
+    return int(await running.ask(instance, "echo $PPID"))
+
+
+async def test_an_instance_killed_in_the_middle_of_a_batch_loses_only_that_batch(running: Running) -> None:
+    victim, other = await running.begin("victim"), await running.begin("other")
+    pid = await pid_of(running, victim)
+    lost: asyncio.Future[Frame | None] = send(running.channel(victim), request_frame(b"sleep 1000"))
+    kept = send(running.channel(other), request_frame(b"sleep 0.3; echo kept"))
+    os.kill(pid, signal.SIGKILL)
+    assert await asyncio.wait_for(lost, 5) is None
+    assert answers(await kept) == [(200, b"kept\n")]
+    assert "SIGKILL" in await running.told.reason(victim.id)
+    assert running.told.times_gone == {victim.id: 1}
+    assert running.platform.instances("victim.openfaas-fn") == ()
+
+
+async def test_child_processes_end_with_their_instance(running: Running) -> None:
+    instance = await running.begin("parent")
+    left = await running.ask(instance, "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $!")
+    assert alive(int(left))
+    await running.platform.destroy(instance.id)
+    await running.told.reason(instance.id)
+    assert until_dead([int(left)]) == []
+
+
+async def test_an_instance_that_does_not_react_is_ended_in_bounded_time(running: Running, monkeypatch: Any) -> None:
+    monkeypatch.setattr(instances, "STOP_S", 0.3)
+    monkeypatch.setattr(instances, "TERM_S", 0.3)
+    instance = await running.begin("stuck")
+    os.kill(await pid_of(running, instance), signal.SIGSTOP)
+    await running.platform.destroy(instance.id)
+    assert "SIGKILL" in await asyncio.wait_for(running.told.reason(instance.id), 5)
+
+
+async def test_an_instance_that_never_gets_ready_is_ended_with_the_reason(running: Running, monkeypatch: Any) -> None:
+    monkeypatch.setattr(running.platform, "_start_timeout_s", 0.0005)
+    spec = read_deployment({"service": "slow", "image": "functions/alpine", "envProcess": "cat"})
+    instance = await running.platform.create(InstanceRequest(spec, 1, 1, None, {}))
+    assert "not ready after" in await running.told.reason(instance.id)
+
+
+async def test_a_killed_supervisor_takes_its_instances_along_and_is_replaced(running: Running) -> None:
+    instance = await running.begin("before")
+    pid = await pid_of(running, instance)
+    os.kill(running.platform._supervisor.pid, signal.SIGKILL)
+    assert "supervisor" in await running.told.reason(instance.id)
+    assert until_dead([pid]) == []
+    after = await running.begin("after", "cat")
+    assert await running.ask(after, "works") == "works"
+
+
+async def test_a_killed_zygote_is_replaced_and_its_instances_live_on(running: Running) -> None:
+    before = await running.begin("before", "cat")
+    supervisor = running.platform._supervisor.pid
+    [zygote] = [pid for pid in children(supervisor) if is_zygote(pid)]
+    os.kill(zygote, signal.SIGKILL)
+    assert until_dead([zygote]) == []
+    after = await running.begin("after", "cat")
+    assert await running.ask(after, "new") == "new"
+    assert await running.ask(before, "old") == "old"
+
+
+@pytest.mark.parametrize("killed", ["zygote", "supervisor"])
+async def test_an_instance_that_is_not_born_yet_is_born_of_the_next_one(running: Running, killed: str) -> None:
+    await running.begin("before", "cat")
+    supervisor = running.platform._supervisor.pid
+    [zygote] = [pid for pid in children(supervisor) if is_zygote(pid)]
+    os.kill(zygote, signal.SIGSTOP)
+    spec = read_deployment({"service": "coming", "image": "functions/alpine", "envProcess": "cat"})
+    coming = await running.platform.create(InstanceRequest(spec, 1, 1, None, {}))
+    await until(lambda: running.platform._lives[coming.id].channel is not None, "it was never ordered")
+    os.kill(zygote if killed == "zygote" else supervisor, signal.SIGKILL)
+    assert answers(await send(await running.told.channel(coming.id), request_frame(b"here"))) == [(200, b"here")]
+    assert coming.id not in running.told.gone
+    await running.platform.destroy(coming.id)
+    await running.told.reason(coming.id)
+    assert running.told.times_gone[coming.id] == 1
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("steady_s", [0.0, 3600.0], ids=["after it served", "as soon as it was warm"])
+async def test_a_killed_zygote_with_torch_is_replaced_before_anybody_needs_it(
+    tmp_path: Path, monkeypatch: Any, steady_s: float
+) -> None:
+    monkeypatch.setattr(supervision, "TORCH_PAUSE_S", 3600.0)
+    monkeypatch.setattr(supervision, "TORCH_STEADY_S", steady_s)
+    platform = LocalPlatform(tmp_path / "state", NoModels(), NothingBuilt(), pool=0)
+    await platform.start(Recorder())
+    try:
+        await platform._supervisor.warm(TORCH)
+        before = set(filter(is_zygote, children(platform._supervisor.pid)))
+        for zygote in before:
+            os.kill(zygote, signal.SIGKILL)
+        first = platform._supervisor.zygotes._started["torch"].number
+        await until(lambda: platform._supervisor.zygotes._starts > first, "no other zygote with torch")
+        await platform._supervisor.warm(TORCH)
+        assert set(filter(is_zygote, children(platform._supervisor.pid))) - before
+    finally:
+        await platform.stop()
+
+
+async def test_an_instance_whose_zygote_is_killed_while_it_warms_up_comes_all_the_same(running: Running) -> None:
+    before = await running.begin("before", "cat")
+    supervisor = running.platform._supervisor.pid
+    known = set(children(supervisor))
+    [zygote] = [pid for pid in known if is_zygote(pid)]
+    os.kill(zygote, signal.SIGKILL)
+    spec = read_deployment({"service": "coming", "image": "functions/alpine", "envProcess": "cat"})
+    coming = await running.platform.create(InstanceRequest(spec, 1, 1, None, {}))
+    [young] = await until(lambda: set(children(supervisor)) - known, "no other zygote")
+    os.kill(young, signal.SIGKILL)
+    assert answers(await send(await running.told.channel(coming.id), request_frame(b"here"))) == [(200, b"here")]
+    assert not {coming.id, before.id} & running.told.gone.keys()
+
+
+def children(pid: int) -> list[int]:
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_zygote(pid: int) -> bool:
+    # It leads a session; a child that waits for its order does not, and an instance has another name.
+    return os.getsid(pid) == pid and Path(f"/proc/{pid}/comm").read_text().strip() == "gnomon zygote"
+
+
+def test_a_sigkill_of_the_owner_leaves_no_process_behind(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("owner.py")
+    with subprocess.Popen([sys.executable, str(script), str(tmp_path / "state")], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pids = [int(text) for text in owner.stdout.readline().split()]
+        assert len(pids) >= 15
+        owner.kill()
+    assert until_dead(pids) == []
+
+
+CROWD = 500
+
+
+@pytest.mark.timeout(90)
+async def test_a_crowd_that_is_called_off_again_leaves_the_platform_working(tmp_path: Path) -> None:
+    """The supervisor hands orders on, the zygote reports births: neither may wait for the other to listen."""
+    told = Recorder()
+    platform = LocalPlatform(tmp_path / "state", NoModels(), NothingBuilt(), cores=CROWD, preload_torch=False)
+    await platform.start(told)
+    try:
+        spec = read_deployment(
+            {"service": "crowd", "image": "functions/alpine", "envProcess": "cat", "limits": {"memory": "8Mi"}}
+        )
+        await platform.prepare(spec)
+        crowd = [await platform.create(InstanceRequest(spec, 1, 1, None, {})) for _ in range(CROWD)]
+        await told.channel(crowd[0].id)
+        for instance in crowd:
+            await platform.destroy(instance.id)
+        for instance in crowd:
+            await told.reason(instance.id)
+        last = await platform.create(InstanceRequest(spec, 1, 1, None, {}))
+        await told.channel(last.id)
+    finally:
+        await asyncio.wait_for(platform.stop(), 60)
+
+
+SPEC = read_deployment({"service": "echo", "image": "functions/alpine:latest", "envProcess": "cat"})
+NAME = str(SPEC.key)
+
+
+class Bodies:
+    """Those of one function, made by its platform."""
+
+    def __init__(self, platform: LocalPlatform) -> None:
+        self._platform = platform
+
+    def of(self, deployed: Any) -> tuple[Instance, ...]:
+        return self._platform.instances(deployed.name)
+
+    async def create(self, deployed: Any, cores: int) -> None:
+        await self._platform.create(InstanceRequest(deployed.spec, 1, cores, None, {}))
+
+    def stop(self, deployed: Any, instance_id: str) -> None:
+        raise AssertionError((deployed, instance_id))
+
+
+async def test_two_that_make_room_at_once_get_one_successor_where_one_is_wanted(tmp_path: Path) -> None:
+    platform = LocalPlatform(tmp_path / "state", NoModels(), NothingBuilt(), preload_torch=False)
+    await platform.start(Recorder())
+    deployed = SimpleNamespace(name=NAME, spec=SPEC, live=lambda instances: instances)
+    scaling = SimpleNamespace(desired=lambda _: 1, poke=lambda _: None)
+    updates = RollingUpdate(Bodies(platform), cast("Any", scaling), OtherReplicas())
+    try:
+        await asyncio.gather(*(updates.take_place(cast("Any", deployed)) for _ in range(2)))
+        assert len(platform.instances(NAME)) == 1
+    finally:
+        await platform.stop()

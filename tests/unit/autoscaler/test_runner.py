@@ -1,0 +1,484 @@
+"""The runner of one function's policy: observations, start back-off, stored state, late decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from gnomon_autoscaler.controller import Autoscaler
+from gnomon_autoscaler.executor import at_once
+from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
+from gnomon_autoscaler.runner import Runner, Starts, state_from_json, state_to_json
+from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction, Timeline
+from gnomon_core.clock import VirtualClock
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
+from gnomon_core.pairs import Pair
+from gnomon_core.scaling import (
+    Action,
+    CreateBody,
+    Decision,
+    DestroyBody,
+    DestroyShadow,
+    FunctionLoad,
+    LoadCounters,
+    Observation,
+    PolicyState,
+    StateValue,
+)
+from gnomon_core.settings import ScaleSettings, Settings
+from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, PROFILE, body, node
+
+
+class Moody:
+    """A policy of a third party: counts its calls and fails when told to."""
+
+    name = "moody"
+    period_s = 2.0
+    default_scheduler = "immediate"
+
+    def __init__(self) -> None:
+        self.broken = False
+        self.times: list[float] = []
+        self.queues: list[int] = []
+
+    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+        self.times.append(seen.now_s)
+        self.queues.append(seen.queues)
+        if self.broken:
+            raise ZeroDivisionError("no load")
+        asked = state.values.get("asked", 0)
+        assert isinstance(asked, int)
+        return Decision((), f"asked {asked} times before", 3), PolicyState(self.name, 1, {"asked": asked + 1})
+
+
+def moody(policy: Moody) -> Mapping[str, PolicyPlugin]:
+    return {**BUILT_IN, "moody": PolicyPlugin(lambda _: policy, "Moody.")}
+
+
+def settings(name: str, **scale: object) -> Settings:
+    return Settings(autoscaler=name, scale=ScaleSettings(**scale))
+
+
+def test_a_policy_is_asked_each_period_and_remembers() -> None:
+    policy = Moody()
+    line = Timeline(settings("moody"), policies=moody(policy))
+    line.play(6)
+    assert policy.times == [0, 2, 4, 6]
+    assert line.runner.state == PolicyState("moody", 1, {"asked": 4})
+
+
+def test_a_policy_sees_in_how_many_queues_requests_wait() -> None:
+    policy = Moody()
+    line = Timeline(settings("moody"), policies=moody(policy))
+    line.play(2)
+    line.queues = 3
+    line.play(2)
+    assert policy.queues == [1, 1, 3]
+
+
+def test_a_late_tick_keeps_the_rhythm_and_a_pause_starts_a_new_one() -> None:
+    policy = Moody()
+    runner = Runner(FUNCTION, moody(policy))
+    line = Timeline(settings("moody"), policies=moody(Moody()))
+    load = line.fleet.load(FUNCTION)
+    assert load is not None
+    for now_s in (0.0, 2.3, 3.9, 4.1, 60.7, 62.0, 62.8):
+        runner.tick(now_s, load)
+    assert policy.times == [0.0, 2.3, 4.1, 60.7, 62.8]
+
+
+def test_between_periods_it_is_asked_when_a_request_waits_and_nothing_lives() -> None:
+    policy = Moody()
+    line = Timeline(settings("moody"), policies=moody(policy))
+    line.queued = 1
+    line.instances.clear()
+    line.play(0.5)
+    assert policy.times == [0, 0.5]
+    line.queued = 0
+    line.play(1)
+    assert policy.times == [0, 0.5]
+
+
+def test_an_operators_request_asks_at_once_and_is_seen_once() -> None:
+    line = Timeline(settings("lv"))
+    line.play(3)
+    line.requested = 5
+    line.play(0.5)
+    assert line.live == 5
+    assert len(line.play(20)) == 0
+
+
+def test_a_fleet_that_keeps_showing_a_request_asks_only_once() -> None:
+    line = Timeline(settings("lv"))
+    for _ in range(10):
+        line.requested = 5
+        line.play(0.5)
+    assert len(line.decisions) == 2  # at the start, and for the request
+
+
+def test_an_operators_request_is_desired_before_any_policy_was_asked() -> None:
+    runner = Runner(FUNCTION)
+    runner.request(0)
+    assert runner.desired == 0
+
+
+def test_another_policy_takes_over_at_once_with_the_same_history_and_an_empty_memory() -> None:
+    policy = Moody()
+    line = Timeline(settings("moody", max=50), policies=moody(policy))
+    line.rps = line.concurrency = 20.0
+    line.play(60)
+    line.settings = settings("lv", max=50)
+    line.play(0.5)
+    assert line.runner.policy_name == "lv"
+    assert "20.00 rps in 30 s" in line.reason
+    assert line.live == 20
+    assert line.runner.state.policy == "lv"
+
+
+def test_a_changed_setting_counts_at_once() -> None:
+    line = Timeline(settings("lv", min=1))
+    line.settings = settings("lv", min=4)
+    line.play(0.5)
+    assert line.live == 4
+
+
+def test_a_failing_policy_leaves_the_last_decision_in_force_and_is_replaced_after_three_times() -> None:
+    policy = Moody()
+    line = Timeline(settings("moody", min=1), policies=moody(policy))
+    line.play(1)
+    policy.broken = True
+    line.play(2.5)
+    assert line.reason == "moody failed (1 of 3): ZeroDivisionError: no load; the last decision stays in force"
+    assert line.live == 3
+    line.play(4.5)
+    assert line.runner.policy_name == "fixed"
+    assert line.reason.startswith("moody failed 3 times, fixed instead (ZeroDivisionError: no load): an operator asked for 3")
+    line.play(60)
+    assert line.live == 3  # not the minimum: a faulty policy takes nothing away
+    assert policy.times == [0, 2, 4, 6, 21, 51], "tried again after 15 s, then after 30"
+    assert line.reason.startswith("moody failed again, fixed instead for 60 s (ZeroDivisionError: no load)")
+    policy.broken = False
+    line.play(60)
+    assert line.runner.policy_name == "moody"
+    assert policy.times[6:8] == [111, 113], "after 60 s of back-off, and then at its own rhythm"
+
+
+def test_a_policy_that_works_again_keeps_what_it_remembers() -> None:
+    """Three failures must not cost an hour of counts."""
+    policy = Moody()
+    line = Timeline(settings("moody"), policies=moody(policy))
+    line.play(3)
+    policy.broken = True
+    line.play(6)
+    assert line.runner.fallback.startswith("moody failed 3 times, fixed instead")
+    policy.broken = False
+    line.play(14.5)
+    assert line.reason == "asked 2 times before"
+    assert not line.runner.fallback
+    policy.broken = True
+    line.play(4)
+    assert line.reason.startswith("moody failed (2 of 3)"), "and it may fail twice again"
+
+
+def test_a_success_in_between_starts_the_count_again() -> None:
+    policy = Moody()
+    line = Timeline(settings("moody"), policies=moody(policy))
+    for broken in (True, True, False, True, True, False):
+        policy.broken = broken
+        line.play(2)
+    assert line.runner.policy_name == "moody"
+
+
+def test_changed_settings_give_a_failed_policy_another_chance() -> None:
+    policy = Moody()
+    line = Timeline(settings("moody"), policies=moody(policy))
+    policy.broken = True
+    line.play(10)
+    assert line.runner.policy_name == "fixed"
+    policy.broken = False
+    line.settings = settings("moody", min=2)
+    line.play(0.5)
+    assert line.runner.policy_name == "moody"
+
+
+def test_an_answer_that_is_no_decision_is_a_failure() -> None:
+    class Wrong(Moody):
+        def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:  # noqa: ARG002 - it looks at nothing
+            return 4, state  # type: ignore[return-value]
+
+    line = Timeline(settings("moody"), policies=moody(Wrong()))
+    assert "answered int" in line.reason
+
+
+def test_a_policy_that_is_not_there_any_more_is_replaced_by_fixed_with_the_reason() -> None:
+    line = Timeline(settings("gone", min=2))
+    assert line.live == 2
+    assert "gone cannot be used, fixed instead" in line.reason
+    assert "Known ones" in line.reason
+
+
+def test_no_room_is_tried_again_at_the_next_turn() -> None:
+    line = Timeline(settings("od", min=4), nodes=(("small", 3),))
+    assert line.live == 3
+    assert line.errors == ["no_capacity"]
+    line.play(1)
+    assert line.errors == ["no_capacity"] * 2
+    line.fleet._nodes = (("small", 4),)
+    line.play(1)
+    assert line.live == 4
+
+
+def test_while_a_new_version_is_rolled_out_only_its_instances_count() -> None:
+    line = Timeline(settings("fixed", min=2))
+    line.play(20)
+    old = set(line.instances)
+    line.version = 2
+    line.fleet.carry_out(FUNCTION, [CreateBody(1)])
+    line.play(10)
+    new = set(line.instances) - old
+    assert len(new) == 2
+    assert old <= set(line.instances)  # ending them belongs to whoever rolls out
+
+
+def test_a_saved_runner_goes_on_where_it_was() -> None:
+    line = Timeline(settings("hpa", max=40))
+    line.busy_cores = 4.0
+    line.play(60)
+    there = line.live
+    saved = json.loads(json.dumps(line.runner.to_json()))
+
+    other = Runner(FUNCTION)
+    other.restore(saved, shift_s=1000.0 - line.now_s)
+    line.busy_cores = 0.0
+    load = line.fleet.load(FUNCTION)
+    assert load is not None
+    decision = other.tick(1000.0, load)
+    assert decision is not None
+    assert decision.desired == there  # the wish for that many is not yet 300 s old
+    assert other.windows.history(1000.0).arrivals == line.runner.windows.history(60.0).arrivals
+
+
+@pytest.mark.parametrize("damage", [{}, {"state": {}, "desired": 1, "windows": {}}])
+def test_a_damaged_save_raises_what_the_loop_expects(damage: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Runner(FUNCTION).restore(damage, 0.0)  # type: ignore[arg-type]
+
+
+def test_an_instance_that_ended_by_itself_is_replaced_at_once_also_within_a_long_period() -> None:
+    line = Timeline(Settings(autoscaler="lv", scale=ScaleSettings(min=3)))
+    line.play(12)
+    line.instances.popitem()
+    assert [decision.desired for decision in line.play(0.5)] == [3]
+    assert line.live == 3
+    assert line.reason == "1 of 3 instances are missing: replaced"
+
+
+def test_a_function_that_cannot_start_is_tried_ever_more_rarely() -> None:
+    line = Timeline(Settings(autoscaler="fixed"), start_s=5.0)
+    created = []
+    for _ in range(4 * 60 * 2):
+        line.instances.clear()  # whatever was started has crashed
+        created += [line.now_s for decision in line.play(0.5) if any(isinstance(a, CreateBody) for a in decision.actions)]
+    waits = [round(later - earlier, 1) for earlier, later in pairwise(created)]
+    assert waits == [1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 60.5, 60.5]
+
+
+def test_so_is_one_of_which_no_node_has_room_for_as_many_as_it_wants() -> None:
+    line = Timeline(Settings(autoscaler="fixed", scale=ScaleSettings(min=4)), nodes=(("small", 3),), start_s=5.0)
+    begun_s = []
+    for _ in range(4 * 60 * 2):
+        begun_s += [line.now_s] * bool(line.instances)
+        line.instances.clear()  # whatever was started has crashed
+        line.play(0.5)
+    assert set(line.errors) == {"no_capacity"}
+    waits_s = [later - earlier for earlier, later in pairwise(begun_s)]
+    assert waits_s == sorted(waits_s)
+    assert min(waits_s[-2:]) > 59.0
+
+
+class Unhurried(MemoryFleet):
+    """Needs 0.4 s for each action, as an API server may."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock.now_s, nodes=(("node", 16),), start_s=30.0)
+        self._clock = clock
+
+    async def apply(self, function: str, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self.carry_out(function, [action])
+            await self._clock.sleep(0.4)
+
+
+async def test_instances_seen_during_their_decision_have_not_failed() -> None:
+    clock = VirtualClock()
+    fleet = Unhurried(clock)
+    fleet.known["f.ns"] = MemoryFunction(Settings(autoscaler="fixed", scale=ScaleSettings(max=16)))
+    autoscaler = Autoscaler(fleet, clock, executor=at_once, stamp_s=lambda: 1e9)
+    running = asyncio.create_task(autoscaler.run())
+    for wanted in (3, 6, 9, 12, 15):
+        autoscaler.request("f.ns", wanted)
+        await clock.advance(2.5)
+        assert len(fleet.known["f.ns"].instances) == wanted
+    assert [one.error for one in autoscaler.decisions("f.ns", 50) if one.error] == []
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+def test_instance_that_had_served_is_replaced_at_once() -> None:
+    line = Timeline(Settings(autoscaler="fixed"), start_s=0.0)
+    created = []
+    for _ in range(20):
+        line.instances.clear()
+        line.runner.forgive()
+        created += [line.now_s for decision in line.play(0.5) if any(isinstance(a, CreateBody) for a in decision.actions)]
+    assert len(created) == 20
+
+
+def test_a_deployment_forgives() -> None:
+    line = Timeline(Settings(autoscaler="fixed"), start_s=5.0)
+    for _ in range(20):
+        line.instances.clear()
+        line.play(0.5)
+    line.instances.clear()
+    line.play(0.5)
+    assert line.live == 0
+    line.runner.forgive()
+    line.play(0.5)
+    assert line.live == 1
+
+
+def instance(id_: str, state: InstanceState, version: int = 1) -> Instance:
+    return Instance(id_, "f.ns", version, "n", 1, 0, state, 0.0)
+
+
+def look(*looks: tuple[float, tuple[Instance, ...]]) -> Starts:
+    starts = Starts()
+    for now_s, instances in looks:
+        starts.look(now_s, instances)
+    return starts
+
+
+def test_requested_ends_are_no_failed_starts() -> None:
+    starts = Starts()
+    starts.look(0, (instance("a", InstanceState.READY),))
+    starts.dismiss(["a"])
+    starts.look(1, ())
+    assert starts.failed == 0
+    assert look((0, (instance("a", InstanceState.DRAINING),)), (1, ())).failed == 0
+    assert look((0, (instance("a", InstanceState.READY),)), (1, (instance("b", InstanceState.STARTING, 2),))).failed == 0
+
+
+def test_crash_after_a_long_life_is_no_failed_start() -> None:
+    ready = (instance("a", InstanceState.READY),)
+    assert look((0, ready), (10, ready), (11, ())).failed == 0
+    assert look((0, ready), (9, ready), (9.5, ())).failed == 1
+
+
+def test_a_steady_instance_ends_the_row() -> None:
+    starting, ready = instance("a", InstanceState.STARTING), instance("b", InstanceState.READY)
+    starts = look((0, (starting,)), (1, ()), (2, (starting,)), (3, ()))
+    assert starts.failed == 2
+    starts.look(4, (ready,))
+    assert starts.failed == 2
+    starts.look(14, (ready,))
+    assert starts.failed == 0
+
+
+STATE = PolicyState(
+    "kpa",
+    3,
+    {
+        "most": 4,
+        "empty_at_s": 100.5,
+        "nothing_at_s": None,
+        "inner": {"wished_at_s": (1.0, 2.0), "wished": (3, 4), "on": True, "text": "x"},
+    },
+)
+
+
+def test_a_state_survives_json() -> None:
+    assert state_from_json(json.loads(json.dumps(state_to_json(STATE)))) == STATE
+
+
+def test_moments_move_to_another_clock_and_nothing_else_does() -> None:
+    moved = state_from_json(json.loads(json.dumps(state_to_json(STATE))), shift_s=-90.0)
+    assert moved.values == {
+        "most": 4,
+        "empty_at_s": 10.5,
+        "nothing_at_s": None,
+        "inner": {"wished_at_s": (-89.0, -88.0), "wished": (3, 4), "on": True, "text": "x"},
+    }
+
+
+@pytest.mark.parametrize("values", [{"seen": {1, 2}}, {"by": {1: 2}}, {"inner": {"at": [b"x"]}}], ids=str)
+def test_a_third_partys_state_that_is_no_json_is_refused(values: Mapping[str, StateValue]) -> None:
+    with pytest.raises(TypeError, match="JSON"):
+        state_to_json(PolicyState("odd", 1, values))
+
+
+SCALE = ScaleSettings(min=1, max=6)
+PAIR = Pair(1, (0,), (0, 1, 1, 2, 2, 3, 3, 4))
+SHADOW = body("s1", kind=InstanceKind.SHADOW, partner="b1", pair=PAIR)
+FOUND = (replace(body("b1"), partner="s1", pair=PAIR), body("b2"), body("b3"), SHADOW)
+
+
+def load(policy: str, rps: float, now_s: float, requested: int | None = None) -> FunctionLoad:
+    """Three Bodies and a Shadow, as they are found and stay; so much has come since."""
+    settings = Settings(autoscaler=policy, slo_s=1.0, max_batch=8, max_cores=1, scale=SCALE)
+    come = int(rps * now_s)
+    counters = LoadCounters(come, come, 3.0 * now_s, 3.0 * now_s, 0, 3, 0.0, now_s)
+    return FunctionLoad(settings, counters, FOUND, (node(),), LATENCY_S, requested, PROFILE)
+
+
+def played(runner: Runner, policy: str, rps: float, until_s: float, *, from_s: float = 0.0) -> list[tuple[float, type]]:
+    """What was decided to end, and when."""
+    ended: list[tuple[float, type]] = []
+    for tick in range(round(2 * from_s), round(2 * until_s) + 1):
+        now_s = tick / 2
+        decision = runner.tick(now_s, load(policy, rps, now_s))
+        actions = decision.actions if decision is not None else ()
+        ended += [(now_s, type(action)) for action in actions if isinstance(action, DestroyBody | DestroyShadow)]
+    return ended
+
+
+@pytest.mark.parametrize("policy", sorted(BUILT_IN))
+def test_nothing_that_was_found_ends_before_its_load_is_known(policy: str) -> None:
+    runner = Runner("f.ns", heir=True)
+    assert played(runner, policy, 1.0, 59.5) == []
+    assert runner.desired is None or runner.desired >= 3
+
+
+@pytest.mark.parametrize("policy", ["asyfunc", "lv", "od", "openfaas"])
+def test_superfluous_inherited_instances_end(policy: str) -> None:
+    runner = Runner("f.ns", heir=True)
+    assert {action for _, action in played(runner, policy, 1.0, 120.0)} >= {DestroyBody}
+
+
+def test_reason_says_why_the_leader_waits() -> None:
+    runner = Runner("f.ns", heir=True)
+    runner.tick(0.0, load("asyfunc", 1.0, 0.0))
+    why = "taken over: no instance ends before 60 s of load are recorded"
+    assert runner.held_back == why
+    played(runner, "asyfunc", 1.0, 30.0, from_s=0.5)
+    assert runner.held_back == why, "one record for as long as it waits, not one each time"
+    played(runner, "asyfunc", 1.0, 120.0, from_s=30.5)
+    assert runner.held_back == ""
+
+
+def test_manual_scale_holds_at_once() -> None:
+    runner = Runner("f.ns", heir=True)
+    played(runner, "fixed", 1.0, 1.0)
+    decision = runner.tick(1.5, load("fixed", 1.0, 1.5, requested=1))
+    assert decision is not None
+    assert sum(isinstance(action, DestroyBody) for action in decision.actions) == 2
+
+
+def test_a_function_that_begins_here_is_nobodys_heir() -> None:
+    runner = Runner("f.ns", heir=True)
+    runner.tick(0.0, replace(load("lv", 0.0, 0.0), instances=()))
+    assert played(runner, "lv", 1.0, 59.5, from_s=0.5)

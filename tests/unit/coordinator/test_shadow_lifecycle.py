@@ -1,0 +1,236 @@
+"""How Shadows are paired, changed and ended."""
+
+from collections.abc import Callable
+from typing import Any
+
+from gnomon_coordinator.protocol import Change, PairReport, Task
+from gnomon_coordinator.table import Kind, Status
+
+WITH_S1 = PairReport("s1", (1, 2), (0, 1))
+MakeTask = Callable[..., Task]
+Node = Any
+"""The class PlayedNode of conftest.py, which pytest does not let us import."""
+
+
+def both(node: Node, task: MakeTask) -> None:
+    node.paired()
+    node.paired(task("s2"))
+
+
+def test_a_second_shadow_is_paired_beside_the_first(node: Node, task: MakeTask) -> None:
+    both(node, task)
+    assert [(connect.body, connect.shadow) for connect in node.connected()] == [("b1", "s1"), ("b1", "s2")]
+    assert node.state.table.get("b1").partners == ("s1", "s2")
+    assert node.status("b1") is node.status("s1") is node.status("s2") is Status.PAIRED
+    assert "unpair" not in node.sent("b1"), "the first goes on meanwhile"
+
+
+def test_a_body_is_paired_while_one_of_its_shadows_is(node: Node, task: MakeTask) -> None:
+    node.paired()
+    node.empty("pool-0-2")
+    node.create(task("s2"))
+    node.registered(task("s2"))
+    assert (node.status("b1"), node.status("s2")) == (Status.PAIRED, Status.PAIRING)
+    node.gone("s1")
+    assert node.status("b1") is Status.PAIRING
+    node.gone("s2")
+    assert node.status("b1") is Status.READY
+
+
+def test_the_end_of_one_shadow_leaves_the_other_at_work(node: Node, task: MakeTask) -> None:
+    both(node, task)
+    node.destroy("s1")
+    assert node.last_sent("b1") == {"do": "unpair", "shadow": "s1"}
+    node.say("b1", say="unpaired", shadow="s1", reason="told to")
+    node.gone("s1")
+    assert node.state.table.get("b1").partners == ("s2",)
+    assert node.status("b1") is node.status("s2") is Status.PAIRED
+    assert [one for one in node.told() if one in ("ending", "unpaired")] == ["ending", "unpaired"]
+
+
+def test_report_of_a_body_concerns_the_named_shadow(node: Node, task: MakeTask) -> None:
+    both(node, task)
+    node.say("b1", say="unpaired", shadow="s2", reason="three misses")
+    assert node.last_told("unpaired") == {"event": "unpaired", "shadow": "s2", "body": "b1", "reason": "three misses"}
+    assert node.sent("s2")[-1] == "stop"
+    assert "stop" not in node.sent("s1")
+    node.say("b1", say="unpaired", reason="nobody")
+    assert node.status("s1") is Status.PAIRED
+
+
+def test_shadows_change_one_after_the_other(node: Node, task: MakeTask) -> None:
+    both(node, task)
+    for shadow in ("s1", "s2"):
+        node.state.change(shadow, Change(1, (0,), (1, 2), (0, 0, 1)), node.now_s)
+        node._carry_out()
+        assert (node.last_sent("b1")["do"], node.last_sent("b1")["shadow"]) == ("change", shadow)
+        node.say("b1", say="changed", shadow=shadow, blocks=(1, 2))
+        assert node.last_told("paired") == {
+            "event": "paired",
+            "shadow": shadow,
+            "body": "b1",
+            "blocks": [1, 2],
+            "split": [0, 0, 1],
+        }
+
+
+def test_a_body_takes_all_of_its_shadows_along(node: Node, task: MakeTask) -> None:
+    both(node, task)
+    node.gone("b1")
+    assert node.killed() == ["s1", "s2"]
+
+
+def test_a_restart_finds_both_pairs(next_node: Node, task: MakeTask) -> None:
+    node = next_node
+    for name in ("s1", "s2"):
+        node.found(name, Kind.SHADOW)
+    node.body("b1", WITH_S1, PairReport("s2", (1, 2), (0, 1)))
+    for name in ("s1", "s2"):
+        node.registered(task(name), paired=True)
+        node.create(task(name), descriptors=False)
+    assert node.connected() == []
+    assert node.sent("b1") == node.sent("s1") == node.sent("s2") == ["hello"]
+    assert node.state.table.get("b1").partners == ("s1", "s2")
+
+
+"""The class PlayedNode of conftest.py, which pytest does not let us import."""
+
+
+def test_the_body_lets_go_before_the_shadow_stops(node: Node) -> None:
+    node.paired()
+    node.destroy()
+    assert node.sent("b1")[-1] == "unpair"
+    assert "stop" not in node.sent("s1")
+    node.say("b1", say="unpaired", shadow="s1", reason="told to")
+    assert node.last_told("unpaired")["body"] == "b1"
+    assert node.sent("s1")[-1] == "stop"
+    node.gone("s1")
+    assert "s1" not in node.state.table
+    assert node.status("b1") is Status.READY
+
+
+def test_a_body_that_does_not_answer_delays_the_end_by_seconds_only(node: Node) -> None:
+    node.paired()
+    node.destroy()
+    node.wait(5)
+    assert node.sent("s1")[-1] == "stop"
+    node.wait(2)
+    assert node.killed() == ["s1"]
+
+
+def test_a_body_takes_its_shadow_along(node: Node) -> None:
+    node.paired()
+    node.gone("b1")
+    assert node.killed() == ["s1"]
+    node.gone("s1")
+    assert len(node.state.table) == 0
+
+
+def test_a_shadow_that_dies_leaves_its_body_alone_and_able_to_have_another(node: Node, task: MakeTask) -> None:
+    node.paired()
+    node.gone("s1")
+    assert node.sent("b1")[-1] == "unpair"
+    assert node.last_told("unpaired")["shadow"] == "s1"
+    assert node.status("b1") is Status.READY
+    node.say("b1", say="unpaired", shadow="s1", reason="told to")
+    node.create(task("s2"))
+    assert node.state.table.get("b1").partner == "s2"
+
+
+def test_a_body_that_gives_up_its_shadow_ends_it(node: Node) -> None:
+    node.paired()
+    node.say("b1", say="unpaired", shadow="s1", reason="three misses")
+    assert node.last_told("unpaired")["reason"] == "three misses"
+    assert node.sent("s1")[-1] == "stop"
+
+
+def test_destroy_before_a_container_is_forked_leaves_it_to_the_pool(node: Node) -> None:
+    node.body()
+    node.create()
+    node.destroy()
+    assert node.last_told("failed")["reason"] == "asked to"
+    node.empty(node.forks()[0])
+    assert node.status(node.forks()[0]) is Status.READY
+
+
+def test_destroy_of_an_unknown_shadow_is_answered(node: Node) -> None:
+    node.destroy("s9")
+    assert node.last_told("failed")["shadow"] == "s9"
+
+
+"""The class PlayedNode of conftest.py, which pytest does not let us import."""
+
+
+def change(node: Node, blocks: tuple[int, ...], split: tuple[int, ...] = (0, 1), cores: int = 1) -> None:
+    node.state.change("s1", Change(cores, (0,), blocks, split), node.now_s)
+    node._carry_out()
+
+
+def test_new_blocks_reach_the_shadow_first_then_the_body_then_the_old_ones_go(node: Node) -> None:
+    node.paired()
+    change(node, (2, 3))
+    assert node.last_sent("s1")["blocks"] == (1, 2, 3)
+    assert "change" not in node.sent("b1")
+    node.say("s1", say="changed", blocks=(1, 2, 3))
+    assert node.last_sent("b1")["blocks"] == (2, 3)
+    node.say("b1", say="changed", shadow="s1", blocks=(2, 3))
+    assert node.last_told("paired")["blocks"] == [2, 3]
+    assert node.last_sent("s1")["blocks"] == (2, 3)
+    node.say("s1", say="changed", blocks=(2, 3))
+    assert node.status("s1") is Status.PAIRED
+    assert node.state.table.get("b1").blocks == (2, 3)
+    assert node.state.due_s() is None
+
+
+def test_another_split_concerns_the_body_alone(node: Node) -> None:
+    node.paired()
+    before = len(node.sent("s1"))
+    change(node, (1, 2), (0, 0, 2))
+    assert node.last_sent("b1")["split"] == (0, 0, 2)
+    assert len(node.sent("s1")) == before
+    node.say("b1", say="changed", shadow="s1", blocks=(1, 2))
+    assert node.last_told("paired")["split"] == [0, 0, 2]
+
+
+def test_a_change_during_a_change_comes_after_it(node: Node) -> None:
+    node.paired()
+    change(node, (2, 3))
+    change(node, (4,))
+    for _ in range(2):
+        node.say("s1", say="changed", blocks=node.last_sent("s1")["blocks"])
+        node.say("b1", say="changed", shadow="s1", blocks=node.last_sent("b1")["blocks"])
+        node.say("s1", say="changed", blocks=node.last_sent("s1")["blocks"])
+    assert node.state.table.get("s1").blocks == (4,)
+    assert [
+        told["blocks"] for told in (one.message for one in node.done if hasattr(one, "message")) if told.get("event") == "paired"
+    ] == [
+        [1, 2],
+        [2, 3],
+        [4],
+    ]
+
+
+def test_a_change_while_it_loads_is_made_when_it_has_loaded(node: Node) -> None:
+    node.body()
+    node.empty()
+    node.create()
+    change(node, (3,))
+    node.registered()
+    assert node.last_sent("s1")["blocks"] == (1, 2, 3)
+    node.say("s1", say="changed", blocks=(1, 2, 3))
+    [connect] = node.connected()
+    assert connect.pair["blocks"] == (3,)
+    node.say("b1", say="paired", shadow="s1")
+    assert node.last_told("paired")["blocks"] == [3]
+    assert node.last_sent("s1")["blocks"] == (3,)
+
+
+def test_a_larger_batch_gets_larger_buffers(node: Node, task: MakeTask) -> None:
+    node.paired()
+    node.create(task(max_batch=64), descriptors=False)
+    assert node.sent("b1")[-1] == "unpair"
+    assert len(node.connected()) == 1, "the Body would take the end of the old socket for the end of its Shadow"
+    node.say("b1", say="unpaired", shadow="s1", reason="told to")
+    assert [connect.to_bytes for connect in node.connected()] == [64, 640]
+    node.say("b1", say="paired", shadow="s1")
+    assert node.status("b1") is Status.PAIRED

@@ -1,0 +1,125 @@
+"""An instance under its coordinator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from gnomon_core.wire import Frame, Kind, encode
+from gnomon_runtime.http_app import create_app
+from gnomon_runtime.pair.partner import MAX_CORRECTION, Patience, Predictions, patience, slack
+from tests.unit.runtime.conftest import forget_handlers
+
+
+@pytest.mark.parametrize(
+    ("predicted_s", "slack_s", "wait"),
+    [
+        (0.020, None, Patience(0.040, blames=True)),
+        (0.020, 0.100, Patience(0.040, blames=True)),
+        (0.001, None, Patience(0.005, blames=True)),
+        (0.0, 1.0, Patience(0.005, blames=True)),
+        (0.030, 0.040, Patience(0.040, blames=True)),
+        (0.030, 0.020, Patience(0.020, blames=False)),
+        (0.001, 0.004, Patience(0.004, blames=False)),
+        (0.020, -0.1, Patience(0.0, blames=False)),
+    ],
+)
+def test_the_wait(predicted_s: float, slack_s: float | None, wait: Patience) -> None:
+    assert patience(predicted_s, slack_s) == wait
+
+
+@pytest.mark.parametrize(
+    ("left_s", "wait_s"),
+    [
+        (None, None),
+        (0.090, 0.040),  # 40 ms again and 10 of the rest are kept back
+        (0.065, 0.015),
+        (0.060, 0.050),  # 10 would be over before the Body's own 15: nothing but an answer is in time
+        (0.005, -0.005),
+    ],
+)
+def test_time_to_compute_it_here_is_kept_back_while_there_is_any(left_s: float | None, wait_s: float | None) -> None:
+    assert slack(left_s, spent_s=0.015, again_s=0.040, rest_s=0.010) == (wait_s if wait_s is None else pytest.approx(wait_s))
+
+
+def test_the_profile_predicts() -> None:
+    """Run 1 with 3 samples: third column of the second row, in milliseconds. The Body's own 50 ms for 2 samples do not matter."""
+    known = Predictions(((1.0, 2.0), (10.0, 20.0, 30.0)))
+    assert known.seconds(1, 3, 0.050, 2) == pytest.approx(0.030)
+
+
+@pytest.mark.parametrize("table", [(), ((1.0, 2.0),), ((), (1.0,))])
+def test_without_a_profile_a_sample_takes_the_shadow_what_it_took_the_body(table: tuple[tuple[float, ...], ...]) -> None:
+    assert Predictions(table).seconds(1, 3, 0.050, 2) == pytest.approx(0.075)
+
+
+def test_a_shadow_that_takes_longer_is_waited_for_longer_up_to_a_bound() -> None:
+    known = Predictions(((10.0,), (10.0,)))
+    known.learn(0, 1, 0.020)
+    assert known.seconds(0, 1, 0.0, 1) == pytest.approx(0.013)  # 0.7 × 1 + 0.3 × 2 times 10 ms
+    for _ in range(100):
+        known.learn(0, 1, 60.0)
+    assert known.seconds(0, 1, 0.0, 1) == pytest.approx(0.010 * MAX_CORRECTION)
+    assert known.seconds(1, 1, 0.0, 1) == pytest.approx(0.010)
+    for _ in range(100):
+        known.learn(0, 1, 0.001)
+    assert known.seconds(0, 1, 0.0, 1) == pytest.approx(0.010)
+
+
+TOKEN = {"Authorization": "Bearer t0ken"}
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[FlaskClient]:
+    forget_handlers()
+    (tmp_path / "handler.py").write_text("def handle(event, context):\n    return str(context.cores)\n")
+    app = create_app({"GNOMON_HANDLER_FOLDER": str(tmp_path), "GNOMON_BATCH_TOKEN": "t0ken", "GNOMON_CORES": "1"})
+    yield app.test_client()
+    forget_handlers()
+
+
+def resize(**head: object) -> bytes:
+    return encode(Frame(Kind.RESIZE, head=json.dumps(head).encode()))
+
+
+def cores(client: FlaskClient) -> str:
+    return client.get("/", environ_overrides={"RAW_URI": "/"}).text
+
+
+def test_the_next_request_uses_the_new_cores(client: FlaskClient) -> None:
+    assert cores(client) == "1"
+    assert client.post("/gnomon/resize", data=resize(cores=4), headers=TOKEN).status_code == 204
+    assert cores(client) == "4"
+
+
+def test_only_the_gateway_may_say_so(client: FlaskClient) -> None:
+    assert client.post("/gnomon/resize", data=resize(cores=4)).status_code == 401
+    assert client.post("/gnomon/resize", data=resize(cores=4), headers={"Authorization": "Bearer x"}).status_code == 401
+    assert cores(client) == "1"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "bad_frame"),
+        (b"nonsense", "bad_frame"),
+        (encode(Frame(Kind.PROBE)), "bad_cores"),
+        (encode(Frame(Kind.RESIZE, head=b"[")), "bad_frame"),
+        (resize(), "bad_cores"),
+        (resize(cores=0), "bad_cores"),
+        (resize(cores="2"), "bad_cores"),
+        (resize(cores=True), "bad_cores"),
+        (resize(cores=10**6), "bad_cores"),
+    ],
+)
+def test_invalid_core_count_is_refused(client: FlaskClient, body: bytes, code: str) -> None:
+    answer = client.post("/gnomon/resize", data=body, headers=TOKEN)
+    assert (
+        answer.status_code,
+        answer.get_json()["error"]["code"] if "error" in answer.get_json() else answer.get_json()["code"],
+    ) == (400, code)
+    assert cores(client) == "1"
