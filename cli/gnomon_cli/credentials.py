@@ -33,7 +33,7 @@ class Credentials:
 
 
 def config_file(environment: Mapping[str, str]) -> Path:
-    """Where the logins are kept."""
+    """The path of the file that stores logins."""
     folder = environment.get("OPENFAAS_CONFIG", "")
     if not folder:
         folder = ".openfaas" if environment.get("CI") in {"true", "1"} else "~/.openfaas"

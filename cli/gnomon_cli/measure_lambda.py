@@ -72,7 +72,7 @@ class _Told:
 
 
 class Profiling:
-    """One run over the cells that `table` has not yet. `agreed` is what it may cost by estimate, in dollars."""
+    """A run over the cells that `table` lacks. `agreed` is the accepted cost by estimate, in dollars."""
 
     def __init__(
         self,

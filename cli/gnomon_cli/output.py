@@ -1,4 +1,4 @@
-"""What commands print and send: tables for people, JSON for programs, and JSON as Go's encoding/json writes it.
+"""Output of commands: tables for people, JSON for programs, and JSON as Go's encoding/json writes it.
 
 Requests equal faas-cli's byte for byte. Go's encoding differs from Python's compact form in two ways: the keys of a map are
 sorted, while a struct keeps its order (the caller's business), and `<`, `>`, `&` and the two line separators are escaped.

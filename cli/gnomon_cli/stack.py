@@ -69,7 +69,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class StackFunction:
-    """One entry under `functions`. None means not written, where that differs from empty."""
+    """An entry under `functions`. None means that the key is absent, where that differs from empty."""
 
     name: str
     line: int
@@ -99,7 +99,7 @@ class StackFunction:
 
 @dataclass(frozen=True, slots=True)
 class TemplateSource:
-    """Where a template can be pulled from."""
+    """A source that a template can be pulled from."""
 
     name: str
     source: str
@@ -268,7 +268,7 @@ def substitute(text: str, environment: Mapping[str, str]) -> str:
 
 @dataclass(slots=True)
 class _Reader:
-    """One pass over the text, from left to right."""
+    """A single pass over the text, from left to right."""
 
     text: str
     environment: Mapping[str, str]
@@ -341,7 +341,7 @@ class _Reader:
         return "".join(parts)
 
     def _word(self, stop: str, begin: int, *, escapes: bool = False) -> str:
-        """One text up to a character of `stop`, or one form. It may not be empty."""
+        """A text up to a character of `stop`, or a single form. Raises if it is empty."""
         if self.text.startswith("${", self.at):
             return self._form()
         parts: list[str] = []
@@ -499,7 +499,7 @@ class Value:
         return {key: Value(self.file, f"{self.path}.{key}".lstrip("."), node) for key, node in self._entries(self.node).items()}
 
     def get(self, key: str) -> Value:
-        """One entry of a mapping, absent where it is not written."""
+        """The entry of a mapping with this key; a `Value` of None if it is absent."""
         return self.fields().get(key, Value(self.file, f"{self.path}.{key}".lstrip("."), None))
 
     def text(self) -> str:

@@ -32,7 +32,7 @@ class BadMessageError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where a Body reaches its Shadow on another node, and the token that it sends."""
+    """The URL at which a Body reaches its Shadow on another node, and the token that the Body sends."""
 
     url: str
     token: str = field(repr=False)
@@ -166,7 +166,7 @@ def read_flag(message: Mapping[str, Any], name: str) -> bool:
 
 
 def read_way(message: Mapping[str, Any]) -> Way | None:
-    """Where a Shadow on another node is reached, and the token for it; None for one of this node.
+    """The URL and the token of a Shadow on another node; None for a Shadow on this node.
 
     Raises:
         BadMessageError: a field is not valid.

@@ -379,7 +379,7 @@ class ShadowLifecycle:
             self._advance(shadow, now_s)
 
     def shadow_left(self, shadow: Shadow, message: InstanceMessage, now_s: float) -> None:
-        """Its Body has gone, as the Shadow sees it. For a pair on this node the Body's own message counts."""
+        """The Shadow reports that its Body has disconnected. For a pair on this node the Body's own message counts instead."""
         if shadow.task is None:
             shadow.has_buffers = False
         elif shadow.task.afar:
@@ -559,7 +559,7 @@ class ShadowLifecycle:
             self._effects.append(Send(body.id, protocol.unpair(shadow.id)))
 
     def outlives_body(self, shadow: Shadow, reason: str, now_s: float) -> bool:
-        """Its Body has unpaired, or has ended. Returns whether the Shadow goes on, because it becomes a Body itself."""
+        """Handle the end of a Body or its unpairing. Returns whether the Shadow continues because it is being promoted."""
         if shadow.state not in PROMOTING:
             return False
         self._separate(shadow, reason)

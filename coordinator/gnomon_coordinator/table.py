@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 
 class Status(StrEnum):
-    """Where an instance is in its life."""
+    """The status of an instance."""
 
     SILENT = "silent"
     """The instance has sent nothing to this coordinator."""

@@ -31,7 +31,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
-    """What to capture.
+    """A request to capture a model.
 
     A name of the catalog; or with `source` what is kept under the name: a model of the catalog or a module of the user's own,
     whose inputs may have `shapes`; or with `captured`, a folder, only the layer blocks of the program and weights in it.

@@ -177,7 +177,7 @@ def _stated(weights: Path | None) -> dict[str, Any]:
 
 
 def _arguments(family: str, state: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What torchvision's builder is told: to fetch nothing, and of which weights the module will be, where there are some.
+    """Arguments of torchvision's builder: download nothing, and match the architecture that a given state dict belongs to.
 
     Inception and GoogLeNet were trained on another mean and deviation than the other networks. With weights their builders have
     the network itself take an image from ImageNet's to those, and what this catalog says of photographs is ImageNet's. Their
@@ -228,7 +228,7 @@ def _seeded(build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """What torch draws meanwhile is the same each time, and what it draws afterwards is not changed by it."""
+    """Seed torch's random generator within the context, and restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         yield
@@ -269,7 +269,7 @@ def _unsupported(weights: Path, what: str) -> GnomonError:
 
 
 def _in_short(error: Exception) -> str:
-    """Its first words: what does not fit comes in lines of thousands of names."""
+    """The first 300 characters of an error's text: torch lists thousands of names of weights that do not fit."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -412,7 +412,7 @@ def _module(where: str) -> ModuleType:
 
 
 def _run(source: str, theirs: Callable[[], _Found]) -> _Found:
-    """What the user's code gives, whatever it may raise, also to leave the process.
+    """Call the user's code and return its result; any exception, SystemExit included, becomes a `GnomonError`.
 
     Raises:
         GnomonError: 400 `invalid_source`, with where in that code it was.
@@ -426,7 +426,7 @@ def _run(source: str, theirs: Callable[[], _Found]) -> _Found:
 
 
 def _place(error: BaseException) -> str:
-    """Where in the user's code it was raised, or from which line of that; empty where nothing of it ran."""
+    """The file and line of the user's code that raised the error, in brackets; empty if none of that code ran."""
     frames = [one for one in extract_tb(error.__traceback__) if not _NOT_THEIRS.search(one.filename)]
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 

@@ -59,7 +59,7 @@ _ASSERTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a model is called and what is done around it: the part of its signature that its graph does not tell."""
+    """The metadata of a model that its graph does not contain: name, version, kind, details, names of inputs and outputs."""
 
     model: str
     version: str = "1"

@@ -148,7 +148,7 @@ REACH = 150
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What cutting looks at. `macs` and `parameter_bytes` are by operation; a weight counts where it is first read."""
+    """The costs that cuts are chosen by. `macs` and `parameter_bytes` are by operation; a weight counts at its first read."""
 
     macs: Sequence[int]
     parameter_bytes: Sequence[int]
@@ -241,7 +241,7 @@ def _value(block: _Candidate, costs: Costs, mean_bytes: float, *, some_parameter
 
 
 def block_names(flow: Flow, pieces: Sequence[tuple[int, int]], modules: Sequence[str], macs: Sequence[int]) -> list[str]:
-    """One name for each piece, given as its first operation and the one after its last."""
+    """A unique name for each piece; a piece is its first operation and the one after its last."""
     names = [_by_module(piece, flow, modules, macs) or _by_values(piece, flow) for piece in pieces]
     taken: Counter[str] = Counter()
     found = []

@@ -70,7 +70,7 @@ def _can_be_handed_over(block: Block) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """What a run of operations takes from before it and leaves for after it, and the weights it uses, each once and in order."""
+    """The values that a run of operations reads and makes, and its weights, each once and in order."""
 
     reads: tuple[str, ...]
     makes: tuple[str, ...]

@@ -19,7 +19,7 @@ _PREFIXES = (TORCHVISION_PREFIX, ULTRALYTICS_PREFIX)
 
 
 def known_names() -> tuple[str, ...]:
-    """What can be asked for."""
+    """The names of the catalog; a prefix stands for all names that begin with it."""
     return (*EFFICIENTNET_LITE, *(f"{prefix}NAME" for prefix in _PREFIXES))
 
 
@@ -29,7 +29,7 @@ def in_catalog(name: str) -> bool:
 
 
 def meant(name: str, source: str) -> str:
-    """What a source of a model to be called `name` is in full, where it has one meaning.
+    """The full source of a model called `name`, if the short form is unambiguous; else the source unchanged.
 
     Example: "resnet50", or "torchvision" of what is called resnet50, is "torchvision:resnet50".
     """

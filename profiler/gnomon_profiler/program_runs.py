@@ -176,7 +176,7 @@ class Runner:
         self._flow = Flow.of(program)
 
     def run(self, begin: int, end: int, reads: Mapping[str, Tensor], batch: int) -> dict[str, Tensor]:
-        """What the operations `begin` … `end` − 1 make for those after them, from the values they read."""
+        """Run the operations `begin` … `end` − 1 and return the values that later operations read."""
         makes = self._flow.border(begin, end).makes
         kept: dict[str, Tensor] = {}
         for _, results in self.walk(begin, end, reads, batch):

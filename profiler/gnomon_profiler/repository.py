@@ -224,7 +224,7 @@ class ObjectFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """One writer at a time; what a killed one left behind is removed."""
+        """Hold the writers' lock, after removal of files that a killed writer left in `incoming`."""
         with (self.root / "lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for leftover in self._incoming.iterdir():

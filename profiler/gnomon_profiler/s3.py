@@ -62,7 +62,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class FetchedProfiles:
-    """Those of a bucket, in a folder."""
+    """A local copy of a bucket's profiles, in a folder."""
 
     def __init__(self, bucket: Bucket, folder: ObjectFolder) -> None:
         self._bucket, self._folder = bucket, folder
@@ -269,7 +269,7 @@ class S3Repository(BaseRepository):
         raise GnomonError(503, "repository_busy", f"Others keep writing {manifest.name}@{manifest.version}.", "Try again.")
 
     def _keep(self, manifest: Manifest, files: Mapping[str, bytes]) -> None:
-        """What was put need not be fetched."""
+        """Keep uploaded files in the local folder, so that they need not be fetched."""
         with self._folder.writing():
             for file, digest in manifest.sha256.items():
                 if not self._folder.is_whole(digest):

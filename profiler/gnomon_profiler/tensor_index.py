@@ -1,4 +1,4 @@
-"""Where each tensor lies in a weight file, and a smaller file of some of them.
+"""An index of the tensors in a weight file, and smaller weight files with some of them.
 
 A repository that is far away keeps this index beside the weights: with it a Shadow asks for the bytes of its blocks' tensors, no
 others, and each is compared with its own SHA-256, since the hash of the whole file says nothing about parts of it. The smaller

@@ -57,7 +57,7 @@ class WeightFile:
         return dict(self._tensors)
 
     def described(self) -> dict[str, Weight]:
-        """What the program says of each."""
+        """The program's description of each weight: data type, shape and order of axes."""
         return {
             name: Weight(DATATYPES[tensor.dtype], tuple(tensor.shape), _order(tensor)) for name, tensor in self._tensors.items()
         }

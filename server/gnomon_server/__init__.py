@@ -1,1 +1,1 @@
-"""What `gnomon serve` is made of: the parts of Gnomon joined into one process, for each platform that functions run on."""
+"""The parts of Gnomon joined into one process, as `gnomon serve` runs them, for each platform."""

@@ -71,7 +71,7 @@ def within(options: KnativeOptions, namespace: str) -> KnativeOptions:
 
 
 def capabilities(*, resizes: bool) -> Capabilities:
-    """What policies may do with Revisions: a node that a policy names is a preference, and the scheduler decides.
+    """The capabilities of policies on Revisions: a node that a policy names is a preference, and the scheduler decides.
 
     A Deployment has a number, so Kubernetes picks its victims. Pods are resized where the cluster can; where no node can make
     Shadows, Bodies work alone.
@@ -127,12 +127,12 @@ class KnativeService:
 
     @property
     def asked(self) -> Asked:
-        """What was asked of the API server, and how it was answered."""
+        """Counts of requests to the API server by result."""
         return self._api.asked
 
     @property
     def trouble(self) -> str:
-        """What keeps this process from working, else empty. A process that waits to become the leader is healthy."""
+        """The reason why this process does not work, else empty. A process that waits to become the leader is healthy."""
         return self.platform.trouble if self.leads else ""
 
     @property

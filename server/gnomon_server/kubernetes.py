@@ -157,7 +157,7 @@ class ClusterBackend(Backend):
 
     @property
     def asked(self) -> Asked:
-        """What was asked of the API server, and how it was answered."""
+        """Counts of requests to the API server by result."""
         return self._api.asked
 
     def leads(self) -> bool:
@@ -169,7 +169,7 @@ class ClusterBackend(Backend):
         return self._candidacy.epoch
 
     def board(self) -> ConfigMapBoard:
-        """Where replicas read, and their leader publishes, who owns which functions. The caller starts and stops it."""
+        """The ConfigMaps with the ownership map: the leader publishes it, replicas read it. The caller starts and stops it."""
         writer = Writer(self._api, self._clock, SystemRandom(), self._candidacy.tenure.check)
         self._board_writers.append(writer)
         return ConfigMapBoard(self._api, writer, lease_namespace(), GATEWAY_PODS, port=self._options.inside_port)
@@ -186,7 +186,7 @@ class ClusterBackend(Backend):
 
     @property
     def inside(self) -> tuple[str, int]:
-        """Where the other replicas reach this one."""
+        """The host and port at which the other replicas reach this one."""
         return self._advertised, self._options.inside_port
 
     async def release_port(self) -> None:
@@ -211,7 +211,7 @@ class ClusterBackend(Backend):
 
     @property
     def leader_is(self) -> str:
-        """Who leads, in words."""
+        """The leader's identity and address, as text."""
         seen = self.leader.seen
         return "nobody yet" if seen is None else f"{seen.holder} ({seen.address or 'address unknown'})"
 
@@ -220,7 +220,7 @@ class ClusterBackend(Backend):
         return self._options.advertise or from_this_machine(self._host)
 
     def _leaders_place(self) -> Place | None:
-        """Where the leader is reached: this process itself once it leads."""
+        """The leader's host and port: this process's own once it leads; None if unknown."""
         if self.leads():
             return self._advertised, self._standby.port
         seen = self.leader.seen

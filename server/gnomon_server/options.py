@@ -1,4 +1,4 @@
-"""What `gnomon serve` is told, as plain values: the command line is read without importing a server.
+"""The options of `gnomon serve` as plain values: the command line is parsed without importing a server.
 
 The state folder holds what must outlive the process, and commands on the same machine find its secrets there: `--state`, else
 GNOMON_STATE, else `.gnomon` in the working directory. A project's functions stay with the project.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One platform: where its `Backend` is, and the Python package that must be installed for it, with the extra that has it."""
+    """A platform in the registry: its `Backend`, the Python package that it needs, and the extra that installs that package."""
 
     module: str
     backend: str
@@ -58,7 +58,7 @@ class ServingPlatform(Platform, Protocol):
 
 
 class Backend:
-    """Where functions are stored and run, as the composition root sees it.
+    """A store of functions and a platform that runs them, as the composition root uses them.
 
     `store` and `platform` are set by the constructor of a subclass, and so is `place`, which says whose latencies are learned:
     corrections of one place mean nothing in another. The hooks below suit one process that owns its platform.

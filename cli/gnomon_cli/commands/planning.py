@@ -290,7 +290,7 @@ def sizes_of_profile(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Si
 
 
 def single_size(service_ms: tuple[float, ...], max_batch: int, memory_mb: float, cores: float) -> tuple[Size, ...]:
-    """One size; a single time holds for all batches."""
+    """A single instance size; a single service time holds for all batch sizes."""
     from gnomon_planner.plans import Size  # noqa: PLC0415
 
     times = service_ms * max_batch if len(service_ms) == 1 else service_ms

@@ -44,7 +44,7 @@ ARRIVALS = {
 
 
 def arrival_options(function: Callable[..., Any]) -> Any:
-    """Where requests come from; given to the command as `arrivals`, a dict by the fields of `ARRIVALS`."""
+    """Options for the source of arrivals; passed to the command as `arrivals`, a dict with the fields of `ARRIVALS`."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **rest: Any) -> Any:

@@ -26,7 +26,7 @@ class Cluster:
         self._api = api
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> Document | None:
-        """What is at this path; None where nothing is.
+        """The document at this path; None if it does not exist.
 
         Raises:
             Refused: it may not be read.
@@ -41,7 +41,7 @@ class Cluster:
             raise
 
     def one(self, resource: Resource, namespace: str | None, name: str) -> Document | None:
-        """One object.
+        """The named object; None if it does not exist.
 
         Raises:
             Refused, Unreachable: as `get`.
@@ -91,7 +91,7 @@ def ready(cluster: Cluster, namespace: str, name: str, install: str) -> tuple[Le
 
 
 def arguments(deployment: Document | None) -> list[str]:
-    """What its first container is told."""
+    """The arguments of the Deployment's first container."""
     if deployment is None:
         return []
     containers = deployment["spec"]["template"]["spec"].get("containers") or [{}]
@@ -99,7 +99,7 @@ def arguments(deployment: Document | None) -> list[str]:
 
 
 def option(deployment: Document | None, name: str) -> str | None:
-    """What an option of it is given, in the same word or in the next one; None where it is not told this."""
+    """The value of an option of the first container, as `--name=value` or `--name value`; None if it is absent."""
     given = arguments(deployment)
     for word, following in zip(given, [*given[1:], ""], strict=True):
         named, said, value = word.partition("=")
@@ -109,7 +109,7 @@ def option(deployment: Document | None, name: str) -> str | None:
 
 
 def pod_labels(workload: Document | None) -> dict[str, str]:
-    """Those of the pods that a Deployment or DaemonSet makes."""
+    """The labels of pods that a Deployment or DaemonSet creates."""
     return {} if workload is None else dict(workload["spec"]["template"]["metadata"].get("labels") or {})
 
 
@@ -230,7 +230,7 @@ SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who is asked for: a service account (`namespace`, `name`), or whoever the kubeconfig says, where `account` is None."""
+    """The subject of an access review: a service account (`namespace`, `name`), or the kubeconfig's user if `account` is None."""
 
     account: tuple[str, str] | None = None
 
@@ -240,7 +240,7 @@ class Asker:
 
     @property
     def subject(self) -> Document:
-        """What the review says of whom it is for."""
+        """The review's fields that name its subject."""
         if self.account is None:
             return {}
         namespace, name = self.account
@@ -298,7 +298,7 @@ class Comer:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where it wants to come in: a port, and which ports the pod's own names stand for."""
+    """A destination port of a pod, and the port numbers of the pod's named ports."""
 
     port: int
     named: Mapping[str, int] = field(default_factory=dict)
@@ -386,7 +386,7 @@ def network_policies(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def enforced(daemons: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> tuple[Level, str, str]:
-    """What the agents and nodes of a cluster say of it."""
+    """Whether the cluster enforces NetworkPolicies, judged by its network agents and nodes."""
     agents = [one for one in daemons if one["metadata"]["name"] in AGENTS]
     if agents:
         [agent, *_] = sorted(agents, key=_lacking)

@@ -16,7 +16,7 @@ from gnomon_platforms.kubernetes.client import connect
 
 
 def examine_machine(state: Path) -> list[Finding]:
-    """One machine, on which `gnomon serve` keeps its state in this folder."""
+    """Findings about this machine, on which `gnomon serve` keeps its state in this folder."""
     return run_checks(machine_checks(state))
 
 

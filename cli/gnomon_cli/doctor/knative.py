@@ -249,7 +249,7 @@ def domain(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def settings(cluster: Cluster, name: str) -> dict[str, str]:
-    """What a config map says. One that is not there says nothing, which Knative takes for its defaults.
+    """The entries of a ConfigMap. A missing ConfigMap has none: Knative then uses its defaults.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
@@ -423,7 +423,7 @@ def _not_buffered(document: Document) -> Lack | None:
 
 
 def _misread(document: Document) -> Lack | None:
-    """What of its settings cannot be read, so that none of them holds."""
+    """A Revision's invalid settings, because of which all of its settings are ignored; None if they are valid."""
     (namespace, name), problem = _key(document), misread(document)
     hint = f"kubectl -n {namespace} annotate revision {name} … --overwrite, and the same in the template of its service."
     return (f"its settings are left out: {problem}", hint) if problem else None

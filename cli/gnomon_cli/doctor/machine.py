@@ -1,4 +1,4 @@
-"""One machine: memory, disk, control groups, huge pages, the memory allocator, torch."""
+"""Checks of one machine: memory, disk, control groups, huge pages, the memory allocator, torch."""
 
 from __future__ import annotations
 

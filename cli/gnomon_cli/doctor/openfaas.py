@@ -34,7 +34,7 @@ BEHIND = "gnomon"
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Where the gateway and the functions are, and for whom permissions are asked."""
+    """The namespaces of the gateway and of functions, and the subject whose permissions are checked."""
 
     system: str
     functions: str
@@ -83,7 +83,7 @@ def namespaces(cluster: Cluster, names: tuple[str, str]) -> tuple[Level, str, st
 
 
 def function_namespaces(cluster: Cluster, system: str, functions: str) -> tuple[Level, str, str]:
-    """Those that are marked for functions beside the first: looked after by the gateway, as strict, and as shut in.
+    """Check further namespaces marked for functions: the gateway manages them, with the same pod security and network policies.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
@@ -220,7 +220,7 @@ def rivals(cluster: Cluster, namespace: str) -> tuple[Level, str, str]:
 
 
 def targeting(resource: Resource, items: Iterable[dict[str, Any]], ours: set[str]) -> list[str]:
-    """Those of a kind of autoscaler that target one of our Deployments, each as `Kind name → function`."""
+    """Autoscalers of one kind that target one of our Deployments, each as `Kind name → function`."""
     found = []
     for item in items:
         target = (item.get("spec") or {}).get("scaleTargetRef") or {}

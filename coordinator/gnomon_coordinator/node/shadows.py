@@ -66,7 +66,7 @@ class NodeShadow:
     """The token that its Body on another node sends."""
 
     def row(self) -> dict[str, Any]:
-        """Its entry in the state for the platform."""
+        """The Shadow's entry in the state for the platform."""
         return {
             "id": self.request.shadow,
             "pod_uid": self.request.pod_uid,
@@ -189,7 +189,7 @@ class NodeShadows:
         return next((one for one in living if hmac.compare_digest(one.token.encode(), shown)), None)
 
     def body_connected(self, shadow: NodeShadow, connection: int) -> None:
-        """Its Body has connected; the connection is copied."""
+        """Hand a copy of the Body's connection to the pool, for the Shadow."""
         self._pool.request({"do": "join", "shadow": shadow.request.shadow}, [connection])
 
     # Events
@@ -333,7 +333,7 @@ class ShadowRequest:
         return about | self._options(models) | {"max_batch": self.max_batch} | self.task(cpus)
 
     def task(self, cpus: tuple[int, ...]) -> dict[str, Any]:
-        """Its task for its Body."""
+        """The task that the Shadow does for its Body, on these CPUs."""
         what = self.what
         return {
             "cores": what.cores,

@@ -1,4 +1,4 @@
-"""Where a zygote's process begins: a script that runs under any Python environment, whether it has Gnomon installed or not.
+"""The entry point of a zygote's process: a script that runs under any Python environment, with or without Gnomon installed.
 
     python -I -u bootstrap.py '{"packages": {"gnomon_core": FOLDER, …}, "preload": […]}' SOCKET SUPERVISOR SANDBOX
 

@@ -55,7 +55,7 @@ class ComputeThread:
         return future
 
     def set_idle_work(self, idle_work: IdleWork | None) -> None:
-        """What to do between calls. Must be called in the thread."""
+        """Set the work that the thread does between calls. Must be called in the thread."""
         self._idle_work = idle_work
 
     def _run(self) -> None:

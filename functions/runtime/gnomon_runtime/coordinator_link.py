@@ -33,7 +33,7 @@ Collaborate = Callable[[socket.socket], IdleWork]
 
 
 def socket_from(environment: Mapping[str, str]) -> Path | None:
-    """Where the coordinator of this node listens for this pod; None in one that has no volume for it."""
+    """The path of the node coordinator's socket for this pod; None if the pod has no volume for it."""
     path = Path(environment.get(VARIABLE) or SOCKET)
     return path if path.parent.is_dir() else None
 

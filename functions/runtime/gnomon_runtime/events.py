@@ -177,7 +177,7 @@ class Event:
 
 
 class Context:
-    """Where the handler runs: the host, the function, the instance, and its time.
+    """The execution context of a handler: host, function, instance, cores and remaining time.
 
     `budget_s` is the time that was left until the earliest deadline of this batch when it was dispatched; None without one.
     """

@@ -145,7 +145,7 @@ def gather_huge_pages() -> int:
 
 
 def huge_page_addresses(maps: str) -> Iterator[int]:
-    """Where a huge page could lie in the writable memory that belongs to no file, of /proc/PID/maps.
+    """Addresses at which a huge page fits in the writable anonymous memory that /proc/PID/maps lists.
 
     Example: 7f0000180000-7f0000680000 has room for two, at 7f0000200000 and 7f0000400000.
     """

@@ -135,7 +135,7 @@ def preload(names: Sequence[str]) -> list[str]:
 
 
 def rehearsal_of(names: Sequence[str]) -> Rehearsal:
-    """What forks of a zygote with these modules rehearse: all that ours have for that."""
+    """The rehearsals of all preloaded Gnomon modules, joined into one."""
     ours = [sys.modules[name] for name in names if name.startswith("gnomon_runtime.") and name in sys.modules]
     rehearsals: list[Rehearsal] = [module.rehearsal for module in ours if hasattr(module, "rehearsal")]
 

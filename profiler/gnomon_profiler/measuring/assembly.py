@@ -59,7 +59,7 @@ def difference(profile: ModelProfile, layers: Layers, now: Mapping[str, str]) ->
 
 
 def stored_cells(profile: ModelProfile) -> StoredCells:
-    """What can be taken from it."""
+    """The cells of a stored profile that need not be measured again."""
     then = profile.provenance
     cells = dict(_latencies(profile)) | dict(_lines(profile))
     return StoredCells(cells, source_of(then), then.get("earlier", ""))
@@ -147,13 +147,13 @@ class Measured:
         return self.results[Cell(what, mode=mode)]
 
     def memory(self) -> Result:
-        """What an instance holds, idle and after the largest batch."""
+        """The result of the memory cell: an instance's memory when idle and after the largest batch."""
         return self.results[self.plan.memory_cell]
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileContext:
-    """Where and when it was measured; `software` as `machine.software` gives it."""
+    """The machine, software and time of a measurement; `software` as `machine.software` gives it."""
 
     machine: Machine
     software: Mapping[str, str]
@@ -233,7 +233,7 @@ def _hand_over(result: Result) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Starts:
-    """What is left of starts without loading, and how that was found."""
+    """Start times without loading, in seconds, and how they were measured."""
 
     body_s: float
     shadow_s: float

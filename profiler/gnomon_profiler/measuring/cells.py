@@ -1,4 +1,4 @@
-"""What there is to measure, as cells: each is finished or not, and can be measured again by itself.
+"""The cells of a profiling run: each is either finished or not, and can be measured again by itself.
 
 A latency cell is one batch size on one number of cores; the others are the model's loading in one weight mode, its memory after
 the largest batch, its starts, and the machine's hand-over of tensors, through memory and over TCP.
@@ -33,7 +33,7 @@ _FIXED_COST = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One thing to measure. `cores`, `batch` and `mode` are set where they mean something."""
+    """One measurement. `cores`, `batch` and `mode` are set for the kinds of cells that have them."""
 
     what: str
     cores: int = 0
@@ -42,7 +42,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Its name in a journal: "latency/2/4", "loading/shared", "memory/8"."""
+        """The cell's name in a journal: "latency/2/4", "loading/shared", "memory/8"."""
         parts = (str(part) for part in (self.what, self.cores or "", self.batch or "", self.mode))
         return "/".join(part for part in parts if part)
 
@@ -59,7 +59,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured: a model's three files and its blocks. `name` is NAME@VERSION."""
+    """The model to measure: its three files and its blocks. `name` is NAME@VERSION."""
 
     name: str
     program: Path

@@ -34,7 +34,7 @@ REPEATS = 10
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions:
-    """What to measure: these cores (1 to all of the machine's without any), these batches, each at least `repeats` times.
+    """Options of a run: cores (if empty, 1 to all of the machine's), batches, and at least `repeats` runs of each batch.
 
     A noisy cell is measured up to `tries` times. What a profile of the same model, machine and software has is taken from it, and
     what it has besides stays in it; `afresh`, it is replaced.
@@ -92,7 +92,7 @@ def _kept(
 
 
 def plan_for(machine: Machine, options: ProfileOptions) -> Plan:
-    """What is measured on this machine.
+    """The measurement plan for this machine.
 
     Raises:
         GnomonError: 400 `cores_beyond_machine`.
@@ -128,7 +128,7 @@ def subject_of(entry: ModelEntry) -> Subject:
 
 
 def _identity(subject: Subject, options: ProfileOptions, machine: Machine, versions: Mapping[str, str]) -> dict[str, object]:
-    """What a journal's cells are of. Cores and batches are not part of it: a wish for more of them goes on as well."""
+    """The identity of a journal's cells. Cores and batches are not part of it: a run that adds some continues the journal."""
     blocks = hashlib.sha256(json.dumps(subject.layers.to_json(), sort_keys=True).encode()).hexdigest()
     return {
         "model": subject.name,

@@ -136,7 +136,7 @@ class Remaining:
 
 
 class Session:
-    """One profiling run. `known` cells of an earlier one are not measured; `progress` gets a line for each that is.
+    """A profiling run. `known` cells of an earlier run are skipped; `progress` gets a line for each measured cell.
 
     `now_s` is a monotonic clock.
     """
@@ -241,7 +241,7 @@ class Machine:
 
     @property
     def id(self) -> str:
-        """Its name in files: machines with the same one are taken for equally fast. Example: "amd-epyc-25-17-2-cores"."""
+        """The machine's name in file names; equal names mean equally fast machines. Example: "amd-epyc-25-17-2-cores"."""
         slug = re.sub(r"[^a-z0-9]+", "-", f"{self.processor} {self.family}".lower()).strip("-")
         return f"{slug}-{self.cores}-cores"
 
@@ -321,7 +321,7 @@ class MeasuringProcess:
         self._end()
 
     def measure(self, order: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """What comes of an order, as it comes.
+        """Send an order and yield its measured cells as they arrive.
 
         Raises:
             GnomonError: 500 `measuring_failed` with what the process said.
@@ -347,7 +347,7 @@ class MeasuringProcess:
         return message
 
     def _end(self) -> None:
-        """Its children end with it."""
+        """Kill the process; its children end with it."""
         self._socket.close()
         self._process.kill()
         self._process.wait()

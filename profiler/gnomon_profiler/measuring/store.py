@@ -25,11 +25,11 @@ class ProfileStore:
         self._root = repository / FOLDER
 
     def path(self, model: str, machine_id: str) -> Path:
-        """Where the profile of NAME@VERSION on a machine is, or will be."""
+        """The path of the profile of NAME@VERSION on a machine. The file may not exist."""
         return self._root / model / f"{machine_id}.json"
 
     def journal(self, model: str, machine_id: str) -> Path:
-        """Where the unfinished cells are."""
+        """The path of the journal of an unfinished run."""
         return self.path(model, machine_id).with_suffix(".journal")
 
     def get(self, model: str, machine_id: str) -> ModelProfile | None:

@@ -42,7 +42,7 @@ class Border:
 
 
 class Flow:
-    """Where each value of a program is read last."""
+    """The last use of each value of a program."""
 
     def __init__(self, program: Program) -> None:
         self._program = program

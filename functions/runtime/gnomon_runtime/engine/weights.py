@@ -104,7 +104,7 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor lies in the file."""
+    """The position and form of a tensor in the weight file."""
 
     begin: int
     end: int

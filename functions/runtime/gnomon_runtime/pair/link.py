@@ -309,7 +309,7 @@ class SharedBuffer:
         return [self._tensor(row) for row in rows]
 
     def view(self, length: int) -> memoryview:
-        """Its first bytes as they are, for a socket to read or to write."""
+        """The first `length` bytes of the buffer without a copy, for a socket to read or write."""
         return memoryview(self._map)[:length]
 
     def close(self) -> None:

@@ -173,7 +173,7 @@ class Partner:
         self._predictions.learn(self._runs[run], samples, shadow_s)
 
     def answer(self, mine: Sequence[Tensor], samples: int, began_s: float, wait: Patience) -> Message | Outcome:
-        """Its answer, if it comes in time and fits what the Body made of its own rows."""
+        """The Shadow's answer if it arrives in time and has the form of the Body's own rows; else the outcome."""
         try:
             answer = self.link.take_back(began_s + wait.seconds)
         except packets.PeerGoneError:
