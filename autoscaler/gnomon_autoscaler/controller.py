@@ -86,7 +86,7 @@ class Counting(Protocol):
         ...
 
     def counters(self, function: str) -> LoadCounters | None:
-        """What its `load` has of them; None when it has been removed."""
+        """The `counters` part of `load` alone; None if the function has been removed."""
         ...
 
 
@@ -238,7 +238,7 @@ Answer: TypeAlias = tuple[Decision, PolicyState]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is done about a function, who keeps its windows, and how it was seen: its stamp then, and its load."""
+    """A step for one function: the work to do, its runner, and the stamp and load under which the function was observed."""
 
     function: str
     runner: Runner

@@ -97,7 +97,7 @@ def count_in(memory: Memory, key: str) -> int | None:
 
 
 def inner(memory: Memory) -> Memory:
-    """What the wrapped policy remembered."""
+    """The memory of the wrapped policy."""
     value = memory.get("inner")
     return value if isinstance(value, Mapping) else {}
 
@@ -190,7 +190,7 @@ class ByCount:
 
 
 def towards(count: int, seen: Observation) -> tuple[Action, ...]:
-    """What makes the number of live instances `count`."""
+    """Actions that bring the number of live instances to `count`."""
     live = seen.live
     surplus = len(live) - count
     if surplus > 0:
@@ -199,7 +199,7 @@ def towards(count: int, seen: Observation) -> tuple[Action, ...]:
 
 
 def cost_of_ending(instance: Instance) -> tuple[bool, bool, int, float, str]:
-    """What orders victims: the first to end is the least."""
+    """Sort key of victims: the instance with the smallest key ends first (starting, then idle, then youngest)."""
     starting = instance.state is InstanceState.STARTING
     return (not starting, instance.busy, instance.in_flight, -instance.started_s, instance.id)
 

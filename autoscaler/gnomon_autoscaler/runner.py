@@ -1,4 +1,4 @@
-"""One function's autoscaler, without a loop: the same object runs live and in the simulator.
+"""The autoscaler of one function, without a loop: the same object runs live and in the simulator.
 
 `tick` takes a sample and, when it is time, decides. The live loop takes the same steps one by one, because there a policy decides
 in a worker thread: `sample`, `question`, then `accept` or `fail`. The loop reports the outcome: `carried_out` or `refused`.
@@ -93,7 +93,7 @@ def newest(instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
 
 
 def observe(now_s: float, function: str, load: FunctionLoad, history: History, requested: int | None) -> Observation:
-    """One function at one moment."""
+    """The observation of one function at `now_s`."""
     counters = load.counters
     return Observation(
         now_s=now_s,
@@ -177,7 +177,7 @@ LONGEST_WAIT_S = 60.0
 
 
 class Starts:
-    """What is known of a function's instances that came and went."""
+    """Record of a function's instances that started and ended, for the start back-off."""
 
     def __init__(self) -> None:
         self.failed = 0
@@ -191,7 +191,7 @@ class Starts:
 
     @property
     def row(self) -> str:
-        """What to tell people about the row of failed starts; the same text for as long as the row is."""
+        """A message about consecutive failed starts; the text stays the same until their number changes."""
         return f"{self.failed} starts failed in a row: new instances wait {self._wait_s:g} s; the function's log says why"
 
     @property
@@ -200,7 +200,7 @@ class Starts:
 
     @property
     def seen(self) -> tuple[Instance, ...]:
-        """What was there at the last look."""
+        """The instances at the last observation."""
         return tuple(self._seen.values())
 
     def begin(self) -> None:
@@ -276,7 +276,7 @@ _LOG = logging.getLogger("gnomon.autoscaler")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a policy is asked. `answer` is pure and may run in another thread.
+    """A pending call of a policy. `answer` is pure and may run in another thread.
 
     `third_party` is whether the policy comes from an installed package, so that its time is limited.
     """
@@ -404,7 +404,7 @@ class Runner:
         return True
 
     def question(self, now_s: float, load: FunctionLoad) -> Question | None:
-        """What to ask the policy now; None when it is not time."""
+        """The call of the policy that is due now; None if none is due."""
         changed = load.settings is not self._settings and load.settings != self._settings
         if changed:
             self._choose(load.settings)
@@ -521,7 +521,7 @@ class Runner:
         self._requested = self.desired = instances
 
     def to_json(self) -> JsonObject | None:
-        """What a restarted autoscaler needs in order to go on; None, as is logged once, where a policy keeps what is no JSON."""
+        """State for a restarted autoscaler; None (logged once) if the policy keeps a state that is not JSON."""
         try:
             return {"state": state_to_json(self.state), "desired": self.desired, "windows": self.windows.to_json()}
         except Exception as error:  # noqa: BLE001 - a third party's policy may keep anything

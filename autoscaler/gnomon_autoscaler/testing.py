@@ -141,7 +141,7 @@ class MemoryFleet:
         carry_out(self.actuator(function), actions)
 
     def actuator(self, function: str) -> Actuator[None]:
-        """What carries out the actions on a function. Tests replace it by one that refuses."""
+        """The actuator of a function. Tests replace it by one that refuses."""
         return MemoryActuator(self, function)
 
     def add(self, function: str, cores: int, node: str, memory_bytes: int, **fields: Any) -> None:
@@ -248,7 +248,7 @@ class MemoryActuator(Actuator[None]):
 
 
 class Timeline(MemoryFunction):
-    """One function, its runner and a clock: set the load, move the clock, expect a decision."""
+    """A function, its runner and a clock: set the load, advance the clock, expect a decision."""
 
     def __init__(
         self,

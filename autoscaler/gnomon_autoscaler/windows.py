@@ -157,7 +157,7 @@ class LoadWindows:
         return History(self.bin_s, end_s, *(column[begin:] for column in self._columns))
 
     def to_json(self) -> JsonObject:
-        """What a restarted autoscaler needs in order to start warm. A number among the bins is one of empty ones in a row."""
+        """State for a warm restart of the autoscaler. A number among the bins is a run length of empty bins."""
         bins: list[Json] = []
         empty = self._length if self._columns is None else 0
         begin = 0 if self._columns is None else len(self._columns[0]) - self._length

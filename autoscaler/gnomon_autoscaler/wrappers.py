@@ -117,7 +117,7 @@ class RateLimit(_Wrapper):
 
 @dataclass(frozen=True, slots=True)
 class Operator(_Wrapper):
-    """What an operator asked for holds until the load says otherwise: until the policy's own wish changes.
+    """Hold the count that an operator requested until the policy's own count changes.
 
     An operator may leave the bounds. A function that was asked to zero stays there until a request arrives.
     """

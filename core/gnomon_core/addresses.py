@@ -39,7 +39,7 @@ def host_and_port(host: str, port: int) -> str:
 
 
 def http_url(host: str, port: int, path: str = "") -> str:
-    """Where a path of a server is, or the server itself: `http://[fd00::1]:8080/healthz`."""
+    """The URL of a server, or of a path on it: `http://[fd00::1]:8080/healthz`."""
     return f"http://{host_and_port(host, port)}{path}"
 
 

@@ -17,7 +17,7 @@ class InstanceKind(StrEnum):
 
 
 class InstanceState(StrEnum):
-    """Where an instance is in its life. It only ever moves down this list."""
+    """The lifecycle state of an instance. States only advance in this order."""
 
     STARTING = "starting"
     READY = "ready"
@@ -27,7 +27,7 @@ class InstanceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine or VM. Free amounts are what no instance has been given.
+    """A machine or VM with its capacity. Free amounts are not allocated to any instance.
 
     `reserve_cores` are free as well, beside `free_cores`, and held for Shadows: a Body gets them where no node has other room.
     `pairs` is whether a Shadow can be made there now.
@@ -44,7 +44,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One running copy of a function.
+    """A running copy of a function.
 
     `function` is `name.namespace`; `version` changes when the deployment does so that old and new instances can be told apart.
     `busy` is whether a batch is executing, `in_flight` its requests. `partner` is a Shadow's Body, or a Body's first Shadow once
@@ -74,7 +74,7 @@ class Instance:
 
     @property
     def size(self) -> int:
-        """What its speed is looked up by: its cores, or the MB that they follow from."""
+        """The key by which a profile looks up its speed: its cores, or the memory size in MB if the cores follow from that."""
         return self.cores if self.memory_mb is None else self.memory_mb
 
     @property

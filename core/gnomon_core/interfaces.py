@@ -36,7 +36,7 @@ from gnomon_core.wire import Frame
 
 
 class PlatformListener(Protocol):
-    """What a platform tells its owner. Calls come on the event loop and return at once."""
+    """Callbacks from a platform to its owner. They run on the event loop and must return at once."""
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None: ...
 
@@ -60,7 +60,7 @@ class PlatformListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a platform can do, so that a policy which needs more is refused when it is chosen and not when it acts."""
+    """Capabilities of a platform; a policy that needs others is refused when it is chosen, not when it acts."""
 
     place: bool
     size: bool
@@ -155,7 +155,7 @@ class ScalingPolicy(Protocol):
     """The scheduling policy of functions that name none."""
 
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
-        """What to do now, and what to remember."""
+        """Decide on actions, and return the state for the next call."""
         ...
 
 
@@ -202,7 +202,7 @@ class BatchChannel(Protocol):
     def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None: ...
 
     def cancel(self, batch_id: int) -> None:
-        """Nobody waits for this batch any more. The instance may stop early; `done` is still called."""
+        """Cancel a batch: no client waits for it. The instance may stop early; `done` is still called."""
         ...
 
     async def probe(self, timeout_s: float) -> bool:
@@ -211,7 +211,7 @@ class BatchChannel(Protocol):
 
 
 class Platform(Protocol):
-    """Where instances live.
+    """The place where instances run: a machine, a cluster or a cloud service.
 
     Commands are idempotent; what they cause is told through the listener. A platform never decides by itself to add an instance.
     """
@@ -220,7 +220,7 @@ class Platform(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do now."""
+        """The platform's present capabilities."""
         ...
 
     async def start(self, listener: PlatformListener) -> None: ...
@@ -234,7 +234,7 @@ class Platform(Protocol):
         ...
 
     def revision(self, spec: FunctionSpec) -> str:
-        """What the function's image and model mean now. When it changes, running instances are out of date."""
+        """Identity of the function's present image and model. When it changes, running instances are out of date."""
         ...
 
     async def prepare(self, spec: FunctionSpec) -> None:
@@ -242,7 +242,7 @@ class Platform(Protocol):
         ...
 
     def signature(self, spec: FunctionSpec) -> ModelSignature | None:
-        """What the function's model takes and gives; None for a function that takes HTTP requests as they are."""
+        """Inputs and outputs of the function's model; None for a function that takes plain HTTP requests."""
         ...
 
     def nodes(self) -> tuple[Node, ...]: ...
@@ -310,12 +310,12 @@ class Platform(Protocol):
         ...
 
     def usage(self, function: str) -> Usage:
-        """What the function's instances use now."""
+        """Present resource usage of the function's instances."""
         ...
 
 
 class FunctionStore(Protocol):
-    """What must outlive a restart: functions, secrets and namespaces. A call that has returned is on disk.
+    """Durable store of functions, secrets and namespaces. When a call returns, its change is on disk.
 
     Calls block; the gateway makes them beside its event loop.
     """
@@ -409,7 +409,7 @@ class Builder(Protocol):
 
 @runtime_checkable
 class Lasting(Protocol):
-    """What a `gnomon_core.interfaces.Platform` offers beside that, if `stop` leaves its instances running."""
+    """Further interface of a `gnomon_core.interfaces.Platform` whose `stop` leaves its instances running."""
 
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
         """Look after the instances that an earlier process has left for this function, of this version or an earlier one.
@@ -427,7 +427,7 @@ class Lasting(Protocol):
 
 @runtime_checkable
 class Warns(Protocol):
-    """What a platform offers beside all that whose users look at functions with tools of its own."""
+    """Further interface of a platform whose users inspect functions with the platform's own tools."""
 
     def warn(self, function: str, reason: str, text: str) -> None:
         """Say this of a function there; `reason` is one word. It is said once, however often that is asked for."""
@@ -436,7 +436,7 @@ class Warns(Protocol):
 
 @runtime_checkable
 class Restartable(Protocol):
-    """What a platform offers beside all that whose users restart functions with tools of its own."""
+    """Further interface of a platform whose users restart functions with the platform's own tools."""
 
     def watch_restarts(self, told: Callable[[FunctionKey, int], None]) -> None:
         """Call `told` where somebody asks that all instances of this version of a function be replaced; it may be told again."""
@@ -445,7 +445,7 @@ class Restartable(Protocol):
 
 @runtime_checkable
 class Explains(Protocol):
-    """What a platform offers beside all that which sees why an instance takes long to start."""
+    """Further interface of a platform that knows why an instance takes long to start."""
 
     def trouble(self, function: str) -> str:
         """Why instances that are starting do not get on, in one line; empty where nothing is known."""
@@ -454,7 +454,7 @@ class Explains(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of one instance, which is named as its platform names it; `at` in seconds since 1970."""
+    """A log line of one instance, which has the name that its platform uses; `at` in seconds since 1970."""
 
     function: FunctionKey
     instance: str

@@ -1,4 +1,4 @@
-"""What crosses to AWS Lambda and back: one JSON document for a frame, because an Invoke's payload must be JSON.
+"""Envelope for AWS Lambda: one JSON document per frame, because an Invoke's payload must be JSON.
 
     there   {"gnomon": 1, "frame": BASE64 | "from": URL, "reply_to": URL}
     back    {"gnomon": 1, "frames": BASE64 | "stored_bytes": N | "too_large": N}

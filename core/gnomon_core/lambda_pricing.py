@@ -1,4 +1,4 @@
-"""What AWS Lambda sells, and for how much: memory sizes, the cores that come with them, and prices in US dollars.
+"""AWS Lambda's offer and prices: memory sizes, the cores that come with them, and prices in US dollars.
 
 One table for the platform and its accounts, for the policies and `gnomon plan` that choose by it, and for the simulator's costs.
 """
@@ -26,7 +26,7 @@ class LambdaRates:
     usd_per_storage_gb_s: float
 
     def invoke_usd(self, seconds: float, memory_mb: int) -> float:
-        """What an Invoke of so many seconds costs, rounded up to whole milliseconds: BATCH's Eq. 1, s × GB × K1 + K2."""
+        """Cost of an Invoke in US dollars, rounded up to whole milliseconds: BATCH's Eq. 1, s × GB × K1 + K2."""
         # 0.213 s are 213.00000000000003 ms: what is a whole millisecond but for its last digits is one.
         billed_s = math.ceil(round(seconds * 1e3, 6)) / 1e3
         return billed_s * memory_mb / MB_PER_GB * self.usd_per_gb_s + self.usd_per_call

@@ -1,4 +1,4 @@
-"""What crosses from a platform to the process that becomes an instance.
+"""The order that a platform passes to the process that becomes an instance.
 
 A platform writes an `Order`; the process reads it, enters the sandbox, and runs the application that the launch names. An order
 travels in an anonymous file and never in arguments or an environment, where other users of the machine could read its secrets.
@@ -62,7 +62,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """Who a process is and what it sees of the machine.
+    """The user of a process and its view of the machine.
 
     It becomes `uid` (and the group of the same number) where that is set. It cannot see what is under `hidden`. `readable` and
     `writable` can be reached although something above them is hidden or closed to the uid. `secrets` are files below
@@ -99,7 +99,7 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One instance to be born: what it runs, in which sandbox, on which CPUs.
+    """The order to start one instance: its program, its sandbox and its CPUs.
 
     `entered` says that the process it is forked from lives in this sandbox already; then only the limits remain to be set.
     `groups` are files of control groups that it enters itself, by writing 0 into them, before the sandbox.

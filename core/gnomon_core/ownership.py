@@ -21,7 +21,7 @@ MAX_EPOCH = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Replica:
-    """One gateway process.
+    """A gateway process.
 
     `id` is unique to the process: one that was started again in its place is another. `address` is its internal listener,
     `http://host:port`. `since` is the epoch of the map that it joined with: one that finds a `since` newer than the last map it
@@ -81,7 +81,7 @@ class OwnershipMap:
 
 
 class OwnershipBoard(Protocol):
-    """Where the map is published, and who the replicas are. It outlives every process; its newest map is never taken back."""
+    """Store of the published map and the list of replicas. It outlives every process; the newest map is never withdrawn."""
 
     async def read(self) -> OwnershipMap | None:
         """The newest map; None before the first.

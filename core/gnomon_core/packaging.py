@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def how_to_install(extra: str) -> str:
-    """What to do for this extra, such as `models`: a sentence."""
+    """A sentence that tells a user how to install this extra, such as `models`."""
     return f"In a clone of Gnomon, in the environment that runs it: pip install '.[{extra}]'."
 
 
@@ -27,7 +27,7 @@ given back at once, as they are by default, their pages to be zeroed anew."""
 
 
 def jemalloc(root: Path = Path("/usr")) -> Path | None:
-    """Where the library is, as packages of distributions install it; None where it is not."""
+    """Path of the jemalloc library as Linux distributions install it; None if it is missing."""
     return next((place for place in _places(root) if place.is_file()), None)
 
 

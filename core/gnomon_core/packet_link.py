@@ -1,4 +1,4 @@
-"""One end of a packet socket (`gnomon_core.packets`) on the event loop: sends without waiting, receives without blocking.
+"""An asyncio end of a packet socket (`gnomon_core.packets`): sends without waiting, receives without blocking.
 
 Apart from `packets`, which instances import: an instance's process does not load asyncio.
 """

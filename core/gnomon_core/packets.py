@@ -50,7 +50,7 @@ def send(connection: socket.socket, message: dict[str, Any], descriptors: Sequen
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """One message and its descriptors, which now belong to the caller and are not inherited by programs it starts.
+    """Receive one message and its descriptors; the caller owns them, and programs that it starts do not inherit them.
 
     Raises:
         PeerGoneError: the other side has closed.

@@ -40,7 +40,7 @@ MAX_SHADOWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What a Shadow does for its Body. `split[b − 1]` is b_S for a batch of b; beyond its end the last share is kept.
+    """The part of a Body's work that a Shadow does. `split[b − 1]` is b_S for a batch of b; the last share holds beyond the end.
 
     `node` is where the Shadow is, when that is not where its Body is; then hand-overs cost what the network does.
     Of a Body with several Shadows it is what the first does, and `others` is what the further ones do, in the order of their
@@ -66,7 +66,7 @@ class Pair:
 
     @property
     def each(self) -> tuple[Pair, ...]:
-        """What every Shadow does by itself."""
+        """The pairs of the single Shadows, one for each."""
         return (replace(self, others=()), *self.others) if self.others else (self,)
 
     @property
@@ -98,7 +98,7 @@ def shares(pairs: Sequence[Pair], batch: int) -> tuple[int, ...]:
 
 
 def together(pairs: Sequence[Pair]) -> Pair | None:
-    """What a Body does with Shadows that do this; None without any."""
+    """Join the pairs of a Body's Shadows into one; None if there are none."""
     return replace(pairs[0], others=tuple(pairs[1:])) if pairs else None
 
 
@@ -157,7 +157,7 @@ def shadow_seconds(profile: ModelProfile, run: Run, shadow_cores: int, samples: 
 
 
 def predicted_ms(profile: ModelProfile | None, pair: Pair) -> list[list[float]]:
-    """What the Shadow takes for 1, 2, … samples of each run, the hand-over included; empty where that is not known."""
+    """Milliseconds of the Shadow for 1, 2, … samples, one row per run, hand-over included; empty if any is unknown."""
     profile = profile.over_network() if profile is not None and pair.node is not None else profile
     if profile is None:
         return []
@@ -214,7 +214,7 @@ def _dealt(shadows_s: Sequence[Sequence[float]], count: int, max_batch: int) -> 
 
 
 def _all_runs(profile: ModelProfile | None, runs: Sequence[Run], cores: int, max_batch: int) -> list[float]:
-    """What a Shadow takes for 0, 1, … samples of all runs; no end where that is not known."""
+    """Seconds of a Shadow for 0, 1, … samples of all runs; infinite if unknown."""
     times: list[float] = []
     for samples in range(max_batch + 1):
         seconds = [None if profile is None else shadow_seconds(profile, run, cores, samples) for run in runs]
@@ -233,7 +233,7 @@ _MOST_CORES, _MOST_NUMBERS = 1 << 10, 1 << 10
 
 
 def pair_to_json(pair: Pair) -> dict[str, Any]:
-    """What one Shadow does, whatever others do."""
+    """The JSON object of one Shadow's part, without `others`."""
     return {"cores": pair.shadow_cores, "blocks": pair.blocks, "split": pair.split, "node": pair.node}
 
 

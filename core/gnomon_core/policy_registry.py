@@ -126,7 +126,7 @@ class Kind(Generic[Policy_co]):
 
 
 def own_settings(settings: Settings, table: Sequence[Setting]) -> dict[str, Any]:
-    """What a function says of the settings that only its policy has, by their fields; what it does not say is not there.
+    """The function's values of the settings that only its policy has, by field; a setting without a value is absent.
 
     For makers of policies, whose settings have those of their own policy only.
 

@@ -64,7 +64,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is kept of a profile's measurements; all of it may be missing, as in files from before it was kept.
+    """Measurements behind a profile; any of them may be missing, as in files of earlier versions.
 
     `block_spread` is, by "cores/batch", the relative interquartile range of each block's times. `loading` is by weight mode: each
     block with weights by itself, then growing parts of the model. `transfer` and `network` are hand-overs, one way.
@@ -154,7 +154,7 @@ class LatencyTable:
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """What it takes to load weights in one weight mode: `fixed_s` and then `seconds_per_byte`."""
+    """Time to load weights in one weight mode: `fixed_s` plus `seconds_per_byte` for each byte."""
 
     fixed_s: float
     seconds_per_byte: float
@@ -246,7 +246,7 @@ class ModelProfile:
         return 2 * self.transfer_fixed_s + self.transfer_seconds_per_byte * (there_bytes + back_bytes)
 
     def memory_bytes(self, parameter_bytes: int) -> int:
-        """What an instance holds that has its own copy of so many bytes of weights."""
+        """Memory of an instance with its own copy of so many bytes of weights, in bytes."""
         return self.overhead_bytes + parameter_bytes
 
     def body_load_s(self, weight_mode: str) -> float:

@@ -76,7 +76,7 @@ CONSTANT_KINDS = ("dtype", "memory_format", "layout", "device")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One ATen overload applied to arguments. A result that nobody reads has the name None."""
+    """An ATen overload applied to arguments. A result that no operation reads has the name None."""
 
     op: str
     args: tuple[Argument, ...]

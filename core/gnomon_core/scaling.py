@@ -1,4 +1,4 @@
-"""What a scaling policy sees and decides.
+"""Input and output of a scaling policy.
 
 An `Observation` is everything a policy may use, frozen; a `Decision` is a list of actions and the sentence that explains it.
 Neither holds a clock or a connection, so a recorded observation can be decided again anywhere. A `DecisionRecord` is a decision
@@ -61,7 +61,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One function at one moment.
+    """The state of one function at one time, as a policy sees it.
 
     `queued` and `executing` are requests now; `oldest_wait_s` is 0 with an empty queue; `requested` is what an operator asked
     for through scale-function, None unless it was since the last decision. `latency_s` is the predicted latency of an instance
@@ -107,7 +107,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class LoadCounters:
-    """What the gateway counts for a function, cumulative since it was deployed, and what it holds now.
+    """The gateway's counters of a function, cumulative since its deployment, and its present requests.
 
     The `*_s` integrals make any sampling period exact: their difference over an interval, divided by its length, is the mean.
     `busy_core_s` is the sum over instances of cores × seconds in which the instance executed.
@@ -226,7 +226,7 @@ def action_to_json(action: Action) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do, and why in one sentence for the log, the metrics, the UI and the tests.
+    """The actions of a policy, with a one-sentence reason for the log, the metrics, the UI and the tests.
 
     `desired` is the number of instances that the policy wants, None where it does not think in numbers. `overflow` is the share
     of the requests to come that the instances will not carry in time, from 0 to 1: where a platform has functions on demand
@@ -255,7 +255,7 @@ class PolicyState:
 
 
 class ScaledFleet(Protocol):
-    """What the autoscaler's loop observes and acts on: the gateway's functions, live or simulated."""
+    """The functions that the autoscaler's loop observes and scales: the gateway's, live or simulated."""
 
     def functions(self) -> Sequence[str]:
         """The deployed functions as `name.namespace`."""

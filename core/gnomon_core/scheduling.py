@@ -1,4 +1,4 @@
-"""What a scheduling policy sees and decides.
+"""Input and output of a scheduling policy.
 
 The queue of a function has one lane per kind of request (shape, type, variant); the policy is asked lane by lane, because a batch
 never mixes kinds. It answers with dispatches, rejections, or the time at which it wants to be asked again.
@@ -26,7 +26,7 @@ class Waiting(Protocol):
 
 
 class QueueView(Protocol):
-    """One lane of the queue, oldest request first; where some would be late so, the earliest deadline first."""
+    """A lane of the queue, oldest request first; earliest deadline first if some request would be late otherwise."""
 
     @property
     def requests(self) -> Sequence[Waiting]:

@@ -1,4 +1,4 @@
-"""What a function's labels and annotations say about how it is served.
+"""Settings of a function, read from its labels and annotations.
 
 Standard OpenFaaS labels keep their meaning; our own settings are annotations under `gnomon/`, because a Kubernetes label value
 may not hold what they need. `TABLE` is the one list of them: reading, error messages and docs/annotations.md come from it
@@ -86,7 +86,7 @@ def several(*names: str) -> Callable[[str], tuple[str, ...]]:
 
 
 def choice(*names: str) -> Callable[[str], str]:
-    """One of these."""
+    """A reader that accepts one of these names."""
 
     def read(text: str) -> str:
         if text not in names:
@@ -204,7 +204,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One annotation or label: how its text becomes a value, and what a user must know about it.
+    """An annotation or label: the reader of its text, and its documentation for users.
 
     `default` says what the field's own default does not: what holds without one, or for whom it is another. `only_with` are the
     scaling policies that it changes; all, or none of them, where it names none.

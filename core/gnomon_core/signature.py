@@ -1,4 +1,4 @@
-"""What a model takes and gives: the shapes and types that requests are checked against before they are admitted.
+"""Inputs and outputs of a model: the shapes and types that requests are checked against before they are admitted.
 
 Names and datatypes are those of the open inference protocol (V2). Shapes are per sample: the batch axis, always the first one on
 the wire, is left out.
@@ -19,7 +19,7 @@ DATATYPE_BYTES: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor: its name, V2 datatype and shape per sample."""
+    """A tensor: its name, V2 datatype and shape per sample."""
 
     name: str
     datatype: str

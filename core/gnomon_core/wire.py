@@ -36,7 +36,7 @@ MAX_FRAME_BYTES = 1 << 30
 
 
 class Kind(IntEnum):
-    """What a frame is. Odd ones go to the instance, even ones come from it."""
+    """The type of a frame. Odd numbers go to the instance, even numbers come from it."""
 
     BATCH = 1
     RESULT = 2
@@ -60,7 +60,7 @@ class WireError(ValueError):
 
 
 class Member(NamedTuple):
-    """One member of a batch or of its results.
+    """A member of a batch or of its results.
 
     `code` is the HTTP status in results and 0 in batches; `size` its number of samples.
     """
@@ -73,7 +73,7 @@ class Member(NamedTuple):
 
 @dataclass(slots=True)
 class Frame:
-    """One message. `budget_s` is the time left until the earliest deadline of the batch, when it was sent."""
+    """A message. `budget_s` is the time from sending until the earliest deadline of the batch, in seconds."""
 
     kind: Kind
     batch_id: int = 0

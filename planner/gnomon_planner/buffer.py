@@ -1,4 +1,4 @@
-"""What a buffer (B, T) does with the arrivals of a MAP: how large its batches are, and how long each request waits in it.
+"""The buffer (B, T) under the arrivals of a MAP: the sizes of its batches, and the time that each request waits in it.
 
 A batch begins with a request that finds the buffer empty. It goes when B requests are together, or T seconds after the first.
 

@@ -54,7 +54,7 @@ ACTIVE = 4.0
 
 @dataclass(frozen=True, slots=True)
 class ChangeRule:
-    """What is a change: a rate `margin` away, seen against variation within `within_s`; one false alarm in `false_alarm_s`.
+    """The changes to detect: a rate `margin` away, by variation within `within_s`; one false alarm per `false_alarm_s`.
 
     A rate `jump` times as high or as low is a jump, seen against variation within seconds.
     """
@@ -72,7 +72,7 @@ class ChangeRule:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What the fit says: the rate, and the dispersion of its counts within the rule's `within_s`.
+    """The expectation from the fit: the rate, and the dispersion of its counts within the rule's `within_s`.
 
     Jumps are seen by `active_rps`, the rate in the bins that were not idle, and `short_dispersion`, that of counts in short
     windows; None where they are those of the whole.

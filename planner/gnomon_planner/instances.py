@@ -123,7 +123,7 @@ def _between_batches(buffer: Buffer, service_s: float) -> tuple[Array, Array]:
 
 
 def _masses(cumulative: Array) -> Array:
-    """What falls between two points of the grid, half on either."""
+    """Probability mass at each grid point: half of the increment to either neighbour."""
     between = np.diff(cumulative, axis=0) / 2.0
     found = np.zeros(cumulative.shape)
     found[:-1] += between

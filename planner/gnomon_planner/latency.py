@@ -70,14 +70,14 @@ class ServiceTimes:
 
     @staticmethod
     def fixed(seconds: Sequence[float], batch: int | None = None) -> ServiceTimes:
-        """One time for each batch size; a single one holds for all up to `batch`."""
+        """A constant time in seconds for each batch size; a single value holds for all sizes up to `batch`."""
         given = list(seconds)
         if batch is not None and len(given) == 1:
             given *= batch
         return ServiceTimes(tuple((float(one),) for one in given))
 
     def upto(self, batch: int) -> ServiceTimes:
-        """Those of the batch sizes up to `batch`.
+        """The service times of batch sizes up to `batch`.
 
         Raises:
             GnomonError: 400 `bad_service_times`: fewer are known.
@@ -152,7 +152,7 @@ class Mixture:
         return last
 
     def _smooth(self, times: Array) -> Array:
-        """What the curves have gained by each time."""
+        """The weighted increase of the curves at each time, shape (times)."""
         if self._curves is None:
             return np.zeros(len(times))
         waits = times[:, None] - self._shifts
@@ -194,7 +194,7 @@ class ExactLatency(Mixture):
 
 
 def _delays(times: Times, waits: Times) -> list[tuple[float, float]]:
-    """What a batch takes from the moment it leaves the buffer, with probabilities."""
+    """Seconds from the moment a batch leaves the buffer to its end, with probabilities."""
     mean = ((_mean(times), 1.0),)
     found = []
     for wait_s, share in waits:

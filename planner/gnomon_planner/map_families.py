@@ -89,7 +89,7 @@ RAREST = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What two phases can be asked for: c² and skewness of the gaps, and γ = ρ_(k+1)/ρ_k."""
+    """The moments that a two-phase process is fitted to: c² and skewness of the gaps, and γ = ρ_(k+1)/ρ_k."""
 
     scv: float
     skewness: float
@@ -373,7 +373,7 @@ STEEPEST = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """One modulating chain: variance of the rate in (requests/s)², pace in 1/s."""
+    """A modulating chain: variance of the rate in (requests/s)², pace in 1/s."""
 
     variance: float
     pace_per_s: float

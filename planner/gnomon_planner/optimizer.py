@@ -232,7 +232,7 @@ class Landscape:
         return min(islice(self._exact(order), self.billing.candidates), key=goal, default=None)
 
     def _fewest(self) -> Choice:
-        """Where every plan takes more instances than there may be: the cheapest, because they are what costs."""
+        """The plan with the lowest cost, and so the fewest instances, where every plan takes more instances than the bound."""
         order = np.argsort(self.usd_per_request, axis=None, kind="stable")
         plans = self._exact(order[: self.billing.candidates], math.inf)
         nearest = min(plans, key=_cost, default=None)
@@ -273,7 +273,7 @@ def _percentile(plan: Plan) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Those sizes that can serve batches of up to B, by their numbers in the space: S_k, shape (sizes, B), and its spread."""
+    """The sizes that can serve batches of up to B, by index in the space: S_k, shape (sizes, B), and its spread."""
 
     rows: Indices
     service_s: Array
@@ -281,13 +281,13 @@ class Served:
     waits: WaitsOfBatch
 
     def among(self, rows: range) -> Served:
-        """Those of these numbers."""
+        """The subset whose indices are in `rows`."""
         here = (self.rows >= rows.start) & (self.rows < rows.stop)
         return Served(self.rows[here], self.service_s[here], self.spread.among(here), self.waits)
 
 
 class Percentiles:
-    """Those of all combinations, in seconds, shape (sizes, batches, timeouts); infinite where a size cannot serve a batch.
+    """Latency percentiles in seconds, shape (sizes, batches, timeouts); infinite where a size cannot serve a batch.
 
     `served` is what there is to each of the batches.
     """
@@ -316,7 +316,7 @@ class Percentiles:
         return found[rows.start : rows.stop]
 
     def least_s(self, rows: range) -> Array:
-        """Those of these sizes; where another one was found to be quicker, infinite."""
+        """Percentiles in seconds of these sizes; infinite where another size of the same batch was found to be quicker."""
         found, least_s = np.full(self._shape, math.inf), math.inf
         for number, here in self._among(rows):
             seconds = here.waits.percentiles(here.service_s, self._percent, here.spread, least_s)

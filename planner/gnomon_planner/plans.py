@@ -41,7 +41,7 @@ class Size:
     ratios: tuple[float, ...] = ALWAYS
 
     def service(self, batch: int) -> ServiceTimes:
-        """What batches of up to `batch` take, with the few of the ratios.
+        """Service times in seconds of batches of 1 to `batch`, with at most nine ratios and their probabilities.
 
         Raises:
             GnomonError: 400 `bad_service_times`.
@@ -58,7 +58,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What may be chosen: sizes, largest batches, timeouts in seconds.
+    """The search space: sizes, largest batches, timeouts in seconds.
 
     Raises:
         GnomonError: 400 `bad_space`, `bad_service_times`.
@@ -82,7 +82,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One combination and what is predicted of it: a percentile in seconds, dollars per request.
+    """A combination of size and buffer with its prediction: a latency percentile in seconds, dollars per request.
 
     `instances` is None where they are unlimited; `instance_waits` is how long a batch waits for one, with probabilities.
     """
@@ -105,7 +105,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen; where nothing meets the constraint, `failed` says so and `plan` is the nearest that can be had."""
+    """The chosen plan; if nothing meets the constraint, `failed` says so and `plan` is the nearest that was found."""
 
     plan: Plan
     failed: str = ""
@@ -126,13 +126,13 @@ class LambdaPrice:
     source: str
 
     def per_call(self, memory_mb: float, service_s: Array) -> Array:
-        """What calls of such durations cost, each."""
+        """Dollars per call for each of these durations in seconds; the result has the shape of `service_s`."""
         billed_s = np.ceil(service_s / self.billing_step_s - ROUNDING) * self.billing_step_s
         found: Array = memory_mb / MB_PER_GB * billed_s * self.usd_per_gb_s + self.usd_per_call
         return found
 
     def mean_per_call(self, memory_mb: float, service_s: Array, ratios: Sequence[float]) -> Array:
-        """What calls of such durations cost in the mean that take one of `ratios` times as long, each as likely."""
+        """Mean dollars per call that takes `service_s` times one of `ratios`, each equally likely; shape of `service_s`."""
         found: Array = self.per_call(memory_mb, np.multiply.outer(service_s, ratios)).mean(axis=-1)
         return found
 
@@ -156,7 +156,7 @@ class HeldPrice:
             raise bad_request("bad_price", "A price of cores or memory is no number from 0.")
 
     def per_second(self, cores: float, memory_mb: float) -> float:
-        """What one instance costs per second."""
+        """Dollars per second of one instance."""
         return cores * self.usd_per_core_s + memory_mb / MB_PER_GB * self.usd_per_gb_s
 
 

@@ -1,4 +1,4 @@
-"""What a trace says about its arrivals: the same statistics of a sample and of a MAP, side by side.
+"""Statistics of a trace's arrivals: the same for a sample and for a MAP, side by side.
 
 A sample is time stamps or counts per bin. Of time stamps the gaps have a mean, an SCV, a skewness and correlations, and any
 window has a count. Counts per bin say nothing about gaps: they are not spread over their bins to invent some; their statistics
@@ -118,7 +118,7 @@ def of_counts(counts: Sequence[float] | Vector, bin_s: float) -> Sample:
 
 
 def of_map(process: Map, like: Sample) -> Sample:
-    """What a MAP has at the lags and windows of a sample; deviations are 0."""
+    """The statistics of a MAP at the lags and windows of a sample; standard deviations are 0."""
     windows = tuple(Estimate(process.dispersion(window_s), 0.0) for window_s in like.windows_s)
     gaps = None
     if like.gaps is not None:

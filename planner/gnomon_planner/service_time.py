@@ -75,7 +75,7 @@ _SHAPES: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One cell: the memory or cores of an instance, a batch, and its seconds."""
+    """A measured cell: the memory or cores of an instance, a batch, and its seconds."""
 
     size: float
     batch: int
@@ -336,7 +336,7 @@ class Spread:
         return Spread(np.array(ratios).reshape(-1, count), np.array(shares).reshape(-1, count))
 
     def among(self, rows: Rows) -> Spread:
-        """Those of some of the sizes."""
+        """The spread of a subset of the sizes."""
         return Spread(self.ratios[rows], self.shares[rows])
 
 

@@ -215,7 +215,7 @@ class _Tables:
         return found
 
     def _of_full(self, step: Array, batches: Sequence[int]) -> dict[int, Array]:
-        """What α is to be multiplied with for members_B(w) − p_B, by B; shape (n, timeouts, nodes)."""
+        """The factor of α in members_B(w) − p_B, by B; shape (n, timeouts, nodes)."""
         levels, order = self._late.shape[:2]
         reached = np.broadcast_to(np.eye(order)[:, :, None, None], self._early.shape[1:])
         arrived = np.empty_like(self._early)

@@ -107,7 +107,7 @@ class Window:
         self.queues = [self.times_s[queue == one] for one in range(queues)] if queues > 1 else [self.times_s]
 
     def replayed(self, trial: Trial, size: Size, slo_s: float, price: LambdaPrice | None = None) -> Trial:
-        """What becomes of the arrivals."""
+        """The trial after a replay of the arrivals through this buffer and size."""
         opened, sizes, late_after = [], [], []
         for times in self.queues:
             run = buffered(times, trial.buffer.batch, trial.buffer.timeout_s)

@@ -34,14 +34,14 @@ def latency_of(size: Size) -> ExactLatency:
 
 
 def alone(size: Size, price: LambdaPrice, percent: float) -> Plan:
-    """One request a call at this size: its percentile, and what a request costs in the mean."""
+    """A plan of one request per call at this size, with its latency percentile and the mean cost per request."""
     latency_s = latency_of(size).percentile(percent)
     paid = price.mean_per_call(size.memory_mb, np.array(size.service_s[:1]), size.ratios)
     return Plan(size, ALONE, latency_s, float(paid[0]))
 
 
 def largest(sizes: Sequence[Size], price: LambdaPrice, percent: float) -> Plan:
-    """One request a call at the largest memory there is.
+    """A plan of one request per call at the largest memory size.
 
     Raises:
         GnomonError: 400 `bad_space`: there is none.
@@ -75,7 +75,7 @@ class Deployment:
 
 
 def deployment(plan: Plan, process: Map, slo_s: float, percent: float) -> Deployment:
-    """What makes `gnomon serve --platform lambda` serve by this plan.
+    """The annotations and labels that make `gnomon serve --platform lambda` serve by this plan.
 
     There are as many slots as 999 of 1000 moments need; idle ones cost nothing.
     """

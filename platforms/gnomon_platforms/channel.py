@@ -137,7 +137,7 @@ class Channel(ABC):
         self._transmit(batch, frame)
 
     def cancel(self, batch_id: int) -> None:
-        """Nobody waits for this batch any more. The batch still has its end."""
+        """Cancel a batch: no client waits for it. The batch still ends with `done`."""
         batch = self._in_flight.get(batch_id)
         if batch is not None:
             batch.cancelled = True

@@ -69,7 +69,7 @@ class Coming:
             begun.set()
 
     def of(self, function: str) -> list[Instance]:
-        """Those of a function."""
+        """The coming instances of a function."""
         return [instance for instance, _ in self._coming.values() if instance.function == function]
 
     async def begun(self, instance_id: str) -> None:
@@ -115,9 +115,9 @@ def claimed_cores(spec: FunctionSpec, cores: int) -> float:
 
 
 def shadow_bytes(layers: Layers, pair: Pair, profile: ModelProfile | None, weight_mode: str) -> int:
-    """What a Shadow takes: what any instance holds, and weights of its own where it does not map those that its Body holds.
+    """Memory of a Shadow in bytes: the overhead of any instance, plus its weights unless it maps those of its Body.
 
-    On another node, which the pair names then, nobody holds them for it.
+    On another node, which `pair.node` names, the Shadow has weights of its own.
     """
     overhead_bytes = MODEL_OVERHEAD_BYTES if profile is None else profile.overhead_bytes
     mapped = weight_mode == "shared" and pair.node is None
@@ -128,7 +128,7 @@ class ClosableChannel(BatchChannel, Protocol):
     """A channel that its platform can end."""
 
     def close(self) -> None:
-        """End it without a word. A batch in flight is lost."""
+        """Close the channel without a message. A batch in flight is lost."""
         ...
 
 
@@ -136,7 +136,7 @@ Channel = TypeVar("Channel", bound=ClosableChannel)
 
 
 class RemoteLife(Generic[Channel]):
-    """An instance. `ended` is called once, before the listener hears of its end."""
+    """An instance on a remote platform. `ended` is called once, before the listener is notified of its end."""
 
     def __init__(self, instance: Instance, listener: PlatformListener, ended: Callable[[Self], None]) -> None:
         self.instance = instance
@@ -149,19 +149,19 @@ class RemoteLife(Generic[Channel]):
         return self.instance.state is InstanceState.GONE
 
     def ready(self, channel: Channel) -> None:
-        """It takes batches, by this channel. One that was told to end meanwhile does not."""
+        """Mark the instance READY and report its channel. Ignored if the instance was stopped meanwhile."""
         if self.instance.state is InstanceState.STARTING:
             self.channel = channel
             self.instance = replace(self.instance, state=InstanceState.READY)
             self._listener.instance_ready(self.instance, channel)
 
     def stop(self) -> None:
-        """It is to end; nothing is in flight."""
+        """Mark the instance DRAINING; nothing is in flight."""
         if not self.gone:
             self.instance = replace(self.instance, state=InstanceState.DRAINING)
 
     def end(self: Self, reason: str) -> None:
-        """It takes nothing more. May be called again."""
+        """End the instance: close its channel and report it gone. Idempotent."""
         if self.gone:
             return
         self.instance = replace(self.instance, state=InstanceState.GONE)

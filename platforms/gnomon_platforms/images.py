@@ -19,7 +19,7 @@ KINDS = ("process", "redirect", "model")
 
 
 class BuiltHandler(Protocol):
-    """What an image that was built on this platform stands for."""
+    """A handler whose image was built on this platform."""
 
     @property
     def folder(self) -> Path:
@@ -33,7 +33,7 @@ class BuiltHandler(Protocol):
 
     @property
     def preload(self) -> tuple[str, ...]:
-        """What its zygote imports first."""
+        """The modules that its zygote preloads."""
         ...
 
     @property
@@ -44,13 +44,13 @@ class BuiltImages(Protocol):
     """Images that were built here."""
 
     def resolve(self, image: str) -> BuiltHandler | None:
-        """What the image stands for; None if it was not built here."""
+        """Resolve an image to its handler; None if it was not built here."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ImageEntry:
-    """One row of the table."""
+    """A row of the image table."""
 
     match: str
     kind: str

@@ -1,4 +1,4 @@
-"""What tests of a platform need beside it: a listener that remembers, and sources that hold nothing."""
+"""Helpers for platform tests: a listener that records, and sources that hold nothing."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def poisson(rate_rps: float, duration_s: float, chance: random.Random) -> list[f
 
 
 def constant(rate_rps: float, duration_s: float) -> list[float]:
-    """One every 1/rate seconds, the first at 0; multiplied out, so that no error adds up over hours."""
+    """Arrival times every 1/rate seconds, the first at 0; multiplied, not summed, so that no error accumulates over hours."""
     _check(rate_rps, duration_s)
     return [index / rate_rps for index in range(math.ceil(rate_rps * duration_s))]
 

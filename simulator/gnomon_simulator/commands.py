@@ -1,4 +1,4 @@
-"""What `gnomon simulate` and `gnomon replay` do, as plain functions with options; the command line only fills the options in.
+"""The commands `gnomon simulate` and `gnomon replay`, as plain functions; the command line only fills in their options.
 
 Each prints its result (a table, or JSON) and returns an exit code: 0, or 1 when the run says that something is wrong (an answer
 that was another request's, a request that was never sent). Wrong options raise `GnomonError`, which says what to do.
@@ -35,7 +35,7 @@ from gnomon_simulator.traces import Trace
 
 @dataclass(frozen=True, slots=True)
 class ArrivalOptions:
-    """Where arrivals come from: exactly one of `trace`, `record`, `poisson_rps` and `rate_rps`.
+    """The source of arrivals: exactly one of `trace`, `record`, `poisson_rps` and `rate_rps`.
 
     `function` names a column of a per-function trace. `start_s` and `duration_s` choose a stretch of a trace or record; a rate
     needs a duration. `scale` multiplies a trace's counts or a rate.

@@ -19,7 +19,7 @@ IDLE_LIMIT_S = 1.0
 
 
 class Connection(asyncio.Protocol):
-    """One connection to the target and the exchange that is on it."""
+    """An HTTP connection to the target, with the exchange in progress."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

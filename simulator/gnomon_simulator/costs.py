@@ -1,4 +1,4 @@
-"""What a function's instances cost: cores and memory times time, and the share of it that computed.
+"""The cost of a function's instances: cores and memory times time, and the share of the core time that computed.
 
 A `Lifetime` is how long a simulated instance existed, with how many cores, and what each of its calls cost.
 
@@ -48,7 +48,7 @@ class Lifetime:
         self.cores_since_s = now_s
 
     def call(self, seconds: float) -> None:
-        """It was invoked for so long; of no account where instances are held and not called."""
+        """Count one invocation of this duration; ignored where instances are held and not invoked."""
         if self.profile.model is not None and self.profile.model.memories.seconds:
             self.calls += 1
             self.calls_usd += LAMBDA_X86.invoke_usd(seconds, self.instance.memory_bytes // MEGABYTE)
@@ -84,7 +84,7 @@ class Cost:
 
 
 def cost(lives: Sequence[Lifetime], now_s: float, *, busy_core_s: float) -> Cost:
-    """What these instances have cost until now; `busy_core_s` is what the Bodies among them spent in inference."""
+    """The cost of these instances until `now_s`; `busy_core_s` is the core time that their Bodies spent in inference."""
     bodies = [life for life in lives if life.instance.kind is InstanceKind.BODY]
     shadows = [life for life in lives if life.instance.kind is InstanceKind.SHADOW]
     return Cost(

@@ -16,7 +16,7 @@ from typing import Any
 
 
 class Events:
-    """What is going to happen, and what time it is."""
+    """The event queue and the virtual clock."""
 
     __slots__ = ("_heap", "_order", "now_s")
 

@@ -23,7 +23,7 @@ STEPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Opt:
-    """What the arrivals will need. `arrivals_s` ascends."""
+    """A clairvoyant policy: the instances that the coming arrivals will need. `arrivals_s` is ascending."""
 
     arrivals_s: Sequence[float]
     name: str = "opt"

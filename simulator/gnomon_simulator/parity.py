@@ -94,7 +94,7 @@ def read_recording(record: Path, decisions: Sequence[Mapping[str, Any]]) -> Reco
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """One percentile of both sides in seconds."""
+    """A latency percentile of both sides in seconds."""
 
     percent: float
     live_s: float
@@ -167,7 +167,7 @@ class Parity:
 
 
 def compare(recorded: Recording, result: FunctionResult) -> Parity:
-    """What happened live beside what the simulator made of the same arrivals."""
+    """Compare the live run with the simulation of the same arrivals."""
     simulated = _from_result(result)
     blocks = SequenceMatcher(
         None, [step.what for step in recorded.steps], [step.what for step in simulated], autojunk=False

@@ -37,7 +37,7 @@ class Noise:
     cv: float = 0.0
 
     def factor(self) -> Factor | None:
-        """What draws the factor of one batch; None where every batch takes what the table says."""
+        """The generator of one batch's noise factor; None where every batch takes exactly its time in the table."""
         if self.kind == "none" or (self.kind == "lognormal" and self.cv == 0.0):
             return None
         if self.kind == "exponential":
@@ -49,7 +49,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One variant's tables. It is a `LatencyModel` for any variant's name, because a simulated function has one variant.
+    """The tables of one variant: a `LatencyModel` for any variant's name, because a simulated function has one variant.
 
     `load_s` lies between creating an instance and its first batch, `memory_bytes` is what it holds. `model` is the model's whole
     profile, None where only the latency of Bodies is known; `weight_mode` says whether the instances of a node share their
@@ -90,7 +90,7 @@ class Profile:
         return model.promotion_s(self.weight_mode, model.layers.parameter_bytes(pair.blocks))
 
     def shadow_memory_bytes(self, pair: Pair) -> int:
-        """What a Shadow takes on its node; of shared weights nothing where its Body is, which holds them already."""
+        """Memory of a Shadow in bytes; on its Body's node shared weights add nothing: the Body maps them already."""
         model = self._modelled
         mapped = self.weight_mode == "shared" and pair.node is None
         return model.memory_bytes(0 if mapped else model.layers.parameter_bytes(pair.blocks))

@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to send, and where.
+    """The request to send, and its target.
 
     With `check_token` every request carries a token of its own: in the header `X-Gnomon-Token`, and wherever the body says
     `{token}`. An answer is right only if the token is in its body or in one of its headers.
@@ -78,7 +78,7 @@ class Target:
     allow_remote: bool = False
 
     def address(self) -> tuple[str, int]:
-        """Where to connect.
+        """The host address and port to connect to.
 
         Raises:
             GnomonError: 400 `bad_target`, or `remote_target` for one that is not this machine.
@@ -116,7 +116,7 @@ class Target:
 
 
 class _Run:
-    """One run in progress: the plan's requests in order, the alarm for the next of them, and what they wait for."""
+    """A run in progress: the plan's requests in order, the timer of the next one, and the future that ends the run."""
 
     def __init__(self, plan: Plan, target: Target, begin_s: float) -> None:
         self._times_s = plan.times_s

@@ -1,4 +1,4 @@
-"""What a simulated function did: one row a request, the decisions with their reasons, and what it cost.
+"""Results of a simulated function: a row per request, the decisions with their reasons, and the cost.
 
 Percentiles are by the nearest rank: always a value that was measured, never one between two.
 """
@@ -119,7 +119,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class FunctionResult:
-    """One function's run of `duration_s` virtual seconds.
+    """The run of one function over `duration_s` virtual seconds.
 
     `cost` counts each instance from creation to end, loading included; `bodies_s` is when each Body began and ended. The fewest
     and most instances are the Bodies that live at the autoscaler's looks, loading ones included, draining ones not.
@@ -201,7 +201,7 @@ class FunctionResult:
         }
 
     def write_requests(self, path: Path) -> None:
-        """One line of JSON a request."""
+        """Write one JSON line per request."""
         with path.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in self.requests.rows())
 

@@ -306,7 +306,7 @@ class NodePlan:
 
 
 class SimulatedNode:
-    """What is free of one machine."""
+    """A simulated machine with its free resources."""
 
     def __init__(self, plan: NodePlan) -> None:
         self.plan = plan
@@ -321,7 +321,7 @@ class SimulatedNode:
         self._fit(-plan.fork_s)
 
     def value(self, now_s: float) -> Node:
-        """What the node has and what is free now, the reserve by itself, and without what the pool's containers hold."""
+        """Capacity and free resources of the node; the reserve is separate, the pool's containers are deducted."""
         self._fill(now_s)
         reserve = self.reserve_cores
         return Node(
@@ -335,7 +335,7 @@ class SimulatedNode:
 
     @property
     def reserve_cores(self) -> float:
-        """What is held for Shadows now: less than was asked for while they use it, or while Bodies need it."""
+        """Cores held for Shadows now: fewer than configured while Shadows use them, or while Bodies need them."""
         return max(0.0, min(self.plan.reserved_cores - self._shadows_cores, self.unclaimed_cores))
 
     def has_room(self, cores: int, memory_bytes: int, *, reserve: bool) -> bool:

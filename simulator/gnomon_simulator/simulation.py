@@ -109,7 +109,7 @@ class FunctionPlan:
     on_demand_s: float | None = None
 
     def latency(self) -> LiveLatency:
-        """What the gateway knows at first."""
+        """The gateway's initial latency model."""
         if self.knowledge == "given":
             return GivenLatency(self.profile, exact=self.profile.noise.factor() is None)
         return LearnedLatency(self.profile if self.knowledge == "profiled" else None)
@@ -188,7 +188,7 @@ class SimulatedFunction(Actuator[None]):
         self._events.at(self.plan.looks_from_s, self._turn)
 
     def result(self) -> FunctionResult:
-        """What happened."""
+        """The result of the run."""
         now_s = self._events.now_s
         lives = [life for life in self._platform.lifetimes if life.instance.function == self.plan.name]
         bodies = [life for life in lives if life.instance.kind is InstanceKind.BODY]

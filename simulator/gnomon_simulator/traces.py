@@ -253,7 +253,7 @@ class _Table:
         return next((name for name in known if name in self.columns), None)
 
     def each(self, read: Callable[[Sequence[str]], Value]) -> list[Value]:
-        """What is read from every row that counts."""
+        """The values read from each row of the chosen function; empty rows are skipped."""
         found: list[Value] = []
         others: dict[str, None] = {}
         for row in self._rows:

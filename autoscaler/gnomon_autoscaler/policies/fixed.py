@@ -41,7 +41,7 @@ class Provided:
     needs: frozenset[str] = frozenset()
 
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
-        """What makes the number of slots that of the places; `state` is not used."""
+        """Actions that match the number of slots to the number of places; `state` is not used."""
         del state
         places = sum(node.cores for node in seen.nodes if node.name == seen.function)
         count = places or (1 if in_system(seen) else 0)

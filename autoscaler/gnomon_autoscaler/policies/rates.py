@@ -66,7 +66,7 @@ class Rate:
 
 
 def on_demand() -> Rate:
-    """What arrives now, asked every second."""
+    """The current arrival rate, evaluated every second."""
     return Rate("od", period_s=1.0)
 
 

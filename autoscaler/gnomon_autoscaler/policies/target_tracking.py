@@ -85,7 +85,7 @@ class TargetTracking:
 
 
 def _by_figure(kept: _Kept, target: float, seen: Observation) -> Wish:
-    """What the figure of the minute that has just ended leads to."""
+    """The replica count that follows from the metric of the last full minute."""
     there = max(1, len(seen.ready))
     each = seen.history.rate_rps(seen.history.arrivals, MINUTE_S) * MINUTE_S / there
     kept = replace(

@@ -49,7 +49,7 @@ TELL_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class ChannelContext:
-    """What channels share: who makes Invokes and in which threads, the bucket, time, chance, and who clears up.
+    """Dependencies that channels share: the invoker and its threads, the bucket, clock, random numbers, and clean-up.
 
     `remove` deletes keys of S3 behind the caller.
     """
@@ -63,7 +63,7 @@ class ChannelContext:
 
 
 class LambdaChannel(ExchangeChannel):
-    """One lane to a published version; `target` may be replaced between batches. See `gnomon_core.interfaces.BatchChannel`.
+    """A lane to a published version; `target` may be replaced between batches. See `gnomon_core.interfaces.BatchChannel`.
 
     `timeout_s` bounds batches that have no deadline. `on_tail` gets what each Invoke wrote and took, `on_lost` why the channel
     has ended; once.

@@ -41,7 +41,7 @@ def http_status(error: exceptions.ClientError) -> int:
 
 @contextmanager
 def told(doing: str) -> Iterator[None]:
-    """Whatever boto3 raises in here becomes a GnomonError. `doing` completes "AWS does not let Gnomon …".
+    """Convert boto3's exceptions in this block into a GnomonError. `doing` completes "AWS does not let Gnomon …".
 
     Raises:
         GnomonError: 503 `aws_credentials`, `aws_region`, `aws_denied`, `aws_role`, `aws_unreachable` or `aws_refused`.

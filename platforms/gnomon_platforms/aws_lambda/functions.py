@@ -53,7 +53,7 @@ class RemoteFunctions:
         self._options = options
 
     def name(self, key: FunctionKey, recipe: Recipe) -> str:
-        """Its name on Lambda. A zip cannot become an image, so they have different ones."""
+        """The function's name on Lambda. A zip function cannot become an image function, so the kind is part of the name."""
         kind = "image" if recipe.image is not None else "zip"
         name = f"{self._options.prefix}-{key.name}-{key.namespace}-{kind}"
         if len(name) <= LONGEST_NAME:

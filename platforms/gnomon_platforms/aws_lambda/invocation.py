@@ -1,4 +1,4 @@
-r"""One Invoke and its outcome. An Invoke blocks: it runs in a thread.
+r"""Invokes of AWS Lambda and their outcomes. An Invoke blocks: it runs in a thread.
 
     answered    frames came back
     throttled   Lambda did not begin it, and it may be asked again: too many at once, no network interface yet, connection refused
@@ -56,7 +56,7 @@ _OF_THE_PLATFORM = re.compile(r"(START|END|REPORT) RequestId: |INIT_START |XRAY 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an Invoke took and used. `init_ms` is 0 where a sandbox was there already."""
+    """Duration and memory of an Invoke. `init_ms` is 0 on a warm start."""
 
     duration_ms: float
     billed_ms: float
@@ -191,7 +191,7 @@ PROBE_S = 4.0
 
 
 class Fate(StrEnum):
-    """What became of an Invoke."""
+    """The outcome of an Invoke."""
 
     ANSWERED = "answered"
     THROTTLED = "throttled"
@@ -213,7 +213,7 @@ class InvokeOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is invoked: a published version of a function, which never changes."""
+    """The target of an Invoke: a published version of a function, which is immutable."""
 
     function: str
     version: str
@@ -309,7 +309,7 @@ def _function_error(document: bytes, tail: LogTail) -> InvokeOutcome:
 
 
 def _fate(error: Exception) -> tuple[Fate, str]:
-    """What an exception says about an Invoke."""
+    """Classify an exception of an Invoke: its outcome and a message."""
     if isinstance(error, exceptions.ClientError):
         code, status = error_code(error), http_status(error)
         if code in NOT_BEGUN or status == 429:  # noqa: PLR2004 - too many requests
@@ -326,7 +326,7 @@ def _fate(error: Exception) -> tuple[Fate, str]:
 
 
 def _words(error: Any) -> str:
-    """What a user reads of it."""
+    """The message for users about an error."""
     try:
         with told("invoke functions"):
             raise error

@@ -136,7 +136,7 @@ class LambdaPlatform:
         return self._recipes.find(spec).signature
 
     def nodes(self) -> tuple[Node, ...]:
-        """One node, the region: so many slots of Lambda's largest size. One that is taken is no room for others."""
+        """A single node, the region: `concurrency` slots of Lambda's largest size. A taken slot counts as a whole one."""
         slots, free = self._options.concurrency, self._options.concurrency - len(self._slots)
         slot_bytes = LARGEST_MB * MEGABYTE
         return (Node(self._node, slots * LARGEST_CORES, slots * slot_bytes, float(free * LARGEST_CORES), free * slot_bytes),)
@@ -217,11 +217,11 @@ class LambdaPlatform:
         """There are none."""
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """What was measured of the function's model by memory size, in this region; None where nobody has measured it."""
+        """Measurements of the function's model by memory size, in this region; None if there are none."""
         return self._measured.of(spec, self._recipes.find(spec), self._region)
 
     def usage(self, function: str) -> Usage:
-        """What the function's Invokes have used and cost, by their reports; memory is the most that live slots have used."""
+        """Usage and cost of the function's Invokes, from their reports; memory is the sum of the peaks of its live slots."""
         spent = self._accounts.spent(function)
         used_mb = sum(slot.used_mb for slot in self._slots.values() if slot.instance.function == function)
         return Usage(spent.cpu_s, used_mb * MEGABYTE, spent.cost)
@@ -231,7 +231,7 @@ class LambdaPlatform:
         return self._accounts.spent(function)
 
     async def counted(self, function: str, begin: datetime, end: datetime) -> Counted:
-        """What CloudWatch has counted of a function until now. It is minutes behind.
+        """CloudWatch's metrics of a function in this interval. They lag by minutes.
 
         Raises:
             GnomonError: 503 `aws_…`.
@@ -347,7 +347,7 @@ class Accounts:
         return self._spent.get(function, Spent())
 
     def counted(self, client: Any, function: str, begin: datetime, end: datetime) -> Counted:
-        """What CloudWatch has counted of all that the function has had on Lambda. Blocks.
+        """CloudWatch's metrics of all Lambda functions that this function has had. Blocks.
 
         Raises:
             GnomonError: 503 `aws_…`.

@@ -50,7 +50,7 @@ SMALLEST_COST = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What to measure: memory sizes with batches, in the order of measuring.
+    """The measurements to make: memory sizes with batches, in this order.
 
     `sample_s` is what one sample is taken to last on one core, for the estimate alone.
     """
@@ -62,7 +62,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One memory size and batch. `seconds` is the median, `spread` the interquartile range relative to it."""
+    """Measurements of a memory size and batch: `seconds` is the median, `spread` the interquartile range divided by it."""
 
     memory_mb: int
     batch: int
@@ -188,7 +188,7 @@ _Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a function needs: its model and program, the image it runs in, its own size and cores, and no less than `least_mb`."""
+    """The needs of a function: its model and program, its image, its own size and cores, and at least `least_mb`."""
 
     model: str
     program_sha256: str
@@ -236,7 +236,7 @@ class MeasuredModels:
 
 
 def path_of(folder: Path, model: str, region: str) -> Path:
-    """Where the measurements of NAME@VERSION in a region lie."""
+    """Path of the measurements of NAME@VERSION in a region."""
     return folder / model / SUBFOLDER / f"{region}.json"
 
 

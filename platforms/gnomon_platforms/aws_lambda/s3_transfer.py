@@ -1,4 +1,4 @@
-"""What is too large for Lambda goes through S3: batches, their results, and models' files.
+"""Transfer through S3 of what is too large for Lambda: batches, their results, and models' files.
 
     PREFIX/batches/CHANNEL/NUMBER-request, NUMBER-reply     read once and deleted; a rule of the bucket removes what is left
     PREFIX/models/SHA-256                                   stays: every sandbox that begins reads it
@@ -41,7 +41,7 @@ class S3Transfer:
         self._prefix = prefix
 
     def key(self, channel: str, number: int, what: str) -> str:
-        """Where a batch or its result lies while it is handed over."""
+        """The key of a batch or its result during the transfer."""
         return f"{self._prefix}/batches/{channel}/{number}-{what}"
 
     def give(self, key: str, data: bytes) -> str:
@@ -128,7 +128,7 @@ class S3Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a sandbox may put one result, and the address by which it does."""
+    """The key at which a sandbox may store one result, and its signed address."""
 
     key: str
     address: str

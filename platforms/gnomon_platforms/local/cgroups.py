@@ -104,7 +104,7 @@ class MemoryGroups:
 
 
 def _candidates() -> list[tuple[int, _Names, Path]]:
-    """Where a group of ours could be: below our own, then at the top of the hierarchy."""
+    """Possible parents of a new control group: the process's own group first, then the top of the hierarchy."""
     found: list[tuple[int, _Names, Path]] = []
     for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -150,7 +150,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Using(Protocol):
-    """What of an instance is looked at."""
+    """The fields of an instance that usage is computed from."""
 
     instance: Instance
     pid: int | None
@@ -185,7 +185,7 @@ class Accounts:
         self._memory.remove(instance.id)
 
     def of(self, function: str, living: Iterable[Using]) -> Usage:
-        """What a function has used, with the instances of it that live."""
+        """CPU time and memory of a function, its ended instances and these living ones together."""
         lives = list(living)
         cpu_s = sum(life.cpu_s for life in lives) + self._ended_cpu_s.get(function, 0.0)
         return Usage(cpu_s, sum(self._memory_of(life) for life in lives))

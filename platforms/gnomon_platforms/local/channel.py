@@ -34,7 +34,7 @@ _SO_SNDBUFFORCE = 32
 
 
 class _ReadBuffer(threading.local):
-    """One buffer for all reads of all channels of a thread's event loop: what is read is copied before anything else is read.
+    """A read buffer for all channels of a thread's event loop: data is copied out before the next read.
 
     A new one of this size for each read would be mapped and unmapped by the allocator, 40 µs a time.
     """
@@ -59,7 +59,7 @@ def channel_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class UnixChannel(Channel):
-    """One instance's channel. `on_hello` gets what the instance serves, `on_lost` why the channel has ended; each once."""
+    """The channel of one instance. `on_hello` gets what the instance serves, `on_lost` why the channel has ended; each once."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One instance from its order to its end, as the platform knows it.
+"""The lifecycle of one instance on this machine, from its order to its end.
 
     create ▶ (zygote warm) ▶ ordered ▶ born: a pid ▶ HELLO: ready ▶ STOP, SIGTERM, SIGKILL ▶ gone
 
@@ -42,7 +42,7 @@ MAX_ORDERS = 10
 
 
 class LocalProcess(Protocol):
-    """What every instance has, Body or Shadow."""
+    """The common interface of all instances, Bodies and Shadows."""
 
     instance: Instance
     environment: str
@@ -61,7 +61,7 @@ class LocalProcess(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InstanceContext:
-    """What a life needs of the platform: the supervisor, the listener, the clock, and somebody to clear up after it."""
+    """Dependencies of an instance: the supervisor, the listener, the clock, and the callback that cleans up."""
 
     send: Callable[..., None]
     listener: PlatformListener
@@ -72,7 +72,7 @@ class InstanceContext:
 
 @dataclass(frozen=True, slots=True)
 class PromotedShadow:
-    """What a Shadow leaves to the Body that it has become."""
+    """State that a promoted Shadow hands to the Body that it becomes."""
 
     instance: Instance
     key: FunctionKey
@@ -84,7 +84,7 @@ class PromotedShadow:
 
 
 class LocalInstance:
-    """One instance. `instance` is what the platform reports of it now."""
+    """An instance on this machine. `instance` is its present state as reported by the platform."""
 
     def __init__(self, instance: Instance, key: FunctionKey, environment: str, context: InstanceContext) -> None:
         self.instance = instance
@@ -137,7 +137,7 @@ class LocalInstance:
             self._begin_to_serve()
 
     def withdraw(self) -> bool:
-        """It is not ready, nor will be: its zygote or supervisor has ended and took it along. Whether it may be ordered again."""
+        """Reset a starting instance whose zygote or supervisor has ended. Returns whether it may be ordered again."""
         starting = self.instance.state is InstanceState.STARTING and not self._stopping
         if not starting or self._withdrawn >= MAX_ORDERS - 1:
             return False

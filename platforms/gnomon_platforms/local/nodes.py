@@ -31,7 +31,7 @@ NO_LIMIT_BYTES = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one instance has been given. The cores of one that is `held` stay reserved while it is idle."""
+    """Resources allocated to one instance. If `held`, its cores stay reserved while it is idle."""
 
     cores: float
     memory_bytes: int
@@ -75,13 +75,13 @@ class LocalNode:
 
     @property
     def unclaimed_cores(self) -> float:
-        """What no instance reserves now, the reserve for Shadows included. Below 0 while more is busy than there are cores."""
+        """Cores that no instance reserves, the reserve for Shadows included; negative while more are busy than exist."""
         reserved = sum(claim.cores for id_, claim in self._claims.items() if claim.held or self._in_use(id_))
         return round(self._cores - reserved, 6)
 
     @property
     def reserve_cores(self) -> float:
-        """What is held for Shadows now: less than was asked for while they use it, or while Bodies need it."""
+        """Cores held for Shadows now: fewer than configured while Shadows use them, or while Bodies need them."""
         return self._left_of_reserve(self.unclaimed_cores) if self._reserved_cores else 0.0
 
     def _left_of_reserve(self, unclaimed_cores: float) -> float:
@@ -89,7 +89,7 @@ class LocalNode:
         return max(0.0, min(self._reserved_cores - used, unclaimed_cores))
 
     def value(self) -> Node:
-        """What the node has and what is free now, the reserve by itself, and without what the pool's containers hold."""
+        """Capacity and free resources of the node; the reserve is separate, the pool's containers are deducted."""
         unclaimed_cores = self.unclaimed_cores
         reserve_cores = self._left_of_reserve(unclaimed_cores) if self._reserved_cores else 0.0
         return Node(
@@ -103,7 +103,7 @@ class LocalNode:
 
     @property
     def unclaimed_memory_bytes(self) -> int:
-        """What no instance has; the pool's containers have part of it."""
+        """Memory that no instance has claimed, in bytes; the pool's containers use a part of it."""
         return self._memory_bytes - sum(claim.memory_bytes for claim in self._claims.values())
 
     def hold_for_pool(self, memory_bytes: int) -> None:
@@ -158,7 +158,7 @@ class LocalNode:
             raise GnomonError(503, "no_capacity", f"There is no node {name!r} here, only {self.name!r}.", "Name it or none.")
 
     def claimed(self, instance_id: str) -> Claim:
-        """What an instance has."""
+        """The claim of an instance."""
         return self._claims[instance_id]
 
     def release(self, instance_id: str) -> None:

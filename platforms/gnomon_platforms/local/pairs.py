@@ -107,7 +107,7 @@ class LocalShadow:
         self.pid = pid
 
     def registered(self) -> None:
-        """It has its blocks."""
+        """Mark the Shadow READY: it has loaded its blocks."""
         self._drop_order()
         if self._stopping or self.rises or self.instance.state is not InstanceState.STARTING:
             return
@@ -128,7 +128,7 @@ class LocalShadow:
         self._ask({"do": "change", "shadow": self.instance.id, **details})
 
     def works(self, pair: Pair | None) -> None:
-        """What it does with its Body from now on."""
+        """Set the pair by which the Shadow works with its Body from now on."""
         if not self.rises:
             self.instance = replace(self.instance, pair=pair)
 
@@ -156,7 +156,7 @@ class LocalShadow:
         self._after(timeout_s, lambda: self.kill(f"not a Body after {timeout_s:g} s"))
 
     def leave(self) -> PromotedShadow:
-        """It is a Body. What it had is that Body's now."""
+        """Hand the state of this Shadow over to the Body that it has become."""
         assert self._channel is not None
         self._cancel_timer()
         self._drop_papers()
@@ -253,7 +253,7 @@ Send = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a Body was made from; its Shadows are made from the same."""
+    """The request and recipe of a Body; its Shadows are made from the same."""
 
     request: InstanceRequest
     recipe: Recipe
@@ -261,7 +261,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ShadowContext:
-    """What Shadows share with the platform's other instances. `join` makes a memory group and returns its files."""
+    """Dependencies that Shadows share with other instances. `join` makes a memory group and returns its files."""
 
     node: LocalNode
     recipes: Recipes
@@ -404,7 +404,7 @@ class Pairs:
         return life.instance
 
     def _risen(self, life: LocalShadow, origin: Origin) -> None:
-        """It has said its first word as a Body."""
+        """Register a promoted Shadow as a Body after its first message as one."""
         self._tell_body(life, None)
         del self.lives[life.instance.id]
         self._context.risen(LocalInstance.risen(life.leave(), self._context.instances), origin)
@@ -419,7 +419,7 @@ class Pairs:
         return None if layers is None else (layers, self._context.profile(recipe))
 
     def body_gone(self, body_id: str) -> None:
-        """Its Shadows go along. The coordinator does the same, if there is one just now."""
+        """Kill the Shadows of a Body that has ended, except those in promotion. The coordinator, if it is up, does the same."""
         for life in list(self.lives.values()):
             if life.body_id == body_id and not life.rises:
                 life.kill("its Body has gone")

@@ -100,7 +100,7 @@ def function_users() -> range:
 
 
 def private_folders() -> tuple[Path, ...]:
-    """What functions and builds need not see of the user who runs us: keys, credentials, what a shell runs when it begins."""
+    """Folders of our user hidden from functions and builds: keys, credentials, and shell start-up files."""
     home = Path.home().resolve()
     return () if home == Path(home.root) else (home,)
 
@@ -207,7 +207,7 @@ class Recipes:
         return Environment(f"{spec.key} {digest[:16]}", recipe.python, recipe.preload, sandbox)
 
     def order(self, recipe: Recipe, request: InstanceRequest, instance_id: str, cpus: tuple[int, ...], *, limited: bool) -> Order:
-        """What a new instance is told. `limited` says that a control group bounds its memory, so that it need not."""
+        """The order for a new instance. With `limited` a control group bounds its memory, so that it sets no limit itself."""
         spec = request.spec
         environment = {"PATH": DEFAULT_PATH, "HOME": "/tmp", "HOSTNAME": instance_id, **recipe.environment, **spec.environment}  # noqa: S108 - /tmp is the instance's own
         if spec.env_process:
@@ -319,6 +319,6 @@ class ContainerPool:
         self._node.hold_for_pool(containers * CONTAINER_BYTES)
 
     def lost(self) -> None:
-        """They have all ended with the supervisor."""
+        """Forget the pool: its containers have ended with the supervisor."""
         self._warm = False
         self.keeps(0)

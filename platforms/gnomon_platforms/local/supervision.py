@@ -46,7 +46,7 @@ BASE_ENVIRONMENT = {
 
 
 def package_folder(name: str) -> str:
-    """Where one of our packages is, without importing it."""
+    """The folder of one of our packages, found without importing it."""
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"the package {name} is not installed")
@@ -252,7 +252,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SupervisionListener:
-    """Who wants to know: of instances that were born or have ended, and of the end of everything.
+    """Callbacks of the supervisor: instances that started or ended, and the end of the supervisor itself.
 
     `torch_wanted` is called before the zygote with torch is used, `torch_warm` once it can fork.
     """

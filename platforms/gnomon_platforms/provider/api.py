@@ -109,7 +109,7 @@ def unreachable(url: str, why: str) -> GnomonError:
 
 
 def refusal(status: int, body: bytes, what: str) -> GnomonError:
-    """What the provider has against something, as it is told to our users."""
+    """The provider's error response as an error for our users."""
     if status == HTTPStatus.UNAUTHORIZED:
         return GnomonError(
             502,

@@ -1,4 +1,4 @@
-"""What the provider has: its functions and their replicas, asked for every two seconds, because nobody tells.
+"""Catalogue of the provider's functions and replicas, polled every two seconds, because the provider has no watch.
 
     list of each namespace ▶ functions that came, changed or went ▶ watchers, in the thread that asked
                            ▶ replicas ▶ how many slots there may be

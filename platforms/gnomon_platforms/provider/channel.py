@@ -140,7 +140,7 @@ class _BatchesRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What channels share with their platform: `well` is whether its functions can be reached, `lost` is told where it did not.
+    """Dependencies of a platform's channels: `well` is whether functions are reachable; `lost` is called when one was not.
 
     `timeout_s` bounds batches that have no deadline; `who` is at the other end, in messages.
     """
@@ -264,7 +264,7 @@ class ProviderChannel(ExchangeChannel):
         return (Refusal if marked else Member)(answer.status, 1, _meta(answer), body)
 
     def _answered(self, result: Frame) -> None:
-        """Whoever is at the other end has answered a batch with this, and nobody has been told yet."""
+        """Hook: the other end has answered a batch with this result, which has not been delivered yet."""
 
 
 def _result_of(batch: Batch, parts: Sequence[Frame]) -> Frame:

@@ -109,7 +109,7 @@ class ProviderPlatform:
         """None: on what it runs there, nothing was measured."""
 
     def nodes(self) -> tuple[Node, ...]:
-        """One for each function, by its name: its cores are places, which are free where no slot has them."""
+        """A node per function, with its name: its cores are places, free where no slot has them."""
         looks, changes, nodes = self._nodes
         if (looks, changes) != (self._catalog.looks, self._changes):
             nodes = tuple(self._node(key) for key in sorted(self._catalog.functions()))

@@ -103,7 +103,7 @@ def best_pairing(known: Knowledge, options: Options, body: Instance, rate_rps: f
 
 
 class Judged(Protocol):
-    """What could be had on a node. η tells which is better."""
+    """A candidate configuration on a node; candidates are ranked by η."""
 
     @property
     def efficiency(self) -> float: ...
@@ -124,14 +124,14 @@ def at_home_or_elsewhere(burst: Burst, body: Instance, best_on: Callable[[str], 
 
 
 def shadow_memory_bytes(known: Knowledge, options: Options, parameter_bytes: int, *, elsewhere: bool) -> int:
-    """What a Shadow with such blocks takes of its node: of shared weights nothing where its Body is, which holds them already."""
+    """Memory of a Shadow on its node in bytes; on its Body's node shared weights add nothing: the Body maps them already."""
     mapped = options.weight_mode == "shared" and not elsewhere
     return known.profile.memory_bytes(0 if mapped else parameter_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """What a Shadow is looked for, and what there is for it."""
+    """The input of a search for a Shadow: profile, options, the rate to serve, and the free capacity of the nodes."""
 
     known: Knowledge
     options: Options
@@ -184,7 +184,7 @@ def shadows_of(shadows: Iterable[Instance]) -> dict[str, list[Instance]]:
 
 
 def sharing(known: Knowledge, options: Options, body: Instance, shadows: Sequence[Instance]) -> Pair | None:
-    """What a Body does with these Shadows once they share its batches. Where it may have one only, that does as it was told."""
+    """The joint pair of a Body and these Shadows once they share its batches; with `max_shadows` 1, the pair as it is."""
     pair = together([shadow.pair for shadow in shadows if shadow.pair is not None])
     return known.rates.dealt(body.cores, pair) if pair is not None and options.max_shadows > 1 else pair
 
@@ -257,7 +257,7 @@ Grown = Mapping[str, int]
 
 
 def best_growth(known: Knowledge, options: Options, body: Instance, rate_rps: float, room: Room) -> Configuration | None:
-    """What the Body could be on its node now: best η, in time at this rate, and sustaining more than it does; None if nothing.
+    """The larger size of a Body with the best η that meets the objective at this rate and sustains more; None if none does.
 
     Like a Shadow it takes min(free, C_max) cores, or as many of them as are best where `fewer_shadow_cores` says so; but none of
     those that its node holds for Shadows.
@@ -304,7 +304,7 @@ def _growth(entry: StateValue) -> Growth | None:
 
 
 def cores_before(growths: Mapping[str, Growth]) -> Grown:
-    """What each had before it grew."""
+    """The cores of each Body before it was enlarged."""
     return {name: growth.before for name, growth in growths.items()}
 
 
@@ -331,7 +331,7 @@ def returning(growths: Mapping[str, Growth], seen: Observation) -> set[str]:
 
 
 def overdue(growths: Mapping[str, Growth], seen: Observation) -> tuple[Resize, ...]:
-    """What ends the wait for cores that have not come: they might come when nobody needs them."""
+    """Resizes that withdraw overdue requests for cores: such cores might arrive when the burst is over."""
     cores = {body.id: body.cores for body in seen.live}
     return tuple(
         Resize(name, growth.before)
@@ -345,7 +345,7 @@ def overdue(growths: Mapping[str, Growth], seen: Observation) -> tuple[Resize, .
 def grown_after(
     growths: Mapping[str, Growth], resized: Iterable[Resize], seen: Observation, ending: set[str]
 ) -> dict[str, StateValue]:
-    """What to remember once these actions have been carried out, or are on their way."""
+    """The `growths` to keep in the policy state once these resizes have been carried out, or are under way."""
     cores = {body.id: body.cores for body in seen.live}
     after, anew = dict(growths), refused(growths, seen)
     for action in resized:
@@ -375,7 +375,7 @@ def given_back(grown: Grown) -> tuple[Resize, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LayerLevel:
-    """What layer-level scaling does now, and why; no reason where there is nothing to say."""
+    """The actions of layer-level scaling in one decision, and their reason; no reason if there is nothing to report."""
 
     created: tuple[CreateShadow, ...] = ()
     released: tuple[DestroyShadow, ...] = ()
@@ -386,7 +386,7 @@ class LayerLevel:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One look for a burst. `bodies` are those that serve and go on to; `grown` has what some of them had before they grew.
+    """A check for a burst. `bodies` serve now and stay; `grown` has the former cores of those that were enlarged.
 
     `refused` are those that were to grow lately and could not.
     """
@@ -469,7 +469,7 @@ class Tick:
         return larger if larger.efficiency >= pair_efficiency(self.known, body, shadow) else shadow
 
     def _give_more(self, rate_rps: float, rate_max_rps: float, room: Room, given: tuple[list[CreateShadow], list[str]]) -> float:
-        """Where no Body can get its first Shadow: further ones, at most one each, for those with the fewest first. R_max then."""
+        """Add at most one further Shadow to each Body that has some, fewest Shadows first. Returns the new R_max."""
         helped, most = shadows_of(self.seen.shadows), self.options.max_shadows
         able = [body for body in self.bodies if body.id not in self.grown and body.id in helped and self._has(body) < most]
         created, said = given
@@ -527,7 +527,7 @@ class Tick:
         return LayerLevel(released=shadows, resized=resized, reason=reason)
 
     def _weakest_first(self) -> list[_Taken]:
-        """What Bodies have been given for a burst, by η; of larger Bodies and pairs by that of the whole."""
+        """Capacity that was added for a burst, lowest η first; of an enlarged Body and of a pair, η is that of the whole."""
         rates, serving = self.known.rates, {body.id: body for body in self.bodies}
         found: list[_Taken] = []
         for name, shadows in shadows_of(self.seen.shadows).items():
@@ -560,7 +560,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What a burst has been given: how much it helps, and what ends it."""
+    """Capacity that was added for a burst: its efficiency, its gain in requests/s, and the action that releases it."""
 
     efficiency: float
     id: str
@@ -583,5 +583,5 @@ def _told(known: Knowledge, body: Instance, chosen: Pairing) -> str:
 
 
 def _place(pair: Pair) -> str:
-    """Where its Shadow is, where that is not on its Body's node."""
+    """The node of the pair's Shadow as " on NODE"; empty if that is its Body's node."""
     return "" if pair.node is None else f" on {pair.node}"

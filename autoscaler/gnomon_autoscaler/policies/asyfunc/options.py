@@ -1,4 +1,4 @@
-"""What AsyFunc's policies can be told: the paper's parameters, its ablations, and readings of it that give other results.
+"""Options of AsyFunc's policies: the paper's parameters, its ablations, and readings of the paper that give other results.
 
 A function's owner sets `alpha`, `beta`, `gamma`, `kappa`, the bounds C_max (`gnomon/max-cores`) and B_max (`gnomon/max-batch`),
 what free cores do for a burst (`burst_cores`), `promotion`, which blocks a Shadow may hold (`gnomon/blocks`), where the paper is
@@ -78,7 +78,7 @@ class Options:
 
 
 def asyfunc_options(settings: Settings) -> Options:
-    """Those of `asyfunc`: everything is on."""
+    """The options of `asyfunc`: everything is on."""
     read_otherwise = {name: value for reading in settings.readings for name, value in READINGS[reading].items()}
     return Options(
         alpha=settings.alpha,
@@ -95,6 +95,6 @@ def asyfunc_options(settings: Settings) -> Options:
 
 
 def ablated_options(settings: Settings) -> Options:
-    """Those of `asyfunc-`: without what `gnomon/ablation` names."""
+    """The options of `asyfunc-`: `asyfunc` without the part that `gnomon/ablation` names."""
     without = settings.ablation
     return replace(asyfunc_options(settings), layers=without == "adaptive", adaptive=without == "layers")

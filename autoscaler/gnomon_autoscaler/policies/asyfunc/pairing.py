@@ -1,4 +1,4 @@
-"""What each block set would make of a Body and a Shadow: lines 7 to 23 of Algorithm 2, worked out once per pair of core counts.
+"""The pair that each block set gives a Body and a Shadow: lines 7 to 23 of Algorithm 2, computed once per pair of core counts.
 
 For every block set Φ and batch b the split b_S is the one that makes the batch quickest (Eq. 6, `gnomon_core.pairs`): the time of
 a run depends on nothing but the run, the batch and the split, so that the runs' times are kept and added up. Nothing of this
@@ -212,7 +212,7 @@ def sustained(latency_s: Sequence[float], slo_s: float) -> Sustained:
 
 
 class Rates:
-    """What Bodies and pairs of one model sustain. Each is computed once: a profile is a value."""
+    """Sustained rates (requests/s) of Bodies and pairs of one model, each computed once: a profile is immutable."""
 
     def __init__(self, profile: ModelProfile, slo_s: float, max_batch: int, max_cores: int) -> None:
         self.profile = profile
@@ -402,7 +402,7 @@ class Pairings:
         return tuple([max(alone_s[batch - there], shadow_s[there]) - alone_s[batch] for batch, there in self._cells])
 
     def _body_s(self, run: Run, cores: int) -> tuple[float, ...]:
-        """What the Body takes for 0, 1, … B_max samples of a run."""
+        """Seconds of a Body for 0, 1, … B_max samples of a run."""
         key = (run, cores)
         if key not in self._bodies_s:
             seconds = [self._profile.run_seconds(run, cores, samples) for samples in range(self._rates.max_batch + 1)]
@@ -410,7 +410,7 @@ class Pairings:
         return self._bodies_s[key]
 
     def _shadow_s(self, run: Run, cores: int) -> tuple[float, ...]:
-        """What the Shadow takes for them, the hand-over included."""
+        """Seconds of a Shadow for 0, 1, … B_max samples of a run, the hand-over included."""
         key = (run, cores)
         if key not in self._shadows_s:
             seconds = [shadow_seconds(self._profile, run, cores, samples) for samples in range(self._rates.max_batch + 1)]
@@ -422,7 +422,7 @@ class Pairings:
 
 
 class Knowledge:
-    """One profile under one objective: rates, η and pairings."""
+    """Rates, η and pairings that follow from one profile under one objective."""
 
     def __init__(self, profile: ModelProfile, settings: Settings, options: Options) -> None:
         self.profile = profile
@@ -441,7 +441,7 @@ class Knowledge:
 
 
 class Known:
-    """What is known of the function that is observed; made anew when its profile or settings change."""
+    """Cache of the `Knowledge` about the observed function; recomputed when its profile or settings change."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -159,7 +159,7 @@ def sustained_rps(known: Knowledge, seen: Observation, bodies: Sequence[Instance
 
 
 def body_memory_bytes(seen: Observation) -> int:
-    """What a Body of this function takes on its node; 0 until there is one, then only cores are looked at."""
+    """Memory of one Body of this function in bytes; 0 until a Body exists, so that only cores are checked."""
     return max((body.memory_bytes for body in seen.live), default=0)
 
 
@@ -208,7 +208,7 @@ class AsyFunc:
         return Decision(actions, reason, wish.count), PolicyState(self.name, VERSION, remembered)
 
     def _towards(self, count: int, seen: Observation, known: Knowledge, room: Room) -> tuple[Action, ...]:
-        """What makes the number of Bodies `count`, of the sizes and in the order of model-level scaling."""
+        """Actions that bring the number of Bodies to `count`, in the sizes and order of model-level scaling."""
         rate_rps, surplus = mean_rps(seen, self.options), len(seen.live) - count
         if surplus <= 0:
             if not surplus:
@@ -257,7 +257,7 @@ class AsyFunc:
 
 
 def _needs_of_bursts(options: Options) -> frozenset[str]:
-    """What a platform must be able to do for layer-level scaling."""
+    """The platform capabilities that layer-level scaling needs under these options."""
     needs = {"shadow": {"pair"}, "resize": {"resize"}, "either": {"pair", "resize"}}
     promotes = {"promote"} if options.promotion else set()
     return frozenset(needs[options.burst_cores] | promotes) if options.layers else frozenset()

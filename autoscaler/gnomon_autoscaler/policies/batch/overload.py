@@ -1,4 +1,4 @@
-"""What `batch` and `batch+` do in the same decision when more comes than the plan in force can carry.
+"""How `batch` and `batch+` respond, in the same decision, to more load than the plan in force can carry.
 
 A plan is made from what has arrived; the test for changes needs a bin or more, and a plan 100 arrivals. Requests that come
 meanwhile wait, and are late after one SLO. So each decision compares what there is now with what the plan's instances carry at

@@ -1,4 +1,4 @@
-"""What `batch` and `batch+` ask the planner: a plan from counts, and whether the arrivals are still those of the plan.
+"""The planner as `batch` and `batch+` use it: fit a plan to counts, and test whether the arrivals still match the plan.
 
 The only part of the policies that needs numpy, for which the registry imports the package when a function chooses one of them.
 
@@ -62,7 +62,7 @@ __all__ = ["RULE", "Change", "ChangeRule", "Evidence", "Planned", "Reference", "
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a plan is for: P`percent` within `slo_s`.
+    """The objective and the constraints of a plan: P`percent` within `slo_s`.
 
     Instances of `cores` take `service_s` for batches of 1, 2, …; `longest_s` bounds the timeout; `most` is how many instances
     there may be. With `memory_mb` each call pays for itself as on Lambda, otherwise instances are held. `others` are service
@@ -90,7 +90,7 @@ class Task:
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """What an instance may be; what it is now comes first."""
+        """The sizes that an instance may have, the present size first."""
         ratios = of_deviation(self.spread)
         # What is learned are means; a size's ratios are to its median.
         mean_ratio = sum(ratios) / len(ratios)

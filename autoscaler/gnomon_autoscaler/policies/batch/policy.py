@@ -41,7 +41,7 @@ MOST_KNOWN = 1024
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What was planned, when, for which service times and how long it holds; with `batch` 0, why there is no plan.
+    """The plan in force, with its time, its validity and the service times it was made for; with `batch` 0, why there is no plan.
 
     `size` is the instances': cores, or MB where that is what they have. The arrivals are shared among `queues`. `longest` is the
     largest batch whose service time was known. `rate_rps` and `dispersion` are those of all bins, `active_rps` and

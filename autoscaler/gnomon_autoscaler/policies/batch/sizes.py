@@ -69,7 +69,7 @@ def measured(seen: Observation) -> Mapping[int, tuple[float, ...]]:
 
 
 def towards_memory(count: int, memory_mb: int, seen: Observation) -> tuple[Action, ...]:
-    """What leads to `count` instances of this size."""
+    """Actions that lead to `count` instances of this memory size."""
     right = [one for one in seen.live if mb_of(one) == memory_mb]
     others = sorted((one for one in seen.live if mb_of(one) != memory_mb), key=cost_of_ending)
     serving = sum(one.state is InstanceState.READY for one in right)
@@ -132,7 +132,7 @@ def all_cores(seen: Observation) -> float:
 
 
 def sized(seen: Observation, size: int) -> Observation:
-    """What is seen, for instances of that size instead of the function's own."""
+    """The observation as if instances had this size instead of the function's own."""
     settings, profile = seen.settings, seen.profile
     if are_sold(seen) and profile is not None:
         if size == own_mb(seen):
@@ -146,7 +146,7 @@ def sized(seen: Observation, size: int) -> Observation:
 
 
 def towards_size(count: int, seen: Observation) -> tuple[Action, ...]:
-    """What leads to `count` instances of the size that is observed, by `seen.settings`."""
+    """Actions that lead to `count` instances of the size in `seen.settings`."""
     if are_sold(seen):
         return towards_memory(count, own_mb(seen), seen)
     cores = seen.settings.cores
@@ -172,7 +172,7 @@ def towards_size(count: int, seen: Observation) -> tuple[Action, ...]:
 
 
 def _resized(others: list[Instance], most: int, cores: int, room: Room) -> tuple[Resize, ...]:
-    """Those that get other cores in place, each where its node has them; fewer cores make room for more."""
+    """Resizes in place to `cores`, where the node has the cores; instances that shrink go first, to free cores for others."""
     found: list[Resize] = []
     for one in sorted(others, key=lambda one: one.given_cores < cores):
         more = cores - one.given_cores

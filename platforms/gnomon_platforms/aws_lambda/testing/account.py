@@ -29,7 +29,7 @@ _TRUST = {
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What is there, and the variables by which boto3 finds it."""
+    """A simulated AWS account, and the environment variables by which boto3 finds it."""
 
     backend: str
     service: LambdaService
@@ -47,7 +47,7 @@ class Account:
         return LambdaOptions(self.role, self.bucket if bucket else None, IMAGE, concurrency=concurrency)
 
     def left(self) -> list[str]:
-        """What lies in the bucket."""
+        """The keys in the bucket."""
         return [item["Key"] for item in self.client("s3").list_objects_v2(Bucket=self.bucket).get("Contents", ())]
 
     def functions(self) -> list[str]:
@@ -99,6 +99,6 @@ class BuiltFolder:
         self.content_id = hashlib.sha256((folder / "handler.py").read_bytes()).hexdigest()
 
     def resolve(self, image: str) -> BuiltFolder:
-        """What the image stands for."""
+        """This folder, for every image."""
         del image
         return self

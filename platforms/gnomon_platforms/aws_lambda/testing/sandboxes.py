@@ -31,7 +31,7 @@ _LONGEST_S = 900
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an Invoke came to: a payload, the kind of its failure, and the log's tail."""
+    """The outcome of an Invoke: a payload, the kind of its failure, and the log's tail."""
 
     payload: bytes
     error: str | None
@@ -46,7 +46,7 @@ class _Work:
 
 
 class Sandbox:
-    """One process and its Runtime API. One Invoke at a time."""
+    """A process and its Runtime API. Executes one Invoke at a time."""
 
     def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str], memory_mb: int, arn: str) -> None:
         self._memory_mb = memory_mb
@@ -112,7 +112,7 @@ class Sandbox:
         self._api.server_close()
 
     def next(self) -> _Work | None:
-        """What the process is given to do; None when there is nothing for a long time."""
+        """The next invocation for the process; None after a long time without any."""
         if self._begun_s is not None:
             self._init_ms, self._begun_s = 1000 * (time.monotonic() - self._begun_s), None
         try:
@@ -121,7 +121,7 @@ class Sandbox:
             return None
 
     def answered(self, error: str | None, body: bytes) -> None:
-        """What the process says of it."""
+        """Record the process's response to the invocation."""
         self._answers.put((error, body))
 
     @property

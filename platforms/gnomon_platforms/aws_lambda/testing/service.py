@@ -224,7 +224,7 @@ class LambdaService:
         return sandbox
 
     def _runtime(self) -> Path:
-        """What Lambda's Python has installed, as links to what is installed here."""
+        """A folder with the packages of Lambda's Python runtime, as links to those installed here."""
         folder = self._folder / "runtime"
         with self._lock:
             if not folder.exists():

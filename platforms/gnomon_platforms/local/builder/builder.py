@@ -39,7 +39,7 @@ UNUSED_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class BuiltImage:
-    """What an image that was built here stands for: the handler's folder, its interpreter, and what its zygote imports first."""
+    """A locally built image: the handler's folder, its interpreter, and the modules that its zygote preloads."""
 
     folder: Path
     python: Path
@@ -98,7 +98,7 @@ class EnvironmentBuilder:
         return Built(image, received.content.content_id)
 
     def resolve(self, image: str) -> BuiltImage | None:
-        """What an image stands for; None for one that was not built here.
+        """Resolve an image name to what was built; None if it was not built here.
 
         Raises:
             GnomonError: 409 `build_again` where its environment is gone or was made for another Python.

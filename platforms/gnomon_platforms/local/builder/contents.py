@@ -1,4 +1,4 @@
-"""What was built, kept by content: a handler folder under the SHA-256 of its files.
+"""Content-addressed store of builds: a handler folder under the SHA-256 of its files.
 
     contents/<content id>/function/        handler.py and what belongs to it
     contents/<content id>/content.json     which template it came with, and which environment it runs in
@@ -59,7 +59,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What an archive held: an image name, the build arguments, the content and its requirements."""
+    """The contents of an archive: an image name, the build arguments, the content and its requirements."""
 
     image: str
     build_args: dict[str, str]
@@ -115,7 +115,7 @@ class Contents:
                 raise
 
     def find(self, content_id: str) -> Content | None:
-        """What is kept under an id."""
+        """The content under an id; None if there is none."""
         try:
             return Content(**json.loads(self._description(content_id).read_text()))
         except (OSError, ValueError, TypeError):
@@ -224,7 +224,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def touch(path: Path) -> None:
-    """It is used now. What is not there is ignored."""
+    """Mark the path as used now. A missing path is ignored."""
     with contextlib.suppress(FileNotFoundError):
         os.utime(path)
 

@@ -43,7 +43,7 @@ class Requirements:
 
     @property
     def environment_id(self) -> str:
-        """What names the environment: these lines for this Python on this kind of machine."""
+        """Hash that identifies the environment: these lines for this Python on this kind of machine."""
         python = f"{sys.implementation.cache_tag} {sysconfig.get_platform()}"
         return hashlib.sha256("\n".join((python, *self.lines)).encode()).hexdigest()
 
