@@ -26,10 +26,10 @@ ControlApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class GatewayApp:
-    """What a `GatewayServer` serves: the functions of a directory, and a control application for all other paths.
+    """The application of a `GatewayServer`: the functions of a directory, and a control application for all other paths.
 
-    Set `draining` and no function gets a new request any more. `behind` says that a stock gateway stands in front. `ready` is
-    whether the functions can be led to, as `/v2/health/ready` tells.
+    While `draining` is set, no function gets a new request. `behind` says that a stock OpenFaaS gateway is in front of this one.
+    `ready` returns whether functions can be reached, which `/v2/health/ready` reports.
     """
 
     prefixes = (FUNCTION_PREFIX, V2_PREFIX)
@@ -50,7 +50,7 @@ class GatewayApp:
         self._functions = Functions(directory, max_body_bytes, self._inference.take_tensors, behind=behind)
 
     def begin(self, exchange: Exchange) -> None:
-        """A hot request's headers are here."""
+        """Begin a request on a hot route, whose headers have been received."""
         if self.draining:
             self._turn_away(exchange)
         elif exchange.path.startswith(FUNCTION_PREFIX):

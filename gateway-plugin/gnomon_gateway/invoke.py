@@ -78,7 +78,7 @@ class Functions:
 
 
 class Invocation:
-    """One request to a function on its way: owner of the exchange, responder of the request."""
+    """A request to a function in flight: owner of the exchange, responder of the request."""
 
     __slots__ = (
         "_began_ns",

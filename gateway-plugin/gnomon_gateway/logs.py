@@ -1,12 +1,11 @@
-"""What functions print: a bounded book of lines for each function, and readers that follow it live.
+"""Logs of functions: a bounded buffer of lines for each function, and readers that follow it live.
 
-Writing never waits. A full book drops its oldest lines; a follower that reads too slowly loses its oldest unread ones and is told
-how many. Nothing of this is stored: logs end with the gateway, as they do with a pod.
+Writing never blocks. A full buffer drops its oldest lines; a follower that reads too slowly loses its oldest unread lines and
+gets a line that says how many. Nothing is written to disk: logs end with the gateway, as a pod's logs end with the pod.
 
-Lines of functions from two places: the gateway's own book, and wherever the platform keeps what instances write.
-
-A platform that hands lines over as they come (a supervisor's pipe) needs no reader: they are in the book. A cluster keeps them by
-itself, and is asked only when somebody reads.
+Lines come from two sources: the gateway's own buffer (`LogBook`), and the platform's log store. A platform that streams lines to
+the gateway (a supervisor's pipe) needs no reader: its lines are in the buffer. A cluster stores logs itself, and is queried only
+when a client reads.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ LINE_OVERHEAD_BYTES = 200
 
 
 class Follower:
-    """One reader: the lines there were, then each new one. Whoever has it closes it."""
+    """A reader of a log: the existing lines, then each new one. The owner of the follower must close it."""
 
     def __init__(self, query: LogQuery, history: Iterable[LogLine], leave: Callable[[Follower], None]) -> None:
         self.query = query
@@ -43,7 +42,7 @@ class Follower:
         self._leave = leave
 
     def offer(self, line: LogLine) -> None:
-        """Queue a new line, in place of the oldest unread one where there are too many."""
+        """Queue a new line. If there are too many, the oldest unread one is dropped."""
         if not self.query.wants(line):
             return
         if len(self._waiting) >= FOLLOWER_LINES:
@@ -160,7 +159,7 @@ class LineSource(Protocol):
 
 
 class LogReader(Protocol):
-    """Where a platform keeps what instances write."""
+    """The reader of a platform that keeps the instances' logs itself."""
 
     async def lines(self, query: LogQuery) -> Sequence[LogLine]:
         """The lines there are, oldest first."""
@@ -172,7 +171,7 @@ class LogReader(Protocol):
 
 
 class Logs:
-    """What the log routes ask: the book, and the platform's reader where it has one."""
+    """The logs as the log routes read them: the gateway's buffer, and the platform's reader if it has one."""
 
     def __init__(self, book: LogBook, reader: LogReader | None = None) -> None:
         self._book, self._reader = book, reader

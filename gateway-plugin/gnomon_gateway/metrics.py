@@ -104,9 +104,9 @@ STOCK_GATEWAY_SERIES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FunctionReading:
-    """One function when the page is made. `replicas` are wanted, `ready` can take requests; `decisions` and `late` are totals.
+    """A function at the time of a scrape. `replicas` are desired, `ready` can take requests; `decisions`, `late`: totals.
 
-    `instances` are Bodies and Shadows. `policy` is the scaling policy that made the last decision, empty before there is one.
+    `instances` are Bodies and Shadows. `policy` is the scaling policy that made the last decision, empty before the first one.
     """
 
     name: str
@@ -121,10 +121,10 @@ class FunctionReading:
 
 
 class GatewayCollector(Collector):
-    """Reads everything that is counted.
+    """The Prometheus collector of functions, control routes and event loop lag.
 
-    `behind` a stock gateway, the series that it exports as well are left to it: Prometheus scrapes both, and a sum over one name
-    would count each invocation twice.
+    `behind` a stock gateway, the series that the stock gateway exports too are omitted: Prometheus scrapes both, and a sum over
+    one name would count each invocation twice.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class GatewayCollector(Collector):
         functions = iter(self._functions())
         readings: tuple[FunctionReading, ...] = ()
         while True:
-            # Also of no function: the page then says at least which series there are.
+            # The first round has no readings: a page without functions lists at least the names of the series.
             yield from _invocations(readings)
             yield from _services(readings)
             yield from _batching(readings)
@@ -162,7 +162,7 @@ class GatewayCollector(Collector):
 
 
 class AsyncCollector(Collector):
-    """Reads what happened to asynchronous calls."""
+    """The Prometheus collector of asynchronous calls and their callbacks."""
 
     def __init__(self, queue: AsyncQueue, callbacks: Callbacks) -> None:
         self._counters = queue.counters
@@ -183,7 +183,7 @@ class AsyncCollector(Collector):
 
 
 class MetricsPage:
-    """The page of these collectors. One of them may tell of a metric in parts, each a family of that name."""
+    """The metrics page of these collectors. A collector may yield one metric in parts, each a family of the same name."""
 
     def __init__(self, collectors: Iterable[Collector]) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
@@ -195,7 +195,7 @@ class MetricsPage:
         self._due_s = 0.0
 
     async def __call__(self) -> bytes:
-        """The page with all that had been counted when it was asked for."""
+        """The page with all counts up to this call. Concurrent calls share a rendering that has not begun yet."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._render(self._last))
         return await asyncio.shield(self._next)
@@ -204,7 +204,7 @@ class MetricsPage:
         if before is not None:
             await asyncio.wait([before])
         await asyncio.sleep(max(0.0, self._due_s - time.monotonic()))
-        # Whoever asks from now on wants what is counted from now on.
+        # A later scrape must see later counts: it waits for the next rendering.
         self._last, self._next = self._next, None
         page, took_s, began_s = _Page(), 0.0, time.thread_time()
         for _ in self._steps(page):
@@ -229,7 +229,7 @@ class MetricsPage:
 
 
 class _Page:
-    """What has been rendered, by metric: all of one has to stand together, below one heading."""
+    """The rendered metrics by name: the exposition format wants all samples of a metric together, below one heading."""
 
     def __init__(self) -> None:
         self._headings: dict[str, bytes] = {}
@@ -245,7 +245,7 @@ class _Page:
 
 
 class _Only(Collector):
-    """One metric, as what renders it wants it."""
+    """A collector of a single metric, because `generate_latest` takes a collector."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -316,7 +316,7 @@ def _batching(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
 
 
 def _pairs(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
-    """What there is of Bodies and Shadows, and what Shadows did; nothing of functions that never had one."""
+    """Metrics of Bodies and Shadows; pair counters only for functions that have run a batch with a Shadow."""
     instances = GaugeMetricFamily(
         "gnomon_instances", "Instances by what they are: body or shadow.", labels=(*_FUNCTION, "kind", "state")
     )
@@ -373,7 +373,7 @@ LAG_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1
 
 
 class LoopLag:
-    """Samples the lag of the loop that it was started on."""
+    """A sampler of the lag of the event loop on which it is started."""
 
     def __init__(self, clock: Clock) -> None:
         self.histogram = Histogram(LAG_BOUNDS_S)
@@ -397,7 +397,7 @@ class LoopLag:
 
 
 class OwnershipCollector(Collector):
-    """Reads the counters of a replica when they are scraped; there are none where `life` says that nothing is shared."""
+    """The Prometheus collector of a replica's counters; yields nothing where `life` returns None (a single gateway)."""
 
     def __init__(self, life: Callable[[], ReplicaAgent | None]) -> None:
         self._life = life

@@ -1,12 +1,12 @@
-"""What a gateway serves on Knative: every path, for the Revision that two headers name.
+"""The gateway on Knative: serves every path, for the Revision that two headers name.
 
     Knative-Serving-Revision, Knative-Serving-Namespace ▶ function NAME.NAMESPACE ▶ the queue, with the path as it is
 
-Routes set both, as Knative's activators want them, and the autoscaler class leads here only what is to be buffered. An ingress
-may send for a Revision a moment before this gateway knows it: such requests are held for a few seconds, and then refused.
+Routes set both, as for Knative's activators, and the autoscaler class routes only requests here that are to be buffered. An
+ingress may send a request shortly before this gateway knows its Revision: it is held for a few seconds, and then refused.
 
-Like an activator, the gateway answers Knative's probes itself, by the header `K-Network-Probe`: `probe` gets back the hash of the
-ingress's configuration, by which ingress controllers see that it is served; `activator` is who stands before the pods.
+Like an activator, the gateway answers Knative's probes itself, by the header `K-Network-Probe`: to `probe`, the hash of the
+ingress's configuration, by which ingress controllers see that the configuration is served; to `activator`, its own name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _METHODS = frozenset(method.encode() for method in ANY)
 
 
 class RevisionApp:
-    """What a `GatewayServer` serves on Knative. Where requests come from, the ingress has said."""
+    """The application of a `GatewayServer` on Knative. The ingress's forwarding headers are trusted."""
 
     prefixes = (b"/",)
 
@@ -41,7 +41,7 @@ class RevisionApp:
         self._functions = Functions(directory, max_body_bytes, lambda _exchange, _runtime: False, behind=True)
 
     def begin(self, exchange: Exchange) -> None:
-        """A request's headers are here."""
+        """Begin a request, whose headers have been received."""
         probe, name = header(exchange, PROBE_HEADER), named(exchange.headers)
         if probe:
             _answer_probe(exchange, probe)
@@ -57,7 +57,7 @@ class RevisionApp:
                 exchange.accept(_Held(exchange, self, name), self._max_body_bytes)
 
     async def known(self, name: str) -> bool:
-        """Return when a function of this name is served, or it has been waited for long enough; whether it is."""
+        """Wait until a function of this name is served, at most `held_s`. Returns whether it is."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._held_s
         while self._directory.lookup(name) is None:
@@ -67,7 +67,7 @@ class RevisionApp:
         return True
 
     def refusal(self, name: str) -> GnomonError:
-        """What a request for a Revision is answered that nobody knows here."""
+        """The error for a request whose Revision is unknown or cannot be served now."""
         refusal = self._directory.refusal(name)
         if refusal.status != 404:  # noqa: PLR2004 - it is known, and cannot be served now
             return refusal
@@ -75,7 +75,7 @@ class RevisionApp:
         return GnomonError(503, "no_such_revision", text, "Try again.", retry_after_s=1.0)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """What is no path, such as `OPTIONS *`."""
+        """Respond 400 to a request whose target is not a path, such as `OPTIONS *`."""
         del receive
         if scope["type"] == "http":
             await send({"type": "http.response.start", "status": 400, "headers": []})
@@ -83,7 +83,7 @@ class RevisionApp:
 
 
 class _Held:
-    """Owner of a request whose Revision is not known yet."""
+    """The owner of a request whose Revision is not known yet."""
 
     def __init__(self, exchange: Exchange, app: RevisionApp, name: str) -> None:
         self._exchange, self._app, self._name = exchange, app, name
@@ -121,7 +121,7 @@ def _answer_probe(exchange: Exchange, probe: bytes) -> None:
 
 
 def named(headers: Sequence[tuple[bytes, bytes]]) -> str | None:
-    """The function of the Revision that a request names."""
+    """The function of the Revision that these headers name; None where one of the two headers is missing."""
     found = {name: value for name, value in headers if name in (REVISION_HEADER, NAMESPACE_HEADER)}
     revision, namespace = found.get(REVISION_HEADER), found.get(NAMESPACE_HEADER)
     return f"{revision.decode('latin-1')}.{namespace.decode('latin-1')}" if revision and namespace else None

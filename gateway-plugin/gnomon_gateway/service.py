@@ -1,10 +1,10 @@
-"""What the API asks of the gateway: one Protocol between the routes and the functions' lives.
+"""The interface between the API routes and the functions' lifecycle, as one Protocol.
 
-The routes read HTTP, check it, call the service and write its answer as OpenFaaS expects it. The service owns the functions:
-store, runtime, instances. Every refusal is a `GnomonError`, which the routes send as it is.
+The routes parse and check a request, call the service and write its result as OpenFaaS expects it. The service owns the
+functions: store, runtime, instances. Every refusal is a `GnomonError`, which the routes send unchanged.
 
-`status`, `detail`, `list`, `decisions` and `policies` answer from memory and never wait: the OpenFaaS gateway asks for a status
-before each invocation.
+`status`, `detail`, `list`, `decisions` and `policies` read memory and never block: the OpenFaaS gateway queries the status before
+each invocation.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gnomon_gateway.functions.metrics import PairMetrics
 
 @dataclass(frozen=True, slots=True)
 class FunctionStatus:
-    """A function and how it is now.
+    """A function and its current state.
 
-    `replicas` is the number of instances that are wanted, `available_replicas` those that can take a request.
-    `usage` is only there when it was asked for.
+    `replicas` is the desired number of instances, `available_replicas` the number that can take a request. `usage` is set only if
+    it was requested.
     """
 
     spec: FunctionSpec
@@ -38,16 +38,16 @@ class FunctionStatus:
     invocation_count: int = 0
     usage: Usage | None = None
     problem: GnomonError | None = None
-    """Why fewer instances of the present version are ready than are wanted, where that is known."""
+    """Why fewer instances of the current version are ready than desired, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionDetail:
-    """A function's Bodies and Shadows, and what they do together.
+    """A function's Bodies and Shadows, with the metrics of its pairs.
 
-    `instances` are all that are not gone, oldest first; `largest` says of each Body how many samples it takes at once.
-    `scheduler` is the scheduling policy in force. `profile` is what is known of its model, corrected by what was served; None for
-    a function without one. `notice` says what it does without for now, such as Shadows.
+    `instances` are all that are not gone, oldest first; `largest` maps each Body to its largest batch, in samples. `scheduler` is
+    the scheduling policy in force. `profile` is the profile of the function's model, corrected by served latencies; None without
+    a model. `notice` names a feature that the function currently lacks, such as Shadows.
     """
 
     status: FunctionStatus
@@ -58,14 +58,14 @@ class FunctionDetail:
     profile: ModelProfile | None = None
     notice: str = ""
     version: int = 0
-    """That of the instances which serve what was deployed last."""
+    """The version of the latest deployment, and of its instances."""
     cannot_start: bool = False
-    """Whether no instance starts, and the next attempt is not expected to help."""
+    """Whether no instance starts, and a retry is not expected to help."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPolicies:
-    """The policies that a function may name, each with the sentence that describes it."""
+    """The policies that a function may name, each with its description."""
 
     scaling: Mapping[str, str] = field(default_factory=dict)
     scheduling: Mapping[str, str] = field(default_factory=dict)
@@ -74,14 +74,14 @@ class KnownPolicies:
 class FunctionService(Protocol):
     """The functions of this gateway.
 
-    A command that has returned is on disk; what it causes goes on behind it. A removed function's name is free at once.
+    A command returns once it is on disk; its effects follow in the background. A removed function's name is free at once.
     """
 
     async def deploy(self, spec: FunctionSpec) -> None:
         """Add a function.
 
         Raises:
-            GnomonError: 409 `function_exists`; 400 for a policy, image, model or secret that is not there.
+            GnomonError: 409 `function_exists`; 400 for a policy, image, model or secret that does not exist.
 
         """
         ...
@@ -96,7 +96,7 @@ class FunctionService(Protocol):
         ...
 
     async def remove(self, key: FunctionKey) -> None:
-        """Take a function away.
+        """Remove a function.
 
         Raises:
             GnomonError: 404 `function_not_found`.
@@ -105,20 +105,20 @@ class FunctionService(Protocol):
         ...
 
     async def scale(self, key: FunctionKey, replicas: int) -> None:
-        """Ask for a number of instances, from 0, until the policy's next decision.
+        """Set the desired number of instances, from 0, until the policy's next decision.
 
         Raises:
-            GnomonError: 404 `function_not_found`; 503 `function_not_served`; 400 where the number can never be.
+            GnomonError: 404 `function_not_found`; 503 `function_not_served`; 400 for a number that is never possible.
 
         """
         ...
 
     def status(self, key: FunctionKey, *, usage: bool = False) -> FunctionStatus | None:
-        """The function now; None where there is none by that name."""
+        """The function's current status; None where there is no such function."""
         ...
 
     def detail(self, key: FunctionKey) -> FunctionDetail | None:
-        """Its Bodies and Shadows; None where there is none by that name."""
+        """The function's Bodies and Shadows; None where there is no such function."""
         ...
 
     def list(self, namespace: str) -> Sequence[FunctionStatus]:

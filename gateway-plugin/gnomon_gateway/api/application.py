@@ -51,7 +51,7 @@ def control_application(
 
 
 class _Endpoint:
-    """One path: the handler of the method, or the error that the handler raised."""
+    """An ASGI endpoint for one path: calls the handler of the method, and turns its errors into responses."""
 
     def __init__(self, by_method: Mapping[str, Handler]) -> None:
         self._by_method = by_method

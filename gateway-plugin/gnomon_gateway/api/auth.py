@@ -1,4 +1,4 @@
-"""Who is calling: OpenFaaS's basic authentication, with its own variables and files.
+"""Authentication of callers: OpenFaaS's basic authentication, with the same variables and files.
 
 `basic_auth=true` turns it on; the files `basic-auth-user` and `basic-auth-password` in `secret_mount_path` hold the credentials.
 Both are compared whole and in constant time, whatever the caller sent, so that no answer is quicker than another.
@@ -27,7 +27,7 @@ _TRUE = ("true", "1", "yes")
 
 
 class BasicAuth:
-    """One user and password. Only their digests are kept, so that neither appears in a traceback or a dump of this object."""
+    """A user and password. Only their digests are kept, so that neither appears in a traceback or a dump of this object."""
 
     def __init__(self, user: str, password: str) -> None:
         self._user = _digest(user.encode())

@@ -103,7 +103,7 @@ class _BuildApi:
         self._taken += 1
 
     async def _run(self, archive: Path, build: _Build) -> None:
-        """One build to its end, whatever becomes of the client. It owns the archive and the place."""
+        """Run a build to its end, even if the client disconnects. Owns the archive and one of the build slots."""
         try:
             built = await self._builder.build(archive, build.log)
             build.finish({"log": [], "image": built.image, "status": "success"})
@@ -180,7 +180,7 @@ def _denied() -> GnomonError:
 
 
 class _Build:
-    """What one build has to say: lines that nobody has read yet, and in the end a document."""
+    """The output of a build: log lines that the client has not read yet, and at the end a result document."""
 
     def __init__(self) -> None:
         self.unread: list[str] = []

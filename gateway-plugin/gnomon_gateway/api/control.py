@@ -1,4 +1,4 @@
-"""What the control routes work with: everything they may touch, in one value that the composition root makes."""
+"""The context of the control routes: everything that they may use, in one value that the composition root makes."""
 
 from __future__ import annotations
 

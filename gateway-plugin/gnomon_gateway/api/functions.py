@@ -76,7 +76,7 @@ class SystemRoutes:
         }
 
     async def welcome(self, _: Request) -> Response:
-        """What a browser or a newcomer's curl meets first: where things are."""
+        """The page for a browser or a first curl: a list of the main routes."""
         return PlainTextResponse(WELCOME.format(release=self._control.version.release))
 
     async def info(self, _: Request) -> Response:
@@ -225,20 +225,20 @@ _LOG = logging.getLogger("gnomon.openfaas")
 
 
 class OuterScaling:
-    """What is done with the numbers that a gateway in front asks for. `log` keeps a line for the function's users."""
+    """The rule for replica counts that an external gateway requests. `log` writes a line to the function's log."""
 
     def __init__(self, log: Callable[[FunctionKey, str, str], None]) -> None:
         self._log = log
         self._told: dict[FunctionKey, str] = {}
-        """The policy that each function had when it was told."""
+        """The policy that each function had when the refusal was logged."""
 
     def heeds(self, status: FunctionStatus, replicas: int) -> bool:
-        """Whether this number is to be carried out; told once for each policy of a function if it is not."""
+        """Whether to apply this number; a refusal is logged once for each policy of a function."""
         key, policy = status.spec.key, status.spec.settings.autoscaler
         if policy == LEFT_TO_OTHERS:
             return True
         if not status.available_replicas:
-            # Twenty requests that come to nobody are twenty wishes for one instance: the first begins it.
+            # Scale from zero: twenty waiting requests each ask for one instance; only the first starts one.
             return replicas > status.replicas
         if replicas != status.replicas and self._told.get(key) != policy:
             self._told[key] = policy
@@ -251,7 +251,7 @@ class OuterScaling:
         return False
 
     def forget(self, key: FunctionKey) -> None:
-        """The function is gone."""
+        """Drop the state of a removed function."""
         self._told.pop(key, None)
 
 

@@ -56,7 +56,7 @@ _log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Who may use the control routes. `function_users` are the user ids that functions run under, if their own."""
+    """Access control of the control routes. `function_users` are the user ids that functions run under, if their own."""
 
     def __init__(self, hosts: HostRule, auth: BasicAuth | None, function_users: range = range(0)) -> None:
         self._hosts = hosts
@@ -72,7 +72,7 @@ class Guard:
 
     def _refusal(self, headers: Headers) -> Response | None:
         try:
-            # A header that comes twice means different things to different readers: joined, it is nobody's name.
+            # Parsers disagree on a repeated header: some take the first, some the last. Joined, it matches no allowed host.
             said = (headers.getlist(name) for name in ("host", "origin", "sec-fetch-site", "x-forwarded-host"))
             self._hosts.check(*(",".join(values) if values else None for values in said))
         except GnomonError as error:

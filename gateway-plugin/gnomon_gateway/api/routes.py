@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Access(StrEnum):
-    """Who may use a route."""
+    """The credentials that a route requires."""
 
     OPEN = "open"
     AUTH = "auth"
@@ -76,7 +76,7 @@ def find(path: str) -> Iterator[Route]:
 
 
 def access(path: str, method: str) -> Access | None:
-    """Who may use this path with this method; None where there is no such route. Unknown things are never open."""
+    """The access rule of this path and method; None where there is no such route. Unknown routes are never open."""
     return next((route.access for route in find(path) if method in route.methods), None)
 
 

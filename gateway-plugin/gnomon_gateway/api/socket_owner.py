@@ -107,7 +107,7 @@ def is_held_by_a_user(inode: int) -> bool:
 
 
 def _descriptors(process: int) -> set[str]:
-    """What the descriptors of a process stand for; `process` is a descriptor of its folder in /proc."""
+    """The link targets of a process's file descriptors; `process` is a descriptor of its directory in /proc."""
     folder = os.open("fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process)
     found = set()
     try:

@@ -2,5 +2,6 @@
 
     endpoint ──▶ calls (disk) ──▶ queue: lanes per function ──▶ invoke ──▶ retry | result to disk ──▶ callback ──▶ done
 
-At least once: a call leaves the disk only when it is finished, so a killed gateway executes what it had begun again.
+Delivery is at least once: a call leaves the disk only when it is finished, so a call that was executing when the gateway was
+killed is executed again.
 """

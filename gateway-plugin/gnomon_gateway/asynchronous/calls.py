@@ -34,7 +34,7 @@ CREATE TABLE call (
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call without its bodies. `tried` counts finished tries; `answered` says that only its callback is left."""
+    """An asynchronous call without its bodies. `tried` counts finished attempts; `answered`: only the callback is left."""
 
     call_id: str
     function: FunctionKey
@@ -220,7 +220,7 @@ class FunctionAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One request to a function. `deadline_s` is how long it may take, None for the function's own deadline."""
+    """A request to a function. `deadline_s` is its time limit; None for the function's own deadline."""
 
     function: FunctionKey
     method: str

@@ -71,7 +71,7 @@ class AsyncEndpoint:
 
 
 def _path_below(raw_path: bytes) -> str:
-    """What comes after the name, undecoded: a decoded line break would be a header to whoever reads lines."""
+    """The path after the function's name, still percent-encoded: a decoded line break could inject a header."""
     return "/" + raw_path.decode("latin-1").split("/", 3)[3] if raw_path.count(b"/") > 2 else "/"  # noqa: PLR2004 - /a/name/…
 
 

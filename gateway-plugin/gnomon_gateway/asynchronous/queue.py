@@ -53,7 +53,7 @@ class AsyncLimits:
 
 @dataclass(slots=True)
 class AsyncCounters:
-    """What happened to calls; `waiting` and `waiting_bytes` are now, the rest is since the start."""
+    """Counters of asynchronous calls; `waiting` and `waiting_bytes` are current values, the rest totals since the start."""
 
     waiting: int = 0
     waiting_bytes: int = 0

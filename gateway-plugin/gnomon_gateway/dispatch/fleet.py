@@ -33,11 +33,11 @@ from gnomon_gateway.queueing.request import Batch
 
 
 class Worker:
-    """One instance that can take batches, `concurrency` at a time. It is idle while it has room for another.
+    """An instance that can take batches, `concurrency` at a time. It is idle while it can take another.
 
-    A batch has at most `most` samples, and `slot.max_batch` where that is good.
-    `usual` is how many it gets while more wait than that: a policy may find smaller batches worth more (see `immediate`). Until
-    it has shown that, it is the largest batch.
+    A batch has at most `most` samples, and `slot.max_batch` where the objective bounds it.
+    `usual` is the size of its batches while more samples wait: a policy may prefer smaller batches (see `immediate`). Until it
+    does, `usual` is the largest batch.
 
     The order is AsyFunc's: by the largest batch it supports, ascending, and of equals the one that executes fewest, and then the
     one with fewer cores, its Shadows' included.
@@ -62,7 +62,7 @@ class Worker:
         self.pair: Pair | None = None
         self.concurrency = 1
         self.batches: dict[int, Batch] = {}
-        """What it executes, by id, in the order of sending."""
+        """The batches in execution, by id, in the order of sending."""
         self.draining = False
 
     @property
@@ -139,7 +139,7 @@ class Workers:
         return bool(self._idle)
 
     def view(self, *, solo: bool) -> FleetView:
-        """What a policy sees; `solo` for lanes whose batches hold one request."""
+        """The fleet as a policy sees it; `solo` for lanes whose batches hold one request."""
         view = self._solo_view if solo else self._view
         if view is None:
             idle = tuple([worker.solo_slot if solo else worker.slot for worker in self._idle])
@@ -207,7 +207,7 @@ class Workers:
             self._capacity = None
 
     def release(self, worker: Worker, batch: Batch) -> None:
-        """One of the instance's batches has ended."""
+        """Remove a finished batch from the instance, which can then take another."""
         if worker.concurrency > 1:
             self._leave_idle(worker)
         del worker.batches[batch.id]
@@ -282,7 +282,7 @@ QUIET_S = 300.0
 
 
 class Sizing:
-    """Sizes the instances of one function by the latency of these variants; with none, it leaves them as they are."""
+    """The largest batch of a function's instances, bounded by the latency of these variants; without variants, no bound."""
 
     __slots__ = ("_called", "_latency", "_revision", "_slo_s", "_variants")
 
@@ -292,28 +292,28 @@ class Sizing:
         self._variants = variants
         self._revision = latency.revision
         self._called: dict[str, float] = {}
-        """When that was seen last."""
+        """Time of each variant's last request or answer, in seconds."""
 
     def bound(self, slo_s: float, variants: tuple[str, ...] | None = None) -> None:
-        """Another objective; other variants, where they are given."""
+        """Set the latency objective, and the variants if given."""
         self._slo_s = slo_s
         if variants is not None:
             self._variants = variants
 
     def called(self, variant: str, now_s: float) -> None:
-        """Requests of this variant come, or are answered."""
+        """Record that requests of this variant arrive or are answered."""
         self._called[variant] = now_s
 
     def quiet(self, now_s: float) -> list[str]:
-        """Those that were called once, and have not been for so long."""
+        """The variants that have not been called for `QUIET_S`, of those that were called before."""
         return [variant for variant, last_s in self._called.items() if now_s - last_s >= QUIET_S]
 
     def forget(self, variant: str) -> None:
-        """It is not called any more."""
+        """Stop counting this variant as called."""
         del self._called[variant]
 
     def counted(self, variants: Sequence[str]) -> Sequence[str]:
-        """Those of these variants that are called; all of them before any is."""
+        """The variants among these that are called; all of these if none is."""
         return [variant for variant in variants if variant in self._called] or variants
 
     def largest(self, cores: int, most: int, pair: Pair | None) -> int:
@@ -323,7 +323,7 @@ class Sizing:
 
     @property
     def outdated(self) -> bool:
-        """Whether what is known about latency has changed since this was last asked."""
+        """Whether the latency model has changed since this property was last read. Reading it resets it."""
         if not self._variants or self._latency.revision == self._revision:
             return False
         self._revision = self._latency.revision

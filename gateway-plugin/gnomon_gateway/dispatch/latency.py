@@ -213,7 +213,7 @@ class Curve:
         self._read = {}
 
     def _guessed(self) -> dict[int, tuple[float, int]]:
-        """What is expected, each with the weight of one batch: within what the sizes beside it took that were seen often."""
+        """The expected time by batch size, each of weight one, bounded by the means of the nearest often measured sizes."""
         often = sorted(batch for batch, seen in self._seen.items() if seen >= _SPEAKS)
         points: dict[int, tuple[float, int]] = {}
         for batch, seconds in zip(*self._expected, strict=True):
@@ -287,7 +287,7 @@ class LiveLatency(LatencyModel, Protocol):
         ...
 
     def forget(self, variant: str) -> None:
-        """What it takes from now on is another matter."""
+        """Discard the measurements of this variant: its latency has changed."""
         ...
 
     def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float | None:
@@ -403,7 +403,7 @@ class LearnedLatency:
             self.revision += 1
 
     def forget(self, variant: str) -> None:
-        """Its profile is another one, or its handler: what was measured of the last says nothing."""
+        """Discard the measurements of this variant: its profile or its handler has been replaced."""
         self._curves = {key: curve for key, curve in self._curves.items() if key[0] != variant}
         self._pairs.pop(variant, None)
         self.revision += 1
@@ -444,7 +444,7 @@ QUIET_S = 5.0
 
 
 class Doubts:
-    """What one function's batches have measured, by variant and size of the instance: how many of each size, when the last."""
+    """The measurements of a function, by variant and instance size: the batches of each size, and when the last ended."""
 
     __slots__ = ("_measured",)
 
@@ -452,16 +452,16 @@ class Doubts:
         self._measured: dict[tuple[str, int], dict[int, tuple[int, float]]] = {}
 
     def begin(self) -> None:
-        """An instance has come: its first batches are cold."""
+        """Discard all measurements: a new instance's first batches are cold."""
         self._measured.clear()
 
     def measured(self, variant: str, size: int, batch: int, now_s: float) -> None:
-        """A batch of so many samples has ended, and was compared with its prediction."""
+        """Record a batch of this size, whose latency was compared with its prediction."""
         known = self._measured.setdefault((variant, size), {})
         count, _ = known.get(batch, (0, 0.0))
         known[batch] = count + 1, now_s
 
     def lately(self, variant: str, size: int, now_s: float) -> list[int]:
-        """The batch sizes that are measured; of the others the prediction may be doubted."""
+        """The batch sizes with recent measurements; predictions for other sizes are uncertain."""
         known = self._measured.get((variant, size), {})
         return [batch for batch, (count, last_s) in known.items() if count >= FEW and now_s - last_s < QUIET_S]

@@ -1,4 +1,4 @@
-"""One deployed function while it serves: its dispatcher, bound to instances, a clock and the event loop's timer.
+"""A deployed function while it serves: its dispatcher, bound to instances, a clock and the event loop's timer.
 
     HTTP ─▶ submit(request) ─▶ Dispatcher ─▶ Send ─▶ BatchChannel.run(frame)
                                                          … done(frame) ─▶ Dispatcher.finished ─▶ Answer ─▶ request.responder

@@ -127,14 +127,14 @@ class ScalingControl(Protocol):
 
 
 class Bodies(Protocol):
-    """Whoever makes and stops the instances."""
+    """The creation and termination of a function's instances."""
 
     def of(self, deployed: Deployed) -> tuple[Instance, ...]:
-        """Those of this function that are not gone."""
+        """The instances of this function that are not gone."""
         ...
 
     async def create(self, deployed: Deployed, cores: int) -> None:
-        """Begin one, while the function is there.
+        """Start an instance, unless the function has been removed.
 
         Raises:
             GnomonError: 503 `no_capacity`.
@@ -143,7 +143,7 @@ class Bodies(Protocol):
         ...
 
     def stop(self, deployed: Deployed, instance_id: str) -> None:
-        """Drain one, then stop it."""
+        """Drain an instance, then stop it."""
         ...
 
 

@@ -351,7 +351,7 @@ class Manager:
         return problem if ready < self._wanted(deployed) else None
 
     def _start_delay(self, deployed: Deployed) -> GnomonError | None:
-        """What delays starting instances, if the platform knows it. They may still become ready."""
+        """The error that says what delays starting instances, if the platform knows. They may still become ready."""
         platform = self._platform
         said = platform.trouble(deployed.name) if isinstance(platform, Explains) else ""
         return GnomonError(503, "starting", f"The function does not start yet: {said}") if said else None

@@ -1,14 +1,11 @@
-"""What a function's requests did, counted in plain Python: a few hundred nanoseconds a request.
+"""Request metrics of a function, counted in plain Python: a few hundred nanoseconds a request.
 
-A Prometheus collector reads it when it is scraped; nothing is labelled, locked or formatted before that.
+A Prometheus collector reads them at a scrape; nothing is labelled, locked or formatted before that. A histogram is a list of
+counts, for code that must not wait for labels or locks.
 
-What Bodies did together with their Shadows, counted from what they say of it.
-
-The head of a result that a pair computed has a list under "pair": an entry for each hand-over, with the number of samples, how it
-ended (`outcome`) and its times. A Body runs a user's model, so nothing of that is believed beyond what it may be: no more samples
-than the batch had, no outcomes that there are not, no times but finite ones.
-
-A histogram in plain Python: a list of counts, for code that must not wait for labels or locks.
+Metrics of pairs are counted from the Bodies' own reports. The head of a result that a pair computed has a list under "pair": an
+entry for each hand-over, with the number of samples, how it ended (`outcome`) and its times. A Body runs a user's model, so its
+report is not trusted: no more samples than the batch had, only known outcomes, only finite times.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
-"""What served latencies have taught about profiles, kept over restarts.
+"""Latency models from profiles, and the corrections learned from served batches, which are kept over restarts.
 
     LearnedLatency ──every few seconds, in a thread──▶ corrections.json ──at the start──▶ LearnedLatency
 
-A machine that is slower than its profile says is so after a restart as well: without this, every restart would begin to trust the
-profile anew, admit what cannot be in time, and learn for some batches. A correction belongs to one machine and to one profile:
-another machine's file, and what was learned against a profile that has been measured again, are left alone.
+A machine that is slower than its profile stays slower after a restart: without the saved corrections, each restart would trust
+the profile again and admit requests that miss their deadlines, until enough batches are measured. A correction belongs to one
+machine and one profile: another machine's file, and corrections to a profile that has been measured again, are ignored.
 
-The file is replaced as a whole, so that a crash leaves the last one or the next; a file that cannot be read is one that is not
-there. Example of an entry: {"resnet50@1": {"profile": "9f2c…", "cores": {"1": [1.22, 1.19]}}}.
+The file is replaced atomically, so that a crash leaves the old one or the new one; an unreadable file counts as a missing one.
+Example of an entry: {"resnet50@1": {"profile": "9f2c…", "cores": {"1": [1.22, 1.19]}}}.
 
-What models' profiles foretell: a `LatencyModel`, and the profile itself as served latencies correct it.
+The predictions of the profiles, and the profile itself as served latencies correct it:
 
     profile ──▶ ProfiledLatency ──▶ LearnedLatency ──▶ admission, scheduling, sizes of batches
-       │                                  │ measured / foretold, by cores
-       └──────────────▶ Corrected ◀───────┘ ──▶ what the scaling policy sees
+       │                                  │ measured / predicted, by cores
+       └──────────────▶ Corrected ◀───────┘ ──▶ the scaling policy's input
 
-A machine that is busy with something else, or another one than the profile was measured on, is slower as a whole: the measured
-rows are scaled by what batches of lone Bodies took there, the others by the mean of that. Example: foretold 100 ms on 1 core and
-60 ms on 2, measured 120 ms on 1: the policy reads 120 and 72 ms.
+A machine that is busy with other work, or not the one that the profile was measured on, is slower at all sizes: rows with
+measurements are scaled by the ratio for batches of Bodies without Shadows, the others by the mean ratio. Example: predicted
+100 ms on 1 core and 60 ms on 2, measured 120 ms on 1: the policy reads 120 and 72 ms.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LOG = logging.getLogger("gnomon.gateway")
 
 
 class LatencyModels:
-    """What the gateway predicts latencies by: profiles, the model that learns from served batches, and its saved corrections.
+    """The latency models of the gateway: profiles, the model that learns from served batches, and its saved corrections.
 
     `learned` must start from the predictions of `profiled`; the composition root connects the two.
     """
@@ -128,7 +128,7 @@ class Corrections:
         self._write(self.to_json())
 
     def to_json(self) -> JsonObject:
-        """What is known of every variant: learned by this process, else as it was read."""
+        """The corrections of every variant: as learned by this process, else as read from the file."""
         variants = dict(self._saved)
         for variant, digest in self._profiles.items():
             learned = self._latency.learned(variant)

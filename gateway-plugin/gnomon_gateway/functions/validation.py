@@ -1,4 +1,4 @@
-"""What is checked before a function is deployed or updated: a function that can never serve is refused, with the reason.
+"""Validation before a function is deployed or updated: a function that can never serve is refused, with the reason.
 
 Images, models and secrets may be remote. They are read in threads, so that requests of other functions are not delayed.
 """

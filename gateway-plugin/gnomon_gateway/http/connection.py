@@ -114,10 +114,10 @@ class Flow(FlowControl):
 
 
 class PortionReader(asyncio.BufferedProtocol):
-    """What a transport calls for a connection. Reads into the server's buffer, little at a time.
+    """The protocol that a transport calls for a connection. Reads small portions into the server's buffer.
 
-    `asyncio.Protocol`, which uvicorn's class is, gets up to 256 KB from each read of uvloop. Twenty clients with endless heads
-    stalled the event loop for 4 ms with it: each read allocated, copied and parsed as much at once.
+    uvicorn's class is an `asyncio.Protocol`, which gets up to 256 KB from each read of uvloop. With it, twenty clients that sent
+    endless heads stalled the event loop for 4 ms: each read allocated, copied and parsed that much at once.
     """
 
     def __init__(self, connection: GatewayProtocol, buffer: ReadBuffer) -> None:
@@ -251,7 +251,7 @@ class WriteBuffers:
 
 
 class Phase(IntEnum):
-    """What a connection waits for."""
+    """The event that a connection waits for."""
 
     IDLE = 0
     HEAD = 1
@@ -444,18 +444,18 @@ _IDLE, _HEAD, _BODY, _ANSWER, _CLOSING = Phase
 
 
 class GatewayProtocol(HttpToolsProtocol):
-    """One connection.
+    """The HTTP/1.1 protocol of a client's connection.
 
-    `common` is a protocol of uvicorn's that serves no connection: what is the same for all of them, such as the configuration, is
-    looked up there. Setting it on each connection took as long as parsing a request, and ten thousand idle ones would hold it.
-    `events` counts the parser's callbacks, weighted by the work they are.
+    `common` is a uvicorn protocol without a connection, which holds the attributes that all connections share, such as the
+    configuration. Setting them on each connection took as long as parsing a request, and cost memory for ten thousand idle ones.
+    `events` counts the parser's callbacks, weighted by their cost.
     """
 
     cycle: Any
     """The newest request: uvicorn's own, an `Exchange`, or None."""
     flow: Flow
     scheme = "http"
-    # What the parser could tell and need not. It asks for each, and `__getattr__` would look for them in vain.
+    # Callbacks that are not needed. httptools reads each attribute, and the lookup by `__getattr__` would fail slowly.
     on_status = on_reset = on_chunk_header = on_chunk_complete = None
 
     def __init__(
@@ -464,7 +464,7 @@ class GatewayProtocol(HttpToolsProtocol):
         context: ServerContext,
         peer: Peer,
     ) -> None:
-        # Not uvicorn's constructor, which sets twenty attributes more.
+        # uvicorn's constructor is not called, because it sets twenty more attributes on each connection.
         self._common = common
         self._descriptor = peer.descriptor
         self.connections, self.server_state, self.loop = common.connections, common.server_state, common.loop

@@ -1,8 +1,8 @@
-"""One request and its answer on a connection, for the routes that must be quick.
+"""A request and its response on a connection, for the routes that must be quick.
 
-ASGI makes a task, a scope and three messages of every request. An exchange calls back instead: `HotRoutes.begin` when the headers
-are there, the owner's `received` when the body is, its `left` when the client disconnects before the answer. The answer is one
-write. This costs a third per request, as measured. Pipelined requests are answered in order.
+ASGI creates a task, a scope and three messages for each request. An exchange uses callbacks instead: `HotRoutes.begin` after the
+headers, the owner's `received` after the body, its `left` if the client disconnects before the response. The response is one
+write. Measured, this costs a third of ASGI per request. Pipelined requests are answered in order.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class Exchange:
         self._finish()
 
     def fail(self, error: GnomonError, lines: bytes = b"", *, close: bool = False) -> None:
-        """One of our errors. `close` ends the connection instead of reading what the client still sends."""
+        """Respond with an error of the gateway. `close` ends the connection instead of reading the rest of the request."""
         if close:
             self.keep_alive = False
         self.respond(error.status, error_lines(error) + lines, error.body())

@@ -49,7 +49,7 @@ def member_lines(member: Member) -> bytes:
 
 
 def refusal_lines(member: Member) -> bytes:
-    """What an error that is ours says beside its document: that it is, and when to try again. Nothing of a function's error."""
+    """The header lines of a gateway's error: that it is internal, and Retry-After. Empty for a function's own error."""
     if not isinstance(member, Refusal):
         return b""
     again = _RETRY_AFTER.search(member.meta)

@@ -27,7 +27,7 @@ _LOOK_S = 0.02
 
 
 class ServedApp(HotRoutes, Protocol):
-    """What the server serves: hot routes by exchange, everything else by ASGI."""
+    """The application that the server serves: hot routes by exchange, everything else by ASGI."""
 
     @property
     def prefixes(self) -> tuple[bytes, ...]:

@@ -1,1 +1,1 @@
-"""What waits: requests, the lanes they wait in, and the rule by which a request is let in or refused at once."""
+"""Requests, the lanes in which they wait, and admission: the rule that accepts a request or refuses it at once."""

@@ -26,7 +26,7 @@ TIMER_SLACK_S = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a fleet takes in one round while more waits, in batches as the scheduling policy makes them.
+    """The samples that a fleet takes in one round under load, in batches as the scheduling policy makes them.
 
     That is `samples` over all `instances`; `batch`, `size` and `pair` are those of the smallest.
     """
@@ -39,7 +39,7 @@ class Capacity:
 
 
 class Fleet(Places, Protocol):
-    """What admission asks of the instances."""
+    """The interface through which admission reads the instances."""
 
     def capacity(self) -> Capacity: ...
 
@@ -148,7 +148,7 @@ class Admission:
         return all(now_s + end_s <= request.deadline_s for request, end_s in ends)
 
     def _seconds(self, request: Request, place: Place) -> float:
-        """What the request takes alone."""
+        """The execution time of the request alone, in seconds; 0 if unknown."""
         return self._latency.seconds(request.lane.variant, place.size, request.size, place.pair) or 0.0
 
     def leave_by_s(self, lane: Lane, now_s: float) -> float:

@@ -63,7 +63,7 @@ class Predicted(LatencyModel, Protocol):
 
 
 class Fleet(Protocol):
-    """What the prediction asks of the instances."""
+    """The interface through which the prediction reads the instances."""
 
     def places(self, now_s: float) -> Sequence[Place]:
         """Everything but the draining instances."""
@@ -71,7 +71,7 @@ class Fleet(Protocol):
 
 
 class Prediction:
-    """What a fleet can answer by when. It keeps T for each kind of instance until a latency has changed."""
+    """Predicted answer times of a fleet. Caches T for each kind of instance until a latency changes."""
 
     __slots__ = ("_fleet", "_latency", "_revision", "_times")
 

@@ -21,7 +21,7 @@ RECEIVED, ADMITTED, DISPATCHED, ANSWERED = range(4)
 
 
 class LaneKey(NamedTuple):
-    """What requests must have in common to share a batch.
+    """The properties that requests must share to be in one batch.
 
     `variant` is the key of the latency model, `head` the batch frame's head (the tensors' names, types and shapes). `solo` lanes
     send batches of one request: an answer that streams, or one that was in a batch whose instance died.
@@ -34,7 +34,7 @@ class LaneKey(NamedTuple):
 
 
 class Responder(Protocol):
-    """Where an answer goes. Each request gets exactly one call of `answer`, `refuse` or `stream` … up to STREAM_END or `broken`.
+    """The receiver of a response. Exactly one of `answer`, `refuse`, or `stream` … up to STREAM_END or `broken` is called.
 
     Called on the event loop; returns at once and raises nothing.
     """
@@ -48,7 +48,7 @@ class Responder(Protocol):
         ...
 
     def stream(self, frame: Frame) -> None:
-        """One frame of an answer that streams."""
+        """Send one frame of a streamed response."""
         ...
 
     def broken(self) -> None:

@@ -49,7 +49,7 @@ def _weight(replica_id: str, function: str) -> bytes:
 
 
 class Place(Enum):
-    """Where a request goes, if not to another replica."""
+    """The destination of a request that is not forwarded to another replica."""
 
     HERE = "here"
     WAITS = "waits"
@@ -166,7 +166,7 @@ class OwnedFunctions:
             return found
 
     def place(self, function: str) -> Place | Replica:
-        """Where a request to this function goes now. Adds the function to `serving` if this replica may begin with it."""
+        """The destination of a request to this function. Adds the function to `serving` if this replica may begin to serve it."""
         if function in self.serving:
             return Place.HERE
         replica = self.owner(function)

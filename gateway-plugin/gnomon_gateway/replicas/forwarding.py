@@ -42,7 +42,7 @@ from gnomon_gateway.v2 import routes as v2
 
 
 def refuse(exchange: Exchange, error: GnomonError, lines: bytes) -> None:
-    """One of our errors, as the route that was asked for writes them."""
+    """Respond with an error of the gateway, in the format of the requested route."""
     if exchange.path.startswith(v2.PREFIX):
         v2.refuse(exchange, error)
     else:
@@ -50,7 +50,7 @@ def refuse(exchange: Exchange, error: GnomonError, lines: bytes) -> None:
 
 
 async def refuse_asgi(send: Any, error: GnomonError, *, close: bool = False) -> None:
-    """One of our errors, as the answer of an ASGI application; the last one on its connection with `close`."""
+    """Respond with an error of the gateway through ASGI; `close` ends the connection after it."""
     headers = [(name.lower().encode(), value.encode()) for name, value in error.headers().items()]
     body = error.body()
     headers += [(b"content-length", b"%d" % len(body)), *([(b"connection", b"close")] if close else [])]
@@ -308,7 +308,7 @@ class Passage:
         self._exchange.end()
 
     def lost(self) -> None:
-        """It may have been executed."""
+        """Handle a lost connection. The owner may have executed the request: only a model's is repeated, once."""
         self._come_back()
         if self._streams:
             self._end()
@@ -380,7 +380,7 @@ FindPlace = Callable[[str], "Place | Replica"]
 
 @dataclass(slots=True)
 class ForwardCounters:
-    """What happened since the start; `inside` counts requests that other replicas have sent here."""
+    """Counters since the start; `inside` counts requests that other replicas have forwarded here."""
 
     forwarded: int = 0
     inside: int = 0
@@ -444,7 +444,7 @@ class Forwarder:
         passage.received(body)
 
     def moving(self, began_s: float) -> Callable[[Exchange, bytes | memoryview], None]:
-        """What `Exchange.moved` is for a request that has begun here at this time."""
+        """The value of `Exchange.moved` for a request that began here at this time."""
         return partial(self.moved, began_s)
 
     def changed(self) -> None:
@@ -459,7 +459,7 @@ class Forwarder:
                 passage.owner_gone()
 
     def park(self, passage: Passage) -> None:
-        """It looks again when something has changed."""
+        """Park a request until the map of owners or a replica's state changes."""
         if passage not in self._parked:
             self.counters.waited += 1
             self._parked.add(passage)
@@ -641,7 +641,7 @@ async def _whole(receive: Any) -> bytes | None:
 
 
 def _again(body: bytes, receive: Any) -> Any:
-    """What gives a body once more, and then whatever comes."""
+    """A `receive` that returns this body first, and then the messages of the original `receive`."""
     whole = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def give() -> Any:

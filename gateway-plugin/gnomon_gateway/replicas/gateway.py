@@ -54,10 +54,10 @@ LEAVE_TIMEOUT_S = 20.0
 
 
 class SharedGateway:
-    """One replica. `host` and `port` are where it listens for the others; port 0 takes a free one.
+    """A gateway replica. `host` and `port` are where it listens for the others; port 0 takes a free one.
 
-    `guard` is the control application's, and is asked before a request is forwarded. `leads` says whether our control application
-    is the one that is asked; without it every replica's is. `reports` are what it tells the leader, and hears when it leads.
+    `guard` is the control application's, and checks a request before it is forwarded. `leads` returns whether this replica leads
+    and serves control requests itself; by default every replica does. `reports` are exchanged with the leader.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class SharedGateway:
         forwarder, holdings = self.life.forwarder, self.life.holdings
         control = LeaderForwarder(app, guard, self.peers, leads=leads, leader=self.life.who_leads)
         self.app = SharedApp(app, directory, holdings, forwarder, control)
-        # What comes inside goes no further: it waits until we lead, if somebody takes us for the leader before we are ready.
+        # A request from another replica is not forwarded again: if it comes before this replica leads, it waits for that.
         led = LeaderForwarder(app, guard, self.peers, leads=leads, leader=lambda: None)
         inside = InsideApp(app, directory, holdings, forwarder, secret=secret, talk=self.life.answer, control_app=led)
-        # A connection between replicas is idle for as long as there is nothing to forward; who opens it forgets it first.
+        # Connections between replicas may be idle for long; the client side closes them first, so that no request meets a close.
         self.inside = GatewayServer(inside, host, port, limits=replace(Limits(), head_lines=Limits().head_lines + 8))
 
     @property
@@ -125,7 +125,7 @@ Talk = Callable[[Any], dict[str, Any]]
 
 
 class SharedApp:
-    """What clients are served: as `GatewayApp`, wherever the function is."""
+    """The application for clients: as `GatewayApp`, whichever replica owns the function."""
 
     prefixes = GatewayApp.prefixes
 
@@ -157,7 +157,7 @@ class SharedApp:
 
 
 class InsideApp:
-    """What other replicas are served."""
+    """The application for other replicas."""
 
     prefixes = (*GatewayApp.prefixes, OWNERSHIP_PATH)
 
@@ -187,9 +187,10 @@ class InsideApp:
             self._begin(exchange, said)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """What concerns no function's queue: another replica passes it on to us, who lead. The client's own login goes along.
+        """Serve a control request that another replica forwards to the leader, with the client's own credentials.
 
-        That replica has looked whose connection it is, as only it can (`LeaderForwarder`); who shows no secret gets no mark.
+        The forwarding replica has checked the client's connection, as only it can (`LeaderForwarder`). `FROM_PEER` is set only if
+        the request carries the replicas' secret.
         """
         said = {name: value for name, value in scope["headers"] if name.startswith(HEADER)}
         if not self._secret.allows(said.get(HEADER)):
@@ -231,7 +232,7 @@ class _Talking:
             self._exchange.respond(200, b"content-type: application/json\r\n", json.dumps(answer).encode())
 
     def left(self) -> None:
-        """It does not matter: what was said was heard."""
+        """Ignore the disconnect: the message has been processed."""
 
 
 def _stranger() -> GnomonError:

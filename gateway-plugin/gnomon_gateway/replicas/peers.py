@@ -32,7 +32,7 @@ _NOT_PASSED_ON = HOP_BY_HOP | {b"content-length", b"date"}
 
 
 class Receiver(Protocol):
-    """Who gets an answer. Exactly one of `whole`, `end` and `lost` is the last call."""
+    """The receiver of a response. Exactly one of `whole`, `end` and `lost` is the last call."""
 
     def whole(self, status: int, lines: bytes, body: bytes) -> None:
         """A whole answer. `lines` are its header lines, each ending in CRLF, without framing."""
@@ -52,7 +52,7 @@ class Receiver(Protocol):
 
 
 class PeerConnection(asyncio.Protocol):
-    """One connection."""
+    """A connection to another replica, for one request at a time."""
 
     def __init__(self, peers: Peers, address: str) -> None:
         self.address = address
@@ -85,7 +85,7 @@ class PeerConnection(asyncio.Protocol):
         self._transport.writelines([head, body] if body else [head])
 
     def drop(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Abort the request: its response is not wanted any more."""
         self._receiver = None
         if self._transport is not None:
             self._transport.abort()

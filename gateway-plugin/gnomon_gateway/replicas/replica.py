@@ -1,4 +1,4 @@
-"""One replica of the gateway: follows the map of owners, drains functions that moved away, and exchanges reports with the leader.
+"""A gateway replica: follows the map of owners, drains functions that moved away, and exchanges reports with the leader.
 
 Maps come from the board, and with each message of another replica or the leader, so that a replica which cannot reach the board
 learns of them too. A map holds until there is a newer one, even while nobody leads. Replicas exchange:
@@ -93,7 +93,7 @@ class ReplicaAgent:
         return True
 
     def place(self, function: str) -> Place | Replica:
-        """Where a request to this function goes now."""
+        """The destination of a request to this function."""
         new = function not in self.holdings.serving
         place = self.holdings.place(function)
         if new and place is Place.HERE:
@@ -118,7 +118,7 @@ class ReplicaAgent:
         self._something_changed()
 
     def answer(self, said: Any) -> dict[str, Any]:
-        """What another replica, or the leader, says, and what we say.
+        """Process a message of another replica or of the leader, and return the reply.
 
         Raises:
             GnomonError: 400 for what is no message.
@@ -151,7 +151,7 @@ class ReplicaAgent:
         return None if current is None or self.leader == self.identity else current.member(self.leader)
 
     def report_now(self) -> None:
-        """Whoever leads is to know at once what it would ask for in a moment."""
+        """Report to the leader at once instead of waiting for its next question."""
         leader = self.who_leads()
         if leader is not None and not self._reporting:
             self._reporting = True
@@ -291,10 +291,10 @@ def _nothing() -> None:
 
 
 class ReportSource(Protocol):
-    """What this replica tells of itself."""
+    """The source of this replica's reports to the leader."""
 
     def report(self, heard: int) -> dict[str, Any]:
-        """What has changed since the report of this number; its own is under `number`."""
+        """The changes since the report with number `heard`; the new report's number is under `number`."""
         ...
 
 
@@ -330,13 +330,13 @@ class Reports:
     """Takes what a leader says of that. It raises as `listener` does."""
 
     def keep(self, addresses: Collection[str]) -> None:
-        """Nobody is at any other address: each new pod has one of its own, over months hundreds."""
+        """Forget replicas at other addresses: each new pod has an address of its own, hundreds over months."""
         for address in self.heard.keys() - addresses:
             del self.heard[address]
         self.keep_learned(addresses)
 
     def say(self, address: str) -> dict[str, Any]:
-        """What the leader tells with its question."""
+        """The reports that the leader sends with its question."""
         return {"pairs": self.pairs(), "plans": self.plans(), "learned": self.learned(address)}
 
     def follow(self, said: Mapping[str, Any]) -> None:
@@ -357,7 +357,7 @@ class Reports:
                 raise bad_request(f"invalid_{name}", f"This is not what is told of {name}: {error!r}.") from None
 
     def tell(self) -> dict[str, Any] | None:
-        """What the leader has not heard yet."""
+        """The changes that the leader has not confirmed yet; None without a source."""
         return None if self.source is None else self.source.report(self.told)
 
     def hear(self, replica: str, report: Any, address: str) -> None:

@@ -1,1 +1,1 @@
-"""When a batch leaves the queue, and to which idle instance: the scheduling policies. Pure functions of what they are shown."""
+"""Scheduling policies: when a batch leaves the queue, and for which idle instance. Pure functions of queue, fleet and time."""

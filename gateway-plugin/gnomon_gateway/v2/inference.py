@@ -1,4 +1,4 @@
-"""One infer request on its way: owner of the exchange, responder of the request, answering as V2 does."""
+"""An infer request in flight: owner of the exchange, responder of the request, answering as V2 does."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def question(signature: ModelSignature, header_length: bytes | None, max_batch: 
 
 
 def answered(head: dict[str, Any], tensors: bytearray) -> Infer:
-    """What the reader has read.
+    """The infer request that the reader process has parsed.
 
     Raises:
         GnomonError: what is wrong with the request.

@@ -1,23 +1,18 @@
-"""What goes back for an infer request: status, header lines and body, the model's or ours.
+"""Infer requests and responses of V2: parsing, rendering and errors.
 
 Errors are `{"error": "…"}` with the same status codes and headers as elsewhere.
 
-An infer request as it was asked, and its answer as V2 writes it.
-
-A body is a JSON document, or a document of `Inference-Header-Content-Length` bytes and then the binary tensors in the order of
-the inputs. Outputs are answered in the order asked for (all of them by default), each as JSON or behind the document, as
+**Format.** A body is a JSON document, or a document of `Inference-Header-Content-Length` bytes and then the binary tensors in the
+order of the inputs. Outputs are returned in the requested order (all of them by default), each as JSON or after the document, as
 `binary_data` of the output or `binary_data_output` of the request says.
 
-The JSON documents of the open inference protocol, as far as they are read.
+**Cost.** Parsing blocks the event loop, so its cost is bounded by the largest input of the model: 60 MB of zeros took 3 s to
+parse and refuse. A document is scanned before it is decoded: for the number of commas (one for each value), and for exponents at
+the edge of a float's range, which msgspec parses two hundred times slower than others.
 
-Reading keeps the event loop busy, so what it may cost is bounded by what the model could use: 60 MB of zeros took 3 s to read and
-refuse. A document is looked over before it is decoded: a comma for each value, and exponents at the edge of what a float holds,
-which msgspec reads two hundred times slower than others.
-
-Tensors between V2's documents and the raw little-endian bytes that a batch carries.
-
-Everything is checked against the model's signature here, before the request is let in: names, datatypes, shapes, byte counts and,
-in JSON, the kind and range of each number. NaN and infinities are numbers of a float tensor.
+**Validation.** Tensors are converted to the raw little-endian bytes that a batch carries. All are checked against the model's
+signature before admission: names, datatypes, shapes, byte counts and, in JSON, the kind and range of each number. NaN and
+infinities are valid in a float tensor.
 """
 
 from __future__ import annotations
@@ -272,7 +267,7 @@ _LENGTH_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class Infer:
-    """What was asked: `samples` of input bytes, and which outputs how (name → binary)."""
+    """A parsed infer request: `samples` of input bytes, and the requested outputs (name → binary)."""
 
     id: str
     samples: int
@@ -401,7 +396,7 @@ def error_body(text: str) -> bytes:
 
 
 def _error_text(body: bytes) -> str:
-    """What a member's own error says: the sentence of a Gnomon error document, or the text as it is."""
+    """The text of an instance's error: message and hint of a Gnomon error document, or the text as it is."""
     try:
         error = json.loads(body)["error"]
         return f"{error['message']} {error.get('hint', '')}".strip() if isinstance(error, dict) else str(error)

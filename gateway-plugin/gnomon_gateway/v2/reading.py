@@ -67,7 +67,7 @@ class Reading:
         return _UNPACKER.submit(_unpacked, body, self._encoding, self.most_bytes + 1)
 
     def read(self, body: bytes | memoryview) -> Infer | Future[Infer]:
-        """What it asks for, or who will know.
+        """The parsed request, or a future of it where the body is read in another process.
 
         Raises:
             GnomonError: 400 with what is wrong, 503 where too much is being read.

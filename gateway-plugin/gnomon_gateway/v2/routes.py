@@ -99,7 +99,7 @@ class InferenceRoutes:
 
 
 def refuse(exchange: Exchange, error: GnomonError) -> None:
-    """One of our errors as V2 writes them."""
+    """Respond with an error of the gateway in V2's format."""
     exchange.respond(*answers.refusal(error))
 
 
