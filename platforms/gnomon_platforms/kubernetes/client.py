@@ -1,18 +1,16 @@
-"""One request to the API server.
+"""A blocking client of the API server: requests, watches, request counters, and the translation of its errors for users.
 
-`connections` brings what is hard about it: kubeconfig and service account, certificates, tokens that are renewed. Documents come
-and go as plain JSON. Nothing is repeated here: urllib3's own retries are off, because a write that is repeated below its caller
-may be carried out twice, and because a pause belongs to who can be stopped. Every request has a time limit for connecting and for
-each read.
+`connections` handles kubeconfig and service account, certificates and token renewal. Documents are plain JSON. There are no
+retries here: urllib3's are off, because a write that is retried below its caller may be executed twice, and because only the
+caller can cancel a back-off. Every request has a timeout for connecting and for each read.
 
-Calls block: they are made in threads.
+Calls block: make them in threads.
 
-What was asked of an API server and how it was answered, counted for whoever operates us.
+`Asked` counts requests by verb, resource and outcome. A resize is a PATCH of `pods/resize`, a placement one of `pods`, a scale-in
+one of `deployments/scale`. The outcome is the HTTP status, `fenced` for a write that the fence stopped because the Lease was
+lost, or `unanswered` for a request without an answer.
 
-A resize is a PATCH of `pods/resize`, a placement one of `pods`, a scale-in one of `deployments/scale`; a write that was refused
-has the status of its refusal, one that the Lease did not allow any more was `fenced`, and what nobody answered is `unanswered`.
-
-What the API server refuses, and what a user is told of it.
+`Refused` and `Unreachable` are the errors; `told` translates them to a `GnomonError` with a hint.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ FENCED, UNANSWERED = "fenced", "unanswered"
 
 
 class Asked:
-    """By verb, resource and outcome. Any thread may count."""
+    """Request counters by verb, resource and outcome. Thread-safe."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -50,7 +48,7 @@ class Asked:
         self._heard_s = now_s()
 
     def count(self, verb: str, path: str, outcome: int | str) -> None:
-        """A request to this path was answered with this status, or was `fenced` or `unanswered`."""
+        """Count a request to this path: its outcome is a status, `fenced` or `unanswered`."""
         with self._lock:
             self._counts[verb, resource_of(path), str(outcome)] += 1
             if isinstance(outcome, int):
@@ -58,18 +56,18 @@ class Asked:
 
     @property
     def counts(self) -> Mapping[tuple[str, str, str], int]:
-        """All there were."""
+        """A copy of all counters."""
         with self._lock:
             return dict(self._counts)
 
     @property
     def silence_s(self) -> float:
-        """How long ago the API server answered anything; since the start where it never did."""
+        """Seconds since the API server's last answer; since the start if it never answered."""
         return self._now_s() - self._heard_s
 
 
 def resource_of(path: str) -> str:
-    """`pods`, `pods/resize`: what kind of object a path is about, without whose."""
+    """The resource of a path, without namespace and name: `pods`, `pods/resize`."""
     parts = path.strip("/").split("/")
     parts = parts[3:] if parts[0] == "apis" else parts[2:]
     if parts[:1] == ["namespaces"] and len(parts) > 2:  # noqa: PLR2004 - /namespaces/NAME is a namespace itself
@@ -80,16 +78,16 @@ def resource_of(path: str) -> str:
 RBAC = "deploy/openfaas"
 MAX_MESSAGE = 500
 DENIED = "kubernetes_denied"
-"""What a quota, or a right that we have not, comes to."""
+"""The error code for a quota that is exceeded, or a missing RBAC permission."""
 _WRONG = range(400, 500)
 _BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
 
 @dataclass(slots=True)
 class Refused(Exception):  # noqa: N818 - what the API server has done
-    """The API server has answered, and not with a 2xx. Nothing has changed, but for a 5xx, after which nobody knows.
+    """The API server's answer is not a 2xx. Nothing was changed; after a 5xx, that is uncertain.
 
-    `reason` is the API's word (`Conflict`, `AlreadyExists`, `Expired`, …), `causes` are the fields that are wrong.
+    `reason` is the API's (`Conflict`, `AlreadyExists`, `Expired`, …), `causes` are the invalid fields.
     """
 
     status: int
@@ -103,7 +101,7 @@ class Refused(Exception):  # noqa: N818 - what the API server has done
 
     @property
     def conflict(self) -> bool:
-        """Whether it has changed since it was read, or exists already: read again, decide again."""
+        """Whether the object has changed since it was read, or exists already: read and decide again."""
         return self.status == HTTPStatus.CONFLICT
 
     @property
@@ -112,21 +110,21 @@ class Refused(Exception):  # noqa: N818 - what the API server has done
 
     @property
     def expired(self) -> bool:
-        """Whether a resource version, or a list's next page, is too old: list again."""
+        """Whether a resourceVersion, or a list's continue token, is too old: list again."""
         return self.status == HTTPStatus.GONE
 
     @property
     def passing(self) -> bool:
-        """Whether it may well succeed in a moment."""
+        """Whether the error is transient: a retry may succeed."""
         return self.status in _BUSY or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 class Unreachable(Exception):  # noqa: N818 - what the API server is
-    """No answer: the connection failed, broke off, or was silent for too long. What was sent may have been carried out."""
+    """No answer: the connection failed, broke off, or timed out. The request may have been executed."""
 
 
 def refused(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
-    """Read a Status document, or whatever a proxy in between has said."""
+    """Read an error answer: a Status document, or a proxy's text."""
     try:
         document: Any = json.loads(body)
     except ValueError:
@@ -138,7 +136,7 @@ def refused(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
 
 
 def from_status(document: dict[str, Any], status: int = 500, retry_after: object = None) -> Refused:
-    """The same from a Status document, such as an ERROR event of a watch holds."""
+    """The error of a Status document, such as the one in a watch's ERROR event."""
     details = document.get("details") or {}
     causes = tuple(f"{cause.get('field', '')}: {cause.get('message', '')}".strip(": ") for cause in details.get("causes") or ())
     wait = retry_after if retry_after is not None else details.get("retryAfterSeconds")
@@ -152,7 +150,7 @@ def from_status(document: dict[str, Any], status: int = 500, retry_after: object
 
 
 def told(error: Exception, doing: str) -> GnomonError:
-    """What a user is told. `doing` completes "Kubernetes does not let Gnomon …".
+    """The error for the user. `doing` completes "Kubernetes does not let Gnomon …".
 
     The codes: 503 `kubernetes_unreachable`, `kubernetes_busy`, `kubernetes_credentials`, `kubernetes_denied`; 409
     `kubernetes_conflict`; 404 `kubernetes_missing`; 400 `kubernetes_invalid`; 502 `kubernetes_failed`.
@@ -174,12 +172,12 @@ def told(error: Exception, doing: str) -> GnomonError:
 
 
 def lasts(error: GnomonError) -> bool:
-    """Whether what was refused will be again, as far as can be known."""
+    """Whether the error is permanent, as far as its status says: a retry would be refused as well."""
     return error.status in _WRONG or error.code == DENIED
 
 
 def _meaning(error: Refused) -> tuple[int, str, str]:
-    """Our status and code of a refusal that lasts, and what to do about it."""
+    """The status, code and hint for a permanent error."""
     known: dict[int, tuple[int, str, str]] = {
         HTTPStatus.UNAUTHORIZED: (503, "kubernetes_credentials", "The token or certificate is not known: check KUBECONFIG."),
         HTTPStatus.FORBIDDEN: (503, DENIED, f"Give it the role of {RBAC}: kubectl apply -k {RBAC}."),
@@ -191,7 +189,7 @@ def _meaning(error: Refused) -> tuple[int, str, str]:
         (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE), invalid
     )
     if error.status == HTTPStatus.FORBIDDEN and "quota" in error.message:
-        # Quotas are refused by the same status as rights.
+        # An exceeded quota has the same status as a missing permission.
         return 503, DENIED, "Raise the quota."
     return known.get(error.status, (502, "kubernetes_failed", f"The API server's log says more of its {error.status}."))
 
@@ -209,18 +207,18 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 JSON_TYPE = "application/json"
 PROGRAM = "gnomon"
-"""As the API server knows us: what begins the User-Agent stands in `managedFields`."""
+"""The User-Agent; the API server copies its first part to `managedFields` as the manager."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _READ_BYTES = 64 * 1024
 _OK = range(200, 300)
 
 Document = dict[str, Any]
 Fence = Callable[[], None]
-"""Called right before a write is sent; does not return when it must not be."""
+"""Called right before a write is sent; raises, or ends the process, if the write is no longer allowed."""
 
 
 def connect(kubeconfig: Path | None = None, context: str | None = None) -> Api:
-    """The API server that a kubeconfig names; without one that of KUBECONFIG, the cluster we run in, or ~/.kube/config.
+    """Connect to the API server of a kubeconfig; without one to that of KUBECONFIG, the pod's cluster, or ~/.kube/config.
 
     Raises:
         GnomonError: 501 `kubernetes_missing_client`; 503 `kubernetes_credentials`.
@@ -266,7 +264,7 @@ def _no_way(error: Exception) -> GnomonError:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked. `timeout_s` bounds each read of the answer, `fence` is called right before it is sent."""
+    """A request. `timeout_s` bounds each read of the answer, `fence` is called right before the request is sent."""
 
     method: str
     path: str
@@ -278,12 +276,12 @@ class Request:
 
 
 class Api:
-    """An API server. Calls block, and may be made from several threads."""
+    """A client of one API server. Calls block. Thread-safe."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
         self.asked = Asked()
-        """What was, and how it was answered."""
+        """The request counters."""
 
     def call(
         self,
@@ -296,11 +294,11 @@ class Api:
         timeout_s: float = READ_TIMEOUT_S,
         fence: Fence | None = None,
     ) -> Document:
-        """One request and its answer.
+        """Send one request and return its answer.
 
         Raises:
-            Refused: the API server has said no.
-            Unreachable: nobody has said anything, or not in time.
+            Refused: the answer is not a 2xx.
+            Unreachable: there was no answer in time, or it is not a JSON object.
 
         """
         with self._answer(Request(method, path, query, body, content_type, timeout_s, fence)) as response:
@@ -320,7 +318,7 @@ class Api:
 
     @contextlib.contextmanager
     def stream(self, path: str, query: Mapping[str, str], *, silence_s: float) -> Iterator[Stream]:
-        """A watch, until one side ends it. Silence of `silence_s` is the end of it, too.
+        """Open a watch, until one side ends it or nothing arrives for `silence_s`.
 
         Raises:
             Refused, Unreachable: as `call`.
@@ -336,7 +334,7 @@ class Api:
             yield Stream(response)
 
     def close(self) -> None:
-        """Close what is kept open."""
+        """Close the pooled connections."""
         self._server.pool.clear()
 
     @contextlib.contextmanager
@@ -372,37 +370,37 @@ class Api:
         try:
             yield response
         finally:
-            # A connection whose answer was read to its end is back in the pool already; any other is closed.
+            # A connection whose answer was read to its end is already back in the pool; this closes any other.
             response.close()
 
 
 class Stream:
-    """The answer of a watch. One thread reads it; any thread may end it."""
+    """The answer of a watch. One thread reads; any thread may end it."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
 
     def read(self) -> bytes:
-        """What has come, at least a byte; nothing at the end.
+        """Wait for data and return it; empty at the end of the watch.
 
         Raises:
-            Unreachable: it broke off, or there was silence for too long.
+            Unreachable: the connection broke off or timed out.
 
         """
         try:
             return bytes(self._response.read1(_READ_BYTES))
         except Exception as error:
-            # Also what http.client raises when it is ended in the midst of a read.
+            # `end` during a read makes http.client raise various errors.
             raise Unreachable(f"{type(error).__name__}: {error}") from error
 
     def end(self) -> None:
-        """Let the reader find the end, now."""
+        """Shut the connection down, so that a blocked `read` returns or raises."""
         with contextlib.suppress(Exception):  # it has ended by itself meanwhile
             self._response.shutdown()
 
 
 def _unreachable(error: Exception) -> Exception:
-    """Whatever urllib3 and ssl raise when there is no whole answer; what is none of that goes on as it is."""
+    """Translate an error of urllib3 or ssl to Unreachable; any other error is returned unchanged."""
     import urllib3  # noqa: PLC0415 - comes with the client
 
     if isinstance(error, urllib3.exceptions.HTTPError | OSError):

@@ -1,27 +1,25 @@
-"""A kind of object as it is now, on the event loop: kept by list and watch, looked up by name and label, told when it changes.
+"""Informers: a local cache of one kind of object, kept by list and watch, with lookup by name and label and change callbacks.
 
-What it holds is what the API server has told, in its order, and may be a moment behind: a decision that is made from it is sent
-with the version it was made from (`writes`), so that a stale one is refused. Who must not act on less than all that is true
-now, such as a leader that was just elected, waits for `resync`.
+The cache applies the API server's events in their order, and may be slightly stale. A write therefore carries the
+resourceVersion that it was decided from (`writes`), and a stale one is refused. A caller that needs the current state, such as a
+newly elected leader, waits for `resync`.
 
-The objects of one kind as they are now: a dictionary with an index by labels, and what each piece of news changes in it.
+`Cache` is the dictionary with its label index. The uid identifies an object: one that was deleted and created again under its
+name is reported as removed and as added, even if the watch has shown only the new one. An event with the cached resourceVersion
+changes nothing.
 
-An object is the same as long as its uid is: one that was removed and made again under its name is told as gone and as new, even
-where a watch has shown only the new one. News of a version that is held already changes nothing.
-
-The thread behind an informer: it lists, watches, and lists again where a watch cannot go on.
+`Watcher` is the thread behind an informer: it lists, watches, and lists again if a watch cannot continue.
 
     list (pages of 500) ▶ watch from its version ─┬─ ended, silent or broken off ▶ watch from the last version that was seen
                                                   ├─ 410 Gone ▶ list
-                                                  └─ refused, no answer ▶ a pause, doubling to 10 s, or as long as it asks
+                                                  └─ refused, no answer ▶ back-off, doubling to 10 s, or the server's Retry-After
 
-A list asks for what is true now, never for what a server happens to remember: a second server may be behind, and time must not
-go back. A watch ends by itself after half a minute, and its socket gives up a little later: a connection whose other end has
-vanished is noticed by then, whatever the network does. Between two watches nothing is lost: the next begins at the version
-where the last one stopped.
+A list is consistent (no `resourceVersion=0`): another API server's cache may be behind, and the state must not go back in time.
+A watch ends by itself after half a minute, and its socket times out a little later, so that a dead connection is noticed by
+then. No event is lost between two watches: the next begins at the version where the last one stopped.
 
-Memory is bounded: a line has at most `MAX_LINE_BYTES`, of each object only what the informer keeps is held, and at most
-`MAX_UNDER_WAY` batches wait for the event loop; the thread then waits for it, and the API server for the thread.
+Memory is bounded: a line has at most `MAX_LINE_BYTES`, only the value that `keep` returns is held of each object, and at most
+`MAX_UNDER_WAY` batches of events wait for the event loop; then the thread blocks, and TCP flow control slows the API server.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
-    """One object: what identifies it, the labels that are looked up, and what is kept of it."""
+    """A cached object: its identity, its indexed labels, and the value that is kept of it."""
 
     name: Name
     uid: str
@@ -59,7 +57,7 @@ class Item(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """What has become of an object: new without an old value, gone without a new one."""
+    """A change of an object: added if `old` is None, removed if `new` is None."""
 
     name: Name
     old: T | None
@@ -67,16 +65,16 @@ class Change(Generic[T]):
 
 
 class Reader(Generic[T]):
-    """Makes items of documents: `keep` says what is kept of one, `index` which labels are looked up."""
+    """Converts documents to items: `keep` returns the value to cache, `index` names the labels to index."""
 
     def __init__(self, keep: Callable[[dict[str, Any]], T], index: Sequence[str] = ()) -> None:
         self._keep = keep
         self._index = index
 
     def identity(self, document: dict[str, Any]) -> Item[None]:
-        """Which object this is.
+        """The identity of an object, without its value.
 
-        Raises ValueError for what is no object.
+        Raises ValueError if the document is not an object.
         """
         try:
             metadata = document["metadata"]
@@ -93,22 +91,22 @@ class Reader(Generic[T]):
             raise ValueError(msg) from error
 
     def item(self, document: dict[str, Any]) -> Item[T]:
-        """An object as the API server sends it, with what is kept of it.
+        """The item of an object as the API server sends it, with its value.
 
-        Raises ValueError for what cannot be read.
+        Raises ValueError if the document cannot be read.
         """
         known = self.identity(document)
         try:
             value = self._keep(document)
         except Exception as error:
-            # Anybody may write into an object: what is in it must cost nobody else's.
+            # Any user may write to an object: one malformed object must not break the others.
             msg = f"{'/'.join(known.name)} cannot be read: {type(error).__name__}: {error}"
             raise ValueError(msg) from error
         return Item(known.name, known.uid, known.resource_version, known.labels, value)
 
 
 class Cache(Generic[T]):
-    """The dictionary. It is used by one thread, the event loop's."""
+    """The objects by name and by label. Not thread-safe: only the event loop's thread uses it."""
 
     def __init__(self) -> None:
         self._items: dict[Name, Item[T]] = {}
@@ -125,7 +123,7 @@ class Cache(Generic[T]):
         return tuple(item.value for item in self._items.values())
 
     def changes(self) -> list[Change[T]]:
-        """What is held, as if it had just come."""
+        """All cached objects as additions."""
         return [Change(item.name, None, item.value) for item in self._items.values()]
 
     def labelled(self, label: str, value: str) -> tuple[T, ...]:
@@ -133,14 +131,14 @@ class Cache(Generic[T]):
         return tuple(item.value for item in self._by_label.get((label, value), {}).values())
 
     def replace(self, items: Iterable[Item[T]]) -> list[Change[T]]:
-        """This is all there is now."""
+        """Replace the content by a list; the changes that this makes."""
         listed = {item.name: item for item in items}
         gone = [self._items[name] for name in self._items.keys() - listed.keys()]
         changes = [change for item in gone for change in self.remove(item)]
         return changes + [change for item in listed.values() for change in self.put(item)]
 
     def put(self, item: Item[T]) -> list[Change[T]]:
-        """This is there, as it says."""
+        """Add or update an object; the changes that this makes."""
         held = self._items.get(item.name)
         if held is not None and held.uid == item.uid and held.resource_version == item.resource_version:
             return []
@@ -154,7 +152,7 @@ class Cache(Generic[T]):
         return [*changes, Change(item.name, old, item.value)]
 
     def remove(self, item: Item[Any]) -> list[Change[T]]:
-        """This is gone. News of the end of one that has a successor already changes nothing."""
+        """Remove an object. A removal with another uid than the cached object's is ignored: that one has been replaced."""
         held = self._items.get(item.name)
         if held is None or held.uid != item.uid:
             return []
@@ -173,18 +171,18 @@ class Cache(Generic[T]):
 
 PAGE = "500"
 MAX_LINE_BYTES = 8 * 2**20
-"""Five times what etcd takes for an object."""
+"""Five times etcd's limit for an object."""
 MAX_UNDER_WAY = 8
 MAX_LISTS = 5
 SHORT_WATCH_S = 1.0
-"""A watch that ends sooner and brings nothing is a failure, or a server that closes at once would be asked without a pause."""
+"""A watch that ends sooner without an event counts as a failure: otherwise a server that closes at once gets no back-off."""
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long the thread waits for what. `watch_s` is how long a watch lasts, `silence_s` how much longer its socket waits."""
+    """Timeouts of the watch thread. `watch_s` is the duration of a watch, `silence_s` what its socket's timeout adds to it."""
 
     watch_s: int = 30
     silence_s: float = 5.0
@@ -194,7 +192,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is watched: a kind of object, of one namespace or of all, by labels and fields."""
+    """The objects to watch: a kind, one namespace or all, with label and field selectors."""
 
     resource: Resource
     namespace: str | None = None
@@ -206,14 +204,14 @@ class Source:
         return self.resource.path(self.namespace)
 
     def query(self, **more: str) -> dict[str, str]:
-        """The query of a list or a watch."""
+        """The query parameters of a list or a watch."""
         given = {"labelSelector": self.labels, "fieldSelector": self.fields, **more}
         return {name: value for name, value in given.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
-    """All objects. `asked` is the last request for a new list that it answers."""
+    """A complete list. `asked` is the number of the last `relist` that it answers."""
 
     items: tuple[Item[T], ...]
     asked: int
@@ -221,7 +219,7 @@ class Listed(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Event(Generic[T]):
-    """What has become of one object: `item` is it as it is now, None where it is gone, or cannot be read."""
+    """An event for one object: `item` is its present state, None if it was deleted or cannot be read."""
 
     identity: Item[None]
     item: Item[T] | None
@@ -231,9 +229,9 @@ News = Listed[T] | tuple[Event[T], ...]
 
 
 class Watcher(threading.Thread, Generic[T]):
-    """The thread. `deliver` takes news to the event loop and does not wait; `took` gives its place back.
+    """The thread that lists and watches. `deliver` passes events to the event loop without waiting; `took` acknowledges them.
 
-    `now_s` is a clock that never goes back.
+    `now_s` is a monotonic clock.
     """
 
     def __init__(
@@ -259,24 +257,24 @@ class Watcher(threading.Thread, Generic[T]):
         self._version: str | None = None
         self._failures = 0
         self.trouble: Exception | None = None
-        """What keeps it from getting on; None while it does."""
+        """The last list's or watch's error; None once one has succeeded again."""
         self.heard_s = now_s()
-        """When the API server was last heard."""
+        """When the API server last sent anything."""
 
     def relist(self) -> int:
-        """Ask for a new list; the number that its `Listed.asked` will have reached."""
+        """Request a new list; the number that its `Listed.asked` will reach."""
         self._asked += 1
         self._interrupt()
         return self._asked
 
     def stop(self) -> None:
-        """End soon: at once where it waits, after a read timeout at the latest."""
+        """Ask the thread to end: at once if it waits, after a read timeout at the latest."""
         self._stopping = True
         self._interrupt()
         self._places.release()
 
     def took(self) -> None:
-        """The event loop has taken a batch."""
+        """Acknowledge a batch that the event loop has taken."""
         self._places.release()
 
     def run(self) -> None:
@@ -297,11 +295,11 @@ class Watcher(threading.Thread, Generic[T]):
         if isinstance(error, Refused) and error.expired:
             self._version = None
             if self._failures == 0:
-                # Its history is shorter than our pause was: that is no fault of anybody.
+                # The server's event history was compacted during our pause: list again at once, without back-off or warning.
                 self._failures = 1
                 return
         if self._wake.is_set():
-            # We have ended it ourselves.
+            # `relist` or `stop` has interrupted the watch: this is no failure.
             return
         self.trouble = error
         self._failures += 1
@@ -309,7 +307,7 @@ class Watcher(threading.Thread, Generic[T]):
         self._pause(error.retry_after_s if isinstance(error, Refused) else None)
 
     def _pause(self, asked_s: float | None) -> None:
-        """Wait as long as the server asks, or a doubling time of which chance takes up to half."""
+        """Wait for the server's Retry-After, or for an exponential back-off with jitter (half to all of it), if longer."""
         bound_s = min(self._timing.longest_pause_s, self._timing.first_pause_s * 2 ** min(self._failures - 1, 20))
         self._wake.wait(max(asked_s or 0.0, bound_s * self._chance.uniform(0.5, 1.0)))
 
@@ -326,7 +324,7 @@ class Watcher(threading.Thread, Generic[T]):
                 items, version = self._pages("" if attempt == MAX_LISTS - 1 else PAGE)
                 break
             except Refused as error:
-                # The next page is of a state that the server has forgotten: from the start, and at last in one piece.
+                # The continue token has expired: list from the start again, the last attempt without pagination.
                 if not error.expired or attempt == MAX_LISTS - 1:
                     raise
         self._heard()
@@ -339,7 +337,7 @@ class Watcher(threading.Thread, Generic[T]):
         while True:
             document = self._api.call("GET", self._source.path, query=self._source.query(limit=limit, **{"continue": following}))
             metadata = document.get("metadata") or {}
-            # In a list, objects do not say what they are.
+            # Items of a list have no apiVersion and kind: `keep` must not rely on them.
             items += [item for one in document.get("items") or () if (item := self._item(one)) is not None]
             following = metadata.get("continue") or ""
             if not following:
@@ -370,7 +368,7 @@ class Watcher(threading.Thread, Generic[T]):
         while not self._stopping and self._answered == self._asked:
             data = stream.read()
             if not data:
-                # What is left of a line that broke off comes again: the next watch begins before it.
+                # An incomplete line is sent again: the next watch begins before its event.
                 return
             *lines, rest = (rest + data).split(b"\n")
             if len(rest) > MAX_LINE_BYTES:
@@ -394,7 +392,7 @@ class Watcher(threading.Thread, Generic[T]):
                 events.append(Event(identity, None if kind == "DELETED" else self._item(document)))
                 version = identity.resource_version
         finally:
-            # What came before the line that cannot be read is true.
+            # The events before a malformed line are valid: deliver them.
             if events:
                 self._failures, self.trouble = 0, None
                 self._send(tuple(events))
@@ -418,7 +416,7 @@ class Watcher(threading.Thread, Generic[T]):
             raise Unreachable(str(error)) from error
 
     def _item(self, document: dict[str, Any]) -> Item[T] | None:
-        """An object; None for one that cannot be read, which is left out: the others are looked after all the same."""
+        """The item of an object; None, with a warning, if it cannot be read: the other objects are still followed."""
         try:
             return self._reader.item(document)
         except ValueError as error:
@@ -438,9 +436,9 @@ START_TIMEOUT_S = 30.0
 
 
 class Informer(Generic[T]):
-    """The objects of a source.
+    """A cache of the objects of a source.
 
-    `keep` makes of a document what is kept of it, `index` names the labels that are looked up. `chance` draws pauses.
+    `keep` returns the value to cache of a document, `index` names the labels to index. `chance` draws the jitter of back-off.
     """
 
     def __init__(
@@ -472,10 +470,10 @@ class Informer(Generic[T]):
         )
 
     async def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Begin, and return when all that is there now is known.
+        """Start the thread and wait for the first list.
 
         Raises:
-            GnomonError: 503 `kubernetes_…` where the first list has not come in time, with what the API server has said.
+            GnomonError: 503 `kubernetes_…` if the first list has not arrived in time, with the API server's error.
 
         """
         self._loop = asyncio.get_running_loop()
@@ -488,24 +486,24 @@ class Informer(Generic[T]):
             raise told(cause, f"list {self._source.resource.plural}") from None
 
     async def stop(self) -> None:
-        """End the thread. What is held stays."""
+        """End the thread. The cache keeps its content."""
         self._watcher.stop()
         if self._watcher.ident is not None:
             await asyncio.to_thread(self._watcher.join)
 
     @property
     def synced(self) -> bool:
-        """Whether all that was there at some time is known."""
+        """Whether the first list has arrived."""
         return self._answered >= 0
 
     @property
     def trouble(self) -> Exception | None:
-        """What keeps it from hearing more; None while nothing does."""
+        """The last error of the list or watch; None while it works."""
         return self._watcher.trouble
 
     @property
     def silent_s(self) -> float:
-        """How long nothing was heard. A watch that is well is heard at least twice a minute."""
+        """Seconds since the API server last sent anything. A healthy watch is renewed at least twice a minute."""
         return self._now_s() - self._watcher.heard_s
 
     def __len__(self) -> int:
@@ -526,7 +524,7 @@ class Informer(Generic[T]):
     def listen(self, changed: Callable[[Change[T]], None]) -> Callable[[], None]:
         """Call `changed` for each change, on the event loop, until the returned function is called.
 
-        What is held already is told first, as new.
+        It is first called for each cached object, as an addition.
         """
         for value in self._cache.changes():
             changed(value)
@@ -534,10 +532,10 @@ class Informer(Generic[T]):
         return lambda: self._forget(changed)
 
     async def until(self, condition: Callable[[], bool], timeout_s: float) -> None:
-        """Return when this holds. It is asked after each piece of news.
+        """Wait until `condition` holds. It is evaluated after each batch of events.
 
         Raises:
-            TimeoutError: it did not.
+            TimeoutError: it did not hold within `timeout_s`.
 
         """
         async with asyncio.timeout(timeout_s):
@@ -546,10 +544,10 @@ class Informer(Generic[T]):
                 await self._told.wait()
 
     async def resync(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Return when everything that was true when this was called is known.
+        """Wait for a list that was requested after this call, so that the cache is at least as recent as the call.
 
         Raises:
-            GnomonError: 503 `kubernetes_…`: the API server could not be asked in time.
+            GnomonError: 503 `kubernetes_…`: the list did not arrive in time.
 
         """
         asked = self._watcher.relist()
@@ -564,7 +562,7 @@ class Informer(Generic[T]):
             self._listeners.remove(changed)
 
     def _deliver(self, news: News[T]) -> None:
-        """From the thread: hand news to the loop."""
+        """Pass events from the thread to the loop."""
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop has been closed
             self._loop.call_soon_threadsafe(self._take, news)

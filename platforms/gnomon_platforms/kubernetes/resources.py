@@ -1,12 +1,11 @@
 """The kinds of objects that we read and write, and where the API server keeps them.
 
-A table of what a program asks of the API server, and for what: its roles say the same, and `gnomon doctor` asks for each.
+`Permission` is one row of a program's table of API permissions: its RBAC roles list the same, and `gnomon doctor` checks each.
 
-Whether the cluster gives pods other cores while they run, which Kubernetes does since 1.33.
-
-A pod is born with its deployment's cores, and an instance of another size gets its own by the subresource `resize`. Where there
-is none it would never have them, be replaced after the time for a start, and its successor too: policies that choose cores are
-refused there. What is refused of a single pod, by a quota or a webhook, is no size that is on its way.
+`resizes_pods` checks for in-place pod resize, which Kubernetes has since 1.33. A pod starts with its deployment's cores; an
+instance of another size gets its cores by the subresource `resize`. Without it, such an instance would never become ready, be
+replaced after the startup timeout, and its replacement too: policies that choose cores are refused on such clusters. A resize
+that is refused for a single pod, by a quota or a webhook, does not count as pending.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Resource:
     namespaced: bool = True
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
-        """The path of one object, of those of a namespace, or without either of all."""
+        """The path of one object; without a name of a namespace's collection, without both of all namespaces."""
         parts = ["api" if "/" not in self.api_version else "apis", *self.api_version.split("/")]
         if self.namespaced and namespace:
             parts += ["namespaces", quote(namespace, safe="")]
@@ -54,11 +53,11 @@ ENDPOINT_SLICES = Resource("discovery.k8s.io/v1", "endpointslices", "EndpointSli
 NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
 AUTOSCALERS = Resource("autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 SCALED_OBJECTS = Resource("keda.sh/v1alpha1", "scaledobjects", "ScaledObject")
-"""KEDA's; there only where KEDA is installed."""
+"""From KEDA; exists only where KEDA is installed."""
 
 
 class Scope(Enum):
-    """Where a rule holds: in the namespace of functions, in our own, in that of the nodes' coordinators, or everywhere."""
+    """The scope of a permission: the functions' namespace, Gnomon's own, the node coordinators' namespace, or the cluster."""
 
     FUNCTIONS = "functions"
     SYSTEM = "system"
@@ -68,9 +67,9 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """Verbs on one resource: `pods`, or a subresource such as `pods/resize`. `group` is empty for the core's.
+    """Verbs on one resource: `pods`, or a subresource such as `pods/resize`. `group` is empty for the core API group.
 
-    `only` is the one name that may be asked for; empty for all.
+    `only` restricts the permission to one object name; empty for all.
     """
 
     scope: Scope
@@ -82,21 +81,21 @@ class Permission:
 
     @property
     def name(self) -> str:
-        """As kubectl writes it: `deployments.apps/scale`."""
+        """The resource in kubectl's notation: `deployments.apps/scale`."""
         plural, slash, subresource = self.resource.partition("/")
         return f"{plural}{f'.{self.group}' if self.group else ''}{slash}{subresource}"
 
 
 CORE_GROUP, SUBRESOURCE = "/api/v1", "pods/resize"
 REFUSED_S = 30.0
-"""A size that was refused is not asked for sooner again. Until then it is not on its way, and who decides on it is told so."""
+"""How long a refused size is not requested again. Meanwhile it is not pending, and the policy that chose it is notified."""
 
 _LOG = logging.getLogger("gnomon.kubernetes")
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedSize:
-    """So many cores a pod was refused, and why; until when they are not asked for."""
+    """A number of cores that was refused for a pod, the reason, and until when it is not requested again."""
 
     cores: int
     why: GnomonError
@@ -104,7 +103,7 @@ class RefusedSize:
 
 
 def resizes_pods(api: Api) -> bool:
-    """Whether the API server offers it. One that does not say so is believed to: its answer to the first resize is told."""
+    """Whether the API server offers `pods/resize`. If that cannot be read, True: the first resize then reports the error."""
     try:
         offered = api.call("GET", CORE_GROUP).get("resources") or ()
     except (Refused, Unreachable) as error:
