@@ -1,25 +1,23 @@
-"""The batch channel to a pod: a batch is a POST to the one port that an instance has, and its answer the frames that come back.
+"""The batch channel to a pod: a batch is a POST to the instance's port; the response body holds the result's frames.
 
     run ▶ POST /gnomon/batch ─┬─ 200 ▶ frames ▶ done(RESULT), or done(None) where a stream says that it broke off
                               └─ no connection, refused, broken off, silent ▶ done(None), and the channel has ended
 
-An HTTP request cannot be taken back: one that is cancelled runs to its end, and its answer is dropped where nobody waits for
-it. Only a stream is left, with its next part: its connection is closed, by which the pod knows. Until that part the pod computes,
-and is not free.
+An HTTP request cannot be recalled: a cancelled one runs to its end, and its answer is dropped. Only a stream is ended early, at
+its next part: its connection is closed, which the pod notices. Until that part the pod computes, and is not free.
 
-A connection is kept for the next batch; where the pod closed it meanwhile, the batch is sent by a new one, because nothing of it
-was read.
+The connection is kept for the next batch. If the pod has closed it meanwhile, the batch is sent on a new one, because the pod
+has read nothing of it.
 
-A batch that takes longer than its requests allow says nothing of its instance, which may be one of many on two cores. From then
-on the pod is asked beside it, every two seconds, whether it is well: others of its threads answer while one computes. One that is
-frozen, or whose node has died, does not, and its channel ends. One that answers is waited for as long as whoever sent the batch
-allows: the gateway ends an instance that has taken twice as long as its requests allow, and ten seconds at least.
+A batch that exceeds its requests' deadline does not prove that the instance is broken: the node may be overloaded. From then on
+the channel sends a health check every two seconds in parallel: other threads of the pod answer while one computes. If the pod is
+frozen or its node has died, there is no answer, and the channel ends. If it answers, the channel waits as long as the sender of
+the batch does: the gateway ends an instance after twice its requests' deadline, and after ten seconds at least.
 
-Whether a pod is well, its kubelet asks it every two seconds, and its status says what was found. That is believed as long as
-something was heard of its node within half a minute, from whichever pod: what was said last stays in the status where a node has
-died. A tenth of a pod's own silence counts as well, because a kubelet may die alone: so the pods of a node are asked in turn, and
-each within five minutes. A thousand pods that were asked every three seconds took a fifth of a core; on 200 nodes, eleven are
-asked each second.
+The kubelet probes each pod every two seconds and reports the result in the pod's status. The channel trusts the status as long as
+any pod of the node was heard from within half a minute: after a node's failure the status keeps its last value. A tenth of the
+pod's own silence is added, because the kubelet alone may fail: so the pods of a node are checked in turn, each within five
+minutes. Checking a thousand pods every three seconds took a fifth of a core; on 200 nodes, this checks eleven a second.
 """
 
 from __future__ import annotations
@@ -41,20 +39,20 @@ if TYPE_CHECKING:
 BATCH_PATH, HEALTH_PATH, RESIZE_PATH = "/gnomon/batch", "/_/health", "/gnomon/resize"
 FRAME_TYPE = "application/octet-stream"
 CANARY_S = 30.0
-"""The longest silence after which a pod is asked; for each pod another time between three quarters of it and all of it."""
+"""The longest silence before a health check; each pod has its own value between three quarters of it and all of it."""
 OWN_SHARE = 10.0
-"""A pod's own silence may be so many times as long as its node's."""
+"""A pod's own silence may be this many times as long as its node's."""
 GRACE_S = 2.0
-"""A batch may take so much longer than its requests allow until its pod is asked, and so long again after each answer."""
+"""The time after a batch's deadline until the first health check, and between health checks."""
 ANSWER_S = 5.0
-"""How long that answer may take."""
+"""The timeout of such a health check."""
 GOLDEN = 0.6180339887
-"""Its multiples without their whole parts lie evenly between 0 and 1, however many there are."""
+"""The fractional parts of its multiples are spread evenly between 0 and 1 (golden ratio): health checks do not coincide."""
 _NUMBERS = itertools.count()
 OK, NO_CONTENT = 200, 204
 AT_ONCE_BYTES = 1 << 20
 RESIZE_TIMEOUT_S = 30.0
-"""It waits for the batch that is being computed."""
+"""Long, because the pod answers only when the batch that it computes is done."""
 
 _SILENT = "it did not answer in time"
 
@@ -62,7 +60,7 @@ _LOG = logging.getLogger("gnomon.openfaas")
 
 
 class Heard:
-    """When a node was heard of last, by an answer of any pod on it."""
+    """The time of the last answer of any pod on a node."""
 
     __slots__ = ("at_s",)
 
@@ -71,17 +69,17 @@ class Heard:
 
 
 def _body(frame: Frame) -> bytes | io.BytesIO:
-    """A frame as a request's body. A large one is written piece by piece: aiohttp warns of bytes that it would write at once."""
+    """A frame as a request's body; a large one as a file object: aiohttp warns if it has to write many bytes at once."""
     data = encode(frame)
     return data if len(data) <= AT_ONCE_BYTES else io.BytesIO(data)
 
 
 class HttpChannel(ExchangeChannel):
-    """One pod's channel. See `gnomon_core.interfaces.BatchChannel`.
+    """The batch channel to one pod. See `gnomon_core.interfaces.BatchChannel`.
 
-    `concurrency` is how many batches may be under way at once: the pod may execute fewer, and lets the others wait there.
-    `well` is what the cluster says of the pod; without it the pod is asked itself each time. `node` is shared with the channels
-    to the other pods of the node.
+    `concurrency` is how many batches may be in flight at once: the pod may execute fewer and queue the others.
+    `well` returns whether the pod's status is healthy; without it each `probe` is a health check of the pod. `node` is shared
+    with the channels to the other pods of the node.
     """
 
     def __init__(
@@ -100,21 +98,21 @@ class HttpChannel(ExchangeChannel):
         self._session, self._address = session, address
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": FRAME_TYPE}
         self._health_checks: dict[int, asyncio.Task[None]] = {}
-        """By batch that takes longer than its requests allow."""
+        """By the id of a batch that exceeds its requests' deadline."""
         self._well = well
         self._canary_s = CANARY_S * (0.75 + 0.25 * (next(_NUMBERS) * GOLDEN % 1.0))
         self._node = node or Heard()
         self._heard()
 
     def known_well(self) -> bool:
-        """Whether the pod need not be asked: the cluster says that it is well, and it was heard not long ago."""
+        """Whether no health check is needed: the pod's status is healthy, and the pod or its node was heard from recently."""
         if self.closed or self._well is None or not self._well():
             return False
         now_s = self._loop.time()
         return now_s - self._node.at_s + (now_s - self._heard_s) / OWN_SHARE < self._canary_s
 
     async def probe(self, timeout_s: float) -> bool:
-        """Whether the pod is well, by what it says, or by what the cluster says of it."""
+        """Whether the pod is healthy, by its status in the cluster or by a health check."""
         if self.known_well():
             return True
         if self.closed or (self._well is not None and not self._well()):
@@ -122,7 +120,7 @@ class HttpChannel(ExchangeChannel):
         return await self._asked(timeout_s) == OK and not self.closed
 
     async def resize(self, cores: int) -> None:
-        """Let the pod's process use so many threads from its next batch on. One that cannot be told goes on with those it has."""
+        """Set the threads of the pod's process, from its next batch on. If that fails, the process keeps its threads."""
         await tell_cores(self._session, self._address, self._headers, cores)
 
     @property
@@ -149,7 +147,7 @@ class HttpChannel(ExchangeChannel):
         self._health_checks[batch.id] = self._loop.create_task(self._check_health(batch))
 
     async def _check_health(self, batch: Batch) -> None:
-        """End the exchange as soon as the pod does not answer beside it, whatever it answers: then it is frozen, or has gone."""
+        """Send health checks until one has no answer, whatever its status; then end the exchange: the pod is frozen or gone."""
         try:
             while await self._asked(ANSWER_S):  # noqa: ASYNC110 - no event says it: it is asked over the network
                 await asyncio.sleep(GRACE_S)
@@ -157,7 +155,7 @@ class HttpChannel(ExchangeChannel):
             self._abort(batch, _SILENT)
 
     async def _asked(self, timeout_s: float) -> int:
-        """What the pod itself answers to whether it is well; 0 where it does not in time."""
+        """The status of the pod's answer to a health check; 0 without an answer in time."""
         try:
             async with asyncio.timeout(timeout_s), self._session.get(self._address + HEALTH_PATH) as answer:
                 self._heard()
@@ -179,7 +177,7 @@ class HttpChannel(ExchangeChannel):
                     if batch.take(part):
                         return Outcome(batch.result)
                     if batch.cancelled:
-                        # An answer that is not over ends with its connection, which is closed where this is left.
+                        # Leaving the `async with` closes the connection of an unfinished answer, which cancels it in the pod.
                         return Outcome(batch.left())
         return Outcome(None, "its answer broke off")
 
@@ -191,7 +189,7 @@ class HttpChannel(ExchangeChannel):
 
 
 async def tell_cores(session: aiohttp.ClientSession, address: str, headers: Mapping[str, str], cores: int) -> None:
-    """Let the process of the pod at this address use so many threads from its next batch on, or say in the log why not."""
+    """Set the number of threads of the process in the pod at this address, from its next batch on; a failure is logged."""
     import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
 
     data = encode(Frame(Kind.RESIZE, head=json.dumps({"cores": cores}).encode()))

@@ -1,10 +1,10 @@
-"""Who else sets the number of a Deployment's pods: a HorizontalPodAutoscaler, or KEDA's ScaledObject, that targets it.
+"""Detection of conflicting autoscalers: a HorizontalPodAutoscaler, or KEDA's ScaledObject, that targets a Deployment of ours.
 
-Two who set one number undo each other's work for ever. Whoever made such an object has said what they want, so it is we who
-leave the Deployment's pods alone: what there is serves on, nothing is added, resized or removed, and an Event on the Deployment,
-the log and the list of decisions say why. When the object goes, the Deployment is ours again.
+Two autoscalers of one Deployment revert each other's changes for ever. The user has created such an object on purpose, so Gnomon
+stops scaling: existing pods go on serving, none is added, resized or removed, and an Event on the Deployment, the log and the
+list of decisions give the reason. When the object is deleted, Gnomon scales the Deployment again.
 
-A cluster that does not let us see such objects, or has no KEDA, is one without them until it does, or has: it is asked again.
+If RBAC denies access to a kind, or KEDA is not installed, no such objects are assumed; access is tried again every minute.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from gnomon_platforms.kubernetes.writes import Writer
 REASON = "ForeignAutoscaler"
 KINDS = (AUTOSCALERS, SCALED_OBJECTS)
 ASK_AGAIN_S = 60.0
-"""How soon a kind is asked for again that could not be seen: KEDA may be installed, or a role mended, while we run."""
+"""How soon a kind that could not be listed is tried again: KEDA may be installed, or RBAC corrected, meanwhile."""
 REMIND_S = 600.0
-"""How often it is told again of those that are still there: a cluster keeps Events for an hour, and then one is due anew."""
+"""How often existing conflicts are reported again: a cluster keeps Events for an hour, then a new one is due."""
 
 _LOG = logging.getLogger("gnomon.kubernetes")
 
@@ -50,7 +50,7 @@ class Rival:
 
 
 def rival(kind: str) -> Callable[[Document], Rival | None]:
-    """Reads objects of this kind; None for one that targets no Deployment."""
+    """A reader for objects of this kind, which returns None for one that targets no Deployment."""
 
     def read(document: Document) -> Rival | None:
         target: dict[str, Any] = (document.get("spec") or {}).get("scaleTargetRef") or {}
@@ -63,9 +63,9 @@ def rival(kind: str) -> Callable[[Document], Rival | None]:
 
 
 class Rivals:
-    """Those of one namespace, or of all.
+    """The conflicting autoscalers of one namespace, or of all.
 
-    `changed` is called with the name of each Deployment that has one more, or one fewer, and now and then of each that has one.
+    `changed` is called with a Deployment's name when it gets or loses one, and periodically while it has one.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Rivals:
         self._clock = clock or WallClock()
         self._informers: dict[Resource, Informer[Rival | None]] = {}
         self._unseen: dict[Resource, str] = {}
-        """Why a kind is not looked at."""
+        """By kind, why it is not watched."""
         self._by_target: dict[FunctionKey, dict[str, Rival]] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """See those there are, of the kinds that can be seen.
+        """List the existing objects of the kinds that may be listed, and begin to watch.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.
@@ -91,25 +91,25 @@ class Rivals:
         self._task = asyncio.get_running_loop().create_task(self._go_on())
 
     async def stop(self) -> None:
-        """Look no longer."""
+        """End all watches."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.gather(*(informer.stop() for informer in self._informers.values()))
 
     def of(self, key: FunctionKey) -> Rival | None:
-        """One that targets the Deployment of this name."""
+        """An autoscaler that targets the Deployment of this name; None without one."""
         return next(iter(self._by_target.get(key, {}).values()), None)
 
     def hindrance(self, key: FunctionKey) -> GnomonError | None:
-        """Why the pods of the Deployment of this name are not ours to count; None where they are."""
+        """The error if another autoscaler targets the Deployment of this name; None if Gnomon may scale it."""
         found = self.of(key)
         if found is None:
             return None
         return conflict("foreign_autoscaler", found.says, f"kubectl delete -n {found.namespace} {found.kind} {found.name}")
 
     async def _go_on(self) -> None:
-        """Look at what can be seen by now, leave what has gone, and remind of those that are still there."""
+        """Every minute, watch kinds that have become accessible and drop removed ones; report existing conflicts again."""
         reminded_s = self._clock.now_s()
         while True:
             await self._clock.sleep(ASK_AGAIN_S)
@@ -128,7 +128,7 @@ class Rivals:
         if informer is None:
             await self._look_at(resource)
         elif isinstance(informer.trouble, Refused) and informer.trouble.missing:
-            # The kind itself was removed, and with it all of its objects, of which nobody may have told us.
+            # The CRD was deleted, and its objects with it; the watch may have reported no deletions.
             self._unseen[resource] = str(informer.trouble)
             del self._informers[resource]
             await informer.stop()
@@ -136,7 +136,7 @@ class Rivals:
                 self._seen(Change((held.namespace, held.name), held, None))
 
     async def _look_at(self, resource: Resource) -> None:
-        """Follow the objects of a kind, if it can be seen."""
+        """Start an informer for a kind, if it may be listed."""
         refusal = await asyncio.to_thread(self._hidden, resource)
         if refusal is not None:
             why = str(refusal)
@@ -156,13 +156,13 @@ class Rivals:
         informer.listen(self._seen)
 
     def _hidden(self, resource: Resource) -> Refused | None:
-        """Why a kind cannot be seen now; None where it can."""
+        """The refusal of a list of this kind; None if it may be listed."""
         try:
             self._api.call("GET", resource.path(self._namespace), query={"limit": "1"})
         except Refused as refusal:
             return refusal
         except Unreachable:
-            # The informer goes on asking, and tells why it cannot.
+            # The informer retries, and reports the error itself.
             return None
         return None
 
@@ -180,7 +180,7 @@ class Rivals:
 
 
 async def tell(writer: Writer, uid: str, found: Rival) -> None:
-    """Put an Event on the Deployment, whose `uid` this is, once for each such object.
+    """Create an Event on the Deployment with this `uid`, one for each conflicting autoscaler.
 
     Raises:
         GnomonError: what the API server refuses.

@@ -1,18 +1,18 @@
-"""Ways to an API server: a pool of connections, its address, and what each request says of who asks.
+"""Connections to an API server: a connection pool, the server's URL, and the Authorization header.
 
-    in a pod       address, CA and token as the kubelet has put them there: nothing but urllib3 is imported
-    elsewhere      what a kubeconfig names, by the official client, which knows certificates, plug-ins and OIDC
+    in a pod       address, CA and token from the mounted service account: nothing but urllib3 is imported
+    elsewhere      the kubeconfig, by the official client, which supports certificates, exec plug-ins and OIDC
 
-The official client takes 0.6 s of a core and 23 MB to import, most of them for what we never call: too much for a pod that is
-promised a twentieth of a core and has to be well in time.
+Importing the official client takes 0.6 s of a core and 23 MB, most of it for code that is never called: too much for a pod that
+requests a twentieth of a core and must become ready in time.
 
-Connections are closed also where the server was killed while they were made:
+`Connection` fixes a leak of file descriptors if the server is killed while a connection is made:
 
-    connect ▶ the server is killed: reset ▶ wrapped for TLS: refused ▶ urllib3 closes what it has
+    connect ▶ the server is killed: reset ▶ wrapped for TLS: refused ▶ urllib3 closes the socket that it knows
 
-By then Python has taken the socket into a new one, and leaves that open where a reset is found before the handshake begins (seen
-in 3.11): it keeps its descriptor until the garbage collector finds it, which may be minutes later. The frames of the error have
-it. A server that restarts meets all who watch, at once, with what nobody has accepted yet.
+By then Python has moved the file descriptor to a new SSLSocket, and leaves that open if it finds a reset before the handshake
+(seen in 3.11), until the garbage collector finds it, maybe minutes later. The traceback's frames still refer to the SSLSocket.
+When a server restarts, this can happen to all watches at once.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ POOL_CONNECTIONS = 16
 KEEPALIVE_S, KEEPALIVE_PROBES = 10, 3
 HOST, PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
 REREAD_TOKEN_S = 60.0
-"""The kubelet renews a token when four fifths of its time have passed, which is an hour or more."""
+"""The kubelet renews a token when four fifths of its lifetime, an hour or more, have passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """`authorization` is the header of that name for a request now; None for none."""
+    """An API server's address and connection pool. `authorization` returns the Authorization header, None for none."""
 
     pool: PoolManager
     url: str
@@ -54,7 +54,7 @@ class ApiServer:
 
 
 class Connection(HTTPSConnection):
-    """One that leaves nothing open where it cannot be made."""
+    """An HTTPS connection that leaks no file descriptor if it cannot be established."""
 
     def connect(self) -> None:
         """Connect.
@@ -74,13 +74,13 @@ class Connection(HTTPSConnection):
 
 
 class Connections(HTTPSConnectionPool):
-    """A pool of these."""
+    """A pool of `Connection`s."""
 
     ConnectionCls = Connection
 
 
 def through(client: ApiClient) -> ApiServer:
-    """The server of an official client, with its connections."""
+    """The server of an official client, with its connection pool and credentials."""
     settings, pool = client.configuration, client.rest_client.pool_manager
 
     def authorization() -> str | None:
@@ -91,9 +91,9 @@ def through(client: ApiClient) -> ApiServer:
 
 
 def of_pod(token: Path, environment: Mapping[str, str] = os.environ) -> ApiServer | None:
-    """The server of the cluster that this process is a pod of, which has its CA beside the token of the service account.
+    """The API server of the cluster that this process runs in as a pod. The CA is next to the service account's `token`.
 
-    None where it is none, or has to go through a proxy.
+    None outside of a pod, or if a proxy is configured, which only the official client supports.
 
     Raises:
         OSError: the service account's files cannot be read.
@@ -111,7 +111,7 @@ def of_pod(token: Path, environment: Mapping[str, str] = os.environ) -> ApiServe
 
 
 class _Token:
-    """What a file has, read again now and then."""
+    """A bearer token from a file, read again every minute."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read_s = path, time.monotonic()
@@ -127,14 +127,14 @@ class _Token:
 
 
 def closing(pool: PoolManager) -> PoolManager:
-    """Let a pool's connections be such ones."""
+    """Make a pool create `Connection`s."""
     ways: Any = pool
     ways.pool_classes_by_scheme = {**ways.pool_classes_by_scheme, "https": Connections}
     return pool
 
 
 def keepalive() -> list[tuple[int, int, int]]:
-    """Let the kernel notice a peer that has vanished while we wait: within 40 s, whatever the read timeout is."""
+    """Socket options for TCP keep-alive: the kernel detects a dead peer within 40 s, whatever the read timeout is."""
     return [
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),

@@ -1,4 +1,4 @@
-"""Events on a Deployment: what `kubectl describe deployment` shows of what we do, and leave alone."""
+"""Events on a Deployment, as `kubectl describe deployment` shows them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ LONGEST_NAME = 200
 
 
 async def warn(writer: Writer, key: FunctionKey, uid: str, *, about: str, reason: str, text: str) -> None:
-    """Put a warning on the Deployment of this name, whose `uid` this is.
+    """Create a Warning Event on the Deployment with this name and `uid`.
 
-    There is one `about` the same, a name, for as long as the cluster keeps Events: an hour, unless it says otherwise.
+    `about` is part of the Event's name, so there is one for each `about` while the cluster keeps Events: an hour by default.
 
     Raises:
         GnomonError: what the API server refuses.

@@ -1,8 +1,8 @@
-"""How a process gets on with its API server, for Prometheus: gateway and autoscaler class tell the same.
+"""Prometheus metrics of a process's use of the API server, the same for gateway and autoscaler class.
 
-gnomon_leading                     who decides and writes: one of the replicas has 1
-gnomon_kubernetes_silence_seconds  the API server has answered nothing for so long
-gnomon_kubernetes_requests_total   what was asked of it, and how that was answered (`asked`)
+gnomon_leading                     1 for the replica that leads, which decides and writes
+gnomon_kubernetes_silence_seconds  seconds since the API server's last answer
+gnomon_kubernetes_requests_total   requests by verb, resource and outcome (`client.Asked`)
 """
 
 from __future__ import annotations

@@ -510,7 +510,7 @@ class Informer(Generic[T]):
         return len(self._cache)
 
     def get(self, namespace: str, name: str) -> T | None:
-        """One object; the namespace is empty for those without one."""
+        """An object's value, None if there is none; the namespace is empty for cluster-scoped objects."""
         return self._cache.get(namespace, name)
 
     def values(self) -> tuple[T, ...]:

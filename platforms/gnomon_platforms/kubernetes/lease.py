@@ -1,36 +1,32 @@
-"""Leading: one process at a time writes, and one that may no longer is gone before it can.
+"""Leader election with a Lease: one process at a time writes, and a process that has lost the Lease ends before it can write.
 
-Kubernetes' Leases fence nothing by themselves: a leader that was frozen for a minute goes on where it was, in the midst of a
-write. So
+A Kubernetes Lease is no fence by itself: a leader that was frozen for a minute continues in the middle of a write. Therefore
 
- - the time that is left is read on the boot-time clock, which also runs while a machine sleeps, right before each write is sent;
- - the process ends, at once and without cleaning up, when that time is over (`gone`): nothing of it can write after that, nor
-   renew the Lease, which would only keep it from whoever may have it;
- - every write is bound to the version that it was decided from (`writes`), so that what was on its way already is refused where
-   a newer leader has acted;
- - coordinators, Bodies and gateways refuse whoever speaks for an older epoch.
+ - right before each write is sent, the remaining time is checked on the boot-time clock, which also runs during suspend;
+ - when that time is over, the process exits at once and without cleaning up (`gone`): it can write nothing afterwards, nor renew
+   the Lease and so delay its successor;
+ - every write carries the resourceVersion that it was decided from (`writes`), so that a write in flight is refused if a newer
+   leader has changed the object;
+ - coordinators, Bodies and gateways refuse messages of an older epoch: the epoch is the fencing token.
 
-The rules themselves are in `terms`.
+`LeaseRecord` and `Observer` are the election's rules as values, without a clock and without a cluster.
 
-Who leads: the rules of a Lease as values, without a clock and without a cluster.
+A candidate takes a Lease that has no holder, or whose holder has not renewed it for the Lease's duration. Each candidate
+measures that time itself, from when it saw the last renewal: the times in a Lease are for people, because clocks differ.
 
-A candidate takes a Lease that nobody holds, or whose holder has not renewed it for as long as it says. How long that is, each
-candidate measures by itself, from when it saw the last renewal: the times that are written in a Lease are for people, because
-clocks differ.
-
-A leader may write until `renew_deadline_s` after it *sent* its last renewal that succeeded. Others count from when they saw
-that renewal, which is later, and wait for longer. They look again at the moment when that is over. With the defaults:
+A leader may write until `renew_deadline_s` after it *sent* its last successful renewal. Candidates count from when they saw
+that renewal, which is later, and wait longer. They look again when that time is over. With the defaults:
 
     sent 0 s ─ written 0.1 s ─ seen by others 2.0 s ─ the leader writes nothing from 10 s on ─ others may take it from 17 s on
 
-The epoch is one more than how often the Lease has changed hands, so every leader has its own, and a later one has a larger. A
-Lease that was removed and made anew, with its installation, says nothing of how often. Where somebody remembers the epochs of the
-one before, as nodes do, it counts from a number that grows with time (`seconds_to_count_from`), which no count catches up with:
+The epoch is `leaseTransitions` + 1, so every leader has its own, and a later leader a larger one. A Lease that was deleted and
+created again, by a new installation, has lost that count. If others remember earlier epochs, as nodes do, the count starts at a
+number that grows with time (`seconds_to_count_from`), faster than any count:
 
     made in the second 200,000,000, led three times ─ epochs up to 200,000,003 ─ removed ─ made 60 s later ─ epoch 200,000,061
 
-A Lease that was removed counts as held for as long as it would have been, also by its holder: whoever has seen it makes it anew
-only then. Where it went with its installation, those who saw it are gone by that time, and nothing of it stays behind.
+A deleted Lease counts as held until it would have expired, also for its holder: a process that has seen it creates it again only
+then. If it was deleted with its installation, those processes have ended by that time, and no Lease is left behind.
 """
 
 from __future__ import annotations
@@ -55,14 +51,14 @@ from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Create, Replace, Target, Write, Writer
 
 ADDRESS_ANNOTATION = "gnomon/address"
-"""On the Lease: where the gateway that leads is reached by the others."""
+"""On the Lease: the address at which the other gateways reach the leader."""
 YEAR_2020_S = 1_577_836_800
-"""When 2020 began, in seconds since 1970."""
+"""The beginning of 2020 in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """How long a Lease lasts, how long its holder may write without renewing it, and how often it is renewed or looked at."""
+    """The duration of a Lease, how long its holder may write without a renewal, and the period of renewals and looks."""
 
     duration_s: int = 15
     renew_deadline_s: float = 10.0
@@ -78,7 +74,7 @@ class LeaseTiming:
 
 
 def seconds_to_count_from(since_1970_s: float) -> int:
-    """Where a new Lease begins to count, if it must not fall behind an earlier one, which changed hands less than once a second.
+    """The first count of a new Lease, larger than an earlier Lease's, if that changed hands less than once a second.
 
     A Lease counts in 32 bits, with a sign: seconds since 2020 fit until 2088.
     """
@@ -87,9 +83,9 @@ def seconds_to_count_from(since_1970_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What a Lease says. `address` is where its holder is reached, empty where it does not say.
+    """The content of a Lease. `address` is its holder's, empty if unknown.
 
-    `transitions` is -1 where nobody has had it yet.
+    `transitions` is -1 if the Lease never had a holder.
     """
 
     holder: str
@@ -117,7 +113,7 @@ def lease_record(document: dict[str, Any]) -> LeaseRecord:
 
 
 class Observer:
-    """What one process has seen of a Lease, and when."""
+    """The observations of a Lease by one process, with their times."""
 
     def __init__(self) -> None:
         self._record: LeaseRecord | None = None
@@ -127,11 +123,11 @@ class Observer:
 
     @property
     def record(self) -> LeaseRecord | None:
-        """What the Lease said when it was looked at last; None where there was none then."""
+        """The Lease at the last observation; None if it did not exist."""
         return self._record
 
     def see(self, record: LeaseRecord | None, now_s: float) -> None:
-        """This is what the Lease says now; None where there is none."""
+        """Observe the Lease; None if it does not exist."""
         self._record = record
         if record is None:
             return
@@ -142,11 +138,11 @@ class Observer:
 
     @property
     def removed(self) -> bool:
-        """Whether there was a Lease and there is none now."""
+        """Whether the Lease existed and has been deleted."""
         return self._record is None and self._last is not None
 
     def left_s(self, identity: str, now_s: float) -> float:
-        """Until the Lease can be taken, if its holder stays silent; 0 where it is nobody's, ours, over, or was never seen."""
+        """Seconds until the Lease expires without a renewal; 0 if it has no holder, is ours, has expired or was never seen."""
         last = self._last
         if last is None or last.holder == "" or (last.holder == identity and not self.removed):
             return 0.0
@@ -157,9 +153,9 @@ class Observer:
         return self.left_s(identity, now_s) <= 0.0
 
     def transitions_if_taken(self, identity: str, counts_from: int = 0) -> int:
-        """How often it will have changed hands when we have it. One that was deleted goes on counting, as far as we have seen it.
+        """The `leaseTransitions` to write when taking the Lease. A deleted Lease's count continues from the last observation.
 
-        One that nobody has had, as far as anybody says, begins at `counts_from`.
+        A Lease that never had a holder starts at `counts_from`.
         """
         if self._transitions < 0:
             return counts_from
@@ -168,59 +164,59 @@ class Observer:
 
 
 RELEASE_ATTEMPTS = 3
-"""Writes by which a leader that ends gives up the Lease."""
+"""Attempts of an ending leader to release the Lease."""
 EXIT_STATUS = 75
-"""EX_TEMPFAIL: whoever started us does so again."""
+"""EX_TEMPFAIL: the kubelet or service manager restarts the process."""
 LOOK_S = 0.5
 
 _LOG = logging.getLogger(__name__)
 
 
 def boot_time_s() -> float:
-    """Seconds since the machine was started, those included in which it slept."""
+    """Seconds since boot, including suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def count_from_now() -> int:
-    """Where a Lease begins to count that nobody has had: beyond where an earlier one of its name can have come to."""
+    """The first count of a Lease that never had a holder: larger than any of an earlier Lease with its name."""
     return seconds_to_count_from(utc_now_s())
 
 
 def identity_of_process() -> str:
-    """A name that no other process has, nor the next in this pod: the pod's, or the machine's, `_` and six bytes by chance."""
+    """A unique holder identity: the pod's or the machine's name, `_` and six random bytes, new for each process."""
     return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(6)}"
 
 
 def end_process(reason: str) -> None:
-    """End now: no handler, no buffer and no other thread gets to write anything any more."""
+    """Exit at once: no handler runs, no buffer is flushed, and no other thread can write any more."""
     os.write(2, f"gnomon: {reason}\n".encode())
     os._exit(EXIT_STATUS)
 
 
 class Tenure:
-    """How long we may write. Any thread may ask; `gone` is called when the time is over, and is not meant to return."""
+    """The time for which this process may write. Thread-safe. `gone` is called when it is over, and is not meant to return."""
 
     def __init__(self, gone: Callable[[str], None] = end_process, boot_s: Callable[[], float] = boot_time_s) -> None:
         self._gone, self._boot_s = gone, boot_s
         self._until_s: float | None = None
         self.epoch = 0
-        """That of the term that we have; 0 before the first."""
+        """The epoch of the present term; 0 before the first."""
 
     @property
     def leading(self) -> bool:
-        """Whether we may write now."""
+        """Whether this process may write now."""
         return self._until_s is not None and self._boot_s() < self._until_s
 
     def extend(self, until_s: float, epoch: int) -> None:
-        """A renewal that was sent in time has succeeded."""
+        """Extend the tenure after a successful renewal."""
         self._until_s, self.epoch = until_s, epoch
 
     def end(self) -> None:
-        """We give it up: from now on we may not write, and need not be gone for it."""
+        """Give up leadership: writes are refused from now on, and the process need not exit."""
         self._until_s = None
 
     def check(self) -> None:
-        """Return if we may write now. It is called in the thread that sends, right before it does.
+        """Return if this process may write now. Called in the sending thread, right before a write is sent.
 
         Raises:
             GnomonError: 503 `not_leading`.
@@ -231,19 +227,19 @@ class Tenure:
             raise GnomonError(503, "not_leading", "Another process leads.", "Ask that one.", retry_after_s=1.0)
 
     def watch(self) -> None:
-        """Be gone if the time is over."""
+        """Call `gone` if the time is over."""
         until_s = self._until_s
         if until_s is not None and self._boot_s() >= until_s:
             self.lost("the Lease was not renewed in time")
 
     def lost(self, reason: str) -> None:
-        """Be gone."""
+        """End the tenure and call `gone`."""
         self._until_s = None
         self._gone(f"{reason}; another process leads from now on")
 
 
 class Watchdog(threading.Thread):
-    """Sees to it that the process is gone in time where the event loop is stuck, or has been frozen with everything else."""
+    """A thread that ends the process in time even if the event loop is blocked, or the whole process was frozen."""
 
     def __init__(self, tenure: Tenure, look_s: float = LOOK_S) -> None:
         super().__init__(name="tenure", daemon=True)
@@ -251,12 +247,12 @@ class Watchdog(threading.Thread):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Look twice a second."""
+        """Check the tenure twice a second."""
         while not self._ended.wait(self._look_s):
             self._tenure.watch()
 
     def stop(self) -> None:
-        """End it."""
+        """End the thread."""
         self._ended.set()
 
 
@@ -289,26 +285,26 @@ class Leader:
         self._held: Document | None = None
         self._leaving = False
         self.leading = asyncio.Event()
-        """Set while we lead."""
+        """Set while this process leads."""
 
     @property
     def seen(self) -> LeaseRecord | None:
-        """Who leads, and where they are reached, as the Lease said when we looked last; None where nobody does."""
+        """The Lease at the last look, with the leader's identity and address; None if it had no holder."""
         record = self._observer.record
         return record if record is not None and record.holder else None
 
     async def run(self) -> None:
-        """Stand for the Lease, and renew it, until cancelled."""
+        """Try to take the Lease, and renew it, until cancelled."""
         while True:
             await self.attempt()
             await self._clock.sleep(self._pause_s())
 
     def leave(self) -> None:
-        """This process is about to end: it takes no Lease any more, and goes on without one that is removed meanwhile."""
+        """Prepare for the end: take no Lease any more, and stop leading if the Lease is deleted meanwhile."""
         self._leaving = True
 
     async def attempt(self) -> None:
-        """Look at the Lease, and take or renew it if we can."""
+        """Read the Lease, and take or renew it if possible."""
         self._tenure.watch()
         try:
             await self._attempt()
@@ -322,12 +318,12 @@ class Leader:
         self._tenure.watch()
 
     async def release(self) -> None:
-        """Give up the Lease, once nothing of ours is being written any more, so that the next leader need not wait."""
+        """Release the Lease so that the next leader need not wait. The caller has ended all its other writes."""
         was_leading, held = self._tenure.leading, self._held
         self._tenure.end()
         self.leading.clear()
         self._held = None
-        # A renewal that was cancelled may still reach the API server. The first attempt conflicts then: the second one reads.
+        # A cancelled renewal may still reach the API server. The first attempt then conflicts, and the second one reads first.
         for _ in range(RELEASE_ATTEMPTS if was_leading else 0):
             try:
                 held = held or await self._writer.read(self._lease)
@@ -345,7 +341,7 @@ class Leader:
                 return
 
     async def _attempt(self) -> None:
-        # Our own last answer is good enough to renew from: if it is no longer true, the renewal is refused.
+        # Renew from the last answer without reading: if the Lease has changed since, the write conflicts.
         current = self._held or await self._writer.read(self._lease)
         now_s = self._boot_s()
         record = None if current is None else lease_record(current)
@@ -372,15 +368,15 @@ class Leader:
             self.leading.set()
 
     def _pause_s(self) -> float:
-        """Until the next look: less than usual where the Lease runs out before that."""
+        """Seconds until the next look: less than `retry_s` if the Lease expires before that."""
         left_s = self._observer.left_s(self.identity, self._boot_s())
         return min(left_s, self._timing.retry_s) if left_s > 0.0 else self._timing.retry_s
 
     def _in_time(self) -> Fence:
-        """What is asked right before the Lease is written: whether that is of use still.
+        """The fence of a write of the Lease: raises if the write comes too late to be of use.
 
-        Who was frozen between the decision and its sending may send no more: the Lease would be accepted as long as nobody else
-        has it, would be over for us all the same, and would keep everybody else waiting once more for all of its time.
+        A process that was frozen between decision and sending must not send: the write would succeed if no other process holds
+        the Lease, but this process's tenure would be over already, and the others would wait for the Lease's whole duration.
         """
         led, useless_s = self._tenure.leading, self._boot_s() + self._timing.renew_deadline_s
 
@@ -392,7 +388,7 @@ class Leader:
         return fence
 
     def _manifest(self, current: Document | None) -> Document:
-        """The Lease with us as its holder."""
+        """The Lease with this process as its holder."""
         transitions = self._observer.transitions_if_taken(self.identity, self._counts_from())
         spec = dict((current or {}).get("spec") or {})
         if spec.get("holderIdentity") != self.identity:
@@ -414,7 +410,7 @@ class Leader:
 
 
 class Candidacy:
-    """A process that stands for a Lease: its tenure, the watchdog over it, and the task that takes and renews the Lease.
+    """A candidate for a Lease with its tenure, its watchdog, and the task that takes and renews the Lease.
 
     `tenure.check` is the fence of everything that only the leader may write.
     """
@@ -442,18 +438,18 @@ class Candidacy:
 
     @property
     def epoch(self) -> int:
-        """The epoch of our term, at least 1."""
+        """The epoch of this process's term, at least 1."""
         return max(1, self.tenure.epoch)
 
     async def start(self, address: str = "") -> None:
-        """Stand for the Lease. When this returns, the first attempt has been made; `address` is where others reach us."""
+        """Start election, with a first attempt before this returns. `address` is where others reach this process."""
         self.leader.address = address
         self._watchdog.start()
         await self.leader.attempt()
         self._renewing = asyncio.create_task(self.leader.run())
 
     async def stop(self) -> None:
-        """Release the Lease. Nothing of ours is being written any more."""
+        """End election and release the Lease. The caller has ended all its other writes."""
         if self._renewing is not None:
             self._renewing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -464,5 +460,5 @@ class Candidacy:
 
 
 def _now() -> str:
-    """The time as a Lease has it, for people to read."""
+    """The present time in a Lease's format, for people to read."""
     return rfc3339(utc_now_s(), "microseconds")

@@ -1,10 +1,10 @@
-"""What every node has left: what it can allocate, less the requests of the pods on it, less what instances were given.
+"""Free capacity per node: allocatable, less the requests of the node's pods, less the reservations of our instances.
 
-It is asked for each function at each look, and changes by one pod at a time: with 1,000 functions on 200 nodes a sum over all
-pods took 2 ms, of which a second held two thousand. So each piece of news marks the nodes that it is about, and only their sums
-are made again. A sum is always made from its parts, never moved by a difference, so that nothing can add up.
+Free capacity is read for each function at each look, and changes by one pod at a time: with 1,000 functions on 200 nodes, a sum
+over all pods took 2 ms, two thousand times a second. So each event marks its nodes as dirty, and only their sums are computed
+again. A sum is always computed from its parts, never updated by a difference, so that errors cannot accumulate.
 
-An instance of ours is counted once: by what it was given as long as it is here, also before it has a pod, and else by its pod.
+An instance of ours is counted once: by its reservation while it has one, even before it has a pod, otherwise by its pod.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PodName = tuple[str, str]
 
 
 class Ledger:
-    """The accounts of all nodes. `load_changed`, `node_changed` and `pod_changed` are what informers tell."""
+    """Free capacity of all nodes. `load_changed`, `node_changed` and `pod_changed` are callbacks of informers."""
 
     def __init__(self) -> None:
         self._given: dict[str, Given] = {}
@@ -32,11 +32,11 @@ class Ledger:
         self._loads: dict[str, dict[PodName, Load]] = defaultdict(dict)
         """By node, the pods on it."""
         self._here: dict[str, set[str]] = defaultdict(set)
-        """By node, the instances that were given something of it."""
+        """By node, the instances that have a reservation on it."""
         self._places: dict[str, Counter[str]] = defaultdict(Counter)
         """By instance, the nodes of its pods."""
         self._held: Counter[str] = Counter()
-        """The instances that pods of ours bear, by the informer that tells what becomes of them."""
+        """By instance, the number of its pods in the informer of our own pods."""
         self._rooms: dict[str, Room] = {}
         self._pools: set[str] = set()
         """The nodes whose pool can make Shadows."""
@@ -44,7 +44,7 @@ class Ledger:
         self._all: tuple[Node, ...] = ()
 
     def give(self, instance_id: str, given: Given) -> None:
-        """The instance has this from now on, instead of what it had."""
+        """Set an instance's reservation, in place of an earlier one."""
         self.take_back(instance_id)
         self._given[instance_id] = given
         self._here[given.node].add(instance_id)
@@ -55,13 +55,13 @@ class Ledger:
         return self._given.get(instance_id)
 
     def resize(self, instance_id: str, cores: float) -> None:
-        """The instance has so many cores from now on, and everything else as before. Unknown ones are ignored."""
+        """Change the cores of an instance's reservation. Unknown instances are ignored."""
         given = self._given.get(instance_id)
         if given is not None:
             self.give(instance_id, replace(given, cores=cores))
 
     def take_back(self, instance_id: str) -> None:
-        """The instance has gone."""
+        """Remove an instance's reservation."""
         given = self._given.pop(instance_id, None)
         if given is not None:
             self._here[given.node].discard(instance_id)
@@ -69,13 +69,13 @@ class Ledger:
             self._mark(*self._places.get(instance_id, ()))
 
     def pool_ready(self, node: str, *, ready: bool) -> None:
-        """A node's pool can make Shadows from now on, or cannot."""
+        """Set whether a node's pool can make Shadows."""
         if ready != (node in self._pools):
             (self._pools.add if ready else self._pools.discard)(node)
             self._mark(node)
 
     def load_changed(self, change: Change[Load]) -> None:
-        """A pod, anybody's, that has a node has come, changed or gone."""
+        """Handle the addition, change or removal of any user's pod that has a node."""
         for load, sign in ((change.old, -1), (change.new, +1)):
             if load is None or load.node is None:
                 continue
@@ -88,7 +88,7 @@ class Ledger:
             self._mark(load.node)
 
     def node_changed(self, change: Change[NodeFacts]) -> None:
-        """A node has come, changed or gone. Its heartbeats are no change."""
+        """Handle the addition, change or removal of a node. A heartbeat changes nothing."""
         if change.new == change.old:
             return
         name = change.name[1]
@@ -99,7 +99,7 @@ class Ledger:
         self._mark(name)
 
     def pod_changed(self, change: Change[PodFacts]) -> None:
-        """A pod of ours has come, changed or gone."""
+        """Handle the addition, change or removal of a pod of ours."""
         before, now = (None if one is None else one.instance for one in (change.old, change.new))
         if before == now:
             return
@@ -113,27 +113,27 @@ class Ledger:
             self._mark(*self._places.get(now, ()))
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes that take pods, by name, with what they have left."""
+        """The schedulable nodes with their free capacity, sorted by name."""
         self._sum_marked()
         return self._all
 
     def rooms(self) -> tuple[Room, ...]:
-        """The same nodes with all that a pod may ask for."""
+        """The schedulable nodes with their free capacity of all resources."""
         self._sum_marked()
         return tuple(self._rooms.values())
 
     def free_cores(self, node: str) -> float:
-        """The cores that a node has left; 0 for one that is not known, or takes no pods."""
+        """The free cores of a node; 0 if it is unknown or not schedulable."""
         self._sum_marked()
         room = self._rooms.get(node)
         return 0.0 if room is None else room.node.free_cores
 
     def taking(self, placing: Placing) -> set[str]:
-        """The nodes that such a pod may be on, whatever they have left."""
+        """The nodes whose labels and taints admit such a pod, whatever their free capacity."""
         return {facts.name for facts in self._facts.values() if takes(facts, placing)}
 
     def place_shadow(self, placing: Placing, cores: int, named: str) -> str:
-        """The node for a Shadow that is to be on another one than its Body, whose pod says this of nodes.
+        """The node for a Shadow on another node than its Body, whose pod has this `placing`.
 
         Raises:
             GnomonError: 503 `no_capacity`.
@@ -179,8 +179,8 @@ class Ledger:
         self._rooms[name] = Room(node, pods, others)
 
     def _counts(self, load: Load) -> bool:
-        """Whether a pod is counted by what it asks for.
+        """Whether a pod is counted by its requests.
 
-        Two informers tell of our pods: what the one has seen the end of, the other may still show.
+        Two informers watch our pods: a pod that one has seen removed may still be in the other's cache.
         """
         return load.instance is None or (load.instance not in self._given and load.instance in self._held)

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for who must block: informers and writers live on it, and callers wait for it."""
+"""An event loop on its own thread for blocking callers: informers and writers run on it, and callers wait for results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """The thread. Any other thread may call it, until it is closed."""
+    """An event loop's thread. Any other thread may call it, until it is closed."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()

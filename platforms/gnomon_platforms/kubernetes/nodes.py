@@ -1,8 +1,8 @@
-"""The cluster's nodes: what each has, what is asked of it, and which of them a pod of ours gets.
+"""The cluster's nodes: their allocatable resources, pods' requests, and the choice of a node for a pod of ours.
 
-What a node has left is in the `ledger`. Everything is counted as the scheduler counts it: what is requested, and the limit where
-nothing is; of cores, of memory, of pods, and of whatever else a node offers, such as devices. So what is given here fits when the
-gate is lifted, unless somebody else was quicker: such a pod waits, and its instance says why.
+`ledger` computes free capacity. Resources are counted as the scheduler does: requests, or the limit without a request; cores,
+memory, pods, and any other resource such as devices. So a pod fits on its node when its scheduling gate is removed, unless
+another pod was scheduled first: then the pod waits, and its instance reports why.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES
 from gnomon_platforms.kubernetes.objects.quantities import amounts_of, requests_of, resources
 
 Others: TypeAlias = tuple[tuple[str, int], ...]
-"""What is counted beside cores, memory and pods, by its name in Kubernetes: devices, a node's own storage, huge pages."""
+"""Amounts of other resources by their names in Kubernetes: devices, ephemeral storage, huge pages."""
 
 _FORBIDDING = ("NoSchedule", "NoExecute")
 _BY_NAME = ("cpu", "memory", "pods")
@@ -30,7 +30,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """One node. `taints` are those that keep pods away: key, value, effect. `pods` is how many it takes."""
+    """A node. `taints` are those that forbid scheduling: key, value, effect. `pods` is the most pods that it takes."""
 
     name: str
     cores: float
@@ -62,7 +62,7 @@ def node_facts(document: dict[str, Any]) -> NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a pod, anybody's, asks of its node. `instance` is ours that it was given to."""
+    """The requests of any user's pod. `instance` is the instance of ours that the pod is bound to."""
 
     node: str | None
     cores: float
@@ -74,7 +74,7 @@ class Load:
 
 
 def pod_load(document: dict[str, Any]) -> Load:
-    """Read what a pod asks for."""
+    """Read a pod's requests."""
     spec = document.get("spec") or {}
     counted = _counted(spec)
     return Load(
@@ -89,7 +89,7 @@ def pod_load(document: dict[str, Any]) -> Load:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one of our instances has of a node. `pods` is 0 for a Shadow, which has no pod of its own."""
+    """An instance's reservation on a node. `pods` is 0 for a Shadow, which has no pod of its own."""
 
     node: str
     cores: float
@@ -99,7 +99,7 @@ class Given:
 
 
 def given_to(spec: FunctionSpec, cores: int, node: str = "") -> Given:
-    """What an instance of so many cores takes of a node by its pod.
+    """The reservation for the pod of an instance with this number of cores.
 
     Raises:
         GnomonError: 400 for a resource that cannot be read.
@@ -111,7 +111,7 @@ def given_to(spec: FunctionSpec, cores: int, node: str = "") -> Given:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a node has left: what policies see of it, how many pods, and how much of anything else."""
+    """A node's free capacity: the `Node` that policies see, free pods, and other free resources."""
 
     node: Node
     pods: int
@@ -119,13 +119,12 @@ class Room:
 
 
 def choose(rooms: Iterable[Room], allowed: set[str], wanted: Given, named: str | None) -> str:
-    """The node for an instance: the one that was named, else of those with room the one with most cores left.
+    """Choose the node for an instance: the named one if the pod fits there, else the fitting node with the most free cores.
 
-    Who names a node knows its cores, and neither which nodes a function may be on nor what else it asks for: where its pod does
-    not fit, another node gets it.
+    The policy that names a node knows its free cores, but neither the function's constraints nor its other requests.
 
     Raises:
-        GnomonError: 503 `no_capacity`, with what is lacking.
+        GnomonError: 503 `no_capacity`, with the missing resource.
 
     """
     rooms = tuple(rooms)
@@ -142,10 +141,10 @@ def choose(rooms: Iterable[Room], allowed: set[str], wanted: Given, named: str |
 
 
 def place_shadow(nodes: Iterable[Node], allowed: set[str], cores: int, named: str) -> str:
-    """The node for a Shadow that is to be on another one than its Body: the one that was named, where its function may be there.
+    """Choose the node for a Shadow on another node than its Body: the named one if its function may run there.
 
-    Who names one knows its cores, and neither a function's constraints nor the taints that it does not tolerate, such as those of
-    the control plane's nodes, which have pools as well. Where it may not be there, it is the other one with most cores left.
+    The policy that names a node knows its free cores, but neither the function's constraints nor taints, such as those of
+    control-plane nodes, which have pools as well. Otherwise, choose the allowed node with a pool and the most free cores.
 
     Raises:
         GnomonError: 503 `no_capacity`.
@@ -162,9 +161,9 @@ def place_shadow(nodes: Iterable[Node], allowed: set[str], cores: int, named: st
 
 
 def takes(facts: NodeFacts, placing: Placing) -> bool:
-    """Whether a node is one that a pod may be on: its labels are those that the pod wants, and the pod tolerates its taints."""
+    """Whether a pod may be scheduled to a node: the labels match its selectors, and it tolerates the taints."""
     if not (facts.taints or placing.node_selector or placing.terms):
-        return True  # nearly always: and hundreds of nodes are asked about for each instance
+        return True  # fast path, nearly always: hundreds of nodes are checked for each instance
     labels = {**facts.labels, "metadata.name": facts.name}
     wanted = all(labels.get(name) == value for name, value in placing.node_selector.items())
     met = not placing.terms or any(term and all(meets(labels, one) for one in term) for term in placing.terms)
@@ -172,7 +171,7 @@ def takes(facts: NodeFacts, placing: Placing) -> bool:
 
 
 def meets(labels: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
-    """Whether labels meet an expression of a selector, as Kubernetes reads it. Gt and Lt compare whole numbers."""
+    """Whether labels meet a selector's expression, as Kubernetes evaluates it. Gt and Lt compare whole numbers."""
     operator, found = str(expression["operator"]), labels.get(expression["key"])
     values: Sequence[str] = expression.get("values") or ()
     if operator in ("Exists", "DoesNotExist"):
@@ -185,7 +184,7 @@ def meets(labels: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: tuple[str, str, str]) -> bool:
-    """What a toleration leaves out it leaves open, but for the value."""
+    """Whether a toleration matches a taint. An omitted key or effect matches any, an omitted value only the empty one."""
     key, value, effect = taint
     if (toleration.get("key") or key) != key or (toleration.get("effect") or effect) != effect:
         return False
@@ -201,7 +200,7 @@ def _fits(room: Room, wanted: Given) -> bool:
 
 
 def _lacking(rooms: list[Room], wanted: Given) -> str:
-    """Of what no node has enough, with the most that any has."""
+    """The message that names the resources of which no node has enough, with the largest free amount of each."""
     asked: list[tuple[str, float, float]] = [
         ("cores", wanted.cores, max(room.node.free_cores for room in rooms)),
         ("MiB", wanted.memory_bytes / _MIB, max(room.node.free_memory_bytes for room in rooms) / _MIB),
@@ -219,20 +218,20 @@ def _no_capacity(problem: str, hint: str) -> GnomonError:
 
 
 def _counted(spec: dict[str, Any]) -> dict[str, float]:
-    """What a pod asks for: its containers together, or the most that one of its first steps takes, and its runtime's overhead."""
+    """A pod's effective requests: the sum of its containers or the largest init container, plus its runtime's overhead."""
     containers: list[dict[str, Any]] = spec.get("containers") or []
     beside: dict[str, float] = {}
     first: dict[str, float] = {}
     if len(containers) == 1 and not any(spec.get(name) for name in ("initContainers", "resources", "overhead")):
-        return requests_of(containers[0].get("resources") or {})  # nearly always: and there are thousands of pods
+        return requests_of(containers[0].get("resources") or {})  # fast path, nearly always: there are thousands of pods
     for one in spec.get("initContainers") or ():
         with_it = _together(beside, requests_of(one.get("resources") or {}))
         first = {name: max(first.get(name, 0.0), with_it.get(name, 0.0)) for name in first | with_it}
         if one.get("restartPolicy") == "Always":
-            beside = with_it  # it runs on, beside all that come after it
+            beside = with_it  # a sidecar: it keeps running next to all later containers
     together = _together(beside, *(requests_of(one.get("resources") or {}) for one in containers))
     most = {name: max(first.get(name, 0.0), together.get(name, 0.0)) for name in first | together}
-    # What is requested of the pod as a whole holds instead of what its containers say.
+    # Pod-level requests replace the sum of the containers' requests.
     return _together(most | requests_of(spec.get("resources") or {}), amounts_of(spec.get("overhead") or {}))
 
 

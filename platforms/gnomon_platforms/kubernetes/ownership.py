@@ -1,9 +1,9 @@
-"""The map of owners on Kubernetes: a ConfigMap that the leader replaces, and the gateway's pods that share the functions.
+"""The ownership map on Kubernetes: a ConfigMap that the leader replaces, and the gateway's pods that share the functions.
 
     leader ──replace, bound to the version that it read, by a fenced writer──▶ ConfigMap ──informer──▶ every replica
 
-A pod is looked at as long as it has an address, also while it ends: it gives its functions away in that time. Whether it is well,
-the leader asks the replica itself; the kubelet's word would come seconds later.
+A pod counts as long as it has an address, also while it terminates: it hands its functions over in that time. The leader checks
+each replica's health itself; the pod's status would change seconds later.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from gnomon_platforms.kubernetes.writes import Create, Replace, Target, Write, W
 NAME = "gnomon-owners"
 KEY = "map.json"
 INSIDE_PORT = 8082
-"""Where replicas listen for each other; a NetworkPolicy admits nobody else."""
+"""The port on which replicas listen for each other; a NetworkPolicy admits only them."""
 _ENDED = ("Succeeded", "Failed")
 
 
 class ConfigMapBoard:
     """See `gnomon_core.ownership.OwnershipBoard`.
 
-    `pods` is the label selector of the gateway's pods in `namespace`. `writer` reads, and publishes where this process leads: it
-    is fenced by its tenure.
+    `pods` is the label selector of the gateway's pods in `namespace`. `writer` reads, and publishes while this process leads: its
+    fence is the leader's tenure.
     """
 
     def __init__(self, api: Api, writer: Writer, namespace: str, pods: str, *, name: str = NAME, port: int = INSIDE_PORT) -> None:
@@ -44,7 +44,7 @@ class ConfigMapBoard:
         self._pods: Informer[str | None] = Informer(api, Source(PODS, namespace, labels=pods), partial(_address, port))
 
     async def start(self) -> None:
-        """See what is there.
+        """Start the informers.
 
         Raises:
             GnomonError: 503 `kubernetes_…`, with what to do.
@@ -53,7 +53,7 @@ class ConfigMapBoard:
         await asyncio.gather(self._maps.start(), self._pods.start())
 
     async def stop(self) -> None:
-        """See nothing more."""
+        """Stop the informers."""
         await asyncio.gather(self._maps.stop(), self._pods.stop())
 
     async def read(self) -> OwnershipMap | None:
@@ -97,7 +97,7 @@ class ConfigMapBoard:
 
 
 def _map_of(document: Document | None) -> OwnershipMap | None:
-    """The map in a ConfigMap; None where there is none that can be read: the leader publishes what the replicas know."""
+    """The map in a ConfigMap; None if there is no readable one: the leader then publishes what the replicas know."""
     try:
         return OwnershipMap.from_json(json.loads(((document or {}).get("data") or {})[KEY]))
     except (KeyError, ValueError, TypeError, GnomonError):
@@ -105,7 +105,7 @@ def _map_of(document: Document | None) -> OwnershipMap | None:
 
 
 def _address(port: int, pod: dict[str, Any]) -> str | None:
-    """Where a pod's replica listens for the others; None before it has an address, and after its end."""
+    """The URL on which a pod's replica listens for the others; None before the pod has an address, and after its end."""
     status = pod.get("status") or {}
     address = status.get("podIP")
     if not address or status.get("phase") in _ENDED:

@@ -1,12 +1,12 @@
-"""Changes to the cluster: each carries the uid and the version of the object that it was decided from.
+"""Writes to the cluster: each carries the uid and resourceVersion of the object that it was decided from.
 
-    read ▶ decide ▶ is it still ours to write? ▶ send ─┬─ done
-          ▲                                            ├─ changed meanwhile, exists already, no answer, busy ▶ a pause ─┐
+    read ▶ decide ▶ fence: may we still write? ▶ send ─┬─ done
+          ▲                                            ├─ conflict, exists already, no answer, busy ▶ back-off ─────────┐
           └────────────────────────────────────────────┼───────────────────────────────────────────────────────────────┘
-                                                       └─ refused ▶ told, with what to do
+                                                       └─ refused ▶ GnomonError with a hint
 
-An answer that did not come leaves open whether the change was made; because it was bound to a version, deciding again from what
-is there now is right in both cases. A decision is a function of the object alone and may be asked several times.
+Without an answer it is uncertain whether the change was made. As the write has preconditions, reading and deciding again is right
+in both cases. A decision is a function of the object alone and may be called several times.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LONGEST_PAUSE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The object that is written."""
+    """The object to write."""
 
     resource: Resource
     namespace: str
@@ -57,14 +57,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make it."""
+    """Create the object."""
 
     manifest: Document
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Let it be this. A status is replaced as the subresource `status`."""
+    """Replace the object by this manifest. A status is replaced by the subresource `status`."""
 
     manifest: Document
     subresource: str = ""
@@ -72,7 +72,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Change these fields. A list in a merge patch replaces the whole list; a strategic one merges entries by name."""
+    """Change these fields. A merge patch replaces whole lists; a strategic merge patch merges entries by name."""
 
     changes: Document
     subresource: str = ""
@@ -81,7 +81,7 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove it. `grace_s` None leaves its pods the time that they ask for."""
+    """Delete the object. `grace_s` None keeps the pods' own grace period."""
 
     grace_s: int | None = None
     propagation: str = "Background"
@@ -89,22 +89,22 @@ class Delete:
 
 Write: TypeAlias = Create | Replace | Patch | Delete
 Decide: TypeAlias = Callable[[Document | None], Write | None]
-"""From the object as it is, None where there is none, to what is to be done; None where nothing is."""
+"""A decision: takes the object as it is, None if it does not exist, and returns the write, None for no change."""
 
 
 class Writer:
-    """Reads and writes objects, in threads beside the event loop. `fence` is asked right before each write is sent."""
+    """Reads and writes objects in a thread pool. `fence` is called right before each write is sent."""
 
     def __init__(self, api: Api, clock: Clock, chance: random.Random, fence: Fence | None = None) -> None:
         self._api, self._clock, self._chance, self._fence = api, clock, chance, fence
         self._threads = ThreadPoolExecutor(THREADS, "kubernetes")
 
     def close(self) -> None:
-        """Give the threads up. What is under way goes on."""
+        """Shut the threads down without waiting for requests in flight."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def read(self, target: Target) -> Document | None:
-        """The object as it is now; None where there is none.
+        """Read an object; None if it does not exist.
 
         Raises:
             Refused, Unreachable.
@@ -118,7 +118,7 @@ class Writer:
             raise
 
     async def listed(self, resource: Resource, namespace: str, labels: str) -> list[Document]:
-        """The objects of a namespace that have these labels, as they are now.
+        """List the objects of a namespace with these labels.
 
         Raises:
             Refused, Unreachable.
@@ -137,13 +137,13 @@ class Writer:
     async def settle(
         self, target: Target, decide: Decide, doing: str, *, patience_s: float = PATIENCE_S, known: Document | None = None
     ) -> Document | None:
-        """Read, decide and write until it is done; the object as the last answer shows it, None where it is not there.
+        """Read, decide and write, with retries; the object as last answered, None if it does not exist.
 
-        `doing` completes "Kubernetes does not let Gnomon …". What is `known` of the object, with its uid and version and whatever
-        is decided by, spares the first reading: if it has changed meanwhile, the write is refused, and it is read.
+        `doing` completes "Kubernetes does not let Gnomon …". `known` is the object as the caller knows it, with uid,
+        resourceVersion and the fields that `decide` reads. It saves the first read: if it is stale, the write conflicts.
 
         Raises:
-            GnomonError: what the API server refuses; 409 `kubernetes_conflict` or 503 where `patience_s` is over.
+            GnomonError: what the API server refuses; 409 `kubernetes_conflict` or 503 after `patience_s`.
 
         """
         give_up_s = self._clock.now_s() + patience_s
@@ -166,11 +166,11 @@ class Writer:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def write(self, target: Target, write: Write, seen: Document | None, *, fence: Fence | None = None) -> Document | None:
-        """Send one write, bound to what was seen. None when the object is gone by it. `fence` is asked in place of our own.
+        """Send one write with `seen` as its precondition; None after a deletion. `fence` replaces the writer's own.
 
         Raises:
-            Refused: with `conflict` where it has changed meanwhile.
-            Unreachable: nobody knows whether it was carried out.
+            Refused: with `conflict` if the object has changed meanwhile.
+            Unreachable: it is uncertain whether the write was executed.
 
         """
         send = partial(self._send, fence=fence or self._fence)

@@ -1,11 +1,11 @@
-"""Functions as Kubernetes objects and back, without asking anybody: every function here is pure.
+"""Conversion of functions to Kubernetes objects and back. Every function here is pure.
 
 names          labels, annotations, gates
 quantities     cores and memory as Kubernetes writes them
 placing        constraints ▶ node selectors, affinity, tolerations
 pod_template   FunctionSpec ▶ the pod of an instance
 manifests      FunctionSpec ▶ Deployment, Service, Secret
-pods           a pod ▶ what an instance's owner must know of it
+probes         the probes of a function's container
+pods           a pod ▶ `PodFacts`
 functions      a Deployment ▶ the function, and its status as OpenFaaS reports it
-removal        whom a ReplicaSet would remove next
 """

@@ -1,4 +1,4 @@
-"""A Deployment as a function: what was deployed, and what has become of it."""
+"""Conversion of a Deployment to a function: its specification and its status."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _OUR_VARIABLES = ("GNOMON_", "write_timeout", "fprocess")
 class DeployedFunction:
     """A function's Deployment. `spec` is what was deployed, `template_version` the version that its new pods have.
 
-    `removed` is whether the function was removed, and its Deployment only stays for what it has in flight. `counted` is how many
-    pods its ReplicaSets have, and `failure` says why they cannot make those that they lack, if they have tried with its
-    present number and template. `guarded` is whether no pod goes for a template that others change, `observed` whether the
-    present one is known to Kubernetes, `rolled` whether all pods are known to have it. `counted_by` is which program has set the
-    number last, as the API server calls it.
+    `removed` is whether the function was removed; the Deployment then only stays for requests in flight. `counted` is how many
+    pods its ReplicaSets have, and `failure` says why they cannot create the missing ones, if they have tried with the present
+    number and template. `guarded` is whether maxUnavailable is 0, so that others' changes of the template remove no serving pod.
+    `observed` is whether Kubernetes has processed the present generation, `rolled` whether all pods have its template.
+    `counted_by` is the field manager that has set the number of replicas last.
     """
 
     spec: FunctionSpec
@@ -56,19 +56,19 @@ class DeployedFunction:
 
     @property
     def restarted(self) -> bool:
-        """Whether somebody else has changed the template, of which one pod is made beside those that are to be replaced."""
+        """Whether another program has changed the template; Kubernetes then adds one surge pod of the new template."""
         return self.guarded and self.observed and not self.rolled and self.replicas > 0
 
     @property
     def pods(self) -> int:
-        """How many pods its ReplicaSets are to have in all."""
+        """The number of pods that its ReplicaSets should have in all."""
         return self.replicas + 1 if self.restarted else self.replicas
 
 
 def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
-    """Read a Deployment; None for one that is no function, or says that it is another one's: a copy of it in another namespace.
+    """Read a Deployment; None if it is no function, or a copy of another function's Deployment in another namespace.
 
-    One that was made by other software, such as OpenFaaS's own provider, is read from its pod template.
+    A Deployment by other software, such as OpenFaaS's own provider, is read from its pod template.
     """
     metadata, status = document["metadata"], document.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
@@ -92,7 +92,7 @@ def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
         version=whole(labels.get(VERSION_LABEL)),
         template_version=whole(template_labels.get(VERSION_LABEL)),
         created_at=_created_at(metadata),
-        # One that is absent means 1, by Kubernetes' own default.
+        # Kubernetes' default for absent replicas is 1.
         replicas=document["spec"].get("replicas", 1),
         available=status.get("availableReplicas", 0),
         removed=REMOVED_ANNOTATION in annotations,
@@ -106,7 +106,7 @@ def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
 
 
 def _counted_by(metadata: dict[str, Any]) -> str:
-    """The program that `managedFields` names as the one that has set the number of pods; the last one of several."""
+    """The field manager of `spec.replicas` by `managedFields`; the last one of several."""
     found = ""
     for entry in metadata.get("managedFields") or ():
         if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {}):
@@ -122,7 +122,7 @@ def _failure(status: dict[str, Any]) -> str:
 
 
 def _created_at(metadata: dict[str, Any]) -> float:
-    """To the fraction of a second where we have written it; Kubernetes' own time is of whole ones."""
+    """The creation time in seconds since 1970: Gnomon's annotation, else Kubernetes' timestamp of whole seconds."""
     try:
         return float((metadata.get("annotations") or {})[CREATED_ANNOTATION])
     except (KeyError, ValueError):
@@ -130,7 +130,7 @@ def _created_at(metadata: dict[str, Any]) -> float:
 
 
 def _sent(document: dict[str, Any]) -> dict[str, Any]:
-    """The FunctionDeployment: as it was sent where we keep it, else as the pod template tells it."""
+    """The FunctionDeployment: as it was sent if the annotation has it, else reconstructed from the pod template."""
     metadata = document["metadata"]
     kept = (metadata.get("annotations") or {}).get(DEPLOYMENT_ANNOTATION)
     if kept is not None:

@@ -1,7 +1,7 @@
 """A function's Deployment, Service and Secrets.
 
-The Deployment has the function's name, as users of OpenFaaS on Kubernetes know it, with their labels and annotations on it and
-on its pods. Its pods never begin or end by a rolling update: an update releases the old ones first
+The Deployment has the function's name, as in OpenFaaS on Kubernetes, with the user's labels and annotations on it and on its
+pods. Rolling updates never replace its pods: an update releases the old pods first
 (docs/decisions/0029-openfaas-on-kubernetes.md).
 """
 
@@ -37,16 +37,16 @@ from gnomon_platforms.kubernetes.objects.names import (
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions, pod_template
 
 MAX_ANNOTATION_BYTES = 256 * 1024
-"""The API server's bound for all annotations of an object together."""
+"""The API server's limit for all annotations of an object together."""
 MAX_SECRET_BYTES = 1024 * 1024
 
 Manifest = dict[str, Any]
 
 GUARDED: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-"""What somebody else changes of a template, as `kubectl rollout restart` does, costs no pod that serves: the one new pod waits
-behind its gate, and we replace the others one by one."""
+"""The normal strategy. If another program changes the template, as `kubectl rollout restart` does, no serving pod is removed:
+the one surge pod waits behind its scheduling gate, and Gnomon replaces the others one by one."""
 REPLACING: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": "100%"}}
-"""While we change the template ourselves: what serves has been released before, and all that is left are spares."""
+"""The strategy while Gnomon itself changes the template: serving pods were released before, and only spares are left."""
 
 
 def deployment(spec: FunctionSpec, version: int, options: PodOptions, *, replicas: int = 0) -> Manifest:
@@ -72,7 +72,7 @@ def deployment(spec: FunctionSpec, version: int, options: PodOptions, *, replica
 
 
 def deployment_metadata(spec: FunctionSpec, version: int) -> Manifest:
-    """The metadata of a function's Deployment. An update that needs no other instances changes only this.
+    """The metadata of a function's Deployment. An update that needs no new instances changes only this.
 
     Raises:
         GnomonError: 400 `invalid_label`, `invalid_annotation`.
@@ -93,10 +93,9 @@ def deployment_metadata(spec: FunctionSpec, version: int) -> Manifest:
 
 
 def changed_metadata(seen: Manifest, wanted: Manifest) -> Manifest:
-    """The metadata of a Deployment that is there, as `wanted` has it.
+    """Merge `wanted` into the metadata of an existing Deployment.
 
-    What the last deployment had said and this one does not say any more goes; what others have put there stays. The function is
-    there again where it had been removed.
+    Keys of the last deployment that this one lacks are removed; keys that others have set stay. A removed function is restored.
     """
     said: Any = None
     with contextlib.suppress(ValueError, RecursionError):
@@ -111,7 +110,7 @@ def changed_metadata(seen: Manifest, wanted: Manifest) -> Manifest:
 
 
 def with_creation(metadata: Manifest, created_at: float) -> Manifest:
-    """The same metadata, with when the function was deployed first."""
+    """The same metadata with the time of the function's first deployment."""
     return {**metadata, "annotations": {**metadata["annotations"], CREATED_ANNOTATION: repr(created_at)}}
 
 
@@ -136,9 +135,9 @@ def service(spec: FunctionSpec) -> Manifest:
 
 
 def disruption_budget(spec: FunctionSpec) -> Manifest:
-    """How many of a function's pods may be evicted at a time, say by who drains a node: one, and then its successor serves first.
+    """The PodDisruptionBudget: evictions, as by `kubectl drain`, take one serving pod at a time; then its successor serves first.
 
-    A bound from below would keep a function with one pod on its node for ever. Pods that do not serve may always go.
+    `minAvailable` would block the eviction of a function's only pod for ever. Pods that are not ready may always be evicted.
     """
     labels = {FUNCTION_LABEL: spec.key.name, MANAGED_LABEL: MANAGED}
     return {
@@ -154,7 +153,7 @@ def disruption_budget(spec: FunctionSpec) -> Manifest:
 
 
 def secret(key: FunctionKey, value: bytes) -> Manifest:
-    """A user's secret. Its one entry has its name, and so has the file that functions read.
+    """A user's Secret. Its one entry has the secret's name, and so has the file that functions read.
 
     Raises:
         GnomonError: 400 `secret_too_large`.
@@ -166,13 +165,13 @@ def secret(key: FunctionKey, value: bytes) -> Manifest:
 
 
 def batch_token(key: FunctionKey, token: str) -> Manifest:
-    """The Secret with the token that a function's batch route asks for. Each function has its own."""
+    """The Secret with the token that a function's batch route requires. Each function has its own token."""
     labels = {FUNCTION_LABEL: key.name, MANAGED_LABEL: MANAGED}
     return _secret(token_secret(key), key.namespace, {TOKEN_KEY: token.encode()}, labels)
 
 
 def owned_by(manifest: Manifest, owner: Manifest) -> Manifest:
-    """The same object, removed by Kubernetes when its owner is. It is no controller: nobody adopts pods by this."""
+    """The same object with an owner reference, for garbage collection only: the owner is not its controller."""
     metadata = owner["metadata"]
     reference = {
         "apiVersion": owner["apiVersion"],
@@ -186,9 +185,9 @@ def owned_by(manifest: Manifest, owner: Manifest) -> Manifest:
 
 
 def released(deployment_: Manifest) -> Manifest:
-    """The merge patch that takes a pod out of its ReplicaSet's hands, and leaves it to us.
+    """The merge patch that releases a pod from its ReplicaSet, so that only Gnomon removes it.
 
-    The ReplicaSet lets go of what its selector no longer finds. The Deployment stays an owner, so that the pod goes with it.
+    A ReplicaSet releases pods that its selector no longer matches. The Deployment becomes an owner, for garbage collection.
     """
     reference = owned_by({"metadata": {}}, deployment_)["metadata"]["ownerReferences"]
     return {"metadata": {"labels": {MANAGED_LABEL: RELEASED}, "ownerReferences": reference}}

@@ -1,6 +1,6 @@
-"""The names that objects carry: those that OpenFaaS's users know, Kubernetes' own, and ours.
+"""Labels, annotations, conditions and scheduling gates: OpenFaaS's, Kubernetes' and Gnomon's.
 
-Everything of ours has the prefix `gnomon/`, which is legal for labels, annotations, conditions and scheduling gates alike.
+Gnomon's have the prefix `gnomon/`, which is valid for all four kinds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FUNCTION_LABEL = "faas_function"
 """OpenFaaS's label of everything that belongs to a function; its value is the function's name."""
 MANAGED_LABEL = "gnomon/managed"
 MANAGED, RELEASED = "true", "released"
-"""Pods of the Deployment, and those that an update has left to us until they are drained."""
+"""Values of the label: on pods of the Deployment, and on pods that were released from it until they are drained."""
 VERSION_LABEL = "gnomon/version"
 """On pods: which version of the function they run."""
 SECRET_LABEL, SECRET_OWNER = "app.kubernetes.io/managed-by", "openfaas"
@@ -34,12 +34,12 @@ NAMESPACE_KEYS_ANNOTATION = "gnomon/set"
 RESERVED_ANNOTATIONS = frozenset({DEPLOYMENT_ANNOTATION, CREATED_ANNOTATION, REMOVED_ANNOTATION, NAMESPACE_KEYS_ANNOTATION})
 
 PLACEMENT_GATE = "gnomon/placement"
-"""The scheduling gate of pods that we place: the scheduler leaves them alone until a node was chosen."""
+"""The scheduling gate of pods that Gnomon places: the scheduler ignores them until a node was chosen."""
 SERVING_CONDITION = "gnomon/serving"
-"""A readiness gate: a pod is ready for Kubernetes only while we say so. What is to be removed is made unready by it."""
+"""A readiness gate: a pod is ready for Kubernetes only while Gnomon sets it. A pod to be removed is made unready by it."""
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 INSTANCE_ANNOTATION = "gnomon/instance"
-"""On a pod that was given to an instance: its id. A pod without it is a spare: gated, and no burden to any node."""
+"""On a pod that is bound to an instance: the instance's id. A pod without it is a spare: gated, and on no node."""
 
 PORT, PORT_NAME = 8080, "http"
 SECRETS_FOLDER = "/var/openfaas/secrets"
@@ -52,7 +52,7 @@ _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 def token_secret(key: FunctionKey) -> str:
-    """The Secret with the token of a function's batch route. A function's own name has no dot, so nobody's can be it."""
+    """The Secret with the token of a function's batch route. Function names have no dot, so the name is never a user's secret."""
     return f"{key.name}.gnomon"
 
 
@@ -68,7 +68,7 @@ def is_key(text: str) -> bool:
 
 
 def check_name(key: FunctionKey) -> None:
-    """Refuse a name that no Service may have, although a Deployment and everybody else's function may.
+    """Refuse a name that is invalid for a Service, although it is valid for a Deployment.
 
     Raises:
         GnomonError: 400 `invalid_name`.

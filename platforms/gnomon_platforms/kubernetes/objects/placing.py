@@ -1,4 +1,4 @@
-"""Where a pod may run: OpenFaaS's constraints, as node selectors, affinity and tolerations, and what any pod says by these.
+"""Placement constraints: OpenFaaS's constraints as node selectors, affinity and tolerations; the same of any pod.
 
 zone=a, zone==a            only on nodes whose label says so
 zone!=a                    only on nodes whose label does not
@@ -21,14 +21,14 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """What a pod's specification says of nodes. Where there are `terms`, a node meets all expressions of one of them."""
+    """A pod's constraints on nodes. If there are `terms`, a node must meet all expressions of at least one."""
 
     node_selector: dict[str, str] = field(default_factory=dict)
     terms: list[list[dict[str, Any]]] = field(default_factory=list)
     tolerations: list[dict[str, Any]] = field(default_factory=list)
 
     def fields(self) -> dict[str, Any]:
-        """The fields of a pod's specification; those without content are left out."""
+        """The fields for a pod's specification; empty ones are omitted."""
         fields: dict[str, Any] = {}
         if self.node_selector:
             fields["nodeSelector"] = self.node_selector
@@ -40,10 +40,10 @@ class Placing:
 
 
 def read_constraints(constraints: Iterable[str]) -> Placing:
-    """What a function's constraints mean.
+    """Parse a function's constraints.
 
     Raises:
-        GnomonError: 400 `invalid_constraint`, with the forms that are known.
+        GnomonError: 400 `invalid_constraint`, with the valid forms.
 
     """
     placing, unwanted = Placing(), list[dict[str, Any]]()
@@ -62,12 +62,12 @@ def read_constraints(constraints: Iterable[str]) -> Placing:
 
 
 def constraints_of(pod: dict[str, Any]) -> tuple[str, ...]:
-    """The constraints that a pod's specification came from, as far as they can be told."""
+    """The constraints that a pod's node selector expresses."""
     return tuple(f"{name}={value}" for name, value in sorted((pod.get("nodeSelector") or {}).items()))
 
 
 def placing_of(pod: Mapping[str, Any]) -> Placing:
-    """What a pod's specification, anybody's, says of nodes. A node's name counts as one of its labels, `metadata.name`."""
+    """The constraints of any user's pod. A node's name counts as one of its labels, `metadata.name`."""
     of_nodes = (pod.get("affinity") or {}).get("nodeAffinity") or {}
     required = of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     terms = [
@@ -78,15 +78,15 @@ def placing_of(pod: Mapping[str, Any]) -> Placing:
 
 
 def required_affinity(terms: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """An affinity to nodes whose labels meet all expressions of one of these terms."""
+    """The affinity to nodes whose labels meet all expressions of one of these terms."""
     listed = [{"matchExpressions": expressions} for expressions in terms]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": listed}}}
 
 
 def affinity_to(node: str, pod: dict[str, Any]) -> dict[str, Any]:
-    """A pod's affinity, narrowed to one node.
+    """A pod's affinity, restricted to one node.
 
-    Of a gated pod the API server lets nothing be loosened: each term that is there keeps its expressions and gets a field more.
+    The API server only lets a gated pod's affinity become stricter: each term keeps its expressions and gets one more field.
     """
     narrowed = dict(pod.get("affinity") or {})
     wanted = {"key": "metadata.name", "operator": "In", "values": [node]}

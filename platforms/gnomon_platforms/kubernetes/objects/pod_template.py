@@ -1,9 +1,9 @@
 """The pod of an instance.
 
-It is what Pod Security calls "restricted", whatever the function asks for: no root, no privileges, no token of the API server.
-The root file system is read-only unless the deployment says `"readOnlyRootFilesystem": false`; /tmp can be written. Probes are
-those of OpenFaaS's workload contract. A pod is born gated where placing is ours, and unready until we let it serve. A Body can
-have Shadows where nodes have coordinators: then its pod has their volume, and the models'.
+The pod always meets the Pod Security Standard "restricted": no root, no privileges, no service account token. The root file
+system is read-only unless the deployment has `"readOnlyRootFilesystem": false`; /tmp is writable. Probes follow OpenFaaS's
+workload contract. A pod starts with a scheduling gate if Gnomon chooses its node, and unready until Gnomon lets it serve. If
+nodes have coordinators, a Body's pod mounts their volume and the models', so that the Body can have Shadows.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from gnomon_platforms.kubernetes.objects.probes import probes
 from gnomon_platforms.kubernetes.objects.quantities import resources
 
 USER = 12_000
-"""Nobody in any image; a number, because `runAsNonRoot` cannot check a name."""
+"""A user that no image uses; a number, because `runAsNonRoot` cannot check a name."""
 SECRET_MODE = 0o440
 GRACE_S = 5
-"""On top of what is in flight: the way of a SIGTERM and of the last answers."""
+"""Added to the time for requests in flight: for the SIGTERM and the last answers to arrive."""
 TMP_SIZE = "1Gi"
 CSI_DRIVER, FUNCTION_ATTRIBUTE = "node.gnomon", "gnomon/function"
 BODY_FOLDERS = {"coordinator": "/run/gnomon", "models": "/models"}
-"""Where a Body looks for them."""
+"""The mount paths at which a Body looks for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodOptions:
-    """What the operator says once about all pods.
+    """The operator's settings for all pods.
 
-    `place` gates them until we have chosen a node. `user` is who they run as. `image_pull_policy` is Kubernetes'. `runtime_class`
-    and `pull_secrets` are passed on; a pull secret that a function names is for the kubelet, and no file of the function's.
+    `place` gates pods until Gnomon has chosen a node. `user` is their user id. `image_pull_policy`, `runtime_class`
+    and `pull_secrets` are passed on; a pull secret that a function names is for the kubelet, and not mounted as a file.
     """
 
     place: bool = True
@@ -57,9 +57,9 @@ class PodOptions:
     runtime_class: str | None = None
     pull_secrets: tuple[str, ...] = ()
     coordinated: bool = False
-    """Bodies get the volume of their node's coordinator. A pod with it starts only on nodes that have one."""
+    """Bodies get the volume of their node's coordinator. A pod with that volume starts only on nodes with a coordinator."""
     models_claim: str | None = None
-    """A PersistentVolumeClaim in the function's namespace with the model repository; without it images have their models."""
+    """A PersistentVolumeClaim in the function's namespace with the model repository; without it images contain their models."""
 
 
 def pod_template(spec: FunctionSpec, version: int, options: PodOptions) -> dict[str, Any]:
@@ -100,9 +100,9 @@ def pod_template(spec: FunctionSpec, version: int, options: PodOptions) -> dict[
 
 
 def pod_digest(spec: FunctionSpec, options: PodOptions) -> str:
-    """What a function's pods are made of, in short: pods with another digest do not become these by new labels.
+    """A hash of a function's pod template: pods with another digest must be replaced, new labels are not enough.
 
-    How large batches may be is left out: a pod takes whatever it is sent.
+    The largest batch size is excluded: a pod takes whatever it is sent.
 
     Raises:
         GnomonError: as `pod_template`.
@@ -143,7 +143,7 @@ def _container(spec: FunctionSpec, options: PodOptions) -> dict[str, Any]:
 
 
 def environment(spec: FunctionSpec) -> dict[str, str]:
-    """The variables of a function's container: what its images need to know, under what its user says."""
+    """The environment of a function's container. The user's variables override Gnomon's."""
     settings = spec.settings
     ours = {
         "GNOMON_FUNCTION": str(spec.key),
@@ -160,7 +160,7 @@ def environment(spec: FunctionSpec) -> dict[str, str]:
 
 
 def _body_volumes(spec: FunctionSpec, options: PodOptions) -> list[dict[str, Any]]:
-    """What a Body needs for its Shadows: a socket of its own to its node's coordinator, and the files that both map."""
+    """The volumes that a Body needs for Shadows: its socket to its node's coordinator, and the model files that both map."""
     volumes: list[dict[str, Any]] = []
     if spec.settings.model is None:
         return volumes
@@ -178,7 +178,7 @@ def _secrets(spec: FunctionSpec, options: PodOptions) -> list[dict[str, Any]]:
 
 
 def _longest_s(spec: FunctionSpec) -> float:
-    """How long what is in flight may take: the watchdog's own setting, else the deadline of a request."""
+    """The longest time of a request in flight, in seconds: the watchdog's `write_timeout`, else the request's deadline."""
     try:
         return parse_duration_s(spec.environment["write_timeout"])
     except (KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""What an instance's owner must know of a pod, and no more: an informer that keeps only this stays small."""
+"""The facts about a pod that its instance's owner needs, and no more: so the informer's cache stays small."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from gnomon_platforms.kubernetes.objects.quantities import amount_of, bytes_of
 ENDED_PHASES = ("Succeeded", "Failed")
 MAX_WORDS = 300
 RESIZE = "resize"
-"""What trouble with other cores begins with."""
+"""The prefix of `PodFacts.trouble` for a resize that is pending or refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """One pod.
+    """A pod of a function.
 
-    `instance` is the one that it was given to, None for a spare. `cores` are those of its specification, `effective_cores` those
-    that its container has now. `healthy` is whether its containers are ready, `ready` whether Kubernetes sends it requests,
-    `serving` what we have said of that. `trouble` says why it does not get on.
+    `instance` is the instance that it is bound to, None for a spare. `cores` are those of its specification, `effective_cores`
+    those that its container has now. `healthy` is whether its containers are ready, `ready` whether Kubernetes sends it requests,
+    `serving` our readiness gate. `trouble` says why the pod does not become ready.
     """
 
     name: str
@@ -66,7 +66,7 @@ class PodFacts:
 
     @property
     def state(self) -> InstanceState:
-        """Where its instance is in its life, as far as Kubernetes knows."""
+        """The state of the pod's instance, as far as Kubernetes knows."""
         if self.phase in ENDED_PHASES:
             return InstanceState.GONE
         if self.ending:
@@ -75,7 +75,7 @@ class PodFacts:
 
 
 def pod_facts(pod: dict[str, Any]) -> PodFacts:
-    """Read a pod as the API server sends it. Nothing but its name is taken for granted."""
+    """Read a pod as the API server sends it. Only its name is required."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     name = str(labels.get(FUNCTION_LABEL, ""))
@@ -111,7 +111,7 @@ def pod_facts(pod: dict[str, Any]) -> PodFacts:
 
 
 def _trouble(status: dict[str, Any], container: dict[str, Any]) -> str:
-    """Why a pod does not get on, in Kubernetes' own words: evicted, unschedulable, an image that cannot be pulled, an exit."""
+    """Why a pod does not become ready, in Kubernetes' words: evicted, unschedulable, ErrImagePull, an exit code."""
     state = container.get("state") or {}
     for found in (state.get("waiting"), state.get("terminated"), (container.get("lastState") or {}).get("terminated")):
         if found and found.get("reason") not in (None, "ContainerCreating", "PodInitializing", "Completed"):
@@ -127,12 +127,12 @@ def _trouble(status: dict[str, Any], container: dict[str, Any]) -> str:
 
 
 def words(reason: str, message: str | None) -> str:
-    """Kubernetes' own words for why something does not get on, shortened."""
+    """Kubernetes' reason and message in one text of at most `MAX_WORDS` characters."""
     return f"{reason}: {message}"[:MAX_WORDS] if message else reason[:MAX_WORDS]
 
 
 def _named(entries: Any, name: str) -> dict[str, Any]:
-    """Ours among a pod's containers: the one with the function's name, else the first."""
+    """The function's container: the one with the function's name, else the first."""
     first: dict[str, Any] = {}
     for entry in entries:
         if entry.get("name") == name:
@@ -142,17 +142,17 @@ def _named(entries: Any, name: str) -> dict[str, Any]:
 
 
 def cores_of(resources: Mapping[str, Any]) -> float:
-    """The cores that a container may count on; 0 where nothing is said."""
+    """A container's cores: its CPU limit, else its request, else 0."""
     return amount_of(_either(resources, "cpu"))
 
 
 def memory_of(resources: Mapping[str, Any]) -> int:
-    """The bytes that a container may count on; 0 where nothing is said."""
+    """A container's memory in bytes: its limit, else its request, else 0."""
     return bytes_of(_either(resources, "memory"))
 
 
 def resize_trouble(status: Mapping[str, Any]) -> str:
-    """Why a node has put off, or refused, to give a pod other resources, in Kubernetes' words; empty where it has not."""
+    """Why a node has deferred or refused a pod's resize, in Kubernetes' words; empty if it has not."""
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodResizePending" and condition.get("status") == "True":
             return words(f"{RESIZE} {condition.get('reason', 'pending')}", condition.get("message"))
@@ -160,13 +160,13 @@ def resize_trouble(status: Mapping[str, Any]) -> str:
 
 
 def _either(resources: Mapping[str, Any], name: str) -> object:
-    """A limit, or the request where there is none: what an instance may count on."""
+    """A limit, or the request if there is no limit."""
     limit = (resources.get("limits") or {}).get(name)
     return limit if limit is not None else (resources.get("requests") or {}).get(name, "0")
 
 
 def whole(value: object) -> int:
-    """The whole number that somebody has written; 0 for what is none."""
+    """Parse an integer; 0 if the value is not one."""
     try:
         return int(str(value))
     except ValueError:

@@ -1,12 +1,12 @@
-"""Probes of a function's container: those of OpenFaaS's workload contract, and what its annotations say of them.
+"""Probes of a function's container: those of OpenFaaS's workload contract, with overrides by annotations.
 
-    com.openfaas.health.http.path              where it says whether it is well: /_/health
-    com.openfaas.ready.http.path               where it says whether it takes requests: /_/ready
+    com.openfaas.health.http.path              path of the liveness and startup probes: /_/health
+    com.openfaas.ready.http.path               path of the readiness probe: /_/ready
     com.openfaas.(health|ready).http.NAME      initialDelay, periodSeconds, timeoutSeconds: 2, 2s, 1m30s
                                                successThreshold, failureThreshold: 3
 
-A container has five minutes to be well once, looked at each second; only then the other two begin. What is said of health holds
-for its start too, but for how often that is looked at, and how often in vain.
+The startup probe runs every second for up to five minutes; the other two begin after its success. The annotations of health also
+apply to the startup probe, except its period and thresholds.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def probes(spec: FunctionSpec) -> dict[str, Any]:
     """The three probes of a container.
 
     Raises:
-        GnomonError: 400 `invalid_annotation`, with what it may say.
+        GnomonError: 400 `invalid_annotation`, with the valid values.
 
     """
     health, ready = _said(spec.annotations, "health"), _said(spec.annotations, "ready")
     if health.get("successThreshold", 1) != 1:
         raise _invalid("com.openfaas.health.http.successThreshold", "1", "Kubernetes takes no other of a health check.")
     at_start = {name: value for name, value in health.items() if name in ("initialDelaySeconds", "timeoutSeconds")}
-    # Quick to see a quick start, patient with one that loads a model.
+    # A short period notices a fast start; the large threshold allows for a slow one that loads a model.
     start = _probe(spec, "health", HEALTH_PATH, {"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": START_TIMEOUT_S})
     often = {"periodSeconds": 2, "timeoutSeconds": 1, "failureThreshold": 3}
     usual = {"periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3}
@@ -65,7 +65,7 @@ def _probe(spec: FunctionSpec, which: str, default: str, numbers: Mapping[str, i
 
 
 def _said(annotations: Mapping[str, str], which: str) -> dict[str, int]:
-    """What annotations say of the numbers of one probe, by Kubernetes' names."""
+    """The numbers of one probe that annotations set, by Kubernetes' names."""
     prefix = f"com.openfaas.{which}.http."
     said: dict[str, int] = {}
     for key in [key for key in annotations if key.startswith(prefix)]:
@@ -81,7 +81,7 @@ def _said(annotations: Mapping[str, str], which: str) -> dict[str, int]:
 
 
 def _seconds(key: str, text: str, *, least: int) -> int:
-    """Whole seconds; a part of one counts as one."""
+    """A duration in whole seconds, rounded up."""
     try:
         seconds = math.ceil(parse_duration_s(text))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Cores and memory as Kubernetes writes them. Reading is `gnomon_core.units`; what users may write there is a little more."""
+"""Kubernetes quantities of cores and memory. `gnomon_core.units` parses users' texts, which allow a few more forms."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def memory_quantity(amount_bytes: int) -> str:
 def resources(spec: FunctionSpec, cores: int) -> dict[str, dict[str, str]]:
     """The requests and limits of a function's container.
 
-    What the user wrote stays as it was written wherever Kubernetes reads it too. A function that says its size (a model, or
-    `gnomon/cores`) has its cores as request and as limit; any other asks for a tenth of a core and may use what is free.
+    The user's text is kept if Kubernetes can read it. A function with a declared size (a model, or `gnomon/cores`) has its cores
+    as request and as limit; any other requests a tenth of a core and may use free cores.
     """
     limits, requests = _sent(spec, "limits"), _sent(spec, "requests")
     claim = claimed_cores(spec, cores)
@@ -49,9 +49,9 @@ def resources(spec: FunctionSpec, cores: int) -> dict[str, dict[str, str]]:
 
 
 def amount_of(quantity: object) -> float:
-    """What a quantity that the API server sent means, in any form that Kubernetes knows; 0 for anything unreadable.
+    """The number of a quantity from the API server, in any of Kubernetes' forms; 0 for anything unreadable.
 
-    `1500m`, `2`, `1e9`, `128Mi`, `0.5G`: whoever wrote it, it is sent as it was written.
+    `1500m`, `2`, `1e9`, `128Mi`, `0.5G`: the API server sends quantities in the form in which they were written.
     """
     read = _QUANTITY.fullmatch(str(quantity))
     if read is None:
@@ -61,18 +61,18 @@ def amount_of(quantity: object) -> float:
 
 
 def bytes_of(quantity: object) -> int:
-    """The bytes of a quantity that the API server sent, whole ones; 0 for anything unreadable."""
+    """The whole bytes of a quantity from the API server, rounded up; 0 for anything unreadable."""
     return math.ceil(amount_of(quantity))
 
 
 def amounts_of(quantities: Mapping[str, object]) -> dict[str, float]:
-    """What the API server said of several resources, by name: cores, bytes, or how many. What there is none of is left out."""
+    """The amounts of several resources by name: cores, bytes or counts. Zero amounts are omitted."""
     amounts = {name: amount_of(quantity) for name, quantity in quantities.items()}
     return {name: amount for name, amount in amounts.items() if amount}
 
 
 def requests_of(given: Mapping[str, Any]) -> dict[str, float]:
-    """What the scheduler counts of a container's `resources`: its requests, and its limits where nothing is requested."""
+    """The requests of a container's `resources` as the scheduler counts them: a limit counts if there is no request."""
     return amounts_of({**(given.get("limits") or {}), **(given.get("requests") or {})})
 
 
