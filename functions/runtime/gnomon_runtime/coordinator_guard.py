@@ -1,10 +1,10 @@
-"""Supervises the coordinator's process: keeps the instances' coordination sockets, and starts the next coordinator.
+"""Supervises the coordinator's process: holds the instances' coordination sockets, and restarts the coordinator.
 
-Every Body that can have a Shadow and every empty container is born with one end of a socket pair; the guard has the other end
-for as long as the instance lives; an instance of another container (a Body in its pod) comes with a socket of its own, which is
-kept until the owner says that it has gone. A coordinator gets duplicates. When it ends another is started at once, with a higher
-epoch, and is handed all of them again: no instance notices more than a new epoch. Where instances outlive a supervisor, the owner
-says from which epoch on the next one counts.
+Every Body that can have a Shadow, and every empty container, is forked with one end of a socket pair; the guard holds the other
+end until the instance ends. An instance of another container (a Body in its pod) brings its own socket, which is held until the
+owner reports that the instance has ended. A coordinator gets duplicates of these sockets. When a coordinator ends, the guard
+starts another at once with a higher epoch and sends it all sockets again: instances notice only a new epoch. If instances
+outlive a supervisor, the owner tells the next supervisor which epoch to continue from.
 
     to the coordinator     {"event": "epoch", "epoch"}      {"event": "instance", "id", "kind", "pid"} + [socket]
                            {"event": "gone", "id"}          {"event": "adopted"}: these were all
@@ -12,8 +12,9 @@ says from which epoch on the next one counts.
     from the coordinator   {"do": "fork", "id", "zygote"} + [order, channel, log]
                            {"do": "assign", "id", "as", "join"}     {"do": "kill", "id"}
 
-The coordinator is started as our child and is ours to end: one that is replaced is killed first, so it can say nothing more. It
-ends Shadows and containers. What it wants killed and is a Body by now has become one since, which it is about to hear.
+The coordinator is a child process. A coordinator that is replaced is killed first, so it can send no further message. It ends
+Shadows and containers. A request to kill a Body is ignored: that Body was a Shadow when the request was sent, and the event
+"promoted" is still on its way.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from gnomon_core import packets
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
 HEALTHY_S = 0.5
-"""A coordinator that has lived so long, several times what its start takes, was not ended by its own fault at its start: it is
-replaced at once. Those that end sooner are, after pauses that double each time."""
+"""A coordinator that ran this long, several times its start-up time, did not fail at start-up: it is replaced at once. Earlier
+ends are failed starts, with a back-off that doubles each time."""
 
 Said = Callable[[Mapping[str, Any], list[int]], None]
 
 
 @dataclass(slots=True)
 class Kept:
-    """An instance's coordination socket, ours. `pid` is None until it is born, and 0 for one of another container."""
+    """The guard's end of an instance's coordination socket. `pid` is None before the fork, 0 in another container."""
 
     id: str
     kind: str
@@ -53,7 +54,7 @@ class Kept:
 
 
 class CoordinatorGuard:
-    """`report` tells the owner, `said` gets the coordinator's requests."""
+    """The coordinator's process and all coordination sockets. `report` sends to the owner, `said` gets coordinator requests."""
 
     def __init__(self, selector: selectors.BaseSelector, report: Callable[..., None], said: Said) -> None:
         self._selector = selector
@@ -74,33 +75,33 @@ class CoordinatorGuard:
     # Instances
 
     def open(self, instance_id: str, kind: str) -> socket.socket:
-        """An instance is about to be forked: its end of a coordination socket, for the caller to hand over and close."""
+        """Make a socket pair for an instance about to be forked. Returns its end, which the caller passes on and closes."""
         ours, theirs = packets.socket_pair()
         ours.setblocking(False)  # noqa: FBT003 - the signature is socket's
         self._kept[instance_id] = Kept(instance_id, kind, ours)
         return theirs
 
     def born(self, instance_id: str, pid: int) -> None:
-        """The instance was forked: the coordinator may send it messages."""
+        """Record the fork of an instance and announce the instance to the coordinator."""
         kept = self._kept.get(instance_id)
         if kept is not None:
             kept.pid = pid
             self._announce(kept)
 
     def gone(self, instance_id: str) -> None:
-        """The instance has ended, or was never forked."""
+        """Forget an instance that has ended or was never forked, and report it to the coordinator."""
         kept = self._kept.pop(instance_id, None)
         if kept is not None:
             kept.socket.close()
             self._tell({"event": "gone", "id": instance_id})
 
     def is_reserve(self, instance_id: str) -> bool:
-        """Whether this is an empty container, which the owner need not know of."""
+        """Whether this is an empty container: the owner gets no events about those."""
         kept = self._kept.get(instance_id)
         return kept is not None and kept.kind == "empty"
 
     def assign(self, container: str, shadow: str) -> int | None:
-        """An empty container is a Shadow from now on. Its process id; None where there is none of that name any more."""
+        """Turn an empty container into a Shadow. Returns its process id; None if no such container exists any more."""
         kept = self._kept.get(container)
         if kept is None or kept.kind != "empty" or kept.pid is None or shadow in self._kept:
             return None
@@ -109,14 +110,14 @@ class CoordinatorGuard:
         return kept.pid
 
     def promoted(self, shadow: str) -> None:
-        """A Shadow is a Body from now on, for this coordinator and its successors. Others are ignored."""
+        """Record that a Shadow has become a Body, for this coordinator and later ones. Ignored for anything but a Shadow."""
         kept = self._kept.get(shadow)
         if kept is not None and kept.kind == "shadow":
             kept.kind = "body"
             self._tell({"event": "promoted", "id": shadow})
 
     def adopt(self, instance_id: str, kind: str, connection: socket.socket) -> None:
-        """An instance of another container has come, with a socket of its own. It takes the place of an earlier one of its id."""
+        """Take over the socket of an instance in another container. It replaces an earlier instance of the same id."""
         self.gone(instance_id)
         connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
         kept = self._kept[instance_id] = Kept(instance_id, kind, connection, pid=0)
@@ -129,7 +130,7 @@ class CoordinatorGuard:
         return None if self._process is None else self._process.pid
 
     def begin(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-        """Start the coordinator that the owner describes. The descriptor is its end of the owner's socket, for all who follow."""
+        """Start the coordinator as the owner specifies. The descriptor, its socket to the owner, is kept for restarts."""
         if self._platform is not None:
             return
         self._command, self._environment = list(message["command"]), dict(message["environment"])
@@ -138,17 +139,17 @@ class CoordinatorGuard:
         self._start()
 
     def replace(self, epoch: int) -> None:
-        """Replace the coordinator of this epoch, which does not answer. One that has been replaced already is left alone."""
+        """Kill the coordinator of this epoch because it does not answer. Nothing happens if it has been replaced already."""
         if epoch == self._epoch:
             self._kill()
 
     def ended(self, pid: int, status: int) -> bool:
-        """A child process has ended. Returns whether it was the coordinator."""
+        """Handle the end of a child process. Returns whether it was the coordinator."""
         if self._process is None or self._process.pid != pid:
             return False
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self._process = None
-        # Its last messages still hold: a container that it has assigned is a Shadow by now.
+        # Its last messages remain valid: a container that it has assigned is a Shadow by now.
         while self._attend_link():
             pass
         self._hang_up()
@@ -160,15 +161,15 @@ class CoordinatorGuard:
         return True
 
     def _pause_s(self) -> float:
-        """Example: nothing the first time, then 0.05, 0.1, 0.2 … 5 s while they keep ending at once."""
+        """The restart back-off in seconds. Example: 0, then 0.05, 0.1, 0.2 … 5 s while coordinators end at once."""
         return 0.0 if self._failures < 2 else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (self._failures - 2))  # noqa: PLR2004 - one early end may be a kill
 
     def patience_s(self) -> float | None:
-        """How long until `attend` has something to do."""
+        """Seconds until `attend` must be called; None if no restart is due."""
         return None if self._due_s is None else max(0.0, self._due_s - time.monotonic())
 
     def attend(self) -> None:
-        """Start the next coordinator if it is time."""
+        """Start the next coordinator if its back-off is over."""
         if self._due_s is not None and time.monotonic() >= self._due_s:
             self._due_s = None
             self._start()
@@ -216,7 +217,7 @@ class CoordinatorGuard:
             self._flush()
 
     def _flush(self) -> None:
-        """Send what it takes now. Sockets are duplicated as they leave: what has gone meanwhile is not announced."""
+        """Send until the socket would block. Instances that have ended meanwhile are not announced: their sockets are closed."""
         while self._outbox and self._link is not None:
             message = self._outbox[0]
             descriptors: list[int] = []
@@ -231,7 +232,7 @@ class CoordinatorGuard:
             except BlockingIOError:
                 break
             except packets.PeerGoneError:
-                # Its end is reported when it is collected.
+                # The end of the coordinator is reported when its process is reaped.
                 self._outbox.clear()
                 return
             self._outbox.popleft()
@@ -251,7 +252,7 @@ class CoordinatorGuard:
             return False
         except (packets.PeerGoneError, packets.PacketError, OSError):
             self._hang_up()
-            # Unless it has ended, it has closed its end without ending, or does not speak our language.
+            # The coordinator has ended, has closed its socket without ending, or violates the protocol. Killing covers all three.
             self._kill()
             return False
         try:
@@ -265,12 +266,12 @@ class CoordinatorGuard:
         return True
 
     def _is_risen(self, message: Mapping[str, Any]) -> bool:
-        """Whether this would kill a Body, which was a Shadow when the message was sent."""
+        """Whether the message would kill an instance that has been promoted from Shadow to Body meanwhile."""
         kept = self._kept.get(str(message["id"])) if message["do"] == "kill" else None
         return kept is not None and kept.kind == "body"
 
     def _kill(self) -> None:
-        # Popen.kill would reap a process that has ended, and its end would never be reported.
+        # Popen.kill polls, and so would reap an ended process: `ended` would never see it.
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)

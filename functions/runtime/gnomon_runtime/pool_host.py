@@ -2,10 +2,10 @@
 
     SOCKET ─ an owner connects ▶ a supervisor of its own, with zygote, containers and Shadows below it ▶ it ends ▶ the next
 
-The pool is a container of its own, without any right on the node, in which layer programs run; whoever owns it is in another
-container of the same pod, with the kubelet's folders. An owner's connection is the supervisor's socket: when it closes, whatever
-was made for it ends. A pod is restarted by Kubernetes only where this process ends, so it does not end with an owner; and when
-the pod is told to end, it ends after the one that it has.
+The pool is an unprivileged container in which layer programs run; its owner, the node's agent, runs in another container of the
+same pod, with access to the kubelet's folders. An owner's connection is the supervisor's socket: when it closes, all processes of
+that supervisor end. This process survives its owners, because its exit would make Kubernetes restart the container; after SIGTERM
+it waits for its current owner to disconnect.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Told(Exception):  # noqa: N818 - it is no error: the pod ends
 
 
 def listening(path: Path) -> socket.socket:
-    """The socket at which owners arrive."""
+    """Listen on a Unix socket at this path, for owners."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -78,7 +78,7 @@ def _told(_number: int, _frame: FrameType | None) -> None:
 
 def main(arguments: list[str]) -> int:
     """Serve owners at this path."""
-    # Without a handler the first process of a container does not hear it at all.
+    # The kernel discards SIGTERM for PID 1 of a container unless it has a handler.
     signal.signal(signal.SIGTERM, _told)
     path = Path(arguments[0])
     try:

@@ -1,11 +1,11 @@
-"""The parent of every zygote and instance on this machine. It starts, ends and reports them, and never plans.
+"""The supervisor: parent of every zygote and instance on this machine. It starts, ends and reports them, and makes no plans.
 
-One thread, standard library only, so that there is little that can go wrong in it. It talks to its owner over the socket that it
+One thread and the standard library only, to keep failures unlikely. The supervisor talks to its owner over the socket that it
 inherits (`python -m gnomon_runtime.supervisor FD`), in JSON messages (gnomon_core.packets):
 
     in    {"do": "zygote", "id", "start", "command", "environment"}
-                                                             + a sandbox's description, where it lives in one; `start` is the
-                                                             owner's number, told with all that becomes of it
+                                                             + a sandbox's description, if it runs in one; `start` is the
+                                                             owner's number, repeated in every event about it
           {"do": "create", "id", "zygote", "join", "coordinated"}
                                                              + order, channel, log; `join` are control-group files
           {"do": "kill", "id", "signal"}   {"do": "retire", "id"}
@@ -21,11 +21,11 @@ inherits (`python -m gnomon_runtime.supervisor FD`), in JSON messages (gnomon_co
           {"event": "coordinator", "epoch", "pid"}           {"event": "coordinator_gone", "epoch", "status"}
 
 A coordinated instance gets a fourth descriptor, whose other end `coordinator_guard` keeps for the node's coordinators. The
-coordinator may have empty containers born, and name them: a container is nobody's, and reported to the owner once it has become
-a Shadow.
+coordinator may request and name empty containers. A container belongs to no function, and is reported to the owner only once it
+has become a Shadow.
 
-When the owner's end closes, for whatever reason, it ends everything and itself. It is the subreaper of all that it starts: a
-process that a function leaves behind becomes its child, is recognised as nobody's, and is ended with the instance.
+When the owner's socket closes, for any reason, the supervisor kills all processes and exits. It is a subreaper: a process that a
+function leaves behind becomes its child, is recognised as an orphan, and is killed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from gnomon_runtime.zygote_table import ZygoteEvents, ZygoteTable
 
 
 class Supervisor:
-    """The loop and its tables."""
+    """The supervisor's event loop, and its tables of processes."""
 
     def __init__(self, owner: socket.socket) -> None:
         self._owner = owner
@@ -64,7 +64,7 @@ class Supervisor:
         return pid in self._instances or pid == self._coordinator_guard.pid
 
     def serve(self) -> None:
-        """Until the owner has gone; then end everything."""
+        """Run until the owner disconnects; then end every process."""
         woken, wake = socket.socketpair()
         woken.setblocking(False)  # noqa: FBT003 - the signature is socket's
         wake.setblocking(False)  # noqa: FBT003 - the signature is socket's
@@ -130,7 +130,7 @@ class Supervisor:
             _join(pid, join)
 
     def _create(self, message: Mapping[str, Any], descriptors: list[int]) -> None:
-        # Read first: nothing is opened for a message that is not understood.
+        # Read all fields first: an invalid message must not leave anything open.
         instance_id, zygote, join = str(message["id"]), str(message["zygote"]), list(message["join"])
         copies = [os.dup(descriptor) for descriptor in descriptors]
         if message.get("coordinated"):
@@ -180,7 +180,7 @@ class Supervisor:
             self._end_orphans()
 
     def _ended(self, pid: int, status: int, cpu_s: float) -> None:
-        """Anything that is not known is an orphan that has ended, whose own children may be ours now."""
+        """Handle the end of a child: an instance, the coordinator, a zygote or a spare. Orphans are ignored."""
         if pid in self._instances:
             instance_id = self._instances.pop(pid)
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -190,7 +190,7 @@ class Supervisor:
             self._zygotes.ended(pid, status, cpu_s)
 
     def _end_orphans(self) -> None:
-        """End the children that are neither zygotes nor instances: what ended instances have left behind."""
+        """Kill orphans: children that are neither zygotes, instances nor the coordinator, left behind by ended processes."""
         candidates = set(sandbox.children())
         known = self._zygotes.pids()
         known |= self._instances.keys()

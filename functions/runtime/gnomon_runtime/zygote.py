@@ -1,14 +1,14 @@
-"""A process with everything imported that forks instances on command.
+"""The zygote: a process that has imported everything and forks instances on request.
 
-It has one thread, because a library that has started threads does not survive a fork. One child is always forked ahead and waits
-for its order, so that a start does not pay for the fork; the order itself takes well under a millisecond. A child that is forked
-for an order finds it waiting.
+It has one thread, because a library that has started threads does not survive a fork. One child, the spare, is always forked
+ahead and waits for its order, so that a start does not pay for the fork; the order itself takes well under a millisecond. Without
+a spare, a child is forked with its order already in its socket.
 
-Where a preloaded module of ours has a `rehearsal`, the zygote rehearses once, so that whatever a library does at its first use is
-done for all of its forks, and each child again while it waits, for the pages that it will write to. What the zygote then holds
-lies in huge pages (`linux.gather_huge_pages`): a fork copies its page tables.
+If a preloaded Gnomon module has a `rehearsal`, the zygote runs it once, so that libraries are initialised for all forks. Each
+spare runs it again while it waits: this copies the pages that it will write to. The zygote's memory is then moved to huge pages
+(`linux.gather_huge_pages`), because a fork copies the page tables.
 
-A child is forked twice: the process between ends at once, and the supervisor, not the zygote, becomes its parent.
+A child is forked twice: the intermediate process ends at once, so that the supervisor (a subreaper) becomes the child's parent.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Zygote:
         self._spare: Spare | None = None
 
     def serve(self) -> None:
-        """Until the supervisor closes the socket."""
+        """Fork instances on request until the supervisor closes the socket."""
         while True:
             patience_s = REFILL_AFTER_S if self._spare is None else None
             if not select.select([self._control], [], [], patience_s)[0]:
@@ -76,7 +76,7 @@ class Zygote:
         packets.send(self._control, {"event": "born", "id": instance_id, "pid": child.pid})
 
     def _fork(self, descriptors: Sequence[int] = ()) -> Spare:
-        """A child that waits for its order, or has it, where there are descriptors: then it need not rehearse first."""
+        """Fork a child that waits for its order. With descriptors its order is there at once: no rehearsal."""
         mine, theirs = packets.socket_pair()
         if descriptors:
             packets.send(mine, {}, descriptors)
@@ -84,7 +84,7 @@ class Zygote:
         gate_read, gate_write = os.pipe()
         between = os.fork()
         if between == 0:
-            # Each keeps its own ends only: where the zygote is killed, both must see the end of file, and end.
+            # Each process keeps its own ends only: if the zygote is killed, both must see the end of file and exit.
             for descriptor in (pid_read, gate_write, self._control.fileno(), mine.fileno()):
                 os.close(descriptor)
             child = os.fork()
@@ -103,7 +103,7 @@ class Zygote:
         if not said:
             raise ChildProcessError("somebody has ended the process between a zygote and its child")
         pid = int.from_bytes(said, "little")
-        # The supervisor learns of the child before it becomes its parent, so it never takes it for somebody's orphan.
+        # Announce the child before it is reparented to the supervisor, which would otherwise take it for an orphan.
         packets.send(self._control, {"event": "spare", "pid": pid})
         os.write(gate_write, b"x")
         os.waitpid(between, 0)
@@ -114,7 +114,7 @@ class Zygote:
 
 
 def _told(child: Spare, descriptors: Sequence[int]) -> bool:
-    """Give a waiting child its order; False where somebody has ended it."""
+    """Send a spare its order; False if the spare has ended."""
     try:
         packets.send(child.socket, {}, descriptors)
     except packets.PeerGoneError:
@@ -124,7 +124,7 @@ def _told(child: Spare, descriptors: Sequence[int]) -> bool:
 
 
 def preload(names: Sequence[str]) -> list[str]:
-    """Import what every instance will need, and return why some of it could not be."""
+    """Import the modules that every instance needs. Returns a message for each import that failed."""
     problems: list[str] = []
     for name in names:
         try:
@@ -147,7 +147,7 @@ def rehearsal_of(names: Sequence[str]) -> Rehearsal:
 
 
 def rehearse(rehearsal: Rehearsal) -> list[str]:
-    """Rehearse for all forks, and return why it could not be done, if so: it has only cost time."""
+    """Rehearse once for all forks. Returns the reason if that fails, which does no harm."""
     try:
         for _ in rehearsal():
             pass
@@ -157,7 +157,7 @@ def rehearse(rehearsal: Rehearsal) -> list[str]:
 
 
 def main(connection: int, supervisor: int, names: Sequence[str]) -> None:
-    """Warm up, say so, serve."""
+    """Import, rehearse, report "warm", then serve fork requests."""
     linux.die_with_parent(signal.SIGKILL)
     linux.forbid_inspection()
     linux.set_process_name("gnomon zygote")

@@ -1,11 +1,11 @@
-"""The supervisor's zygotes: started, told what to fork, heard, and forgotten when they end.
+"""The supervisor's zygotes: starts them, sends fork requests, reads their events, and removes them when they end.
 
-    start ▶ warm ▶ fork: told ▶ spare: a child is there ▶ born: it has its order … ▶ the end of its socket: forgotten
+    start ▶ warm ▶ fork requested ▶ spare: a child waits ▶ born: the child has its order … ▶ end of its socket: removed
 
-A zygote may be waiting until the supervisor hears it; so nothing here waits for one: what it does not take now is kept for it.
+Nothing here blocks on a zygote, which may itself be blocked until the supervisor reads: unsent messages wait in an outbox.
 
-A zygote of a built environment runs its author's code, with access to our socket. So its messages count only for instances that
-it was told to fork, and for processes that it has forked. A zygote that sends anything else is ended.
+A zygote of a built environment runs its author's code, with access to our socket. So its messages are accepted only about
+instances that it was asked to fork, and about processes that it has forked. A zygote that sends anything else is ended.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MOST_CHARACTERS = 1000
 
 @dataclass(slots=True)
 class Zygote:
-    """A zygote, its socket, what it has not been told yet, and the instances it was told to fork and has not yet reported.
+    """A zygote: its socket, unsent messages, and instances that it was asked to fork and has not reported yet.
 
-    `start` is its owner's number of it, by which that knows it from an earlier one of its id.
+    `start` is the owner's number for this start: it distinguishes zygotes that had the same id.
     """
 
     id: str
@@ -46,8 +46,8 @@ class Zygote:
 class ZygoteEvents:
     """Callbacks of a table of zygotes.
 
-    `born` is told of an instance with its pid and control-group files, `unborn` of one that was never made, and `bereft` that a
-    zygote has ended, so that children of its may be nobody's. `taken` is whether a process is known as something else already.
+    `born` gets an instance with its pid and control-group files, `unborn` an instance that was never forked. `bereft` is called
+    when a zygote has ended: its children may be orphans now. `taken` says whether a process already has another role.
     """
 
     born: Callable[[str, int, list[str]], None]
@@ -57,7 +57,7 @@ class ZygoteEvents:
 
 
 class ZygoteTable:
-    """Every zygote, and the children that wait in them for an order. `report` tells the supervisor's owner."""
+    """All zygotes and their spare children, which wait for an order. `report` sends an event to the supervisor's owner."""
 
     def __init__(self, selector: selectors.BaseSelector, report: Callable[..., None], events: ZygoteEvents) -> None:
         self._selector = selector
@@ -68,9 +68,9 @@ class ZygoteTable:
         self._ended_spares: dict[int, tuple[int, float]] = {}
 
     def start(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-        """Start the zygote that the owner describes; a descriptor is the description of its sandbox.
+        """Start a zygote as the owner specifies; a descriptor is the description of its sandbox.
 
-        One of its id that is there is ended first: known by no name any more, it would wake us for ever and never be heard.
+        A running zygote of the same id is ended first: without an entry its socket would wake the loop and never be read.
         """
         zygote_id, start = str(message["id"]), int(message["start"])
         self.retire(zygote_id)
@@ -97,7 +97,7 @@ class ZygoteTable:
         self._selector.register(mine, selectors.EVENT_READ, lambda: self._attend(zygote))
 
     def fork(self, zygote_id: str, instance_id: str, join: Sequence[str], descriptors: Sequence[int]) -> None:
-        """Have an instance forked. The descriptors are ours to close from now on."""
+        """Request the fork of an instance. Takes ownership of the descriptors."""
         zygote = self._zygotes.get(zygote_id)
         if zygote is None:
             _close(descriptors)
@@ -113,7 +113,7 @@ class ZygoteTable:
             self._forget(self._zygotes[zygote_id])
 
     def ended(self, pid: int, status: int, cpu_s: float) -> None:
-        """A child of the supervisor has ended: one that waited for its order, a zygote, or neither."""
+        """Handle the end of a child process: a spare, a zygote, or neither."""
         if pid in self._spares:
             del self._spares[pid]
             self._ended_spares[pid] = (status, cpu_s)
@@ -125,17 +125,17 @@ class ZygoteTable:
                 self._forget(zygote)
 
     def ended_before_birth(self, pid: int) -> tuple[int, float] | None:
-        """Wait status and CPU seconds of a child that had ended when its birth was reported. Forgotten once asked for."""
+        """Wait status and CPU seconds of a child that ended before its birth was reported. The entry is removed."""
         return self._ended_spares.pop(pid, None)
 
     def pids(self) -> set[int]:
-        """The zygotes and their waiting children, after all that they have said by now."""
+        """The pids of zygotes and spares, after all pending messages have been read."""
         for zygote in list(self._zygotes.values()):
             self._drain(zygote)
         return {zygote.process.pid for zygote in self._zygotes.values()} | self._spares.keys()
 
     def _flush(self, zygote: Zygote) -> None:
-        """Tell a zygote as much as it takes now. To wait for it would be to wait for ever: it may be waiting until we hear it."""
+        """Send until the socket would block. Never wait: the zygote may itself wait for us to read, which would be a deadlock."""
         while zygote.outbox:
             message, descriptors = zygote.outbox[0]
             try:
@@ -143,7 +143,7 @@ class ZygoteTable:
             except BlockingIOError:
                 break
             except packets.PeerGoneError:
-                # A zygote that has just died shows by its own end of file, which reports what it was to fork.
+                # The end of file on its socket will report the instances that it did not fork.
                 pass
             zygote.outbox.popleft()
             _close(descriptors)
@@ -169,10 +169,10 @@ class ZygoteTable:
             self._forget(zygote)
 
     def _said(self, zygote: Zygote, message: Mapping[str, Any]) -> None:
-        """Read a message of a zygote.
+        """Handle a message of a zygote.
 
         Raises:
-            KeyError, TypeError, ValueError: it does not say what a zygote says, or speaks of what is not its own.
+            KeyError, TypeError, ValueError: the message is not valid, or names an instance or process of another.
 
         """
         event = message["event"]
@@ -190,7 +190,7 @@ class ZygoteTable:
             raise ValueError(f"{event!r} is nothing that happens to a zygote")
 
     def _child(self, zygote: Zygote, pid: object) -> int:
-        """A process that this zygote may speak of: it or who had it forked is the parent, or it has ended and left no trace."""
+        """Check a reported pid: its parent is this zygote or the supervisor, or the process has ended without a trace."""
         if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 1:
             raise ValueError(f"{pid!r} is no process")
         others = {other.process.pid for other in self._zygotes.values()}
@@ -217,13 +217,13 @@ class ZygoteTable:
         self._midwife.bereft()
 
     def _knows(self, zygote: Zygote) -> bool:
-        """Whether it has not been forgotten; another may have its id by now."""
+        """Whether this very zygote is still in the table; another one may have its id by now."""
         return self._zygotes.get(zygote.id) is zygote
 
     def _drain(self, zygote: Zygote) -> None:
-        """Read what a zygote has already said, so that no child of its is taken for an orphan."""
+        """Read all pending messages of a zygote, so that none of its children is mistaken for an orphan."""
         with selectors.DefaultSelector() as ready:
-            # Reading one that has died forgets it, which drains the others: any of them may be gone by its turn here.
+            # Reading from a dead zygote removes it and drains the others (`bereft`): each may be removed before its turn.
             if self._knows(zygote):
                 ready.register(zygote.socket, selectors.EVENT_READ)
             while self._knows(zygote) and ready.select(0):
@@ -231,10 +231,10 @@ class ZygoteTable:
 
 
 def _comes_from(pid: int, parents: set[int]) -> bool:
-    """Whether one of these is its parent, or, while the process between has not ended, that one's. One that has ended may be."""
+    """Whether its parent, or during a double fork its grandparent, is one of these. True for a process that has ended."""
     for _ in range(2):
         try:
-            # The name may hold spaces and brackets: what follows the last one is the state, then the parent.
+            # The process name may contain spaces and brackets: after the last bracket come the state and the parent's pid.
             pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
         except (OSError, IndexError):
             return True

@@ -1,10 +1,10 @@
-"""A Body's side of its pairs: takes orders between batches and while it is idle, and runs batches with its Shadows or alone.
+"""A Body's side of its pairs: carries out orders between batches and while idle, and runs batches with its Shadows or alone.
 
     idle    waits for the batch channel, the coordination socket and the data socket of each Shadow at once
     busy    looks at none of the others until the batch is answered, except for the Shadows' answers
 
-An order never costs a batch: a pair is made, changed or ended before the next batch begins. A Shadow that dies while the Body is
-idle is noticed at once, so that the pair's memory is given back then and not at the next batch.
+An order never interrupts a batch: a pair is made, changed or ended before the next batch begins. The end of a Shadow is noticed
+at once while the Body is idle, so that the pair's memory is released then and not at the next batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gnomon_runtime.pair.split_model import RunTiming, SplitModel
 
 
 class BodySide:
-    """The model of a Body, and its Shadows where it has some."""
+    """The model of a Body, and its Shadows if it has any."""
 
     def __init__(self, model: LoadedProgram, program_sha256: str, layers: Path) -> None:
         self._model = model
@@ -55,7 +55,7 @@ class BodySide:
         self._watch(coordination.fileno())
 
     def attend(self, channel: Channel) -> None:
-        """Return when the channel has a frame, or has ended; until then, do what the coordinator says."""
+        """Carry out the coordinator's orders until the channel has a frame or has ended."""
         while True:
             self._watch(channel.fileno())
             ready = {descriptor for descriptor, _ in self._poll.poll(0 if channel.holds_more else None)}
@@ -77,12 +77,12 @@ class BodySide:
         }
 
     def foretell(self, batch: int) -> None:
-        """A batch of so many samples has come and is being read."""
+        """Send wake-up hints for a batch of this size, which is being received."""
         if self._split is not None:
             self._split.foretell(batch)
 
     def run(self, inputs: Sequence[Tensor], left_s: float | None) -> tuple[tuple[Tensor, ...], list[RunTiming]]:
-        """The outputs of a batch that must be done in `left_s` seconds, and how its hand-overs went."""
+        """The outputs of a batch whose deadline is in `left_s` seconds, and the timings of its hand-overs."""
         split = self._split
         batch = inputs[0].shape[0] if inputs and inputs[0].dim() else 0
         if split is None or not split.samples(batch):
@@ -95,7 +95,7 @@ class BodySide:
                     self._end(partner, partner.over)
 
     def end(self) -> None:
-        """Give back what the pairs hold."""
+        """Close all pairs and release their memory."""
         for partner in list(self._partners.values()):
             self._part_with(partner)
 
@@ -110,7 +110,7 @@ class BodySide:
         self._split_anew(next(iter(self._partners.values()), None))
 
     def _look_at(self, partner: Partner) -> None:
-        """Late answers are of no use any more; the end of the path ends the pair."""
+        """Discard late answers, and end the pair if its path has ended."""
         try:
             partner.link.pending()
             self._announce(partner.shadow, partner.link)
@@ -123,7 +123,7 @@ class BodySide:
         while duties.next():
             pass
         if duties.gone:
-            # The pairs go on without a coordinator, as long as both of each live.
+            # Pairs work without a coordinator until one of the two ends.
             self._hear_no_more(duties)
 
     def _hear_no_more(self, duties: Duties) -> None:
@@ -159,7 +159,7 @@ class BodySide:
         self._announce(shadow, link)
 
     def _announce(self, shadow: str, link: DataPath) -> None:
-        """Say once that there is a pair: one with a Shadow on another node has to be reached first."""
+        """Report "paired" once, as soon as the path is ready: a Shadow on another node must be connected first."""
         if link.ready and not link.announced:
             link.announced = True
             self._say("paired", shadow=shadow)
@@ -175,7 +175,7 @@ class BodySide:
             self._end(partner, "told to")
 
     def _begin(self, link: DataPath, message: Mapping[str, Any]) -> None:
-        """Work with a Shadow as the message says."""
+        """Begin to work with a Shadow, as the message specifies."""
         if self._layers is None:
             self._layers = read_layers(self._layers_file, self._sha256)
         pair = Pair(int(message["shadow_cores"]), _numbers(message["blocks"]), _numbers(message["split"]))
@@ -185,7 +185,7 @@ class BodySide:
         self._partners[partner.shadow] = partner
 
     def _split_anew(self, newest: Partner | None) -> None:
-        """Cut the program into the runs of this Shadow's blocks. Others take part in those runs that they have as well."""
+        """Cut the program at the blocks of this Shadow. Other Shadows take part in the runs that they hold as well."""
         if newest is None:
             self._split = None
             return

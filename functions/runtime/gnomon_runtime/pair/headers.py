@@ -2,13 +2,13 @@ r"""The messages on a pair's data socket: a fixed header, and a fixed row for ea
 
     Body   ──COMPUTE 7, operations 5–90, 4 samples, rows──▶ Shadow         tensors in the buffer `to`
     Body   ◀──DONE 7 … rows── Shadow                                       tensors in the buffer `from`
-    either ──SOON──▶ the other                                             one of these two follows within a moment
+    either ──SOON──▶ the other                                             a wake-up hint: one of these two follows
 
-The socket keeps messages apart (SOCK_SEQPACKET). A sequence number says which hand-over an answer belongs to: one that comes too
-late belongs to none. A run is named by its operations, so that both sides mean the same one while its blocks are being changed.
+The socket preserves message boundaries (SOCK_SEQPACKET). A sequence number matches an answer to its hand-over: a late answer
+matches none. A run is named by its operations, so that both sides mean the same one while its blocks are being changed.
 
-The other side may be broken or hostile. A message is copied out of the socket before it is looked at, and `decode` believes none
-of its numbers: a row that it returns lies inside the buffer and is as long as its shape says.
+The other side may be broken or hostile. A message is copied out of the socket before it is parsed, and `decode` validates every
+number: a row that it returns lies inside the buffer and is as long as its shape says.
 
 A row's tensor lies dense in memory, its axes from the slowest to the fastest in `order`; the first axis counts the samples.
 """
@@ -39,7 +39,7 @@ DATATYPES = tuple(DATATYPE_BYTES)
 
 
 class Kind(IntEnum):
-    """The kind of a message. COMPUTE goes to the Shadow, SOON either way, the others come from it."""
+    """The kind of a message. COMPUTE goes to the Shadow, SOON goes either way, the others come from the Shadow."""
 
     COMPUTE = 1
     DONE = 2
@@ -52,7 +52,7 @@ class Kind(IntEnum):
 
 
 class NonsenseError(ValueError):
-    """Bytes that are no message, or one whose numbers cannot be."""
+    """The bytes are not a message, or its numbers are out of range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class Row:
 class Message:
     """A header with its rows.
 
-    `compute_s` is what the Shadow took from reading the message to answering it. A Body to which it came from another node counts
-    the way there and back with it (`remote_link`).
+    `compute_s` is the Shadow's time from reading the message to answering it. For a Shadow on another node the Body replaces it
+    by the round trip, network included (`remote_link`).
     """
 
     kind: Kind
@@ -119,7 +119,7 @@ def decode(data: bytes, buffer_bytes: int) -> Message:
     """The message in these bytes, all of whose rows lie in a buffer of this size.
 
     Raises:
-        NonsenseError: there is none.
+        NonsenseError: the bytes are not a valid message.
 
     """
     if len(data) < HEADER.size:
@@ -134,10 +134,10 @@ def decode(data: bytes, buffer_bytes: int) -> Message:
 
 
 def message_bytes(header: bytes | bytearray | memoryview) -> int:
-    """How long the message is that begins with this header of `HEADER.size` bytes: on a stream nothing else says so.
+    """The length in bytes of the message with this header of `HEADER.size` bytes: a stream has no message boundaries.
 
     Raises:
-        NonsenseError: no message begins so.
+        NonsenseError: the header is not valid.
 
     """
     count = header[COUNT_AT]
@@ -147,7 +147,7 @@ def message_bytes(header: bytes | bytearray | memoryview) -> int:
 
 
 def tensor_bytes(message: Message) -> int:
-    """How much of the buffer a message's tensors take, from its beginning on: what follows the message on a stream."""
+    """The bytes of the buffer, from its beginning, that a message's tensors take: they follow the message on a stream."""
     return max((row.offset + row.length for row in message.rows), default=0)
 
 
@@ -158,7 +158,7 @@ def _decode_row(fields: Sequence[int], samples: int, buffer_bytes: int) -> Row:
     shape, order = tuple(fields[4 : 4 + axes]), tuple(fields[4 + MAX_AXES : 4 + MAX_AXES + axes])
     if sorted(order) != list(range(axes)) or shape[0] != samples:
         raise NonsenseError("a tensor whose first axis is not its samples")
-    # These are Python's numbers: no product of theirs wraps around.
+    # Python's integers do not overflow, so a huge product cannot pass the check.
     if length != math.prod(shape) * DATATYPE_BYTES[DATATYPES[datatype]]:
         raise NonsenseError("a tensor that is not as long as its shape says")
     if math.prod(extent or 1 for extent in shape) > MAX_STRIDE:

@@ -1,11 +1,11 @@
-"""A side's end of a pair's data path: hand tensors over, take results back, and recognise late results.
+"""One end of a pair's data path: hand tensors over, take results back, and recognise late results.
 
-`DataPath` is what a Body's model sees. What comes too late, twice or as nonsense is recognised and harmless: a hand-over has a
-sequence number, and a side reads the buffer `back` only between an answer to its newest number and its own next message.
+`DataPath` is the interface for a Body's model. Late, duplicate and invalid messages are recognised and harmless: a hand-over has
+a sequence number, and a side reads the buffer `back` only between an answer to its newest number and its own next message.
 
-Whoever waits sleeps, and a processor that has nothing else to do sleeps too: a virtual one is woken in 0.2 ms, in which 2 MB are
-copied. So a side says that a message follows (`foretell`) before the operation that makes its tensors. The other wakes meanwhile,
-and then looks for the message without sleeping (`awaited`), `SOON_S` at most.
+A waiting side sleeps, and so may its processor: to wake a virtual CPU takes 0.2 ms, in which 2 MB are copied. So a side sends a
+wake-up hint (`foretell`) before the operation that makes the tensors of its next message. The other side wakes meanwhile, and
+then polls for the message without sleeping (`awaited`), for `SOON_S` at most.
 
 `Link` is the path within a node: a data socket that never blocks, and two buffers that both sides have mapped. The path to
 another node is `gnomon_runtime.pair.remote_link`.
@@ -15,8 +15,8 @@ which the tensor has it, so that the other side computes on the same layout and 
 the buffer, except where a peer that writes meanwhile could do harm: whole numbers may be indices, which a kernel checks and
 then uses, and truth values must be 0 or 1; both are copied first.
 
-Bytes are copied by the C library (through numpy: torch copies by a loop of its own), which passes the cache by with a large
-block: the writer never looks at it again, and need not fetch first what the other side's processor has of it.
+Bytes are copied by the C library's memcpy (through numpy: torch has a copy loop of its own), which uses non-temporal stores for
+large blocks: the writer does not read them again, and need not first fetch cache lines that the other side's CPU holds.
 """
 
 from __future__ import annotations
@@ -84,15 +84,15 @@ class DataPath(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether the other side can be told something."""
+        """Whether a message can be sent to the other side."""
         return True
 
     @abstractmethod
     def foretell(self) -> None:
-        """Say that a message follows within a moment."""
+        """Send a wake-up hint: a message follows shortly."""
 
     def awaited(self, until_s: float = math.inf) -> bool:
-        """Look for what was foretold without sleeping, no longer than until this time; whether something has come."""
+        """Poll without sleeping for the message after a wake-up hint, at most until this time. Returns whether it has come."""
         while time.monotonic() < min(self._soon_until_s, until_s):
             if self._readable(0.0):
                 return True
@@ -104,7 +104,7 @@ class DataPath(ABC):
         """The descriptor that becomes readable when there is a message, or the path has ended."""
 
     def hand_over(self, begin: int, end: int, values: Sequence[Tensor], first_row: int) -> Outcome | None:
-        """Give the Shadow the rows from `first_row` on of what a run reads; None when it has been told.
+        """Send the Shadow the rows from `first_row` on of a run's inputs. None on success, else `Outcome.FULL`.
 
         Raises:
             PeerGoneError: the Shadow has closed its end.
@@ -120,7 +120,7 @@ class DataPath(ABC):
         return None if self.send(message) else Outcome.FULL
 
     def take_back(self, until_s: float) -> Message | Outcome:
-        """The answer to the newest hand-over, waited for until this time of the monotonic clock.
+        """Wait for the answer to the newest hand-over, until this time of the monotonic clock.
 
         Raises:
             PeerGoneError: the Shadow has closed its end.
@@ -151,7 +151,7 @@ class DataPath(ABC):
 
         Raises:
             PeerGoneError: the other side has closed its end.
-            NonsenseError: it sends what is no message, or far too many.
+            NonsenseError: it sends an invalid message, or too many messages.
 
         """
         found: list[Message] = []
@@ -164,19 +164,19 @@ class DataPath(ABC):
         raise NonsenseError("messages that nobody asked for")
 
     def _next(self) -> Message | None:
-        """The next message; None where there is none, or one that only says that another follows."""
+        """The next message; None if there is none, or only a wake-up hint."""
         message = self._receive()
         return None if message is None or self._foretold(message) else message
 
     def _foretold(self, message: Message) -> bool:
-        """Whether it only says that another follows."""
+        """Whether the message is a wake-up hint, which starts the polling period."""
         soon = message.kind is Kind.SOON
         self._soon_until_s = time.monotonic() + SOON_S if soon else 0.0
         return soon
 
     @abstractmethod
     def send(self, message: Message) -> bool:
-        """Whether there was room for the message.
+        """Send a message. Returns False if the path has no free capacity.
 
         Raises:
             PeerGoneError: the other side has closed its end.
@@ -185,7 +185,7 @@ class DataPath(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give everything back."""
+        """Release the path's descriptors and memory."""
 
     @abstractmethod
     def _readable(self, wait_s: float) -> bool: ...
@@ -279,13 +279,13 @@ class SharedBuffer:
             self._raw = torch.frombuffer(self._map, dtype=torch.uint8)
 
     def prepare(self, used_bytes: int) -> None:
-        """Have this much of it mapped and allocated before the first batch needs it."""
+        """Map and allocate this much of the buffer before the first batch needs it."""
         length = min(-(-used_bytes // mmap.PAGESIZE) * mmap.PAGESIZE, self.size_bytes)
         with contextlib.suppress(OSError):
             self._map.madvise(_POPULATE_WRITE if self._writable else _POPULATE_READ, 0, length)
 
     def write(self, tensors: Sequence[Tensor], begin: int = 0) -> tuple[Row, ...] | None:
-        """Copy the rows from `begin` on of each tensor. None where they do not fit, or a tensor is of no shape for it."""
+        """Copy the rows from `begin` on of each tensor. None if they do not fit, or a tensor has an unsuitable shape."""
         rows: list[Row] = []
         at = 0
         if len(tensors) > MAX_TENSORS:
@@ -313,7 +313,7 @@ class SharedBuffer:
         return memoryview(self._map)[:length]
 
     def close(self) -> None:
-        """Let go of it. It is unmapped with the last view that somebody has: torch would not notice an unmapping under it."""
+        """Release the buffer. It is unmapped with its last view, because torch does not notice when memory is unmapped."""
         del self._raw, self._map
 
     def _tensor(self, row: Row) -> Tensor:
@@ -329,7 +329,7 @@ class SharedBuffer:
 
 
 class OwnBuffer(SharedBuffer):
-    """The same for one process alone, whose other side is reached over a network. It grows when more of it is prepared."""
+    """A buffer of this process alone, for a peer across the network. It grows when more of it is prepared."""
 
     def __init__(self, size_bytes: int) -> None:
         self._make(size_bytes)
@@ -348,7 +348,7 @@ class OwnBuffer(SharedBuffer):
 
 
 def _copy(dense: Tensor, place: Tensor) -> None:
-    """A tensor's elements, one after the other, into so many bytes."""
+    """Copy a tensor's elements, in memory order, to these bytes."""
     # One element, or none, is contiguous whatever its stride, and bytes are seen only where that is 1.
     if dense.numel() > 1 and dense.is_contiguous() and not (dense.requires_grad or dense.is_neg()):
         np.copyto(place.numpy(), dense.view(-1).view(torch.uint8).numpy())
@@ -372,7 +372,7 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
 
 
 def joined(first: Tensor, *others: Tensor) -> Tensor:
-    """The rows of all of them, in the memory layout of the first: what one tensor of all of them would be."""
+    """Concatenate the rows of these tensors, in the memory layout of the first."""
     order = memory_order(first)
     parts = (first, *others)
     if order == tuple(range(first.dim())):

@@ -1,8 +1,8 @@
-"""An instance's end of its coordination socket: orders in, answers out (`gnomon_core.coordination`).
+"""An instance's end of its coordination socket: receives orders and sends answers (`gnomon_core.coordination`).
 
-Nothing here waits: an instance looks between batches and while it is idle. An order from an older epoch than one already seen
-comes from a coordinator that has been replaced; it is answered and forgotten. An answer that the socket has no room for is
-dropped: a coordinator that does not read is gone or will ask again.
+Nothing here blocks: an instance polls the socket between batches and while it is idle. An order from an older epoch than one
+already seen comes from a replaced coordinator: it is answered with "stale" and discarded. An answer for which the socket buffer
+is full is dropped: a coordinator that does not read has ended or will ask again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REFUSALS = (ValueError, KeyError, TypeError, OSError, GnomonError)
 
 
 class Coordination:
-    """The socket, and the newest epoch that was seen on it."""
+    """The coordination socket, and the newest epoch received on it."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
@@ -37,10 +37,10 @@ class Coordination:
         return self._socket.fileno()
 
     def take(self) -> Order | None:
-        """The next order that is to be obeyed; None when there is none at the moment.
+        """The next order of the current epoch; None if none is waiting.
 
         Raises:
-            PeerGoneError: there will be no other.
+            PeerGoneError: the coordinator has closed the socket.
 
         """
         while True:
@@ -58,7 +58,7 @@ class Coordination:
             self.say("stale")
 
     def say(self, what: str, **details: Any) -> None:
-        """Tell the coordinator."""
+        """Send an answer to the coordinator; dropped if the socket buffer is full."""
         with contextlib.suppress(BlockingIOError, packets.PeerGoneError):
             packets.send(self._socket, {"say": what, "epoch": self.epoch, **details})
 
@@ -69,7 +69,7 @@ class Coordination:
 class Duties:
     """An instance's handlers of orders: `carry_out` by the order's name. Unknown orders are ignored.
 
-    `refused` is called after an order that could not be carried out, which has been said.
+    `refused` is called after an order has failed and the failure has been reported.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Duties:
 
     @property
     def gone(self) -> bool:
-        """Whether the coordinator has closed its end, and nobody listens."""
+        """Whether the coordinator has closed its end."""
         return self._gone
 
     def fileno(self) -> int:
@@ -100,7 +100,7 @@ class Duties:
         return order is not None
 
     def say(self, what: str, **details: Any) -> None:
-        """Tell the coordinator, while there is one."""
+        """Send an answer to the coordinator; dropped once it has closed its end."""
         if not self._gone:
             self._coordination.say(what, **details)
 
@@ -121,13 +121,13 @@ class Duties:
 
 
 def close(descriptors: list[int]) -> None:
-    """Close them and forget them."""
+    """Close the descriptors and empty the list."""
     while descriptors:
         os.close(descriptors.pop())
 
 
 def three_of(descriptors: list[int]) -> tuple[int, int, int]:
-    """The three that come with a pair. Raises ValueError for any other number."""
+    """The three descriptors of a pair: data socket, buffer to the Shadow, buffer back. Raises ValueError for another number."""
     if len(descriptors) != 3:  # noqa: PLR2004 - data, to, from
         raise ValueError(f"{len(descriptors)} descriptors; data, to and from are three")
     data, there, back = descriptors

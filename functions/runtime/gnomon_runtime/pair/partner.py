@@ -1,26 +1,26 @@
 """A Shadow as its Body sees it: its share, the link to it, its latency, and its recent failures.
 
-A Body may have several. Each has its own socket and buffers, its own patience and misses, and its own end: what one of them does
-costs the others nothing. `over` says why it has ended, None while it has not.
+A Body may have several. Each has its own socket, buffers, timeout, miss count and end: no Shadow affects the others. `over` is
+the reason why the pair has ended, None while it is active.
 
-How long a Body waits for its Shadow, as numbers.
+The timeout of a Body's wait for its Shadow.
 
     wait = max( 2 × the predicted t_pS, 5 ms ), from the hand-over on, and no longer than the batch's slack
 
-The slack is what is left of the batch's time, which ends with the deadline, after computing the Shadow's samples here and the
-rest of the model. Where that is over before the Body's own samples are done, an answer is all that can still be in time: it is
-waited for as long as the rest of the model allows. A profile was measured in another hour; what the Shadow itself says it took,
-late answers included, raises the prediction up to four times. One on another node does not know what the way takes: there it is
-the time until its answer has come.
+The slack is the time until the batch's deadline, less the time that the Body needs to compute the Shadow's samples and the rest
+of the model. If the slack ends before the Body's own samples are done, only the Shadow's answer can meet the deadline: the Body
+then waits as long as the rest of the model allows. Profiles can be outdated: measured times of the Shadow, late answers included,
+raise the prediction up to four times. A Shadow on another node cannot measure the network: there the time until its answer
+counts.
 
-A miss is the Shadow's once it had the predicted time, and no less than 5 ms: were it nobody's whenever the slack has cut the
-wait, a frozen Shadow would cost each batch in a hurry its slack for ever. Of those that are nobody's, twenty without an
-answer between them end the pair: no batch has the time that it takes, or it is frozen, and it is of no use either way.
+A miss is blamed on the Shadow if it had the predicted time, and at least 5 ms. If a wait cut short by the slack were never
+blamed, a frozen Shadow would cost every urgent batch its slack for ever. Twenty unblamed misses without an answer in between also
+end the pair: either no batch has enough time for the Shadow, or the Shadow is frozen.
 
 Example: predicted 20 ms, and the last answers took 30 ms: wait 2 × 30 = 60 ms. The Body takes 15 ms for its own samples. The
 batch has 90 ms left, of which the Shadow's samples would take 40 here and the rest of the model 10: the slack is 40, so wait 40
-ms; a miss then is the Shadow's. With 70 ms left the slack is 20, and it is nobody's. With 60 it is 10, and would be over before
-the 15: nothing is in time without the Shadow, and it is waited for until 50.
+ms; a miss is blamed on the Shadow. With 70 ms left the slack is 20, and a miss is not blamed. With 60 it is 10, less than the 15:
+only the Shadow can meet the deadline, so wait 50 ms.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ WEIGHT_OF_LAST = 0.3
 
 @dataclass(slots=True)
 class Predictions:
-    """t_pS by run and samples. `expected_ms` is the profile's table, empty where there is none."""
+    """Predicted t_pS by run and samples. `expected_ms` is the profile's table, empty without a profile."""
 
     expected_ms: Sequence[Sequence[float]] = ()
     _correction: dict[int, float] = field(default_factory=dict)
 
     def seconds(self, run: int, samples: int, own_s: float, own_samples: int) -> float:
-        """The Shadow's time for its samples of a run: the profile's, or what the Body took for its own, sample by sample."""
+        """The Shadow's predicted seconds for its samples of a run: from the profile, else from the Body's time per sample."""
         return self._table_s(run, samples, own_s * samples / max(own_samples, 1)) * self._correction.get(run, 1.0)
 
     def learn(self, run: int, samples: int, measured_s: float) -> None:
-        """The Shadow took this long. Without a table there is nothing to correct."""
+        """Correct the prediction by a measured time, in seconds. Without a table nothing is corrected."""
         table_s = self._table_s(run, samples, 0.0)
         if table_s > 0:
             before = self._correction.get(run, 1.0)
@@ -70,16 +70,16 @@ class Predictions:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait from the hand-over on, and whether a miss then is the Shadow's."""
+    """The timeout of a hand-over in seconds, and whether a miss is blamed on the Shadow."""
 
     seconds: float
     blames: bool
 
 
 def slack(left_s: float | None, spent_s: float, again_s: float, rest_s: float) -> float | None:
-    """How long after a hand-over a batch can wait for the answer, of which `left_s` was left then; None without a deadline.
+    """Seconds that a batch can wait after a hand-over, at which `left_s` were left until its deadline; None without a deadline.
 
-    The Body has spent `spent_s` on its own samples since, would take `again_s` for the Shadow's, and `rest_s` for the rest.
+    The Body has spent `spent_s` on its own samples, and would need `again_s` for the Shadow's and `rest_s` for the rest.
     """
     if left_s is None:
         return None
@@ -88,7 +88,7 @@ def slack(left_s: float | None, spent_s: float, again_s: float, rest_s: float) -
 
 
 def patience(predicted_s: float, slack_s: float | None) -> Patience:
-    """The wait for a hand-over whose batch has this slack left, counted from the hand-over; None is without a deadline."""
+    """The timeout of a hand-over whose batch has this slack, counted from the hand-over; a slack of None means no deadline."""
     wanted_s = max(FACTOR * predicted_s, LEAST_S)
     if slack_s is None or slack_s >= wanted_s:
         return Patience(wanted_s, blames=True)
@@ -109,12 +109,12 @@ class Share:
     samples: int
 
     def of(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Their rows."""
+        """The rows of these tensors that belong to the share."""
         return [tensor[self.first : self.first + self.samples] for tensor in tensors]
 
 
 class Partner:
-    """A Shadow of this Body. `predictions` are of `pair`'s runs.
+    """A Shadow of this Body. `predictions` are for the runs of `pair`.
 
     Raises:
         ValueError: the blocks are not the model's.
@@ -137,20 +137,20 @@ class Partner:
         most = max((pair.shadow_samples(batch) for batch in range(1, len(pair.split) + 1)), default=0)
         sizes = layers.value_bytes
         for buffer, moved in ((link.to, [run.reads for run in runs]), (link.back, [run.makes for run in runs])):
-            # As much of it ready as the largest split of these runs needs.
+            # Touch the pages that the largest split of these runs needs, so that no batch pays for page faults.
             buffer.prepare(max((sum(aligned(most * sizes.get(name, 0)) for name in names) for names in moved), default=0))
 
     def computes(self, run: tuple[int, int]) -> bool:
-        """Whether it can be handed these operations. While blocks change, one Shadow of a Body has them before the others."""
+        """Whether the Shadow can compute this run. While blocks change, a Body's Shadows do not all hold the same blocks."""
         return self.over is None and self.link.ready and run in self._runs
 
     def foretell(self) -> None:
-        """Wake the Shadow before its rows come."""
+        """Send a wake-up hint to the Shadow before its rows."""
         if self.over is None and self.link.ready:
             self.link.foretell()
 
     def hand_over(self, run: tuple[int, int], rows: Sequence[Tensor]) -> Outcome | None:
-        """Give it these rows of what the run reads. None when it has been told."""
+        """Send the Shadow these rows of the run's inputs. None on success, else the outcome."""
         try:
             trouble = self.link.hand_over(*run, rows, 0)
         except packets.PeerGoneError:
@@ -165,7 +165,7 @@ class Partner:
         return trouble
 
     def expected_s(self, run: tuple[int, int], samples: int, own_s: float, own: int) -> float:
-        """t_pS, where the Body took `own_s` for its own samples."""
+        """Predicted t_pS in seconds, if the Body took `own_s` for its own samples."""
         return self._predictions.seconds(self._runs[run], samples, own_s, own)
 
     def learn(self, run: tuple[int, int], samples: int, shadow_s: float) -> None:
@@ -187,7 +187,7 @@ class Partner:
         return answer
 
     def count(self, outcome: Outcome) -> None:
-        """A hand-over has ended so."""
+        """Count the outcome of a hand-over; sets `over` after too many misses."""
         if outcome is Outcome.GONE:
             self.over = "the Shadow has gone"
         elif outcome is Outcome.ANSWERED:

@@ -1,22 +1,22 @@
-"""A pool container's life: empty, then the Shadow of one Body, then over.
+"""The lifecycle of a pool container: empty, then the Shadow of one Body, then either ended or promoted to a Body.
 
-    hello ─▶ "empty"     load ─▶ sandbox, weights, segments ─▶ "registered"     join ─▶ batches     stop, or nobody left ─▶ end
+    hello ─▶ "empty"     load ─▶ sandbox, weights, segments ─▶ "registered"     join ─▶ batches     stop, or no peer left ─▶ end
                          promote ─▶ the other weights ─▶ "complete"             serve ─▶ a Body
 
-It belongs to nobody and has seen nobody's data until a load makes it a function's: then it enters that function's sandbox, under
-the function's user, and cannot leave it. It never runs a user's code, and is never used again.
+An empty container belongs to no function and has seen no data. A load makes it a function's Shadow: it enters that function's
+sandbox, under the function's user, and cannot leave it. It runs no user code as a Shadow, and is never reused.
 
-Of hand-overs that are waiting only the newest is computed: an older one has been given up by the Body. The process ends when the
-coordinator says so, when a load fails, and when coordinator and Body have both gone.
+Of several waiting hand-overs only the newest is computed: the Body has given up the older ones. The process ends on the
+coordinator's order, when a load fails, and when coordinator and Body have both disconnected.
 
-Promotion, from a Shadow to a Body: the rest of the weights comes piece by piece, between the micro-batches of the pair that
-goes on.
+Promotion of a Shadow to a Body: the remaining weights are loaded in pieces, between the micro-batches of the pair, which stays
+active.
 
     promote ─▶ pieces … ─▶ "complete"      (its Body lets go)      serve ─▶ bind, warm up ─▶ HELLO on a batch channel of its own
 
-What the Shadow holds already is not loaded again. A piece is small enough that a hand-over which arrives during one hardly waits:
-2 MiB are copied in about 1 ms, and mapped in less. Binding the program and the first run take tens of milliseconds; they wait
-until the Body computes alone. Until then nothing of the Shadow has changed, so that a promotion can be given up at any moment.
+Weights that the Shadow holds are not loaded again. A piece is small, so that a hand-over which arrives meanwhile hardly waits:
+2 MiB are copied in about 1 ms, and mapped in less. Binding the program and the first run take tens of milliseconds; they happen
+after the Body has unpaired. Until then the Shadow is unchanged, so a promotion can be cancelled at any time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ forked ahead, and has time to rehearse."""
 
 
 class ShadowSide:
-    """The loop. `become` enters the sandbox of an order and gives the process its CPUs and its threads."""
+    """The event loop of a pool container. `become` enters an order's sandbox and sets the CPUs and threads of the process."""
 
     def __init__(self, coordination: Coordination, become: Callable[[Birth], None]) -> None:
         self._become = become
@@ -78,7 +78,7 @@ class ShadowSide:
         self._duties: Duties | None = Duties(coordination, carry_out, self._refused)
 
     def serve(self) -> int:
-        """Until the end. Returns the exit status."""
+        """Run until the container's end or promotion. Returns the exit status."""
         while self._status is None:
             if self._duties is None and self._link is None:
                 return 0
@@ -95,7 +95,7 @@ class ShadowSide:
 
     @property
     def risen(self) -> Promotion | None:
-        """The Body that it becomes; None where it ended as a Shadow."""
+        """The promotion that is to be completed; None if the container ended as a Shadow."""
         return self._promotion if self._rises else None
 
     def _attend(self, link: DataPath) -> None:
@@ -122,7 +122,7 @@ class ShadowSide:
 
     def _refused(self) -> None:
         if self._held is None:
-            # The process may have entered a function's sandbox in part.
+            # A failed load may have entered the sandbox in part: the process cannot be reused.
             self._status = LOAD_FAILED
 
     def _hello(self, _message: dict[str, Any], _descriptors: list[int]) -> None:
@@ -230,10 +230,10 @@ class ShadowSide:
 
 
 def _way_from(message: dict[str, Any], descriptors: list[int]) -> DataPath:
-    """The way that an order to join names: descriptors from a Body of this node, a connection from one of another.
+    """The data path of a "join" order: buffers for a Body on this node, a connection for a Body on another.
 
     Raises:
-        ValueError, OSError: it names none, or the Body has gone meanwhile.
+        ValueError, OSError: the order has no data path, or the Body has disconnected.
 
     """
     if "to_bytes" not in message:
@@ -251,12 +251,12 @@ def _way_from(message: dict[str, Any], descriptors: list[int]) -> DataPath:
 
 
 def _wanted(connection: socket.socket) -> bool:
-    """Whether so many bytes wait on the socket that there is a load among them."""
+    """Whether more bytes wait on the socket than "hello" orders take, so that a load must be among them."""
     return int.from_bytes(fcntl.ioctl(connection, termios.FIONREAD, bytes(4)), sys.byteorder) > GREETINGS_BYTES
 
 
 def _wanted_at_once(connection: socket.socket) -> bool:
-    """Whether a load comes within a moment."""
+    """Whether a load arrives within `AT_ONCE_S`."""
     until_s = time.monotonic() + AT_ONCE_S
     with select.epoll() as arrivals:
         # At each edge: the hello that comes first stays where it is.
@@ -267,7 +267,7 @@ def _wanted_at_once(connection: socket.socket) -> bool:
 
 
 def serve(connection: socket.socket, become: Callable[[Birth], None], rehearsal: Generator[None, None, None]) -> int:
-    """Be a pool container, and what the coordinator makes of it. Returns the exit status."""
+    """Run this process as a pool container, then as a Shadow and possibly a Body. Returns the exit status."""
     keep_freed_memory()
     torch.set_num_threads(1)
     if not _wanted_at_once(connection):
@@ -287,7 +287,7 @@ PAPERS = 2
 
 
 class Promotion:
-    """The promotion of one Shadow. The descriptors are copied."""
+    """The promotion of one Shadow. Duplicates the descriptors."""
 
     def __init__(self, held: HeldBlocks, papers: list[int]) -> None:
         self._held = held
@@ -298,7 +298,7 @@ class Promotion:
         self.take(papers)
 
     def take(self, papers: list[int]) -> None:
-        """The papers, or the same again from another coordinator.
+        """Take the descriptors of the promotion, or newer ones from a later coordinator.
 
         Raises:
             ValueError: they are none.
@@ -317,11 +317,11 @@ class Promotion:
 
     @property
     def loading_ms(self) -> float:
-        """The time that loading has taken so far, without the micro-batches in between."""
+        """Milliseconds spent on loading so far, micro-batches in between not counted."""
         return round(1e3 * self._loading_s, 3)
 
     def step(self) -> bool:
-        """Load a piece. Whether that was the last.
+        """Load one piece. Returns whether it was the last.
 
         Raises:
             GnomonError: 422 `invalid_program`: the weight file does not fit the program.
@@ -338,7 +338,7 @@ class Promotion:
         return ended
 
     def live(self, coordination: Coordination) -> int:
-        """Be that Body, until its channel ends. Returns the exit status."""
+        """Run as that Body until its batch channel ends. Returns the exit status."""
         assert self._order is not None
         instance.pin(self._order.cpus)
         connection, self._channel = socket.socket(fileno=self._channel), -1

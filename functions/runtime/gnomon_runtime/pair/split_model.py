@@ -1,13 +1,13 @@
-"""A Body's model while it has Shadows: a batch in segments, some of them computed by all of them at once.
+"""A Body's model while it has Shadows: a batch is computed in segments, some of them by Body and Shadows in parallel.
 
     Body      ▓▓▓▓▓▓▓▓┤ hand over b_S1, b_S2 rows ├▓▓ b_B rows ▓▓┤ wait ├ join ├▓▓▓▓▓▓
     Shadow 1                                      ├▓▓▓ b_S1 rows ▓▓▓▓┤
     Shadow 2                                      ├▓▓▓ b_S2 rows ▓▓▓▓▓▓┤
 
 A run of offloaded blocks is one hand-over to each Shadow and one answer of each. The rows of a batch are the Body's first, then
-those of its first Shadow, and so on. Whatever a Shadow does, the rows that it was given are still here: late, gone, broken or of
-another form, and the Body computes them itself, and only them. Three misses in a row end that pair. An answer of a Shadow is
-compared in type and shape with what the Body made of its own rows, so that nothing else can enter a batch.
+those of its first Shadow, and so on. The Body keeps the rows that it hands over: if an answer is late, missing, broken or of
+another form, it computes those rows itself, and only those. Three misses in a row end that pair. A Shadow's answer must have the
+types and shapes of the Body's own results, so that nothing else can enter a batch.
 
 AsyFunc, section 5.2 and Figure 9, which is this with one Shadow.
 """
@@ -35,7 +35,7 @@ from gnomon_runtime.pair.partner import Partner, Share, patience, slack
 
 @dataclass(frozen=True, slots=True)
 class RunTiming:
-    """How one hand-over went. `shadow_s` is t_pS with the hand-over there; None where no answer came."""
+    """The timings of one hand-over. `shadow_s` is t_pS including the hand-over to the Shadow; None without an answer."""
 
     shadow: str
     begin: int
@@ -90,22 +90,22 @@ class SplitModel:
         """By run and batch: what came after it the last time."""
 
     def samples(self, batch: int) -> int:
-        """How many samples of such a batch the Body gives away in the run in which it gives away most."""
+        """The largest number of samples of such a batch that the Body hands over in a run."""
         return max((sum(share.samples for share in self._shares(run, batch)) for run in self._runs), default=0)
 
     def foretell(self, batch: int) -> None:
-        """A batch of this size is about to begin. Shadows whose rows it begins with wake now."""
+        """Send wake-up hints for a batch of this size to the Shadows that its first segment needs."""
         self._foretell(0, batch)
 
     def _foretell(self, position: int, batch: int) -> None:
-        """The segment at this position comes next: its Shadows, where it has some, get their rows within a moment."""
+        """Send wake-up hints to the Shadows of the segment at this position, which is next."""
         border = self._segments[position].border
         if (run := (border.begin, border.end)) in self._runs:
             for share in self._shares(run, batch):
                 share.partner.foretell()
 
     def _shares(self, run: tuple[int, int], batch: int) -> list[Share]:
-        """The Shadows that compute rows of this run; the Body has the first rows."""
+        """The shares of the Shadows that compute rows of this run; the Body has the first rows."""
         able = [partner for partner in self.partners if partner.computes(run)]
         amounts = shares([partner.pair for partner in able], batch)
         first = batch - sum(amounts)
@@ -165,7 +165,7 @@ class SplitModel:
         if not _by_rows(mine, own):
             return self._alone(segment, given, batch)
         own_s = time.monotonic() - began_s
-        # Should nobody answer in time, all of their samples are still to be computed here, and then the rest of the model.
+        # If no Shadow answers in time, the Body must compute all of their samples, and then the rest of the model.
         again_s, rest_s = own_s * (batch - own) / own, self._rest_s.get((run, batch), 0.0)
         slack_s = slack(budget_s, time.monotonic() - told[0].began_s, again_s, rest_s)
         answers = [self._answer(run, one, mine, own_s, slack_s) for one in told]
@@ -175,7 +175,7 @@ class SplitModel:
     def _answer(
         self, run: tuple[int, int], told: _Told, mine: Sequence[Tensor], own_s: float, slack_s: float | None
     ) -> Message | None:
-        """The values that a Shadow has computed for its share; None where they cannot be used."""
+        """A Shadow's answer for its share; None if it has failed. Records the timing and the outcome."""
         partner, samples = told.share.partner, told.share.samples
         expected_s = partner.expected_s(run, samples, own_s, told.own)
         began_s = time.monotonic()
@@ -193,13 +193,13 @@ class SplitModel:
         return answer if isinstance(answer, Message) else None
 
     def _rows(self, segment: Segment, given: list[Tensor], share: Share, answer: Message | None) -> Sequence[Tensor]:
-        """A Shadow's rows of what the run makes: as it says, or computed here."""
+        """The rows of a Shadow's share: from its answer, or computed here without one."""
         if answer is not None:
             return share.partner.link.back.read(answer.rows)
         return segment.run(share.samples, [_aligned(rows) for rows in share.of(given)])
 
     def _alone(self, segment: Segment, given: list[Tensor], batch: int) -> Sequence[Tensor]:
-        """A run that is no run of samples: nobody but the Body can compute it."""
+        """Compute a run on the Body alone and end all pairs: the values of this run are not one row per sample."""
         for partner in self.partners:
             partner.over = f"the values of operations {segment.border.begin} to {segment.border.end} are not one row a sample"
         return segment.run(batch, given)
@@ -220,5 +220,5 @@ def _by_rows(tensors: Sequence[Tensor], rows: int) -> bool:
 
 
 def _aligned(rows: Tensor) -> Tensor:
-    """Rows where a tensor of their own would have them: kernels give other last bits elsewhere."""
+    """Copy rows to the alignment of a new tensor: at another alignment, kernels give other last bits."""
     return rows.clone() if rows.data_ptr() % ALIGNMENT_BYTES else rows
