@@ -4,7 +4,7 @@
     sockets       10.0.0.1   fd00::1             unbracketed
     URLs          10.0.0.1   [fd00::1]           bracketed, host_and_port, http_url
 
-What a user says is read once, where it comes in.
+User input is parsed once, at its entry.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 
 EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
-"""Where a listener is bound that is reached at every address of its machine."""
+"""The wildcard address: a listener there accepts connections at every address of its machine."""
 
 
 def unbracketed(host: str) -> str:

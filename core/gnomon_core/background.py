@@ -15,25 +15,25 @@ ResultT = TypeVar("ResultT")
 
 
 class Background:
-    """Work that nobody waits for. What fails is logged, and what is refused in the refusal's own words."""
+    """A group of background tasks. Failures are logged; a `GnomonError` is logged with its own message."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
-        """Do it from the next turn of the loop on."""
+        """Start the task at the next iteration of the loop."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def settled(self) -> None:
-        """Return when nothing is under way any more, nor what it has begun."""
+        """Return when all tasks have ended, including tasks that they started."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def end(self) -> None:
-        """Cancel what is under way, and return when nothing is."""
+        """Cancel all tasks, and return when they have ended."""
         for task in self._tasks:
             task.cancel()
         await self.settled()

@@ -1,10 +1,10 @@
-"""Clocks, and moments of the calendar.
+"""Clocks and calendar times.
 
 Loops take a `Clock`; pure code takes `now_s`. `WallClock` is the monotonic clock of the machine; `VirtualClock` is moved by its
 owner, the simulator or a test. Their seconds have no epoch: only differences mean something. `utc_now_s` is for date stamps
 alone, because that clock is set, also back.
 
-A moment of the calendar is seconds since 1970 inside Gnomon, and RFC 3339 wherever it is written down:
+A calendar time is seconds since 1970 inside Gnomon, and RFC 3339 in every document:
 
     rfc3339(1795305600.5)                        2026-11-22T00:00:00.500000Z
     moment_s("2026-11-22T01:00:00.5+01:00")      1795305600.5
@@ -99,7 +99,7 @@ LATEST_S = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 
 
 def rfc3339(at_s: float, digits: Literal["auto", "seconds", "microseconds"] = "auto") -> str:
-    """A moment in UTC: `2026-11-22T00:00:00.500000Z`, or up to its whole second, or always with six digits after it.
+    """RFC 3339 of seconds since 1970, in UTC: `2026-11-22T00:00:00.500000Z`, or in whole seconds, or always with six digits.
 
     One before the year 1 or after 9999 becomes the nearest that can be written.
     """
@@ -108,10 +108,10 @@ def rfc3339(at_s: float, digits: Literal["auto", "seconds", "microseconds"] = "a
 
 
 def moment_s(text: str, *, zone_needed: bool = False) -> float:
-    """Seconds since 1970 of a moment, in UTC unless it says otherwise.
+    """Parse a calendar time to seconds since 1970, in UTC unless it names a zone.
 
     Raises:
-        ValueError: it is none, or names no zone where one is needed.
+        ValueError: the text is not a time, or names no zone although `zone_needed`.
 
     """
     # A `z` may be small (RFC 3339, 5.6), which Python does not read.
@@ -125,7 +125,7 @@ def moment_s(text: str, *, zone_needed: bool = False) -> float:
 
 
 def seconds_of(text: object) -> float:
-    """The same of what somebody else's document says, or does not; 0 where that is no moment."""
+    """Like `moment_s` for a value of a foreign document; 0 if the value is not a time."""
     try:
         return moment_s(str(text))
     except ValueError:

@@ -54,7 +54,7 @@ Instance to coordinator:
                                         a load, join or change that did not succeed
     {"say": "stale", "epoch"}
 
-An instance may run a user's model, so a coordinator believes nothing of what it says but what concerns itself.
+An instance may run a user's model, so a coordinator trusts its messages only where they concern that instance.
 """
 
 from __future__ import annotations
@@ -65,23 +65,23 @@ from typing import Any
 from gnomon_core.packets import MAX_PACKET_BYTES
 
 DESCRIPTOR = 4
-"""Where an instance finds its end of the coordination socket."""
+"""File descriptor of an instance's end of the coordination socket."""
 EMPTY_KIND = "empty"
-"""`Launch.kind` of a pool container. It is born with /dev/null as its batch channel."""
+"""`Launch.kind` of a pool container, which starts with /dev/null as its batch channel."""
 NODE_PORT, PAIR_PORT = 7468, 7469
-"""Of the coordinator of a cluster's node: for whoever wishes for Shadows, and for Bodies of other nodes."""
+"""Ports of a Kubernetes node's coordinator: for requests for Shadows, and for Bodies of other nodes."""
 NODES_NAMESPACE = "gnomon-nodes"
-"""Where a cluster's coordinators are, unless an operator says otherwise."""
+"""Default Kubernetes namespace of the nodes' coordinators."""
 PAIR_PATH, PAIR_PROTOCOL = "/gnomon/pair", "gnomon-pair/1"
-"""What a Body asks of a Shadow on another node, and what the connection is upgraded to."""
+"""HTTP path of a Body's request to a Shadow on another node, and the protocol that the connection is upgraded to."""
 SHADOW_KIND = "shadow"
 """`Launch.kind` in the order that comes with a load. Its options are those of "model" with `layers`, `body` and `weight_mode`."""
 _ROOM_BYTES = 1024
-"""Left for the epoch."""
+"""Bytes reserved for the epoch."""
 
 
 def fitting(message: dict[str, Any]) -> dict[str, Any]:
-    """Without the predictions where they are too many for a packet: the Body then measures for itself."""
+    """The message, without predictions if it would exceed a packet: the Body then measures for itself."""
     if message.get("expected_ms") and len(json.dumps(message)) > MAX_PACKET_BYTES - _ROOM_BYTES:
         return {**message, "expected_ms": []}
     return message

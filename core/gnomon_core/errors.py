@@ -16,7 +16,7 @@ INTERNAL_NAME = "gnomon"
 
 @dataclass(slots=True)
 class GnomonError(Exception):
-    """An error with everything its answer needs.
+    """An error with all parts of its HTTP response.
 
     `code` is stable and snake_case; `message` says what is wrong, `hint` what to do about it.
     `retry_after_s` becomes a `Retry-After` header in whole seconds, at least 1.
@@ -52,12 +52,12 @@ def bad_request(code: str, message: str, hint: str = "") -> GnomonError:
 
 
 def not_found(code: str, message: str, hint: str = "") -> GnomonError:
-    """404: there is nothing by that name."""
+    """404: the name is unknown."""
     return GnomonError(404, code, message, hint)
 
 
 def conflict(code: str, message: str, hint: str = "") -> GnomonError:
-    """409: it exists already, or something else is under way."""
+    """409: the object exists already, or another operation on it is in progress."""
     return GnomonError(409, code, message, hint)
 
 

@@ -29,7 +29,7 @@ class InstanceState(StrEnum):
 class Node:
     """A machine or VM with its capacity. Free amounts are not allocated to any instance.
 
-    `reserve_cores` are free as well, beside `free_cores`, and held for Shadows: a Body gets them where no node has other room.
+    `reserve_cores` are free as well, beside `free_cores`, and held for Shadows: a Body gets them if no node has other free cores.
     `pairs` is whether a Shadow can be made there now.
     """
 
@@ -50,7 +50,7 @@ class Instance:
     `busy` is whether a batch is executing, `in_flight` its requests. `partner` is a Shadow's Body, or a Body's first Shadow once
     it is registered, and `others` are a Body's further ones; `pair` is what they do together, None for a Body that works alone.
     `memory_mb` is a memory size that it was given and that its cores follow from, as on Lambda; None where it was given cores.
-    `coming_cores` is how many it will have once its node has come to it, as on Kubernetes; None while it has what it was given.
+    `coming_cores` is how many it will have once its node has applied a resize, as on Kubernetes; None without a pending resize.
     `concurrency` is how many batches it executes at once.
     """
 
@@ -79,12 +79,12 @@ class Instance:
 
     @property
     def given_cores(self) -> int:
-        """The cores that it is to have: those that are on their way, or else those that it has."""
+        """Cores after a pending resize; without one, the present cores."""
         return self.cores if self.coming_cores is None else self.coming_cores
 
     @property
     def shadows(self) -> dict[str, Pair]:
-        """Of a Body, its Shadows and what each of them does, in the order of their rows."""
+        """A Body's Shadows with the pair of each, in the order of their rows."""
         if self.partner is None or self.pair is None:
             return {}
         return dict(zip((self.partner, *self.others), self.pair.each, strict=True))

@@ -1,4 +1,4 @@
-"""A deployed function: what its user sent, kept as sent, and what it means.
+"""A deployed function: the document as its user sent it, and the parsed values.
 
 The deployment is OpenFaaS's `FunctionDeployment`. What was not sent stays absent: the certifier compares the answer with the
 request field by field, and an empty object where nothing was sent fails it.
@@ -65,7 +65,7 @@ class FunctionSpec:
 
     @property
     def may_idle_to_zero(self) -> bool:
-        """Whether it may scale to zero without being asked to, where models start quickly: a model without a label on that."""
+        """Whether it may scale to zero by default where models start quickly: a model without a label for that."""
         said = {"com.openfaas.scale.min", "com.openfaas.scale.zero"} & set(self.labels)
         return self.settings.model is not None and self.settings.autoscaler != "fixed" and not said
 

@@ -45,13 +45,13 @@ class PlatformListener(Protocol):
         ...
 
     def pair_changed(self, body: Instance) -> None:
-        """From its next batch on the Body works with `body.shadows` as they say, or alone without any."""
+        """From its next batch on the Body works with `body.shadows` by their pairs; alone if there are none."""
         ...
 
     def shadow_found(self, shadow: Instance) -> None:
-        """A Shadow that an earlier process has left goes on for its Body, as if it had been created now.
+        """A Shadow of an earlier process continues to serve its Body, as if it had been created now.
 
-        Nothing was told of it before. It may have to be destroyed like any other.
+        This is the first report of the Shadow. The owner may destroy it like any other.
         """
         ...
 
@@ -141,7 +141,7 @@ class Built:
 
 
 class ScalingPolicy(Protocol):
-    """How many instances a function has, and how large they are.
+    """Decides how many instances a function has, and their sizes.
 
     The same observation and state give the same decision. `decide` runs beside the event loop under a time limit; one that raises
     or overruns leaves the last decision in force. It never asks for fewer than `scale.min` or more than `scale.max` instances,
@@ -150,7 +150,7 @@ class ScalingPolicy(Protocol):
 
     name: str
     period_s: float
-    """Seconds between two decisions. Between them it is asked only when a request waits and no instance lives."""
+    """Seconds between two decisions; earlier only if a request waits and no instance is live."""
     default_scheduler: str
     """The scheduling policy of functions that name none."""
 
@@ -160,7 +160,7 @@ class ScalingPolicy(Protocol):
 
 
 class SchedulingPolicy(Protocol):
-    """When a batch leaves the queue, and to which idle instance.
+    """Decides when a batch leaves the queue, and to which idle instance.
 
     Called at each arrival, whenever an instance becomes idle, and at the time a `WaitUntil` named. It dispatches only requests of
     the lane it was shown, each at most once, only to idle instances, at most `max_batch` samples to each, and no instance twice.
@@ -186,7 +186,7 @@ class LatencyModel(Protocol):
 
 
 class BatchChannel(Protocol):
-    """The way to one instance. As many batches are in flight at a time as it executes (`Instance.concurrency`), mostly one.
+    """The channel to one instance. As many batches are in flight at a time as it executes (`Instance.concurrency`), mostly one.
 
     `run` calls `done` exactly once, with a RESULT frame that has one member per member of the batch in the same order, or with
     None when the instance was lost before it answered. A STREAM_START makes it a stream: `stream` gets that frame, each
@@ -206,14 +206,14 @@ class BatchChannel(Protocol):
         ...
 
     async def probe(self, timeout_s: float) -> bool:
-        """Whether the instance answers a canary in time. One that has as many batches as it executes may not."""
+        """Whether the instance answers a canary in time. A fully busy instance may not."""
         ...
 
 
 class Platform(Protocol):
     """The place where instances run: a machine, a cluster or a cloud service.
 
-    Commands are idempotent; what they cause is told through the listener. A platform never decides by itself to add an instance.
+    Commands are idempotent; their effects are reported to the listener. A platform never adds an instance by itself.
     """
 
     name: str
@@ -255,7 +255,7 @@ class Platform(Protocol):
         """Begin an instance and return it STARTING. It is one of `instances` from the first time on that this waits.
 
         Raises:
-            GnomonError: 503 `no_capacity` where no node has room.
+            GnomonError: 503 `no_capacity` where no node has enough free capacity.
 
         """
         ...
@@ -267,16 +267,16 @@ class Platform(Protocol):
     async def resize(self, instance_id: str, cores: int) -> None:
         """Give an instance other cores. Unknown ids are ignored.
 
-        `instances` says from when on it has them; where that is later than this returns, `instance_ready` tells of it once more.
+        `instances` shows when it has them; if that is after this returns, `instance_ready` is called once more.
 
         Raises:
-            GnomonError: 503 `no_capacity`; it keeps what it has.
+            GnomonError: 503 `no_capacity`; the instance keeps its cores.
 
         """
         ...
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
-        """Begin a Shadow for a ready Body and return it STARTING; `pair_changed` follows when both know of each other.
+        """Start a Shadow for a ready Body and return it STARTING; `pair_changed` follows when the two are connected.
 
         Raises:
             GnomonError: 503 `no_capacity` where its node, the Body's unless the pair names another, has no room; 404
@@ -287,7 +287,7 @@ class Platform(Protocol):
         ...
 
     async def promote_shadow(self, shadow_id: str) -> Instance:
-        """Let a Shadow load the rest of the model and become a Body; it is returned as that, STARTING, and told of as one.
+        """Promote a Shadow: it loads the rest of the model and becomes a Body, which is returned STARTING and reported as one.
 
         It goes on working for its Body until it holds all; `pair_changed` and `instance_ready` follow.
 
@@ -323,7 +323,7 @@ class FunctionStore(Protocol):
     def put_function(self, stored: StoredFunction) -> None: ...
 
     def delete_function(self, key: FunctionKey) -> bool:
-        """Whether it was there."""
+        """Delete a function. Returns whether it existed."""
         ...
 
     def functions(self) -> Sequence[StoredFunction]: ...
@@ -341,7 +341,7 @@ class FunctionStore(Protocol):
     def put_namespace(self, stored: StoredNamespace) -> None: ...
 
     def delete_namespace(self, name: str) -> bool:
-        """Whether it was there. What is in it stays: its owner empties it first."""
+        """Delete a namespace, which its owner has emptied before: contents are not deleted. Returns whether it existed."""
         ...
 
     def namespaces(self) -> Sequence[StoredNamespace]:
@@ -360,7 +360,7 @@ class ModelRepository(Protocol):
         """The entry of `name` (its newest version) or `name@version`.
 
         Raises:
-            GnomonError: 404 `model_not_found`, naming those that are there; 500 `model_corrupt`.
+            GnomonError: 404 `model_not_found`, listing the models; 500 `model_corrupt`.
 
         """
         ...
@@ -412,16 +412,16 @@ class Lasting(Protocol):
     """Further interface of a `gnomon_core.interfaces.Platform` whose `stop` leaves its instances running."""
 
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
-        """Look after the instances that an earlier process has left for this function, of this version or an earlier one.
+        """Adopt the instances of this function that an earlier process left running, of this version or an earlier one.
 
-        They come back STARTING, each under the id and the version that it had; what follows is told as after `create`. Their
-        Shadows are told of later (`PlatformListener.shadow_found`), as soon as their nodes have said that they are there; those
+        They come back STARTING, each under the id and the version that it had; later events are reported as after `create`. Their
+        Shadows are reported later (`PlatformListener.shadow_found`), as soon as their nodes have listed them; those
         whose Body is not adopted end.
         """
         ...
 
     def hindrance(self, function: str) -> GnomonError | None:
-        """Why the function's instances are not ours to create, resize or destroy now; None where they are."""
+        """Why this process may not create, resize or destroy the function's instances now; None if it may."""
         ...
 
 
@@ -430,7 +430,7 @@ class Warns(Protocol):
     """Further interface of a platform whose users inspect functions with the platform's own tools."""
 
     def warn(self, function: str, reason: str, text: str) -> None:
-        """Say this of a function there; `reason` is one word. It is said once, however often that is asked for."""
+        """Publish a warning about a function; `reason` is one word. Repeated calls publish it once."""
         ...
 
 
@@ -439,7 +439,7 @@ class Restartable(Protocol):
     """Further interface of a platform whose users restart functions with the platform's own tools."""
 
     def watch_restarts(self, told: Callable[[FunctionKey, int], None]) -> None:
-        """Call `told` where somebody asks that all instances of this version of a function be replaced; it may be told again."""
+        """Call `told` when a user requests a restart of all instances of this version of a function; it may be called again."""
         ...
 
 
@@ -448,7 +448,7 @@ class Explains(Protocol):
     """Further interface of a platform that knows why an instance takes long to start."""
 
     def trouble(self, function: str) -> str:
-        """Why instances that are starting do not get on, in one line; empty where nothing is known."""
+        """Why starting instances are stuck, in one line; empty if unknown."""
         ...
 
 

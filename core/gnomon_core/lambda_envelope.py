@@ -5,7 +5,7 @@
 
 The frames are those of `wire`, in base64 only here: four bytes for three. Both payloads of a synchronous Invoke are limited to
 6 MB, so a frame of up to 4,718,000 bytes travels inside. A larger one lies in S3, raw, and the document holds an address that
-S3 was asked to sign: whoever reads or writes there needs neither credentials nor a client of S3.
+S3 was asked to sign: a reader or writer needs neither credentials nor a client of S3.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ FORMAT = 1
 LIMIT_BYTES = 6_291_456
 """6 MB, of the request and of the response of a synchronous Invoke each."""
 ENVELOPE_BYTES = 8_192
-"""Held for what is in a document beside the frame: two signed addresses of S3 take up to 2,000 bytes each."""
+"""Bytes reserved for the rest of the document beside the frame: two signed addresses of S3 take up to 2,000 bytes each."""
 INLINE_BYTES = (LIMIT_BYTES - ENVELOPE_BYTES) // 4 * 3
 """The largest frame that travels inside: 4,712,448 bytes."""
 BODY_VARIABLE = "GNOMON_LAUNCH"
-"""The function's variable that holds its Launch as JSON."""
+"""Environment variable of the function with its Launch as JSON."""
 
 
 class EnvelopeError(ValueError):

@@ -19,9 +19,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def misspelt(name: str, known: Iterable[str]) -> str:
-    """The known name that `name` is a slip of the keyboard away from; empty where there is none, or where it is known.
+    """The known name of which `name` is a probable typing error; empty if there is none, or if `name` is known.
 
-    Stricter than `nearest`, for names that may as well be somebody else's: `com.openfaas.scale.up.window` is none of ours.
+    Stricter than `nearest`, for names that may belong to another system: `com.openfaas.scale.up.window` is not ours.
     """
     found = nearest(name, known)
     if not found or found == name:

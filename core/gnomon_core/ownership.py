@@ -47,7 +47,7 @@ class OwnershipMap:
         return self.owners + self.leaving
 
     def follows(self, newest: OwnershipMap | None) -> bool:
-        """Whether it may be published where this is the newest."""
+        """Whether this map may be published as the successor of the newest one."""
         return newest is None or self.epoch == newest.epoch + 1
 
     def member(self, replica_id: str) -> Replica | None:
@@ -99,7 +99,7 @@ class OwnershipBoard(Protocol):
         have it, and its successor is published all the same.
 
         Raises:
-            GnomonError: 503 where nobody knows whether it was published; reading tells.
+            GnomonError: 503 where it is unknown whether the map was published; read it to find out.
 
         """
         ...
@@ -109,7 +109,7 @@ class OwnershipBoard(Protocol):
         ...
 
     def addresses(self) -> Collection[str]:
-        """The internal listeners of the gateway processes that there are, or were a moment ago. Answers from memory."""
+        """Internal listeners of the gateway processes now, or a short time ago. Does no I/O."""
         ...
 
 

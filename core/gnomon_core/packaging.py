@@ -56,4 +56,4 @@ def _places(root: Path) -> Iterator[Path]:
 
 
 FOR_LIBRARIES: Mapping[str, str] = for_libraries(jemalloc())
-"""Those of this machine. Only what is read at a process's start counts."""
+"""The variables for this machine. Libraries read them only when a process starts."""

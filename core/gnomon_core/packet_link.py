@@ -57,7 +57,7 @@ class PacketLink:
                 self._loop.add_writer(self._socket.fileno(), self._flush)
                 return
             except packets.PeerGoneError:
-                # The reader learns it as well, and says so.
+                # The reader gets the same error and reports it.
                 pass
             self._outbox.popleft()
             for descriptor in descriptors:

@@ -35,7 +35,7 @@ def send(connection: socket.socket, message: dict[str, Any], descriptors: Sequen
     """Send one message.
 
     Raises:
-        PeerGoneError: nobody reads any more.
+        PeerGoneError: the other side has closed.
         BlockingIOError: the socket is non-blocking and full.
 
     """
@@ -91,7 +91,7 @@ def _message(data: bytes, flags: int) -> dict[str, Any]:
 
 
 def sealed_file(name: str, content: bytes) -> int:
-    """An anonymous file with this content that nobody can change. The descriptor is the caller's to close.
+    """An anonymous, sealed (immutable) file with this content. The caller closes the descriptor.
 
     Raises:
         OSError: there is no memory for it, or no descriptor.
@@ -110,5 +110,5 @@ def sealed_file(name: str, content: bytes) -> int:
 
 
 def read_file(descriptor: int) -> bytes:
-    """The content of an anonymous file, whoever read it before."""
+    """The content of an anonymous file, independent of its file offset."""
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)

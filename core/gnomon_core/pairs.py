@@ -44,7 +44,7 @@ class Pair:
 
     `node` is where the Shadow is, when that is not where its Body is; then hand-overs cost what the network does.
     Of a Body with several Shadows it is what the first does, and `others` is what the further ones do, in the order of their
-    rows: whoever asks how long a batch takes has one value for whatever helps the Body.
+    rows: one value is enough to predict how long a batch takes.
     """
 
     shadow_cores: int
@@ -105,7 +105,7 @@ def together(pairs: Sequence[Pair]) -> Pair | None:
 def pair_seconds(
     profile: ModelProfile, body_cores: int, pair: Pair, batch: int, runs: Sequence[Run] | None = None
 ) -> float | None:
-    """How long a batch takes a Body and its Shadows; None where the profile knows one of the core counts not, or no network.
+    """Seconds of a batch on a Body and its Shadows; None where the profile knows one of the core counts not, or no network.
 
     `runs` are those of the pair's blocks, where they are at hand.
     """
@@ -149,7 +149,7 @@ def split_seconds(
 
 
 def shadow_seconds(profile: ModelProfile, run: Run, shadow_cores: int, samples: int) -> float | None:
-    """t_pS: what the Shadow takes for its samples of a run, and the hand-over there and back."""
+    """t_pS: seconds of the Shadow for its samples of a run, with the hand-over there and back."""
     seconds = profile.run_seconds(run, shadow_cores, samples)
     if seconds is None:
         return None
@@ -238,10 +238,10 @@ def pair_to_json(pair: Pair) -> dict[str, Any]:
 
 
 def pair_from_json(document: Mapping[str, Any]) -> Pair:
-    """The same, read.
+    """Parse the JSON object of a pair.
 
     Raises:
-        KeyError, TypeError, ValueError: this is no such thing.
+        KeyError, TypeError, ValueError: the document is not a pair.
 
     """
     node = document["node"]

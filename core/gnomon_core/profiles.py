@@ -10,7 +10,7 @@ declared: then they follow Amdahl's law from the largest measured number of core
 
 **Evidence** is what the numbers were taken from: how much each block's times scatter, and the points behind each fitted line.
 A table of medians hides that a block of a tenth of a millisecond scatters more than the model; two numbers of a line hide that
-there are points off it. Both are kept, so that whoever doubts a profile need not measure again.
+there are points off it. Both are kept, so that a profile can be checked without measuring again.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Evidence:
         """The evidence in the document of a profile of so many blocks.
 
         Raises:
-            ValueError: it is of something else.
+            ValueError: the document does not match so many blocks.
 
         """
         spread = {str(cell): tuple(map(float, found)) for cell, found in document.get("block_spread", {}).items()}
@@ -107,7 +107,7 @@ class Evidence:
 
 FORMAT = "gnomon-profile/1"
 REREAD_S = 30.0
-"""How soon whoever goes by profiles knows that a model has been measured, or measured anew."""
+"""Seconds until readers of profiles notice a new measurement of a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class LatencyTable:
     serial_fraction: float | None = None
 
     def at(self, cores: int, batch: int) -> float | None:
-        """The latency of a batch on so many cores; 0 for no samples, None where it is not known."""
+        """Latency of a batch on this many cores in seconds; 0 for no samples, None if unknown."""
         if batch <= 0:
             return 0.0
         row = self.seconds.get(cores)
@@ -232,7 +232,7 @@ class ModelProfile:
         return (self.memories if self.memories.measured(size) else self.whole).at(size, batch)
 
     def run_seconds(self, run: Run, cores: int, batch: int) -> float | None:
-        """How long a run of blocks takes, as the sum of its blocks; None where one is not known."""
+        """Seconds of a run of blocks, as the sum of its blocks; None if one is unknown."""
         total_s = 0.0
         for table in self.blocks[run.first : run.last + 1]:
             seconds = table.at(cores, batch)
@@ -254,11 +254,11 @@ class ModelProfile:
         return self.body_start_s + self.loading[weight_mode].seconds(self.layers.parameter_bytes())
 
     def shadow_load_s(self, weight_mode: str, parameter_bytes: int) -> float:
-        """From the decision to a Shadow with so many bytes of weights."""
+        """Seconds from the decision until a Shadow has loaded so many bytes of weights."""
         return self.shadow_start_s + self.loading[weight_mode].seconds(parameter_bytes)
 
     def core_seconds_per_gmac(self) -> float:
-        """How long a core takes for 10⁹ multiply-accumulates: on the fewest measured cores, in the batch that does best.
+        """Seconds of a core for 10⁹ multiply-accumulates: on the fewest measured cores, in the batch that does best.
 
         0 for a model that has no such operation. Example: 4 GMACs, 0.8 s for eight samples on one core: 0.8 / 8 / 4 = 0.025 s.
         """
@@ -269,7 +269,7 @@ class ModelProfile:
         return min(cores * seconds / batch for batch, seconds in self.whole.seconds[cores].items()) / gmacs
 
     def promotion_s(self, weight_mode: str, held_bytes: int) -> float:
-        """From the decision to a Body that was a Shadow with so many bytes of weights: the rest of them, and the first batch."""
+        """Seconds to promote a Shadow with so many bytes of weights to a Body: the other weights, and the first batch."""
         rest_bytes = max(0, self.layers.parameter_bytes() - held_bytes)
         return max(0.0, self.body_start_s - self.shadow_start_s) + self.loading[weight_mode].seconds_per_byte * rest_bytes
 
@@ -282,7 +282,7 @@ class ModelProfile:
         )
 
     def over_network(self) -> ModelProfile | None:
-        """The same for a Body whose Shadow is on another node; None where that has no price."""
+        """The profile of a Body whose Shadow is on another node; None if `network` is unknown."""
         if self.network is None:
             return None
         fixed_s, seconds_per_byte = self.network.fixed_s, self.network.seconds_per_byte

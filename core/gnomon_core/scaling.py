@@ -211,9 +211,9 @@ class SetBufferPlan:
 Action: TypeAlias = (
     CreateBody | DestroyBody | CreateShadow | ChangeShadow | DestroyShadow | PromoteShadow | Resize | SetBufferPlan
 )
-"""What a decision may ask for. A platform says by its capabilities what it can do."""
+"""Actions of a decision. A platform's capabilities state which ones it supports."""
 Dispensable: TypeAlias = CreateShadow | ChangeShadow | PromoteShadow | Resize
-"""What may be refused without holding up the rest of its decision (`actuation`)."""
+"""Actions whose refusal does not stop the rest of the decision (`actuation`)."""
 
 
 def action_to_json(action: Action) -> dict[str, Any]:
@@ -271,7 +271,7 @@ class ScaledFleet(Protocol):
         Raises:
             PartlyRefused: 503 `no_capacity`, the last of several. All else has been carried out if what was refused is
                 `Dispensable`; else what came before it in the list (`actuation`).
-            GnomonError: nothing of it can be carried out.
+            GnomonError: no action can be carried out.
 
         """
         ...
@@ -283,10 +283,10 @@ def plan_to_json(plan: SetBufferPlan) -> dict[str, Any]:
 
 
 def plan_from_json(document: Mapping[str, Any]) -> SetBufferPlan:
-    """The plan that was told.
+    """Parse a buffer plan.
 
     Raises:
-        KeyError, TypeError, ValueError, OverflowError: this is none.
+        KeyError, TypeError, ValueError, OverflowError: the document is not a plan.
 
     """
     max_batch, max_wait_s = int(document["max_batch"]), float(document["max_wait_s"])
@@ -312,7 +312,7 @@ class DecisionRecord:
     repeats: int = 0
 
     def to_json(self) -> JsonObject:
-        """The record as pages and files show it."""
+        """The JSON object for pages and files."""
         return {
             "at": self.at,
             "policy": self.policy,

@@ -289,10 +289,10 @@ SCALE_TABLE: tuple[Setting, ...] = (
 
 
 def watchdog_deadline_s(environment: Mapping[str, str]) -> float | None:
-    """How long OpenFaaS's watchdog lets a request take, by its variables; None where they bound nothing.
+    """Time limit of OpenFaaS's watchdog for a request in seconds, from its variables; None without a limit.
 
     That is the shorter of `exec_timeout` and `write_timeout`. `read_timeout` is for receiving the request, and says something only
-    where it stands alone. 0 is no bound, and so is what is no duration: the watchdog takes its default then, without a word.
+    where it stands alone. 0 is no bound, and so is an invalid duration: the watchdog silently uses its default then.
     """
     executing = [bound for bound in map(environment.get, ("exec_timeout", "write_timeout")) if bound and _bound_s(bound)]
     bounds_s = [_bound_s(text) for text in executing or [environment.get("read_timeout", "")]]
@@ -353,7 +353,7 @@ def read_settings(
 
 
 def _derive(values: dict[str, Any]) -> None:
-    """Add the values that follow from others where they are not said themselves."""
+    """Fill in the values that are derived from others and not set."""
     if "deadline_s" in values:
         values.setdefault("slo_s", values["deadline_s"])
     if values.get("deterministic") and values.setdefault("max_batch", 1) > 1:
@@ -396,7 +396,7 @@ def _one_at_a_time(settings: Settings) -> None:
 
 
 def read_value(setting: Setting, key: str, text: str, *, kind: str) -> Any:
-    """The value that this text of an annotation or a label says.
+    """Parse the text of an annotation or a label.
 
     Raises:
         GnomonError: 400 `invalid_setting`, with what is allowed.

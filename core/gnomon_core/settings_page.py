@@ -1,4 +1,4 @@
-"""docs/annotations.md, made from the tables by which settings are read: it cannot say what does not hold.
+"""Generate docs/annotations.md from the tables by which settings are read, so that the page cannot go out of date.
 
 python -m gnomon_core.settings_page docs/annotations.md
 """
@@ -46,7 +46,7 @@ def page() -> str:
 
 
 def default_text(setting: Setting, usual: Settings | ScaleSettings) -> str:
-    """The value that a setting has where nobody says it, as a user would write it; empty where there is none."""
+    """The default of a setting, as a user would write it; empty if there is none."""
     value = getattr(usual, setting.field)
     if isinstance(value, bool):
         return str(value).lower()
@@ -78,7 +78,7 @@ def _duration(seconds: float) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the page where the one argument says."""
+    """Write the page to the path in the only argument."""
     [path] = arguments
     Path(path).write_text(page(), encoding="utf-8")
 

@@ -59,10 +59,10 @@ def reader(descriptor: int) -> int:
 
 
 def check(descriptor: int) -> int:
-    """The size of a buffer that came from somebody else.
+    """Validate a received buffer and return its size in bytes.
 
     Raises:
-        ValueError: it could change its size under whoever maps it, or is no anonymous file.
+        ValueError: its size is not sealed, or it is not an anonymous file.
 
     """
     try:

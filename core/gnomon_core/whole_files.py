@@ -6,7 +6,7 @@
 Without it, such a failure may leave the old content, or none. A disk takes milliseconds for it; an event loop should not wait for
 many.
 
-What a killed writer leaves is a `.new-…` that nobody reads.
+A killed writer leaves a `.new-…` file, which is never read.
 """
 
 from __future__ import annotations

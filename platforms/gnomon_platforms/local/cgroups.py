@@ -94,7 +94,7 @@ class MemoryGroups:
                     self._emptying.discard(group)
 
     def close(self) -> None:
-        """Remove what is left and our own group."""
+        """Remove the remaining groups and our own."""
         if self._root is not None:
             _remove_tree(self._root)
 
@@ -180,7 +180,7 @@ class Accounts:
         return self._memory.available and self._memory.ran_out(instance_id)
 
     def ended(self, instance: Instance, cpu_s: float) -> None:
-        """An instance has gone after so many CPU seconds."""
+        """Record that an instance ended after this many CPU seconds."""
         self._ended_cpu_s[instance.function] = self._ended_cpu_s.get(instance.function, 0.0) + cpu_s
         self._memory.remove(instance.id)
 
@@ -201,7 +201,7 @@ class Accounts:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of a process and of the children that it has collected; 0 when it has gone."""
+    """CPU seconds of a process and of the children that it has reaped; 0 if the process has ended."""
     try:
         # The name, in parentheses, may itself hold spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()

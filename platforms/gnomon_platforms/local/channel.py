@@ -28,7 +28,7 @@ from gnomon_platforms.channel import Batch, Channel, State
 
 READ_BYTES = 256 * 1024
 BUFFER_BYTES = 4 * 2**20
-"""Room for a batch of 6 photographs as FP32 tensors, so that it is handed over without a change of processes."""
+"""Socket buffer size: a batch of 6 photographs as FP32 tensors fits, and is handed over without a context switch."""
 MAX_PARTS = 1000
 _SO_SNDBUFFORCE = 32
 
@@ -100,11 +100,11 @@ class UnixChannel(Channel):
         self._send(Frame(Kind.RESIZE, head=head.encode()))
 
     def stop(self) -> None:
-        """Let the instance finish what it runs and exit."""
+        """Ask the instance to finish its batches and exit."""
         self._send(Frame(Kind.STOP))
 
     def close(self) -> None:
-        """Read what an instance that has ended sent last, and free the socket. A batch in flight is lost; the owner is told."""
+        """Read the last data of an ended instance, and close the socket. A batch in flight is lost; the owner is notified."""
         while self._readable():
             pass
         self._lose("closed")
@@ -137,7 +137,7 @@ class UnixChannel(Channel):
         except (BlockingIOError, InterruptedError):
             return parts
         except OSError:
-            # The reader learns the same and says it.
+            # The reader gets the same error and reports it.
             self._undelivered = True
             return []
         for index, part in enumerate(parts):

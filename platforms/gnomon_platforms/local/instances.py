@@ -67,7 +67,7 @@ class InstanceContext:
     listener: PlatformListener
     now_s: Callable[[], float]
     ended: Callable[[LocalProcess, float], None]
-    """Called once, with the CPU seconds that it has used, before the listener hears of it."""
+    """Called once, with the CPU seconds that it has used, before the listener is notified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class LocalInstance:
 
     @classmethod
     def risen(cls, shadow: PromotedShadow, context: InstanceContext) -> LocalInstance:
-        """The life of a Shadow that has become a Body, from its first word on. It goes on with what the Shadow had."""
+        """The record of a Shadow that has become a Body, from its first message on. It takes over the Shadow's state."""
         life = cls(replace(shadow.instance, state=InstanceState.READY), shadow.key, shadow.environment, context)
         life.gone, life.pid, life.channel, life._log = shadow.gone, shadow.pid, shadow.channel, shadow.log
         shadow.channel.report_to(life._channel_lost)
@@ -115,7 +115,7 @@ class LocalInstance:
         return 0.0 if self.pid is None else usage.cpu_s(self.pid)
 
     def order(self, order: Order, join: list[str], timeout_s: float, *, coordinated: bool = False) -> None:
-        """Tell the zygote to fork it. It must say hello within `timeout_s`. A coordinated one can have a Shadow."""
+        """Ask the zygote to fork the instance. HELLO must arrive within `timeout_s`. If `coordinated`, it can have a Shadow."""
         ours, theirs = channel_pair()
         log_read, log_write = os.pipe()
         self.channel = UnixChannel(ours, self._hello, self._channel_lost)
@@ -129,7 +129,7 @@ class LocalInstance:
         self._after(timeout_s, lambda: self._overran(timeout_s))
 
     def born(self, pid: int) -> None:
-        """The process is there."""
+        """Record the pid of the new process."""
         self.pid = pid
         if self._stopping:
             self.signal(signal.SIGKILL)
@@ -155,7 +155,7 @@ class LocalInstance:
         return True
 
     def stop(self) -> None:
-        """End it: politely, then firmly. May be called again."""
+        """Stop the instance: STOP, then SIGTERM, then SIGKILL. Idempotent."""
         if self._stopping or self.gone.done():
             return
         self._stopping = True
@@ -171,23 +171,23 @@ class LocalInstance:
             self.kill(self._why)
 
     def kill(self, reason: str) -> None:
-        """End it at once."""
+        """Kill the instance at once."""
         self._why = self._why or reason
         self._stopping = True
         self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
-        """Send the process a signal. It may not have been born yet: then `born` ends it."""
+        """Send the process a signal. Before the process exists, `born` ends it instead."""
         self._context.send({"do": "kill", "id": self.instance.id, "signal": number})
 
     def resized(self, cores: int, cpus: tuple[int, ...]) -> None:
-        """Give it other CPUs."""
+        """Change the CPUs of the instance."""
         self.instance = replace(self.instance, cores=cores)
         if self.channel is not None and self.instance.state is InstanceState.READY:
             self.channel.resize(cores, cpus)
 
     def works_with(self, shadow_id: str, pair: Pair | None) -> None:
-        """A Body's Shadow does this for it now, or nothing any more. Tells the listener, where that is news."""
+        """Set the pair of a Body's Shadow; None without one. Notifies the listener if that is a change."""
         shadows = self.instance.shadows
         if pair is None:
             shadows.pop(shadow_id, None)
@@ -198,10 +198,10 @@ class LocalInstance:
             self._context.listener.pair_changed(self.instance)
 
     def end(self, cpu_s: float, reason: str) -> None:
-        """The process has gone, or there never was one. Tells the listener, once."""
+        """Record that the process has ended or never started. Notifies the listener, once."""
         if self.gone.done():
             return
-        # Its first word may still be unread, and comes too late.
+        # Its HELLO may still be unread; now it is too late.
         self._stopping = True
         self._cancel_timer()
         if self.channel is not None:
@@ -243,7 +243,7 @@ class LocalInstance:
         self._after(TERM_S, lambda: self.signal(signal.SIGKILL))
 
     def _cancel_timer(self) -> None:
-        # A timer that was cancelled still has its callback, and with it us.
+        # A cancelled timer still references its callback, and thereby this object.
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -339,7 +339,7 @@ class LogPipe:
             if self._rest:
                 self._pass_on(self._rest)
                 self._rest = b""
-            # Nothing is passed on any more, and whoever listened need not outlive the instance.
+            # No more lines are passed on; drop the reference, so that the listener need not outlive the instance.
             self._on_line = _ignore
 
 

@@ -9,7 +9,7 @@ kernel shares the 2 cores among them, a fifth of a core each.
 An instance has CPUs of its own while there are any. After that, instances may run on every CPU and the kernel places them, so
 that two busy ones do not share one CPU beside an idle one.
 
-Cores can be held in reserve for Shadows, so that a burst finds room for them: a node tells of them beside those that are free. A
+Cores can be held in reserve for Shadows, so that a burst finds free cores: a node reports them apart from its free ones. A
 Body that fits nowhere else gets them (AsyFunc, section 3.4); what it gives back is reserve again. The memory of the pool's empty
 containers is not free either, and an instance that needs it gets it, because the pool then has to shrink.
 """
@@ -41,7 +41,7 @@ class Claim:
 
 
 class LocalNode:
-    """The one node of the local platform. `in_use` says of an instance whether it starts, executes or has done so lately."""
+    """The node of the local platform. `in_use` says whether an instance starts, executes, or did so lately."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class LocalNode:
         held: bool = True,
         first: bool = False,
     ) -> Claim:
-        """Give an instance cores, memory, and `width` CPUs to run on. A Shadow's come from the reserve as far as that goes.
+        """Allocate cores, memory and `width` CPUs to an instance. A Shadow's come from the reserve as far as that goes.
 
         The `first` instance of a function needs only memory, and a machine that is large enough for it; one that is `held` needs
         its cores all the same.
@@ -142,10 +142,10 @@ class LocalNode:
         return claim
 
     def claim_again(self, instance_id: str, before: int, cores: int) -> Claim:
-        """Give an instance that had `before` cores other ones. A claim by request or limit stays what the deployment says.
+        """Change the cores of an instance that had `before`. A claim by request or limit stays what the deployment says.
 
         Raises:
-            GnomonError: 503 `no_capacity`; it keeps what it has.
+            GnomonError: 503 `no_capacity`; the instance keeps its cores.
 
         """
         claimed = self._claims[instance_id]
@@ -166,7 +166,7 @@ class LocalNode:
         self._claims.pop(instance_id, None)
 
     def _own_cpus(self, width: int) -> tuple[int, ...]:
-        """So many CPUs that no instance has for itself; none where there are not enough."""
+        """This many CPUs that are exclusive to no instance; none if there are too few."""
         taken = {cpu for claim in self._claims.values() if len(claim.cpus) < len(self._cpus) for cpu in claim.cpus}
         own = [cpu for cpu in self._cpus if cpu not in taken]
         return tuple(own[:width]) if len(own) >= width else ()

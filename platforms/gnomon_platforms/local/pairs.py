@@ -1,19 +1,19 @@
-"""Shadows on this node, for the platform: claims, wishes to the coordinator, and what it tells of them.
+"""Shadows on this node, for the platform: claims, requests to the coordinator, and its events.
 
-create_shadow ▶ claim cores and memory ▶ wish ▶ coordinator ▶ registered ▶ paired ▶ `pair_changed(Body with its Shadow)`
-a Shadow's end, whoever causes it ▶ `pair_changed(Body alone)` ▶ `instance_gone(Shadow)`
+create_shadow ▶ claim cores and memory ▶ request ▶ coordinator ▶ registered ▶ paired ▶ `pair_changed(Body with its Shadow)`
+a Shadow's end, whatever its cause ▶ `pair_changed(Body alone)` ▶ `instance_gone(Shadow)`
 
-A Shadow is an instance like any other: pinned, limited, in its function's sandbox, counted in its usage. Only its life is the
-coordinator's, because it begins as a container that is nobody's.
+A Shadow is an instance like any other: pinned, limited, in its function's sandbox, counted in its usage. Only its lifecycle is the
+coordinator's, because it begins as a pool container without a function.
 
-One Shadow from the wish for it to its end, as the platform knows it.
+The lifecycle of one Shadow, from the request to its end.
 
     create ▶ the coordinator is told ▶ born: a pid ▶ registered: ready ▶ paired … ▶ destroy: unpaired, stopped ▶ gone
                                                           promote ▶ complete, unpaired ▶ HELLO: a Body, in `lives`
 
-What the coordinator has been asked for it can be asked for again, by whichever one is there: the wish, and the papers (the order
-and the pipe of its log) until the Shadow has registered; those of its promotion until it is a Body. From the promotion on it is
-told of as the Body that it will be.
+Requests to the coordinator can be repeated to its successor: the platform keeps the request and files (the order
+and the log's pipe) until the Shadow has registered; those of a promotion until it is a Body. From the promotion on, it is
+reported as the Body that it will be.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from gnomon_platforms.local.supervision import BASE_ENVIRONMENT, TORCH
 from gnomon_platforms.profile_files import LayerFiles
 
 STOP_S = 9.0
-"""How long the coordinator may take to end it: its Body may be in the middle of a batch, and lets go first."""
+"""Seconds for the coordinator to end a Shadow: its Body may be executing a batch, and disconnects first."""
 
 
 class LocalShadow:
-    """`instance` is what the platform reports of it now; `ask` reaches the coordinator."""
+    """A Shadow on this machine. `instance` is its present state as reported by the platform; `ask` reaches the coordinator."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class LocalShadow:
         self._ask = ask
         self.body_id = instance.partner or ""
         self._channel: UnixChannel | None = None
-        """Of the Body that it becomes."""
+        """The channel of the Body that it becomes."""
         self._rising: tuple[int, ...] = ()
         self._papers: tuple[int, ...] = ()
         self._log: LogPipe | None = None
@@ -84,7 +84,7 @@ class LocalShadow:
         return 0.0 if self.pid is None else usage.cpu_s(self.pid)
 
     def order(self, wish: Mapping[str, Any], order: int, timeout_s: float) -> None:
-        """Ask for it. The order, an anonymous file, is ours to close from now on."""
+        """Request the Shadow. Takes ownership of the order, an anonymous file."""
         log_read, log_write = os.pipe()
         context = self._context
         self._log = LogPipe(log_read, partial(context.listener.log_line, self.key, self.instance.id), context.now_s)
@@ -94,7 +94,7 @@ class LocalShadow:
         self._after(timeout_s, lambda: self.kill(f"not ready after {timeout_s:g} s"))
 
     def ask_again(self) -> None:
-        """There is another coordinator, which may know nothing of this."""
+        """Repeat the pending request to a new coordinator, which may not know this Shadow."""
         if self._stopping:
             self._ask({"do": "destroy", "shadow": self.instance.id})
         elif self.wish:
@@ -115,7 +115,7 @@ class LocalShadow:
         self.instance = replace(self.instance, state=InstanceState.READY)
 
     def change(self, pair: Pair, cpus: tuple[int, ...], memory_bytes: int, expected_ms: list[list[float]]) -> None:
-        """Let it do something else."""
+        """Change the Shadow's cores, CPUs, blocks and split."""
         self.instance = replace(self.instance, cores=pair.shadow_cores, memory_bytes=memory_bytes)
         details = {
             "cores": pair.shadow_cores,
@@ -134,11 +134,11 @@ class LocalShadow:
 
     @property
     def rises(self) -> bool:
-        """Whether it becomes a Body."""
+        """Whether the Shadow is being promoted to a Body."""
         return self._channel is not None
 
     def promote(self, order: Order, memory_bytes: int, timeout_s: float, risen: Callable[[], None]) -> None:
-        """Let it become the Body of this order; `risen` is called with its first word as one."""
+        """Promote it to the Body of this order; `risen` is called at its first message as one."""
         ours, theirs = channel_pair()
         self._channel = UnixChannel(ours, lambda _: None if self._stopping else risen(), self._channel_lost)
         self._rising = (packets.sealed_file("order", order.to_json().encode()), theirs.detach())
@@ -167,7 +167,7 @@ class LocalShadow:
             self.kill(reason)
 
     def stop(self) -> None:
-        """End it: its Body lets go of it first. May be called again."""
+        """Stop the Shadow: its Body disconnects first. Idempotent."""
         if self._stopping or self.gone.done():
             return
         self._begin_to_stop("stopped")
@@ -178,13 +178,13 @@ class LocalShadow:
         self._after(STOP_S, self._kill_now)
 
     def ending(self, reason: str) -> None:
-        """The coordinator ends it, asked to or not."""
+        """Record that the coordinator ends the Shadow, requested or not."""
         if not self._stopping:
             self._begin_to_stop(reason)
             self._after(STOP_S, self._kill_now)
 
     def failed(self, reason: str) -> None:
-        """The coordinator has no process for it. One that has ended meanwhile is the supervisor's to report."""
+        """Record that the coordinator has no process for it. The supervisor reports a process that has ended meanwhile."""
         if self.pid is None:
             self.end(0.0, reason)
         else:
@@ -192,16 +192,16 @@ class LocalShadow:
             self._kill_now()
 
     def kill(self, reason: str) -> None:
-        """End it at once."""
+        """Kill the Shadow at once."""
         self._begin_to_stop(reason)
         self._kill_now()
         self._ask({"do": "destroy", "shadow": self.instance.id})
 
     def end(self, cpu_s: float, reason: str) -> None:
-        """The process has gone, or there never was one. Tells the listener, once."""
+        """Record that the process has ended or never started. Notifies the listener, once."""
         if self.gone.done():
             return
-        # Its first word as a Body may still be unread, and comes too late.
+        # Its HELLO as a Body may still be unread; now it is too late.
         self._stopping = True
         self._cancel_timer()
         self._drop_papers()
@@ -270,7 +270,7 @@ class ShadowContext:
     bodies: Mapping[str, LocalInstance]
     origins: Mapping[str, Origin]
     profile: Callable[[Recipe], ModelProfile | None]
-    """What has been measured of a model by now: it may have been after a Body of it began."""
+    """The present profile of a model, which may be newer than a Body of it."""
     start_timeout_s: float
     risen: Callable[[LocalInstance, Origin], None]
     """Takes a Shadow that has become a Body."""
@@ -290,12 +290,12 @@ class Pairs:
     # The coordinator
 
     def begin(self) -> None:
-        """Have a coordinator started, unless there is one."""
+        """Start a coordinator, unless one is running."""
         if self._coordinator is None:
             self._coordinator = CoordinatorClient(self._send, self._heard, BASE_ENVIRONMENT)
 
     def lost(self) -> None:
-        """The supervisor has ended, and with it the coordinator and every Shadow."""
+        """Record the end of the supervisor, and with it of the coordinator and every Shadow."""
         self.pool.lost()
         self.close()
         for life in list(self.lives.values()):
@@ -363,7 +363,7 @@ class Pairs:
         return life.instance
 
     def change(self, life: LocalShadow, pair: Pair) -> None:
-        """Let a Shadow do something else.
+        """Change a Shadow's blocks, split or cores.
 
         Raises:
             GnomonError: 503 `no_capacity`; the Shadow keeps what it has.
@@ -380,10 +380,10 @@ class Pairs:
         self.pool.fit()
 
     def promote(self, shadow_id: str) -> Instance:
-        """Let a Shadow that works with its Body become one itself, and return it as that.
+        """Promote a Shadow that works with its Body, and return the Body that it becomes.
 
         Raises:
-            GnomonError: 503 `no_capacity`; it stays the Shadow that it is. 409 `no_such_shadow` for one that is none, or no more.
+            GnomonError: 503 `no_capacity`; it remains a Shadow. 409 `no_such_shadow` for an id that is no Shadow, or no longer one.
 
         """
         context, life = self._context, self.lives.get(shadow_id)
@@ -396,7 +396,7 @@ class Pairs:
         memory_bytes = origin.recipe.memory_bytes
         held = requested_cores(request.spec) is not None
         claim = context.node.claim(shadow_id, claimed_cores(request.spec, cores), memory_bytes, cores, held=held)
-        # Its control group bounds it as it does every instance of the function.
+        # Its control group limits its memory, as for every instance of the function.
         order = context.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=True)
         whole = replace(origin, request=request)
         life.promote(order, memory_bytes, context.start_timeout_s, lambda: self._risen(life, whole))
@@ -414,7 +414,7 @@ class Pairs:
         return body.instance.state is InstanceState.READY and has < MAX_SHADOWS
 
     def _known(self, recipe: Recipe) -> tuple[Layers, ModelProfile | None] | None:
-        """The blocks of the recipe's model and what was measured of it; None without blocks."""
+        """The blocks of the recipe's model, and its profile; None without blocks."""
         layers = self._layers.of(recipe.options)
         return None if layers is None else (layers, self._context.profile(recipe))
 
@@ -453,7 +453,7 @@ class Pairs:
             life.failed(str(event["reason"]))
 
     def apart(self, life: LocalShadow) -> None:
-        """A Shadow has ended: its Body is without it, if it was not told so before."""
+        """Report a Body without this ended Shadow, if that was not reported before."""
         self._tell_body(life, None)
 
     def _tell_body(self, life: LocalShadow, pair: Pair | None) -> None:

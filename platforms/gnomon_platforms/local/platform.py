@@ -1,6 +1,6 @@
 """The local platform: instances are processes of this machine, forked from zygotes that a small supervisor looks after.
 
-Shadows are next door (`pairs`): the node's coordinator makes them, out of containers that it keeps in reserve.
+Shadows are in `pairs`: the node's coordinator makes them from the containers of its pool.
 
 It creates, ends and resizes what it is told to, and reports what happens through the listener; it never decides to add an
 instance. Everything runs on the event loop, and nothing there waits for a process.
@@ -38,7 +38,7 @@ START_TIMEOUT_S = 60.0
 IDLE_S = 5.0
 """An instance that has executed nothing for so long reserves no cores: long enough for the gaps of steady traffic."""
 STOP_LIMIT_S = 15.0
-"""How long instances may take to end when the platform stops: a Shadow's Body lets go of it in 9 s, a Body ends in 7."""
+"""Seconds for instances to end when the platform stops: a Body disconnects its Shadow in 9 s and ends in 7."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class LocalPlatform:
         self._supervisor = Supervision(at_start, self._clock)
 
     async def start(self, listener: PlatformListener) -> None:
-        """Start the supervisor and let the zygotes warm up behind this."""
+        """Start the supervisor; zygotes warm up in the background."""
         forbid_inspection()
         self._accounts = Accounts()
         self._context = InstanceContext(self._supervisor.send, listener, self._clock.now_s, self._ended)
@@ -110,7 +110,7 @@ class LocalPlatform:
         _LOG.info("memory is limited by %s", self._accounts.description)
 
     async def stop(self) -> None:
-        """End every instance, the zygotes and the supervisor. Nobody can say any more of what is left then, so it ends here."""
+        """End every instance, the zygotes and the supervisor. All remaining instances are reported gone."""
         self._supervisor.give_up()
         await self._starting.end()
         for shadow in list(self._pairs.lives.values()):
@@ -143,7 +143,7 @@ class LocalPlatform:
         environment = self._recipes.environment(recipe, spec, {})
         if environment.sandbox is None or not spec.secrets:
             await self._supervisor.warm_again(environment)
-        # Its file is large; from now on only its date is looked at.
+        # The file is large; from now on only its modification time is checked.
         await asyncio.to_thread(self._profile_of, recipe)
 
     def signature(self, spec: FunctionSpec) -> ModelSignature | None:
@@ -160,7 +160,7 @@ class LocalPlatform:
         return {origin.recipe.content_id for origin in self._origins.values()} - {""}
 
     async def create(self, request: InstanceRequest) -> Instance:
-        """Begin an instance. What follows is told to the listener."""
+        """Start an instance. Later events are reported to the listener."""
         assert self._context is not None
         spec = request.spec
         asked = starting(self._ids.new(f"{spec.key.name}-"), request, self._node.name, 0, self._clock.now_s())
@@ -199,7 +199,7 @@ class LocalPlatform:
             raise
 
     async def destroy(self, instance_id: str) -> None:
-        """Stop an instance. It is told to the listener when it has gone."""
+        """Stop an instance. The listener is notified when it has ended."""
         await self._coming.begun(instance_id)
         life = self._lives.get(instance_id) or self._pairs.lives.get(instance_id)
         if life is not None:
@@ -306,14 +306,14 @@ class LocalPlatform:
         self._supervisor.zygotes.retire_unused({other.environment for other in self._lives.values()})
 
     def _lost(self) -> None:
-        """The supervisor has ended, and every instance with it. Those that were not ready yet are its successor's."""
+        """Handle the end of the supervisor and all its instances. The next supervisor starts those that were not ready yet."""
         self._pairs.lost()
         for life in list(self._lives.values()):
             if not self._order_again(life):
                 life.end(life.cpu_s, "the supervisor has ended")
 
     def _order_again(self, life: LocalInstance) -> bool:
-        """An instance whose zygote or supervisor has ended before it was ready has not failed: it is born of the next one."""
+        """Order an instance again whose zygote or supervisor ended before it was ready: the instance has not failed."""
         waits_for_zygote = life.channel is None
         if not life.withdraw():
             return False

@@ -66,10 +66,10 @@ class Users:
 
 
 def _read(file: Path) -> dict[str, int]:
-    """The ids in a file; none where there is no file.
+    """The user ids in a file; none if the file is missing.
 
     Raises:
-        GnomonError: 500 `users_unreadable`: with an id that is another's, or root's, a function would be somebody else.
+        GnomonError: 500 `users_unreadable`: with another function's id, or root's, a function would run as a foreign user.
 
     """
     try:
@@ -282,11 +282,11 @@ def _memory(spec: FunctionSpec, estimate_bytes: int) -> int:
 CONTAINER_BYTES = 32 * 2**20
 """What an empty container holds of its own once it has rehearsed: 11 MB were measured, and the tables of its pages."""
 BURST_CONTAINERS = 4
-"""How many the pool may keep for the next burst when it has seen one."""
+"""Containers that the pool may keep after a burst, for the next one."""
 
 
 class ContainerPool:
-    """`ask` reaches the coordinator, if there is one just now; `size` is what was asked for."""
+    """The size of the coordinator's container pool. `ask` reaches it, if it is running; `size` is the configured size."""
 
     def __init__(self, ask: Callable[[Mapping[str, Any]], None], node: LocalNode, size: int) -> None:
         self._ask = ask
@@ -301,12 +301,12 @@ class ContainerPool:
         self.tell()
 
     def tell(self) -> None:
-        """Tell the coordinator, whatever it was told before: it may be another."""
+        """Send the pool size to the coordinator again, because it may be a new process."""
         self._told = None
         self.fit()
 
     def fit(self) -> None:
-        """Keep as many containers as there is memory for. Called when what the instances have has changed."""
+        """Fit the pool to the free memory. Called when allocations of instances have changed."""
         room = max(0, self._node.unclaimed_memory_bytes // CONTAINER_BYTES)
         size = min(self._size, room)
         most = min(max(size, BURST_CONTAINERS), room) if size else 0
@@ -315,7 +315,7 @@ class ContainerPool:
             self._ask({"do": "pool", "size": size, "most": most, "zygote": TORCH.id})
 
     def keeps(self, containers: int) -> None:
-        """The coordinator keeps so many."""
+        """Record the number of containers that the coordinator keeps."""
         self._node.hold_for_pool(containers * CONTAINER_BYTES)
 
     def lost(self) -> None:

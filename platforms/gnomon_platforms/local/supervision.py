@@ -6,7 +6,7 @@ A supervisor that ends takes everything below it along. It is replaced until the
 asked for meanwhile waits here, because what is said to no supervisor would be lost. A zygote that ends is replaced when an
 instance needs it next; the one with torch by itself, because Shadows are forked from it and importing torch takes seconds.
 
-The platform's end of the supervisor: start the process, send commands, hear events. Nothing here waits or decides.
+The platform's end of the supervisor: start the process, send commands, receive events. Nothing here waits or decides.
 
 The zygotes that instances are forked from: started when they are first needed, kept warm, and the unused ones retired.
 
@@ -75,7 +75,7 @@ class SupervisorClient:
                 start_new_session=True,
             )
         self.gone = False
-        """It has ended without being asked."""
+        """Called when the supervisor ends without a request."""
         self._link = PacketLink(ours, on_event, self._gone)
 
     @property
@@ -87,7 +87,7 @@ class SupervisorClient:
         self._link.send(message, descriptors)
 
     async def stop(self) -> None:
-        """Let the supervisor end everything, and return when it has."""
+        """Ask the supervisor to end all processes, and return when it has."""
         self._link.close()
         try:
             await asyncio.wait_for(asyncio.to_thread(self._process.wait), END_S)
@@ -152,7 +152,7 @@ class Zygotes:
         """Ids of zygotes in sandboxes, least recently used first."""
 
     def begin(self, environment: Environment) -> None:
-        """Start the zygote unless it is there already."""
+        """Start the zygote unless it is running already."""
         if environment.sandbox is not None:
             self._foreign.pop(environment.id, None)
             self._foreign[environment.id] = None
@@ -161,7 +161,7 @@ class Zygotes:
             return
         self._starts += 1
         started = self._started[environment.id] = Started(self._starts, asyncio.get_running_loop().create_future())
-        # Nobody may be waiting when it fails; whoever comes later starts another.
+        # No task may be waiting when it fails; the next request starts another.
         started.warm.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         about = {"do": "zygote", "id": environment.id, "start": started.number}
         message = {**about, "command": command(environment), "environment": BASE_ENVIRONMENT}
@@ -193,14 +193,14 @@ class Zygotes:
             self._send({"do": "retire", "id": zygote})
 
     def told_warm(self, event: dict[str, Any]) -> list[str]:
-        """A zygote is warm; returns what it could not import."""
+        """Record that a zygote is warm. Returns the modules that it could not import."""
         started = self._meant(event)
         if started is not None and not started.warm.done():
             started.warm.set_result(None)
         return list(event["problems"])
 
     def told_gone(self, event: dict[str, Any]) -> None:
-        """A zygote has ended. The next instance that needs it starts another, where there is none yet."""
+        """Record that a zygote has ended. The next instance that needs it starts another."""
         if self._meant(event) is not None:
             self._end(event["zygote"], event["reason"])
 
@@ -211,7 +211,7 @@ class Zygotes:
         self._foreign.clear()
 
     def _meant(self, event: dict[str, Any]) -> Started | None:
-        """The zygote that an event is about; None where it is about one before it."""
+        """The zygote of an event; None if the event is about a predecessor."""
         started = self._started.get(event["zygote"])
         return started if started is not None and started.number == event["start"] else None
 
@@ -275,7 +275,7 @@ class Supervision:
         self._client: SupervisorClient | None = None
         self._hello: asyncio.Future[str | None] | None = None
         self._up = asyncio.Event()
-        """There is a supervisor that can be told something."""
+        """Set while a supervisor accepts commands."""
         self._up_since_s = float("-inf")
         self._torch_warm_s = float("inf")
         self._torch_failures = 0
@@ -291,7 +291,7 @@ class Supervision:
         return self._client.pid
 
     def send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
-        """Tell the supervisor something. The descriptors are its to close."""
+        """Send the supervisor a command. It owns the descriptors."""
         assert self._client is not None, "the platform has not been started"
         self._client.send(message, descriptors or [])
 
@@ -305,7 +305,7 @@ class Supervision:
             )
 
     async def start(self, listener: SupervisionListener) -> None:
-        """Return when there is a supervisor; its zygotes warm up behind this.
+        """Return when a supervisor is running; its zygotes warm up in the background.
 
         Raises:
             GnomonError: 500 `supervisor_failed`.
@@ -323,7 +323,7 @@ class Supervision:
             await client.stop()
             raise _failed() from None
         if client.gone:
-            # It said hello and ended before this was resumed.
+            # It sent its hello and ended before this coroutine resumed.
             raise _failed()
         if self.no_isolation is not None:
             _LOG.warning("functions are not isolated from each other, and secrets are refused: %s", self.no_isolation)
@@ -342,7 +342,7 @@ class Supervision:
                 task.cancel()
 
     async def stop(self) -> None:
-        """End the supervisor and with it all that is left below it."""
+        """Stop the supervisor and all its remaining processes."""
         self.give_up()
         if self._client is not None:
             await self._client.stop()
@@ -377,7 +377,7 @@ class Supervision:
             try:
                 await self.warm(environment)
             except GnomonError:
-                # What a supervisor takes along says nothing about the environment.
+                # A zygote that ends with its supervisor is no sign of a broken environment.
                 failed += self._client is supervisor and self._up.is_set()
                 if failed >= WARMINGS or self._stopping or self._clock.now_s() >= give_up_s:
                     raise
@@ -422,10 +422,10 @@ class Supervision:
             self._beginning_torch = asyncio.get_running_loop().create_task(begin())
 
     def _lost(self) -> None:
-        """The supervisor has ended, and everything below it with it. Report that and start another."""
+        """Report the end of the supervisor and all its processes, and start another."""
         self._up.clear()
         if self._hello is not None and not self._hello.done():
-            # It is being waited for: whoever does that starts another, or gives up.
+            # A task waits for it, and starts another or gives up.
             self._hello.set_exception(_failed())
         elif not self._stopping and (self._restarting is None or self._restarting.done()):
             _LOG.error("the supervisor has ended; starting another")

@@ -34,7 +34,7 @@ BUILD_UID = 64_900
 TIME_LIMIT_S = 1800.0
 """A torch for CUDA is 3 GB: at 5 MB/s that alone takes ten minutes."""
 UNUSED_S = 3600.0
-"""How long something is kept that nothing uses: whoever builds now may deploy later, and whoever removes may deploy again."""
+"""Retention of unused builds: a user may deploy some time after a build, or deploy again after a removal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
     contents/<content id>/function/        handler.py and what belongs to it
     contents/<content id>/content.json     which template it came with, and which environment it runs in
 
-An archive is unpacked beside, and what it holds is moved into place by one rename, so a folder that is there is whole.
+An archive is unpacked in a temporary folder, and its content is moved into place by one rename: a visible folder is complete.
 
 The date of `content.json` says when a content was last used, and outlives a restart.
 
-An archive comes from anybody who knows the payload secret, and is not trusted. The members are read by a loop of our own: 512
+An archive comes from any client that knows the payload secret, and is not trusted. The members are read by a loop of our own: 512
 bytes of header, then the content. Only regular files and directories exist for it; a link, a device, a sparse file or any other
 kind ends the build. A name is relative, has no `..`, and is bounded in length and depth; a file appears once. Members, bytes of a
 file, bytes in all and, where the archive is gzipped, the ratio between packed and unpacked are bounded too, and checked while
@@ -122,11 +122,11 @@ class Contents:
             return None
 
     def use(self, content_id: str) -> None:
-        """Note that it is in use now."""
+        """Mark the content as used now."""
         touch(self._description(content_id))
 
     def idle_s(self, content_id: str) -> float:
-        """How long it has not been used."""
+        """Seconds since the content was used."""
         return idle_s(self._description(content_id))
 
     def _description(self, content_id: str) -> Path:
@@ -140,7 +140,7 @@ class Contents:
         return {entry.name for entry in self._folder.iterdir() if not entry.name.startswith(".")}
 
     def remove(self, content_id: str) -> None:
-        """Forget a folder: renamed first, so that nobody finds half of it."""
+        """Delete a content folder; it is renamed first, so that no reader finds half of it."""
         doomed = self._folder / f"{TEMPORARY}{uuid.uuid4().hex}"
         (self._folder / content_id).rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
@@ -230,7 +230,7 @@ def touch(path: Path) -> None:
 
 
 def idle_s(path: Path) -> float:
-    """Seconds since it was used; endless for what is not there, which nobody can use."""
+    """Seconds since the path was used; infinite for a missing path."""
     try:
         return utc_now_s() - path.stat().st_mtime
     except FileNotFoundError:
@@ -246,7 +246,7 @@ GZIP_FLOOR_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much an archive may hold. A model of 2 GiB beside a handler fits; weights belong into the model repository."""
+    """Bounds of an archive. A model of 2 GiB beside a handler fits; weights belong into the model repository."""
 
     members: int = 20_000
     file_bytes: int = 2 << 30
@@ -299,7 +299,7 @@ class _Reader:
         """The next `count` bytes.
 
         Raises:
-            GnomonError: they are not there, or too many in all.
+            GnomonError: the archive ends before, or exceeds its total bound.
 
         """
         data = self._read(count)

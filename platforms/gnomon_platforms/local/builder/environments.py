@@ -1,8 +1,8 @@
 """Python environments for handlers, one for each set of requirements, built once with uv and never changed.
 
-    environments/<environment id>/          the environment; what is there is whole
+    environments/<environment id>/          the environment; a visible folder is complete
     environments/<environment id>.json      the requirements, and which modules a zygote imports before it forks
-    environments/.building-…/               one that is being built, with its download cache; left by nobody but a SIGKILL
+    environments/.building-…/               a build in progress, with its download cache; only a SIGKILL leaves one behind
 
 Each build downloads into a cache of its own, because a package that runs code while it is built could poison a cache that others
 use. What was built belongs to root when we are root, so no function can change it.
@@ -74,10 +74,10 @@ class Environments:
         return Environment(environment_id, python, tuple(document["preload"])) if python.exists() else None
 
     async def ensure(self, requirements: Requirements, log: Log) -> Environment:
-        """The environment with these requirements, built if it is not there yet.
+        """The environment with these requirements; builds it if it is missing.
 
         Raises:
-            GnomonError: 422 `build_failed` or `build_timeout`; nothing half is left.
+            GnomonError: 422 `build_failed` or `build_timeout`; no partial environment remains.
 
         """
         environment_id = requirements.environment_id
@@ -143,11 +143,11 @@ class Environments:
         return {entry.stem for entry in self._folder.glob("*.json")}
 
     def use(self, environment_id: str) -> None:
-        """Note that it is in use now."""
+        """Mark the environment as used now."""
         touch(self._description(environment_id))
 
     def idle_s(self, environment_id: str) -> float:
-        """How long it has not been used."""
+        """Seconds since the environment was used."""
         return idle_s(self._description(environment_id))
 
     def remove(self, environment_id: str) -> None:
@@ -157,7 +157,7 @@ class Environments:
 
 
 async def whole(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Run a function in a thread and wait until it is over, also when we are cancelled meanwhile: it works on files of ours."""
+    """Run a function in a thread and wait for its end, even if the task is cancelled: the function works on our files."""
     task = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
     try:
         return await asyncio.shield(task)
@@ -168,7 +168,7 @@ async def whole(function: Callable[..., Result], *arguments: Any) -> Result:
 
 
 def _uv() -> Path:
-    """The program that makes environments.
+    """Path of uv, which makes environments.
 
     Raises:
         GnomonError: 501 `no_builder`, where we were installed without it, as in an image.
@@ -189,7 +189,7 @@ def _base_python() -> Path:
 
 
 def make_immutable(folder: Path) -> None:
-    """Give a tree to us, readable by everybody and writable by nobody else. Links are not followed."""
+    """Make us the owner of a tree, readable by all users and writable only by us. Links are not followed."""
     uid, gid = os.geteuid(), os.getegid()
     for _, folders, files, descriptor in os.fwalk(folder, follow_symlinks=False):
         os.fchown(descriptor, uid, gid)
@@ -333,7 +333,7 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ask the sandbox to end everything that it started; it does so at once."""
+    """Ask the sandbox to end all its processes; it does so at once."""
     with suppress(ProcessLookupError):
         if process.returncode is None:
             process.terminate()

@@ -2,7 +2,7 @@
 
 What the identity cannot see is refused: another requirements file, a path of this machine, an editable install, a variable. Two
 functions with the same text would share an environment that differs. So are URLs of this machine and of its link: services there
-take whoever reaches them for a friend.
+trust every local client.
 """
 
 from __future__ import annotations
