@@ -3,13 +3,13 @@
     run ▶ Invoke ─┬─ answered ▶ done(RESULT)
                   ├─ throttled ▶ a pause with full jitter ▶ Invoke again, until the batch's time is over ▶ 503 for each member
                   ├─ too large ▶ 413 for each member
-                  └─ lost, refused, out of patience ▶ done(None), and the channel has ended
+                  └─ lost, refused, timed out ▶ done(None), and the channel has ended
 
 The socket waits as long as the batch may, and two seconds for the way: Lambda ends a function that overran by itself, and then
-says so. Nothing can stop an Invoke: one that is cancelled runs to its end, and its answer is dropped where nobody waits for it.
-A streamed answer comes in one piece when the function has ended, and is told part by part.
+says so. Nothing can stop an Invoke: one that is cancelled runs to its end, and its answer is dropped.
+A streamed answer arrives in one piece when the function has ended, and is delivered part by part.
 
-A probe asks Lambda whether it would take an Invoke, at most once a minute, and runs nothing: who looks after sandboxes is AWS.
+A probe asks Lambda whether it would take an Invoke, at most once a minute, and runs nothing, because AWS monitors the sandboxes.
 
 One instance from its order to its end: a slot, the right to have one Invoke in flight.
 
@@ -44,14 +44,14 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 PROBED_S = 60.0
 TELL_AT_ONCE = 64
-"""Parts of a stream that are told before the event loop gets its turn."""
+"""Parts of a stream that are delivered before the coroutine yields to the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelContext:
     """Dependencies that channels share: the invoker and its threads, the bucket, clock, random numbers, and clean-up.
 
-    `remove` deletes keys of S3 behind the caller.
+    `remove` deletes keys of S3 in the background.
     """
 
     invoker: Invoker
@@ -99,10 +99,10 @@ class LambdaChannel(ExchangeChannel):
         return reachable
 
     async def hello(self, timeout_s: float) -> None:
-        """Let a sandbox begin, and return when it can answer.
+        """Start a sandbox with an Invoke, and return when it can answer.
 
         Raises:
-            GnomonError: 503 `function_failed`, with what it said.
+            GnomonError: 503 `function_failed`, with the function's output.
 
         """
         outcome = await self._attempts(Frame(Kind.HELLO, budget_s=timeout_s), timeout_s)
@@ -125,7 +125,7 @@ class LambdaChannel(ExchangeChannel):
         return Outcome(None, outcome.reason, unread=outcome.fate is Fate.REFUSED)
 
     async def _attempts(self, frame: Frame, budget_s: float, batch: Batch | None = None) -> InvokeOutcome:
-        """Invoke, and again while Lambda does not begin it and somebody waits."""
+        """Invoke, and retry while Lambda throttles and a client waits."""
         clock, chance = self._context.clock, self._context.chance
         until_s, longest_s = clock.now_s() + budget_s, FIRST_PAUSE_S
         while True:
@@ -143,7 +143,7 @@ class LambdaChannel(ExchangeChannel):
         asked = self._loop.run_in_executor(self._context.threads, self._invoke, frame, patience_s)
         finished, _ = await asyncio.wait({asked}, timeout=patience_s)
         if not finished:
-            # The thread is held by its socket, for as long again at the most; what it brings is dropped.
+            # The socket blocks the thread, for at most as long again; the late answer is dropped.
             asked.add_done_callback(lambda late: None if late.cancelled() else self._account(late.result()))
             return InvokeOutcome(Fate.LOST, reason=f"no answer within {patience_s:.1f} s")
         outcome = await asked
@@ -161,7 +161,7 @@ class LambdaChannel(ExchangeChannel):
 
     @staticmethod
     async def _answer(batch: Batch, frames: Sequence[Frame]) -> Outcome:
-        """Hand on what came back: a result, or the parts of a stream, for as long as somebody waits for them."""
+        """Deliver the answer: a result, or the parts of a stream, for as long as a client waits for them."""
         for number, part in enumerate(frames, 1):
             if batch.take(part) is not (number == len(frames)):
                 raise WireError("an answer that ends too early, or not at all")
@@ -188,7 +188,7 @@ def too_large(what: str) -> GnomonError:
 
 
 class Slot(RemoteLife[LambdaChannel]):
-    """An instance of this function. It has its channel from its HELLO on."""
+    """An instance of this function. Its channel is set from its HELLO on."""
 
     def __init__(
         self,
@@ -206,10 +206,10 @@ class Slot(RemoteLife[LambdaChannel]):
         self.remote = remote
         """The function's name on Lambda."""
         self.used_mb = 0
-        """The most memory that one of its sandboxes has used."""
+        """Peak memory of one of its sandboxes in MB."""
 
     def resized(self, cores: int, memory_mb: int) -> None:
-        """Another version serves its batches from now on."""
+        """Switch its batches to another version."""
         self.instance = replace(self.instance, cores=cores, memory_bytes=memory_mb * MEGABYTE, memory_mb=None)
 
     def log(self, line: str) -> None:

@@ -35,7 +35,7 @@ def error_code(error: exceptions.ClientError) -> str:
 
 
 def http_status(error: exceptions.ClientError) -> int:
-    """The status that it came with."""
+    """HTTP status of the error."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
@@ -97,7 +97,7 @@ def _refused(error: exceptions.ClientError, doing: str) -> GnomonError:
 
 
 def is_role_not_ready(error: Any) -> bool:
-    """Whether a role was refused that may just have been made: IAM tells Lambda of it seconds later."""
+    """Whether Lambda refused a role that may be new: IAM propagates a role to Lambda within seconds."""
     return (
         isinstance(error, exceptions.ClientError)
         and error_code(error) == "InvalidParameterValueException"

@@ -6,9 +6,9 @@ so that instances of an older one go on answering by it until they are drained:
     deploy ▶ create (or update code and configuration) ▶ wait ▶ publish version 1
     another memory size ▶ update configuration ▶ wait ▶ publish version 2          deploy again ▶ update code ▶ publish version 3
 
-What was there before, left by a gateway that ended without a word, is taken over by its name.
+A function that a crashed gateway left behind is taken over by its name.
 
-Published versions, made once for whoever needs them, and functions that are removed when nobody does any more.
+Versions are published once and shared; a function that is no longer used is removed.
 
 Slots of one function that begin together wait for one deployment; deployments of one function follow one another.
 """
@@ -38,7 +38,7 @@ LONGEST_NAME = 64
 INLINE_ZIP_BYTES = 45_000_000
 """An API call takes 50 MB."""
 ROLE_PATIENCE_S = 20.0
-"""How long a role may be unknown to Lambda after it was made."""
+"""Seconds for which a new role may be unknown to Lambda."""
 ROLE_PAUSE_S = 1.0
 READY = {"Delay": 1, "MaxAttempts": 300}
 OWNER_TAG = "gnomon:prefix"
@@ -71,7 +71,7 @@ class RemoteFunctions:
         return b"" if recipe.image is not None else zip_package(recipe.handler, recipe.environment)
 
     def publish(self, name: str, recipe: Recipe, package: bytes, memory_mb: int) -> str:
-        """Have a version with this code and memory size, active; its number.
+        """Publish a version with this code and memory size, wait until it is active, and return its number.
 
         Raises:
             GnomonError: 503 `aws_…`.
@@ -168,7 +168,7 @@ class RemoteFunctions:
         self._client.get_waiter("function_updated_v2").wait(FunctionName=name, WaiterConfig=READY)
 
     def _patient(self, act: Callable[[], object]) -> None:
-        """Do it; again for a while where Lambda has not heard of the role yet."""
+        """Call it; retry for a while if Lambda does not know the role yet."""
         until_s = time.monotonic() + ROLE_PATIENCE_S
         while True:
             try:
@@ -182,7 +182,7 @@ class RemoteFunctions:
 
 
 LINGER_S = 900.0
-"""How long a function without slots stays: deploying it again takes seconds, keeping it costs nothing."""
+"""Seconds that a function without slots is kept: deploying it again takes seconds, keeping it costs nothing."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -204,10 +204,10 @@ class Publisher:
         return self._remote.name(key, recipe)
 
     async def version(self, key: FunctionKey, recipe: Recipe, memory_mb: int) -> str:
-        """The version of this revision and size, published if it was not.
+        """The version of this revision and size; publishes it if it is missing.
 
         Raises:
-            GnomonError: 422 or 503: what AWS says against it. The next who asks tries again.
+            GnomonError: 422 or 503: AWS's refusal. The next call tries again.
 
         """
         name = self.name(key, recipe)
@@ -222,7 +222,7 @@ class Publisher:
             self.released(name)
 
     def released(self, name: str) -> None:
-        """Something of this function has ended: remove it later, unless it is used again by then."""
+        """Schedule the removal of a function that has lost a slot, unless it is used again by then."""
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
@@ -230,7 +230,7 @@ class Publisher:
             self._timers[name] = asyncio.get_running_loop().call_later(LINGER_S, self._begin_removal, name)
 
     async def stop(self) -> None:
-        """Remove every function, once what is being deployed is there."""
+        """Remove every function, after deployments in progress."""
         for timer in self._timers.values():
             timer.cancel()
         publishing = [task for made in self._versions.values() for task in made.values()]
@@ -251,7 +251,7 @@ class Publisher:
             await self._remove(name)
 
     async def _remove(self, name: str) -> None:
-        """From here on its versions are forgotten; whoever needs one waits for the lock and deploys it again."""
+        """Remove a function and forget its versions; a later request waits for the lock and deploys it again."""
         self._versions.pop(name, None)
         async with self._locks.setdefault(name, asyncio.Lock()):
             try:

@@ -227,7 +227,7 @@ class Invoker:
         self._transfer = transfer
 
     def invoke(self, target: Target, data: bytes, places: Places, patience_s: float) -> InvokeOutcome:
-        """Send a frame and wait for its frames, at least `patience_s` long. Raises nothing that AWS may answer."""
+        """Send a frame and wait for the answer, at least `patience_s` seconds. AWS's errors become outcomes, not exceptions."""
         left: list[str] = []
         try:
             place = places.for_result()
@@ -294,7 +294,7 @@ class Invoker:
 
 
 def _certainly_empty(place: Place, outcome: InvokeOutcome) -> bool:
-    """Whether nothing lies there, nor ever will by this Invoke: it was not begun, or its sandbox has answered inside."""
+    """Whether this Invoke never stores a result there: it was not begun, or its result came back inside the answer."""
     return outcome.fate is Fate.THROTTLED or (outcome.fate is Fate.ANSWERED and place.key not in outcome.left)
 
 

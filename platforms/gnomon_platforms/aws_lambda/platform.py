@@ -1,4 +1,4 @@
-"""AWS Lambda behind the seam `Platform`.
+"""AWS Lambda as an implementation of `Platform`.
 
 An instance is a slot: one lane in which a batch at a time is invoked. Lambda begins as many sandboxes as there are Invokes under
 way, so a fleet of idle slots is what the dispatcher may use at once, and costs nothing; creating one lets a sandbox begin, so
@@ -81,7 +81,7 @@ class LambdaPlatform:
         self._clock = clock or WallClock()
         self._chance = chance or random.SystemRandom()
         self._start_timeout_s = start_timeout_s
-        # One that was given up holds its thread a while longer.
+        # An Invoke that was given up blocks its thread a while longer.
         self._threads = ThreadPoolExecutor(2 * options.concurrency, "invoke")
         self._control = ThreadPoolExecutor(CONTROL_THREADS, "lambda")
         self._clients = Clients(options.concurrency)
@@ -128,7 +128,7 @@ class LambdaPlatform:
         return f"{self._recipes.find(spec).revision} {spec.settings.memory_mb or ''}".strip()
 
     async def prepare(self, spec: FunctionSpec) -> None:
-        """Deploy it, so that the first slot only waits for a sandbox."""
+        """Deploy the function, so that the first slot waits for a sandbox only."""
         recipe = await asyncio.to_thread(self._recipes.find, spec)
         await self._publisher.version(spec.key, recipe, memory_mb(spec, spec.settings.cores))
 
@@ -150,7 +150,7 @@ class LambdaPlatform:
         return {slot.recipe.content_id for slot in self._slots.values()} - {""}
 
     async def create(self, request: InstanceRequest) -> Instance:
-        """Begin a slot. What follows is told to the listener."""
+        """Start a slot. Later events are reported to the listener."""
         assert self._listener is not None
         spec = request.spec
         own_mb, size_mb = memory_mb(spec, request.cores), memory_mb(spec, request.cores, request.memory_mb)
@@ -183,7 +183,7 @@ class LambdaPlatform:
         slot = self._slots.get(instance_id)
         if slot is not None:
             slot.stop()
-            # As everywhere else it is told from the loop, after this has returned.
+            # As on every platform, the listener is called from the loop, after this has returned.
             asyncio.get_running_loop().call_soon(slot.end, "stopped")
 
     async def resize(self, instance_id: str, cores: int) -> None:
@@ -281,7 +281,7 @@ class LambdaPlatform:
         return any(slot.remote == remote for slot in self._slots.values())
 
     def _remove(self, keys: Sequence[str]) -> None:
-        """Delete what was handed over in S3, behind the caller."""
+        """Delete keys of finished transfers in S3, in the background."""
         self._begin(self._remove_behind(list(keys)))
 
     async def _remove_behind(self, keys: list[str]) -> None:
@@ -332,7 +332,7 @@ class Accounts:
         self._remotes.setdefault(function, set()).add(remote)
 
     def enter(self, slot: Slot, tail: LogTail) -> None:
-        """An Invoke in this slot has ended, and this is the end of its log."""
+        """Account for an ended Invoke in this slot by the end of its log."""
         for line in tail.lines:
             slot.log(line)
         if tail.report is not None:

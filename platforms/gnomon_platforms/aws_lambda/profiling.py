@@ -14,8 +14,8 @@ The measurements of `gnomon lambda-profile` become the profile that policies pla
     FOLDER/NAME@VERSION/lambda/REGION.json ▶ cells by memory size and batch ▶ ModelProfile.memories
 
 A plan may choose a memory size that was measured for the smallest and the largest of all measured batches (between two batches
-times are read on the straight line), that the function's memory limit allows, and no other: between two sizes nobody has looked.
-The function's own size is the one row of `whole`, where it was measured, so that a function is foretold before it was ever
+times are read on the straight line), that the function's memory limit allows, and no other: sizes are not interpolated.
+The function's own size is the one row of `whole`, where it was measured, so that latency is predicted before the function is ever
 invoked. Only what was measured of this very program and image counts.
 """
 
@@ -45,7 +45,7 @@ from gnomon_platforms.aws_lambda.resources import cores_of, invoke_usd, memory_m
 FORMAT = "gnomon-service-times/1"
 OVERSPEND = 2.0
 SMALLEST_COST = 0.01
-"""Below a cent nobody is stopped."""
+"""Below a cent no run is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Table:
 
 
 def estimate(wishes: Wishes, cells: Iterable[tuple[int, int]]) -> float:
-    """Dollars for measuring these cells, an Invoke for warming each memory size included.
+    """Estimated dollars for these measurements, including a warm-up Invoke for each memory size.
 
     A batch is taken to last in proportion to its size and to the inverse of the memory size.
     """

@@ -104,14 +104,14 @@ def _below(folder: Path, prefix: str) -> list[tuple[str, Path]]:
 BARE_RUNTIME = "python3.13"
 MAX_VARIABLES_BYTES = 4096
 STARTS_WITHIN_S = 60
-"""What a model's function may take: an Invoke that finds no sandbox pays for its start."""
+"""Timeout of a model's function in seconds: a cold start is part of its Invoke."""
 LONGEST_TIMEOUT_S = 900
 STORAGE_ROOM_MB = 64
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A model's file as it lies in S3 for sandboxes to fetch."""
+    """A model's file in S3, from where sandboxes fetch it."""
 
     path: Path
     sha256: str
@@ -232,7 +232,7 @@ def _files(entry: ModelEntry) -> dict[str, StoredFile]:
 
 
 def _timeout_s(spec: FunctionSpec) -> int:
-    """After which Lambda ends a sandbox: nobody waits for its batch any more."""
+    """Seconds after which Lambda ends an Invoke: no client waits for its batch any more."""
     return min(LONGEST_TIMEOUT_S, math.ceil(spec.settings.deadline_s) + 1)
 
 

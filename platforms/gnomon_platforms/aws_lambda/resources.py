@@ -9,7 +9,7 @@ Memory is the one size that a Lambda function has: cores come with it, 1,769 MB 
 A function's memory limit asks for no less than it says, the annotation gnomon/memory-mb for exactly what it says: BATCH's plans
 choose memory sizes that are no whole cores.
 
-What the operator says once about AWS: who functions run as, and where what is too large for Lambda lies.
+`LambdaOptions` is the operator's configuration: the role of functions, the bucket for large data, and more.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def cores_of(memory_mb_: int) -> float:
 
 DEFAULT_CONCURRENCY = 64
 MAX_CONCURRENCY = 1000
-"""What an account has in a region unless it asked for more."""
+"""AWS's default concurrency of an account in a region."""
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/.+")
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,19}")
 

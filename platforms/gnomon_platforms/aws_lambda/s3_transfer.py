@@ -7,8 +7,8 @@
 A sandbox reads and writes batches by addresses that S3 signs for one key and one hour, so that its role need not be able to.
 
 Deletions follow behind the answers, and nothing orders them with what a channel stores next; an Invoke that was given up may
-write when nobody waits for it any more. So no number is used twice in a channel: each attempt stores its batch under its own,
-and a key for a result serves until a result may lie there. What is late meets nothing but its own.
+write long after its timeout. So no number is used twice in a channel: each attempt stores its batch under its own,
+and a key for a result serves until a result may lie there. A late write or deletion affects only its own key.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ class S3Transfer:
         return data
 
     def remove(self, keys: list[str]) -> None:
-        """Delete what was handed over. What is not there is no error."""
+        """Delete these keys. Missing keys are no error."""
         with told("delete batches from the bucket"):
             for key in keys:
                 self._s3.delete_object(Bucket=self.bucket, Key=key)
 
     def keep_file(self, key: str, path: Path, sha256: str) -> None:
-        """Have a file there under the key that its content names, by multipart upload where it is large."""
+        """Upload a file unless it is stored, under a key from its content; large files by multipart upload."""
         with told("write models to the bucket"):
             if self._size(key) != path.stat().st_size:
                 self._s3.upload_file(str(path), self.bucket, key, ExtraArgs={"Metadata": {"sha256": sha256}})
 
     def keep_package(self, data: bytes) -> str:
-        """Have a package there; its key."""
+        """Upload a package unless it is stored. Returns its key."""
         digest = hashlib.sha256(data)
         key = f"{self._prefix}/packages/{digest.hexdigest()}.zip"
         with told("write packages to the bucket"):
@@ -136,9 +136,9 @@ class Place:
 
 
 class Places:
-    """The keys of one channel, for one Invoke at a time. None comes twice, but for places that nothing was put into.
+    """Keys for the results of one channel, for one Invoke at a time. A key is reused only if nothing was stored under it.
 
-    Signing an address takes 0.18 ms of CPU, and most results travel inside: who has not used a place gives it back.
+    Signing an address takes 0.18 ms of CPU, and most results travel inside: an unused place is given back.
     """
 
     def __init__(self, transfer: S3Transfer, channel: str, clock: Clock) -> None:
@@ -153,7 +153,7 @@ class Places:
         return None if self._transfer.bucket is None else self._key("request")
 
     def for_result(self) -> Place | None:
-        """A place that nobody else has; None without a bucket.
+        """An exclusive place for a result; None without a bucket.
 
         Raises:
             GnomonError: 503 `aws_…`: there are no keys to sign with.
@@ -169,7 +169,7 @@ class Places:
         return place
 
     def give_back(self, place: Place) -> None:
-        """Nothing lies there, and nobody who knows the address will put anything there."""
+        """Return an unused place: nothing is stored there, and no Invoke that knows the address will store anything."""
         self._unused = place
 
     def _key(self, what: str) -> str:

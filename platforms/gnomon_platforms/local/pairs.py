@@ -3,7 +3,7 @@
 create_shadow ▶ claim cores and memory ▶ request ▶ coordinator ▶ registered ▶ paired ▶ `pair_changed(Body with its Shadow)`
 a Shadow's end, whatever its cause ▶ `pair_changed(Body alone)` ▶ `instance_gone(Shadow)`
 
-A Shadow is an instance like any other: pinned, limited, in its function's sandbox, counted in its usage. Only its lifecycle is the
+A Shadow is an instance like any other: pinned, limited, in its function's sandbox, counted in its usage. Its lifecycle is the
 coordinator's, because it begins as a pool container without a function.
 
 The lifecycle of one Shadow, from the request to its end.
@@ -383,7 +383,7 @@ class Pairs:
         """Promote a Shadow that works with its Body, and return the Body that it becomes.
 
         Raises:
-            GnomonError: 503 `no_capacity`; it remains a Shadow. 409 `no_such_shadow` for an id that is no Shadow, or no longer one.
+            GnomonError: 503 `no_capacity`; it remains a Shadow. 409 `no_such_shadow` if the id is not of a Shadow.
 
         """
         context, life = self._context, self.lives.get(shadow_id)

@@ -1,4 +1,4 @@
-"""The provider's REST interface. Calls block; what it refuses becomes an error that says so, with the provider's own words.
+"""The provider's REST interface. Calls block; a refusal becomes an error with the provider's message.
 
 401 ▶ 502 `provider_credentials`      no answer ▶ 503 `provider_unreachable`
 400, 404, 409, … ▶ the same status, `provider_refused`      5xx ▶ 502 `provider_failed`
@@ -37,7 +37,7 @@ CREDENTIALS = "provider_credentials"
 
 
 class ProviderApi:
-    """Any thread may call it."""
+    """Client of the provider's REST interface. Thread-safe."""
 
     def __init__(self, options: ProviderOptions) -> None:
         self.url = options.url
@@ -47,13 +47,13 @@ class ProviderApi:
         self._pool = urllib3.PoolManager(maxsize=CONNECTIONS, block=False)
 
     def close(self) -> None:
-        """Leave its connections."""
+        """Close the connections."""
         self._pool.clear()
 
     def call(
         self, method: str, path: str, document: Document | None = None, *, query: Mapping[str, str] | None = None, what: str
     ) -> Any:
-        """The document that is answered, None for an empty answer; `what` is being done, for people.
+        """Call the provider and return its JSON document, None for an empty body; `what` names the operation in messages.
 
         Raises:
             GnomonError: as the module says.
@@ -77,7 +77,7 @@ class ProviderApi:
             ) from None
 
     def status(self, key: FunctionKey) -> Document | None:
-        """A function as it is now; None where there is none by that name."""
+        """Present status of a function; None if the name is unknown."""
         try:
             found = self.call("GET", f"/system/function/{quote(key.name)}", query=_where(key), what=f"describe {key}")
         except GnomonError as error:
@@ -87,7 +87,7 @@ class ProviderApi:
         return found if isinstance(found, dict) else None
 
     def scale(self, key: FunctionKey, replicas: int) -> None:
-        """Ask for so many replicas. Some read the namespace in the query, others in the body."""
+        """Request a number of replicas. Some providers read the namespace from the query, others from the body."""
         document = {"serviceName": key.name, "replicas": replicas, "namespace": key.namespace}
         path = f"/system/scale-function/{quote(key.name)}"
         self.call("POST", path, document, query={"namespace": key.namespace}, what=f"scale {key} to {replicas}")
@@ -167,7 +167,7 @@ class ProviderLogs:
 
 
 class ProviderFollower:
-    """Lines as the provider sends them. Whoever has it closes it."""
+    """Log lines as the provider sends them. The caller closes it."""
 
     def __init__(self, api: ProviderApi, query: LogQuery, *, follow: bool) -> None:
         self.trouble: GnomonError | None = None

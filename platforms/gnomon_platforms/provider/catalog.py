@@ -3,9 +3,9 @@
     list of each namespace ▶ functions that came, changed or went ▶ watchers, in the thread that asked
                            ▶ replicas ▶ how many slots there may be
 
-While it cannot be reached, what was seen last is kept: its functions go on taking requests, which wait.
+While the provider is unreachable, the last state is kept: its functions still accept requests, which wait.
 
-A function that somebody else has deployed may carry settings that we would refuse. The function was served before us and is
+A function that another client has deployed may carry settings that we would refuse. The function was served before us and is
 served on: a setting that cannot be read is left out, with a warning.
 
 `ProviderStore` is the store of functions: the provider itself, nothing is kept beside it. Functions have no versions here,
@@ -36,7 +36,7 @@ from gnomon_platforms.provider.api import CREDENTIALS, Document, ProviderApi, Pr
 SCALING = "openfaas"
 """The one policy that leaves the number of replicas to OpenFaaS."""
 IN_FLIGHT_VARIABLE = "max_inflight"
-"""By which of-watchdog is told how many requests a replica takes at once; 0 is no limit."""
+"""Environment variable of of-watchdog: how many requests a replica takes at once; 0 is no limit."""
 _SCALE_LABELS = "com.openfaas.scale."
 _OF_STATUS = ("name", "invocationCount", "replicas", "availableReplicas", "createdAt", "usage")
 
@@ -54,7 +54,7 @@ class Listed:
 
 
 def read_listed(document: object, namespace: str, before: Listed | None) -> Listed | None:
-    """A function of a provider's list; None for what is none. `before` is how it was read last."""
+    """Parse an entry of a provider's list; None if it is not a function. `before` is the last parsed value."""
     if not isinstance(document, dict) or not isinstance(document.get("name"), str):
         return None
     deployment = {name: value for name, value in document.items() if value is not None and name not in _OF_STATUS}
@@ -108,7 +108,7 @@ def _count(document: Mapping[str, Any], field: str) -> int:
 MOST_PLACES = 512
 """Each is watched while nothing is under way there; what is more than that waits in the queue."""
 REMEMBERED = 8
-"""Changes of a function that are under way between us and whoever serves it."""
+"""Recent values kept of each function, for changes that the gateway has not processed yet."""
 _WITHOUT_NAMESPACES = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 
 
@@ -134,7 +134,7 @@ class Catalog:
         """How often it has been asked, so that whoever keeps something made of it knows when that is old."""
 
     def start(self) -> None:
-        """See what there is, and look again and again.
+        """Read the provider's state, and start to poll it.
 
         Raises:
             GnomonError: 503 `provider_unreachable`, 502 `provider_…`.
@@ -151,7 +151,7 @@ class Catalog:
             self._thread.join()
 
     def functions(self) -> Mapping[FunctionKey, Listed]:
-        """As they were seen last."""
+        """The functions at the last poll."""
         return self._functions
 
     def namespaces(self) -> tuple[str, ...]:
@@ -161,7 +161,7 @@ class Catalog:
         return self._functions.get(key)
 
     def holds(self, spec: FunctionSpec) -> bool:
-        """Whether this very value came from the provider: now, or a moment ago."""
+        """Whether this very value came from the provider, now or in a recent poll."""
         return any(spec is given for given in self._given.get(spec.key, ()))
 
     def places(self, key: FunctionKey) -> int:
@@ -206,7 +206,7 @@ class Catalog:
         return self.trouble is not None and self.trouble.code != CREDENTIALS
 
     def lost(self, error: GnomonError) -> None:
-        """The provider did not answer as it should."""
+        """Record that the provider failed to answer."""
         if self.trouble is None and self.looks:  # before the first look there is somebody who hears of it
             _LOG.warning("%s", error)
         self.trouble = error
@@ -281,7 +281,7 @@ class ProviderStore:
         self._put_or_post(SECRETS, _secret(key, value), f"store the secret {key}")
 
     def secret(self, key: FunctionKey) -> bytes | None:
-        """Nothing that could be read, where there is one by that name: where it is listed, or a function has it.
+        """An empty value if a secret of that name exists (it is listed, or a function has it); None otherwise.
 
         A provider may let functions have secrets that it does not list, such as those which were made without it.
         """
@@ -346,7 +346,7 @@ class ProviderStore:
         return True
 
     def _look(self) -> None:
-        """See what has been done. It is done all the same where the provider cannot be asked just now."""
+        """Poll after a change. The change holds even if this poll fails."""
         with suppress(GnomonError):
             self._catalog.refresh()
 

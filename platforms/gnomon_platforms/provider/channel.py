@@ -72,7 +72,7 @@ LARGE_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request as it is sent: the path and query below the function's name, undecoded."""
+    """A request to send: the path and query below the function's name, undecoded."""
 
     method: str
     target: str
@@ -81,7 +81,7 @@ class Ask:
 
 
 class Route:
-    """The way to one function: `address` is the provider's /function/NAME. `wake` returns when it has a replica."""
+    """The route to one function: `address` is the provider's /function/NAME. `wake` returns when it has a replica."""
 
     def __init__(
         self, session: aiohttp.ClientSession, address: str, wake: Callable[[], Awaitable[None]], chance: random.Random
@@ -91,7 +91,7 @@ class Route:
 
     @asynccontextmanager
     async def answered(self, ask: Ask) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer of a function that has run, or the last refusal where the caller is out of patience first.
+        """The answer of a function that has run, or the last refusal if the caller's timeout comes first.
 
         The caller bounds the time.
         """
@@ -155,7 +155,7 @@ class ProviderChannel(ExchangeChannel):
     """Implements `gnomon_core.interfaces.BatchChannel`. With a `token`, batches are sent as such. `on_lost` gets why, once."""
 
     keeps_host = False
-    """Whether whoever is at the other end is asked by the name that the client asked for."""
+    """Whether requests carry the client's Host header to the other end."""
     believes_marks = True
     """Whether an answer with `X-OpenFaaS-Internal` is taken for a platform's: there is one between us and the function."""
 
@@ -210,7 +210,7 @@ class ProviderChannel(ExchangeChannel):
         return Outcome(self._filled(batch, _broken(self._around.who, trouble)))
 
     def _filled(self, batch: Batch, error: GnomonError) -> Frame:
-        """A result whose missing members are this error."""
+        """The result, with this error for each missing member."""
         missing = [error_member(error)] * (batch.members - len(self._answers))
         return Frame(Kind.RESULT, batch.id, batch.epoch, members=[*self._answers, *missing])
 
@@ -251,7 +251,7 @@ class ProviderChannel(ExchangeChannel):
         return result
 
     async def _stream(self, batch: Batch, answer: aiohttp.ClientResponse, limit: asyncio.Timeout) -> None:
-        """Hand an answer on as it comes. The time was for its beginning."""
+        """Forward a streamed answer as it arrives. The timeout was for its beginning only."""
         limit.reschedule(None)
         batch.take(_part(Kind.STREAM_START, batch, self._member(answer, b"")))
         async for data in answer.content.iter_any():
@@ -259,7 +259,7 @@ class ProviderChannel(ExchangeChannel):
         batch.take(Frame(Kind.STREAM_END, batch.id, batch.epoch))
 
     def _member(self, answer: aiohttp.ClientResponse, body: bytes) -> Member:
-        """An answer as it goes back: the function's, or an error of the platform at the other end."""
+        """The result member of an answer: the function's own, or an error of the platform at the other end."""
         marked = self.believes_marks and answer.status >= HTTPStatus.BAD_REQUEST and INTERNAL_HEADER in answer.headers
         return (Refusal if marked else Member)(answer.status, 1, _meta(answer), body)
 

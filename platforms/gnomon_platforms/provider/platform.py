@@ -1,8 +1,8 @@
-"""A foreign provider behind the seam `Platform`: what we have of it are slots, and how many there may be, its replicas say.
+"""A foreign provider as an implementation of `Platform`: instances are slots, bounded by the provider's replicas.
 
     places = replicas that are available × requests that one takes at once     one node for each function, with so many cores
 
-Nobody here sets the number of replicas, except that a function without any is woken by the first request, as OpenFaaS's gateway
+The number of replicas is never set here, except that a function without any is woken by the first request, as OpenFaaS's gateway
 does it: to `com.openfaas.scale.min`, at least 1. While the provider cannot be reached, slots wait for it, and requests for slots.
 """
 

@@ -44,7 +44,7 @@ _PASSED_ON = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An Invoke that Lambda does not begin, or of which it does not say whether it did."""
+    """An error response of Lambda: the Invoke was not begun, or may have been."""
 
     status: int
     code: str
@@ -52,7 +52,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class _Deployed:
-    """A version, and its sandboxes that have nothing to do."""
+    """A version with its idle sandboxes."""
 
     configuration: dict[str, Any]
     folder: Path
