@@ -1,8 +1,8 @@
-"""Whether a request is let in, or refused before anything is spent on it.
+"""Admission: accept a request, or refuse it before it costs anything.
 
-A request is refused if what waits could not be answered in time with it, whatever the order of dispatch (`prediction`). As the
-predicted latencies are means, they are multiplied by a margin there. Where an instance is idle, a request that this instance
-could execute within the deadline is let in without any margin: predictions must be able to be wrong.
+A request is refused if it would make the queue infeasible, whatever the order of dispatch (`prediction`). Predicted latencies are
+means, and are multiplied by a margin there. If an instance is idle and could execute the request within its deadline, the request
+is admitted without a margin: otherwise a wrong prediction would refuse all requests, and never be corrected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gnomon_gateway.queueing.queue import FunctionQueue, Lane
 from gnomon_gateway.queueing.request import Request
 
 TIMER_SLACK_S = 0.002
-"""Event loops wake a millisecond or so late."""
+"""Event loops wake about a millisecond late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Fleet(Places, Protocol):
 
 
 class Admission:
-    """Lets requests into one queue, by the prediction for one fleet."""
+    """Admission to one queue, by the prediction for one fleet."""
 
     __slots__ = ("_fleet", "_latency", "_prediction", "_queue")
 
@@ -56,9 +56,9 @@ class Admission:
         self._prediction = Prediction(fleet, latency)
 
     def refusal(self, request: Request, now_s: float, *, settled: bool = True) -> GnomonError | None:
-        """Why this request is not let in; None if it is.
+        """The error if this request is refused; None if it is admitted.
 
-        `settled` says that whatever could leave for an idle instance has left: an instance that is idle is so for this request.
+        `settled` says that all waiting requests that could be dispatched have been: an idle instance is free for this request.
         """
         queue = self._queue
         if not queue.has_room(request.body_bytes):
@@ -68,15 +68,15 @@ class Admission:
             return _hopeless("The deadline of the request has passed.")
         capacity = self._fleet.capacity()
         if not capacity.instances:
-            return None  # it is held until the first instance is ready
+            return None  # wait for the first instance to be ready
         full_s = self._latency.seconds(request.lane.variant, capacity.size, capacity.batch, capacity.pair)
         rounds = -(-(queue.samples + request.size) // capacity.samples)
         if full_s is None or MOST_MARGIN * (rounds + 1) * full_s <= budget_s:
-            return None  # in time even if every batch were a full one: nearly always, and one look-up
+            return None  # fast path, nearly always taken: in time even if all batches were full, by a single look-up
         return self._judged(request, now_s, settled=settled)
 
     def _judged(self, request: Request, now_s: float, *, settled: bool) -> GnomonError | None:
-        """The careful answer."""
+        """The result of `refusal` by the exact prediction, after the fast path failed."""
         budget_s = request.deadline_s - now_s
         prediction = self._prediction
         places = prediction.places(now_s)
@@ -102,10 +102,10 @@ class Admission:
         )
 
     def would_be_late(self, lane: Lane, now_s: float) -> Late | None:
-        """Whether the first request of a lane would be late, now that an instance is idle.
+        """Why the first request of a lane would be late although an instance is idle; None if it would not.
 
-        Even alone, on whichever instance is the first to answer it. Or in a full batch, where enough others wait to fill one and
-        a smaller batch for the sake of this request would make some of them late.
+        Either the request is late even alone, on the instance that answers it first. Or it is late in a full batch, enough others
+        wait to fill one, and a smaller batch for this request would make some of them late.
         """
         request = lane.head()
         left_s = request.deadline_s - now_s
@@ -126,7 +126,7 @@ class Admission:
         return None if self._bears(lane, places, idle[-1], left_s, now_s) else Late.NOW
 
     def _bears(self, lane: Lane, places: Sequence[Place], idle: Place, left_s: float, now_s: float) -> bool:
-        """Whether the others stay feasible if this instance now takes no more than it answers within the time that is left."""
+        """Whether the other requests stay feasible if this instance's next batch is small enough to end within `left_s`."""
         first = lane.head()
         batch = largest_within(self._latency, lane.variant, idle, left_s)
         if batch < first.size:
@@ -139,7 +139,7 @@ class Admission:
         return self._all_in_time(lane, after, now_s, skip=batch)
 
     def put_in_order(self, lane: Lane, now_s: float) -> None:
-        """Requests leave in the order of their arrival. Where some would be late so, those that are due first go first."""
+        """Keep the lane in order of arrival; sort it by deadline if some requests would be late otherwise."""
         if lane.overtaken and not self._all_in_time(lane, self._prediction.places(now_s), now_s):
             lane.by_deadline()
 
@@ -152,9 +152,9 @@ class Admission:
         return self._latency.seconds(request.lane.variant, place.size, request.size, place.pair) or 0.0
 
     def leave_by_s(self, lane: Lane, now_s: float) -> float:
-        """Until when the lane may wait although an instance is idle, with room for the spread of latencies.
+        """The time by which the lane's batch must leave for an idle instance, with a margin for the spread of latencies.
 
-        That is until what waits would take as long as its first request's deadline leaves, on the largest idle instance.
+        By then, the batch on the largest idle instance takes just as long as the first request's deadline allows.
         """
         first = lane.head()
         idle = [place for place in self._prediction.places(now_s) if place.idle]
@@ -166,7 +166,7 @@ class Admission:
         return first.deadline_s - self._prediction.margin(lane.variant, place) * seconds - TIMER_SLACK_S
 
     def queue_full(self, request: Request) -> GnomonError:
-        """429: there is no room for this request. It may be sent again when a full batch has been executed."""
+        """429: the queue is full. Retry-After is the time in which a full batch is executed."""
         queue, capacity = self._queue, self._fleet.capacity()
         full_s = self._latency.seconds(request.lane.variant, capacity.size, capacity.batch, capacity.pair) or 1.0
         return GnomonError(

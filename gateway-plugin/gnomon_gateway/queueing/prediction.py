@@ -1,13 +1,13 @@
-"""When what waits can be answered at the earliest: the one prediction that admission and dispatch share.
+"""The earliest times at which waiting requests can be answered: the prediction that admission and dispatch share.
 
 An instance that takes a batch of b samples in t(b) answers n samples, in batches of at most B, at the earliest after
 
     T(0) = 0,    T(n) = min { t(b) + T(n − b) },    1 ≤ b ≤ min(B, n)
 
-and by a deadline d as many as T allows after the instance is free: cap(d) = max { n | T(n) ≤ d − free }. Instances work side by
-side, so the fleet answers Σ cap(d). A set of requests is *feasible* if for each of their deadlines no more samples are due by
-then than the fleet can answer. Whatever the order of dispatch, an infeasible set has a request that is late; the order by
-deadlines answers a feasible one.
+and by a deadline d as many as T allows after the instance is free: cap(d) = max { n | T(n) ≤ d − free }. Instances work in
+parallel, so the fleet answers Σ cap(d). A set of requests is *feasible* if for each of their deadlines no more samples are due by
+then than the fleet can answer. In an infeasible set some request is late in any order of dispatch; a feasible set is answered in
+time in the order of deadlines.
 
 Example: t(b) = 20 + 10·b ms, B = 8, two instances, one idle and one free in 60 ms. By 150 ms the first answers 10 samples
 (100 ms for 8, then 40 for 2), the second 7 (90 ms): 17 samples.
@@ -28,19 +28,19 @@ from gnomon_gateway.queueing.request import Request
 LEAST_MARGIN, MOST_MARGIN = 1.25, 1.5
 SPREADS = 4.0
 EXACT_S = 1e-6
-"""What sums of predicted times may be off by arithmetic alone. An answer at the very moment of its deadline is late."""
+"""Rounding error of sums of predicted times, in seconds. An answer exactly at its deadline is late."""
 MANY_SIZES = 32
-"""Up to here every batch size is tried in T; of larger ones each eighth more."""
+"""T tries every batch size up to this one; beyond, multiples of eight."""
 NEAR = 0.95
-"""Of the highest rate: a batch size that comes so near to it loses no throughput."""
+"""Share of the highest rate from which a batch size counts as losing no throughput."""
 ROUNDS = 4
-"""T is exact for so many of the largest batches; beyond, each further sample joins batches of the size with the best rate."""
+"""T is exact up to this number of largest batches; beyond, further samples form batches of the size with the best rate."""
 CHECKED = 16
-"""Of the requests that are due after a newcomer, so many deadlines are looked at."""
+"""The number of deadlines that are checked among the requests that are due after a new one."""
 
 
 class Place(NamedTuple):
-    """An instance that what waits can count on: its size and Shadow, its largest batch, and when it is free (0 if it is now)."""
+    """An instance that can take waiting requests: its size and Shadows, its largest batch, and when it is free (0 for now)."""
 
     size: int
     pair: Pair | None
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
 
 class Predicted(LatencyModel, Protocol):
-    """A latency model that knows how far its predictions are off, and when they have changed."""
+    """A latency model that reports the error of its predictions, and when they change."""
 
     @property
     def revision(self) -> int:
@@ -58,7 +58,7 @@ class Predicted(LatencyModel, Protocol):
         ...
 
     def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float | None:
-        """As a share of the prediction; 0 while nothing is known, None where predictions are right by definition."""
+        """The mean error as a share of the prediction; 0 while unknown, None where predictions are exact by definition."""
         ...
 
 
@@ -66,7 +66,7 @@ class Fleet(Protocol):
     """The interface through which the prediction reads the instances."""
 
     def places(self, now_s: float) -> Sequence[Place]:
-        """Everything but the draining instances."""
+        """All instances except the draining ones."""
         ...
 
 
@@ -82,27 +82,27 @@ class Prediction:
         self._times: dict[tuple[str, int, Pair | None, int], BatchTimes | None] = {}
 
     def margin(self, variant: str, place: Place) -> float:
-        """By how much longer than predicted what waits is expected to take at most.
+        """The factor by which predicted times are multiplied in admission.
 
-        Latencies are means, and a queue that is filled up to its deadline stays there under overload, so that slow batches would
-        make many late. The margin leaves room, the more the farther batches are from what was predicted:
+        Latencies are means, and under overload a queue stays filled up to its deadlines, so that slow batches would make many
+        requests late. The margin grows with the error of the predictions:
 
             1 + 4 · spread, at least 1.25, at most 1.5
 
-        Example: batches that are 8 % off in the mean get 1.32. It costs no goodput, because the queue is still never empty;
-        beyond 1.5 it would be: with half of its deadline for two batches, none would wait while one runs.
+        Example: a mean error of 8 % gives 1.32. The margin costs no goodput as long as the queue is never empty. Beyond 1.5 the
+        queue would become empty: with half of its deadline for two batches, none would wait while one runs.
         """
         spread = self._latency.spread(variant, place.size, place.pair)
         return 1.0 if spread is None else min(MOST_MARGIN, max(LEAST_MARGIN, 1 + SPREADS * spread))
 
     def places(self, now_s: float) -> Sequence[Place]:
-        """The instances as they are now: what the other methods are given."""
+        """The current instances, as the other methods take them."""
         return self._fleet.places(now_s)
 
     def alone_s(self, request: Request, places: Iterable[Place]) -> float | None:
-        """Until the answer, if the request is the next to be dispatched, in a batch of its own, to the best of these instances.
+        """Seconds until the answer if the request is dispatched next, in a batch of its own, to the best of these instances.
 
-        Infinity if there are none; None where the latency of one is not known.
+        Infinity without instances; None if the latency on one of them is not known.
         """
         best_s = float("inf")
         for place in places:
@@ -113,9 +113,9 @@ class Prediction:
         return best_s
 
     def admits(self, request: Request, queue: FunctionQueue, places: Sequence[Place], now_s: float) -> bool:
-        """Whether what waits is still feasible with this request, with room for the spread of latencies.
+        """Whether the queue is feasible with this request, with the margin for the spread of latencies.
 
-        True where nothing is known of a latency: that is how it becomes known.
+        True if a latency is unknown: only executed requests make it known.
         """
         places = self._less_others(request, queue, places)
         lane = queue.lanes.get(request.lane)
@@ -123,14 +123,14 @@ class Prediction:
             return self.feasible(request, places, request.size, request.deadline_s - now_s)
         if lane.latest_s <= request.deadline_s:
             return self.feasible(request, places, lane.samples + request.size, request.deadline_s - now_s)
-        # Others are due later than this request: those before it come first, and those after it must bear it.
+        # Some requests are due later: those due before this one go first, and those due after it must stay feasible.
         return all(
             self.feasible(request, places, samples + request.size, deadline_s - now_s)
             for deadline_s, samples in due_by(lane, request.deadline_s)
         )
 
     def feasible(self, request: Request, places: Iterable[Place], samples: int, within_s: float) -> bool:
-        """Whether so many samples of the request's kind can be answered within this time."""
+        """Whether this number of samples of the request's kind can be answered within this time."""
         left = samples
         for place in places:
             times = self._times_of(request, place)
@@ -149,9 +149,10 @@ class Prediction:
         return times.efficient if times is not None else place.most
 
     def in_batches(self, lane: Lane, places: Iterable[Place], *, skip: int = 0) -> Iterator[tuple[Request, float]]:
-        """The requests of a lane and the time until their answers, in their order, in batches on the first free instance.
+        """The requests of a lane in their order, each with the seconds until its answer.
 
-        Batches of a size that loses no throughput. Without those that make up the first `skip` samples.
+        Batches have a size that loses no throughput, and go to the first free instance. Requests within the first `skip` samples
+        are omitted.
         """
         free = [(place.free_in_s, number, place) for number, place in enumerate(places)]
         heapify(free)
@@ -170,7 +171,7 @@ class Prediction:
             yield request, end_s
 
     def finish_s(self, request: Request, queue: FunctionQueue, places: Sequence[Place]) -> float:
-        """About how long this request would stay if it were let in. It is there to be told; nothing is decided by it."""
+        """The estimated time in the system if the request were admitted, in seconds. For the error's text and Retry-After."""
         places = self._less_others(request, queue, places)
         lane = queue.lanes.get(request.lane)
         samples = (lane.samples if lane else 0) + request.size
@@ -183,7 +184,7 @@ class Prediction:
         return self.margin(request.lane.variant, place) * (place.free_in_s + seconds)
 
     def _less_others(self, request: Request, queue: FunctionQueue, places: Sequence[Place]) -> Sequence[Place]:
-        """The instances, later by what waits in other lanes, of which each does its share."""
+        """The instances, each free later by its share of the requests in other lanes."""
         others_s = 0.0
         for lane in queue.lanes.values():
             if lane and lane.key != request.lane:
@@ -213,9 +214,9 @@ class Prediction:
 
 
 class BatchTimes:
-    """T of one kind of instance, as far as it has been asked for.
+    """T of one kind of instance, computed as far as needed.
 
-    `efficient` is the smallest batch that answers about as many samples a second as the best one does.
+    `efficient` is the smallest batch with about the highest rate, in samples a second.
     """
 
     __slots__ = ("_best", "_best_s", "_exact_to", "_least_s", "_most", "_seconds", "_sizes", "efficient")
@@ -231,14 +232,14 @@ class BatchTimes:
         self._least_s = [0.0]
 
     def within(self, seconds: float, enough: int) -> int:
-        """How many samples are answered within this time; not more than are `enough`."""
+        """The number of samples that are answered within this time, at most `enough`."""
         least_s = self._least_s
         while len(least_s) <= enough and least_s[-1] <= seconds:
             self._extend()
         return min(enough, bisect_right(least_s, seconds) - 1)
 
     def least_s(self, samples: int) -> float:
-        """The least time for so many samples."""
+        """T of this number of samples, in seconds."""
         while len(self._least_s) <= samples:
             self._extend()
         return self._least_s[samples]
@@ -256,7 +257,7 @@ class BatchTimes:
 
 
 def due_by(lane: Lane, deadline_s: float) -> Iterator[tuple[float, int]]:
-    """This deadline and some of the later ones in the lane, the last among them, each with the samples that are due by then."""
+    """This deadline and some later ones in the lane, including the last, each with the number of samples due by then."""
     waiting = sorted(((request.deadline_s, request.size) for request in lane.requests), key=lambda one: one[0])
     samples, later = 0, 0
     while later < len(waiting) and waiting[later][0] <= deadline_s:

@@ -1,7 +1,7 @@
 """A function's queue: one lane per kind of request, bounded together by count and by bytes.
 
-A lane keeps its requests in order of arrival and lets any one of them go in O(1), because clients leave from the middle. It is
-the `QueueView` that a scheduling policy sees.
+A lane keeps its requests in order of arrival and removes any one of them in O(1), because any client may disconnect. A lane is
+the `QueueView` that a scheduling policy reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gnomon_gateway.queueing.request import LaneKey, Request
 
 _NEVER_S = float("-inf")
 GAPS = 8
-"""So many of the last times between arrivals say when the next request is expected: few, so that a burst is seen at once."""
+"""The number of latest gaps between arrivals that predict the next request: few, so that a burst is detected at once."""
 MANY_LANES = 16
 """A function has two or three kinds of requests; empty lanes beyond this number belong to models it no longer serves."""
 
@@ -53,10 +53,10 @@ class _InOrder(Sequence[Waiting]):
 
 
 class Lane:
-    """Requests that may share a batch, oldest first, and by their deadlines once `by_deadline` was called.
+    """Requests that may share a batch, oldest first; by deadline after a call of `by_deadline`.
 
-    `wake_s` is when its policy wants to be asked again, `latest_s` the latest deadline since the lane was empty; `overtaken` says
-    that a request is due before one that stands before it.
+    `wake_s` is when the policy wants to be called again, `latest_s` the latest deadline since the lane was empty; `overtaken`
+    says that a request is due before one ahead of it.
     """
 
     __slots__ = (
@@ -93,43 +93,43 @@ class Lane:
         return self._by_id.get(request.id) is request
 
     def head(self) -> Request:
-        """The oldest. The lane is not empty."""
+        """The first request. The lane must not be empty."""
         return next(iter(self._by_id.values()))
 
     def waiting(self) -> Iterator[Request]:
-        """The requests in their order. Nothing may be taken out meanwhile."""
+        """An iterator over the requests in their order. The lane must not change during the iteration."""
         return iter(self._by_id.values())
 
     def snapshot(self) -> list[Request]:
-        """The requests as they are now, in a list of its own."""
+        """A new list of the current requests, in their order."""
         return list(self._by_id.values())
 
     @property
     def gap_s(self) -> float:
-        """The mean time from one arrival to the next, of the last `GAPS`; infinity before there have been so many."""
+        """The mean of the last `GAPS` times between arrivals, in seconds; infinity if there have been fewer."""
         arrivals_s = self._arrivals_s
         return (arrivals_s[-1] - arrivals_s[0]) / GAPS if len(arrivals_s) > GAPS else float("inf")
 
     def oldest_arrival_s(self) -> float:
-        """When the request that has waited longest arrived. The lane is not empty."""
+        """The earliest arrival time in the lane, which must not be empty."""
         if self._sorted:
             return min([request.arrived_s for request in self._by_id.values()])
         return self.head().arrived_s
 
     def by_deadline(self) -> None:
-        """Put those that are due first before the others. Where all have the same time, that is the order of arrival."""
+        """Sort the requests by deadline, those with equal deadlines by arrival."""
         self.overtaken = False
         self._sorted = True
         for request in sorted(self._by_id.values(), key=_due):
             self._by_id.move_to_end(request.id)
 
     def add(self, request: Request) -> None:
-        """A request has arrived."""
+        """Append a new request, and record its arrival for `gap_s`."""
         self._arrivals_s.append(request.arrived_s)
         self._put(request)
 
     def put_back(self, request: Request) -> None:
-        """Make it the oldest again."""
+        """Put the request back to the front of the lane."""
         self._put(request)
         self._by_id.move_to_end(request.id, last=False)
 
@@ -150,10 +150,10 @@ class Lane:
 
 
 class FunctionQueue:
-    """Everything of one function that waits.
+    """The waiting requests of a function, in lanes.
 
-    A request's `id` is given here and unique within the queue; ids grow in order of admission. `new_lane` hears of each kind of
-    requests, as its first one comes, and as the first one comes after it was forgotten.
+    The queue assigns each request's `id`, unique within the queue and ascending in order of admission. `new_lane` is called for
+    each new lane: at the first request of its kind, and at the first one after the lane was forgotten.
     """
 
     def __init__(self, max_requests: int, max_bytes: int, new_lane: Callable[[LaneKey], None] = lambda _: None) -> None:
@@ -171,7 +171,7 @@ class FunctionQueue:
         return self.requests < self.max_requests and self.bytes + body_bytes <= self.max_bytes
 
     def add(self, request: Request) -> Lane:
-        """Put the request behind the others of its lane, and say which lane that is."""
+        """Append the request to its lane; returns the lane."""
         self._last_id += 1
         request.id = self._last_id
         lane = self._lane(request)
@@ -179,12 +179,12 @@ class FunctionQueue:
         return lane
 
     def put_back(self, requests: Sequence[Request]) -> None:
-        """Put these before the others of their lanes, as if they had never left."""
+        """Return these requests to the front of their lanes, in their order."""
         for request in reversed(requests):
             self._lane(request).put_back(request)
 
     def _lane(self, request: Request) -> Lane:
-        """The lane of a request that is being put in, which is counted."""
+        """Count a request that is being added; returns its lane, a new one if needed."""
         self.requests += 1
         self.samples += request.size
         self.bytes += request.body_bytes
@@ -199,7 +199,7 @@ class FunctionQueue:
         return lane
 
     def forget(self, variant: str) -> bool:
-        """Forget the kinds of requests of this variant; False where one of them waits."""
+        """Remove the lanes of this variant; False, and nothing removed, if a request waits in one of them."""
         theirs = [lane for lane in self.lanes.values() if lane.variant == variant]
         if any(theirs):
             return False
@@ -208,14 +208,14 @@ class FunctionQueue:
         return True
 
     def remove(self, request: Request) -> None:
-        """Take out a request, wherever it stands."""
+        """Remove a request, at any position in its lane."""
         self.lanes[request.lane].remove(request)
         self.requests -= 1
         self.samples -= request.size
         self.bytes -= request.body_bytes
 
     def waiting_lanes(self) -> list[Lane]:
-        """The lanes in which something waits, the one with the oldest request first."""
+        """The lanes with waiting requests, the one with the oldest request first."""
         waiting = [lane for lane in self.lanes.values() if lane]
         if len(waiting) > 1:
             waiting.sort(key=Lane.oldest_arrival_s)

@@ -1,11 +1,11 @@
 """A request and its batch: received → admitted → dispatched → answered.
 
-`ANSWERED` is the only terminal state, reached once by whatever comes first: the function's answer, a refusal, the deadline, or
-the client's disconnect. Whoever makes the transition sends the answer, unless the client has left; later results are counted and
-dropped.
+`ANSWERED` is the only terminal state, reached once by the first of these events: the function's answer, a refusal, the deadline,
+or the client's disconnect. The code that makes the transition sends the answer, unless the client has disconnected; later results
+are counted and dropped.
 
-From here on the gateway is independent of HTTP. `meta` and `body` are what the batch channel carries, and a `Responder` takes the
-answer. The simulator's requests have neither.
+This module and those behind it are independent of HTTP. The batch channel carries `meta` and `body`, and a `Responder` takes the
+answer. The simulator's requests have none of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Responder(Protocol):
         ...
 
     def refuse(self, error: GnomonError) -> None:
-        """An answer of the platform."""
+        """Answer with an error of the platform."""
         ...
 
     def stream(self, frame: Frame) -> None:
@@ -69,12 +69,12 @@ class Client(Protocol):
 
 
 class Request:
-    """A request and where it is. Times are on the gateway's clock.
+    """A request and its state. Times are on the gateway's clock.
 
-    `size` is its number of samples, `body_bytes` what it takes of the queue's bytes. `replay_safe` says that running it twice
-    does no harm (a model's inference; a handler where `gnomon/retry` says so), so that it may be run once more when its instance
-    dies or its batch fails; `retried` that this has happened. Whoever ends a request takes its `responder` off: the two know each
-    other, and would be left to the garbage collector.
+    `size` is its number of samples, `body_bytes` its share of the queue's bytes. `replay_safe` says that the request is
+    idempotent (a model's inference; a handler with `gnomon/retry`), so that it may be retried once if its instance dies or its
+    batch fails; `retried` says that it was. The code that ends a request clears `responder`: the two refer to each other, and
+    only the garbage collector would free such a cycle.
     """
 
     __slots__ = (
@@ -134,10 +134,9 @@ class Request:
 class Batch:
     """Requests that execute together on one instance.
 
-    `live` counts the members that still wait for their answer; `deadline_s` is the earliest of their deadlines;
-    `expected_end_s` is when its result is predicted to come; `pair` is what the instance did with its Shadow when the batch was
-    sent, and `instance_size` its size then. A batch that has ended lets go of its requests, which know it: what knows each other
-    is not freed before the garbage collector comes.
+    `live` counts the members that have no answer yet; `deadline_s` is the earliest of their deadlines; `expected_end_s` is the
+    predicted time of the result; `pair` and `instance_size` are the instance's Shadows and size when the batch was sent. A batch
+    that has ended drops its requests: they refer to each other, and only the garbage collector would free such a cycle.
     """
 
     __slots__ = (

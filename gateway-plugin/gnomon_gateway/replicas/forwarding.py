@@ -59,7 +59,7 @@ async def refuse_asgi(send: Any, error: GnomonError, *, close: bool = False) -> 
 
 
 def replica_lost() -> GnomonError:
-    """502: it may have been executed."""
+    """502: the owner's connection was lost; the request may have been executed."""
     return GnomonError(
         502,
         "replica_lost",
@@ -69,7 +69,7 @@ def replica_lost() -> GnomonError:
 
 
 def no_owner() -> GnomonError:
-    """503: it was not executed."""
+    """503: no replica owns the function; the request was not executed."""
     return GnomonError(
         503,
         "no_owner",
@@ -80,7 +80,7 @@ def no_owner() -> GnomonError:
 
 
 def too_many_forwarded(requests: int, most_bytes: int) -> GnomonError:
-    """503: there is no room for one more."""
+    """503: too many requests, or too many bytes, are being forwarded."""
     return GnomonError(
         503,
         "too_many_forwarded",
@@ -91,7 +91,7 @@ def too_many_forwarded(requests: int, most_bytes: int) -> GnomonError:
 
 
 def no_leader() -> GnomonError:
-    """503: it was not carried out."""
+    """503: no replica leads; the control request was not executed."""
     return GnomonError(
         503,
         "no_leader",
@@ -102,7 +102,7 @@ def no_leader() -> GnomonError:
 
 
 def leader_lost() -> GnomonError:
-    """502: it may have been carried out."""
+    """502: the leader's connection was lost; the control request may have been executed."""
     return GnomonError(
         502,
         "leader_lost",
@@ -113,7 +113,7 @@ def leader_lost() -> GnomonError:
 
 EPOCH_HEADER, CLIENT_HEADER = HEADER + b"-epoch", HEADER + b"-client"
 GRACE_S = 0.5
-"""So much later than the owner, which answers at the deadline itself, we do."""
+"""The forwarder's deadline is this much after the owner's, so that the owner's own answer can still arrive."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.5
 _MOVED = 421
 _MOST_CALL_ID = 128
@@ -122,7 +122,7 @@ _OURS = INTERNAL_HEADER.lower().encode() + b":"
 
 
 class Passage:
-    """The request: owner of the exchange, and receiver of the other replica's answer."""
+    """A forwarded or parked request: owner of the exchange, and receiver of the other replica's response."""
 
     __slots__ = (
         "_asked_epoch",
@@ -159,7 +159,7 @@ class Passage:
         self._pause_s = FIRST_PAUSE_S
         self._replayed = self._streams = self._ended = False
         self.target = ""
-        """The id of the replica that it was sent to."""
+        """The id of the replica to which the request was sent."""
 
     # Owner of the exchange
 
@@ -173,7 +173,7 @@ class Passage:
         self.go()
 
     def left(self) -> None:
-        """The client has gone, and the owner learns it by the end of the connection."""
+        """The client has disconnected: close the connection to the owner, which cancels the request there."""
         if self._connection is not None:
             self._connection.drop()
         self._end()
@@ -181,7 +181,7 @@ class Passage:
     # Where to
 
     def go(self) -> None:
-        """Look where the function is now, and go there."""
+        """Look up the function's place: serve the request here, forward it, park it or refuse it."""
         if self._ended or self._connection is not None or self._opening is not None:
             return
         self._stop_waiting()
@@ -193,13 +193,13 @@ class Passage:
         elif self._asked_epoch is None:
             self._send_to(place)
         elif self._asked_epoch > self._forwarder.epoch:
-            self._forwarder.park(self)  # who sent it knows a newer map, by which it may be ours
+            self._forwarder.park(self)  # the sender knows a newer map, by which this replica may own the function
             self._forwarder.look()
         else:
             self._refuse(queue_moved())
 
     def owner_gone(self) -> None:
-        """The replica that it was sent to is not in the map any more."""
+        """The replica to which the request was sent is not in the map any more: treat its connection as lost."""
         if self._connection is not None:
             self._connection.drop()
             self.lost()
@@ -264,7 +264,7 @@ class Passage:
             if name not in dropped and not name.startswith(HEADER)
         ]
         if not any(name == b"host" for name, _ in exchange.headers):
-            lines.append(b"host: \r\n")  # HTTP/1.0 can do without, what we speak cannot
+            lines.append(b"host: \r\n")  # optional in the client's HTTP/1.0, required in the HTTP/1.1 between replicas
         lines.append(
             b"%b: %d\r\n%b: %b\r\n%b: %.3f\r\nx-call-id: %b\r\ncontent-length: %d\r\n\r\n"
             % (
@@ -275,7 +275,7 @@ class Passage:
         return b"".join(lines)
 
     def _named(self) -> bytes:
-        """The call's id: the client's, or one that stays the same wherever the request goes."""
+        """The call's id: the client's, or a new one that stays the same when the request is forwarded again."""
         if not self._call_id:
             given = next((value for name, value in self._exchange.headers if name == b"x-call-id"), b"")
             self._call_id = given[:_MOST_CALL_ID] or new_call_id()
@@ -324,7 +324,7 @@ class Passage:
     # Ends
 
     def _look_again(self) -> None:
-        """Soon, or when the map changes: whoever is there now may have it."""
+        """Park the request, and look up the owner again after a pause or when the map changes."""
         if self._ended:
             return
         self._forwarder.look()
@@ -333,7 +333,7 @@ class Passage:
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def _late(self) -> None:
-        """The deadline has come."""
+        """Refuse the request at its deadline; a request that was sent gets `GRACE_S` more, for the owner's own answer."""
         if self._connection is not None and time.monotonic() < self._deadline_s + GRACE_S:
             self._timer = asyncio.get_running_loop().call_later(GRACE_S, self._late)
             return
@@ -392,7 +392,7 @@ class ForwardCounters:
 
 
 class Forwarder:
-    """The requests, and what they need: the functions, our own application, connections, and where a function is (`place`)."""
+    """The forwarded and parked requests, with this replica's application, the connections and the look-up of owners (`place`)."""
 
     def __init__(
         self,
@@ -407,7 +407,7 @@ class Forwarder:
         self.peers = peers
         self.place = place
         self.look = look
-        """Called where the map that we have seems not to be the newest."""
+        """Called when the known map seems outdated."""
         self.counters = ForwardCounters()
         self.epoch = 0
         self._directory = directory
@@ -417,9 +417,9 @@ class Forwarder:
         self.bytes = 0
 
     def take(self, exchange: Exchange, runtime: FunctionRuntime, *, asked_epoch: int | None = None) -> None:
-        """A request whose headers are here.
+        """Accept a request whose headers have been received.
 
-        With an `asked_epoch` it comes from a replica that knows this map, and goes no further.
+        With an `asked_epoch` the request comes from a replica that knows the map of this epoch, and is not forwarded again.
         """
         if self.requests >= MOST_REQUESTS or self.bytes >= MOST_BYTES:
             self.counters.refused += 1
@@ -433,7 +433,7 @@ class Forwarder:
         exchange.accept(Passage(self, exchange, runtime, time.monotonic() + budget_s, asked_epoch), self.app.max_body_bytes)
 
     def moved(self, began_s: float, exchange: Exchange, body: bytes | memoryview) -> None:
-        """A request of ours has been given back by our own queue, which another replica has now."""
+        """Forward a request that this replica's queue has returned, because another replica owns the queue now."""
         runtime = self._runtime(exchange)
         if runtime is None:
             refuse(exchange, function_removed(), b"")
@@ -448,12 +448,12 @@ class Forwarder:
         return partial(self.moved, began_s)
 
     def changed(self) -> None:
-        """Somebody may have another function than before."""
+        """Look up the owners of all parked requests again: ownership may have changed."""
         for passage in list(self._parked):
             passage.go()
 
     def gone(self, members: frozenset[str]) -> None:
-        """Only these replicas are in the map. What others were sent, they may have executed; their answers do not count."""
+        """Drop the requests that were sent to replicas outside the map, which may have executed them."""
         for passage in list(self._sent):
             if passage.target not in members:
                 passage.owner_gone()
@@ -475,7 +475,7 @@ class Forwarder:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for an owner now."""
+        """The number of parked requests."""
         return len(self._parked)
 
     def _runtime(self, exchange: Exchange) -> FunctionRuntime | None:
@@ -484,7 +484,7 @@ class Forwarder:
 
 
 def function_named(path: bytes) -> str | None:
-    """The name of the function that a hot path is about; None where it is about none."""
+    """The function's name in a hot path; None if the path names none."""
     parts = path.split(b"/", 4)
     if len(parts) > 2 and parts[1] == b"function":  # noqa: PLR2004 - /function/name
         return parts[2].decode("latin-1")
@@ -503,14 +503,14 @@ def _budget_s(exchange: Exchange, runtime: FunctionRuntime) -> float:
 
 OWN = ("/healthz", "/metrics", "/async-function/")
 PATIENCE_S = 25.0
-"""How long a request waits for a leader: a Lease's 15 s, and for its successor to begin."""
+"""Timeout of a request that waits for a leader: the 15 s of the Lease, and the start of the next leader."""
 AGAIN_S = 0.1
 _DROPPED = HOP_BY_HOP | {b"content-length", b"expect"}
 _SAFE = ("GET", "HEAD")
 
 
 class LeaderForwarder:
-    """The control application of a replica. `leads` says whether its own one is asked, `leader` who is asked else."""
+    """The control application of a replica. `leads` returns whether it serves requests itself; `leader` is the other replica."""
 
     def __init__(
         self, own: ControlApp, guard: Guard, peers: Peers, *, leads: Callable[[], bool], leader: Callable[[], Replica | None]
@@ -554,7 +554,7 @@ class LeaderForwarder:
             return None
 
     async def _passed(self, scope: Any, body: bytes, receive: Any, send: Any, connection: PeerConnection) -> bool:
-        """Send it on; False where it is to be sent again, because nothing has come of it that could have changed anything."""
+        """Forward a request to the leader; False if it must be sent again: a GET or HEAD without a response changed nothing."""
         answer = _Answer(bodiless=scope["method"] == "HEAD")
         connection.send(_head(scope, len(body), self._peers), body, answer, bodiless=scope["method"] == "HEAD")
         left = asyncio.ensure_future(_left(receive))
@@ -567,7 +567,7 @@ class LeaderForwarder:
             if not answer.ended:
                 connection.drop()
         if answer.ended or answer.begun or left.done():
-            return True  # of one that broke off the server ends the client's connection, as it was ended here
+            return True  # the server closes the client's connection if the response is incomplete
         if scope["method"] in _SAFE:
             return False
         await refuse_asgi(send, leader_lost())
@@ -575,7 +575,7 @@ class LeaderForwarder:
 
 
 class _Answer:
-    """The receiver of an answer: what is to be sent to the client, and None behind it."""
+    """The receiver of the leader's response, as a queue of ASGI messages that ends with None."""
 
     def __init__(self, *, bodiless: bool) -> None:
         self.messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
@@ -627,7 +627,7 @@ def _headers(lines: bytes) -> list[tuple[bytes, bytes]]:
 
 
 async def _whole(receive: Any) -> bytes | None:
-    """A request's body; None for one that is too long."""
+    """The whole body of a request; None if it is too long."""
     parts, length = [], 0
     while True:
         message = await receive()

@@ -84,44 +84,45 @@ class SharedGateway:
         # A request from another replica is not forwarded again: if it comes before this replica leads, it waits for that.
         led = LeaderForwarder(app, guard, self.peers, leads=leads, leader=lambda: None)
         inside = InsideApp(app, directory, holdings, forwarder, secret=secret, talk=self.life.answer, control_app=led)
-        # Connections between replicas may be idle for long; the client side closes them first, so that no request meets a close.
+        # Eight more header lines, for those that replicas add. The default idle timeout is longer than `peers.IDLE_S`, after
+        # which the sending replica drops a connection, so that no request meets a connection that is closing.
         self.inside = GatewayServer(inside, host, port, limits=replace(Limits(), head_lines=Limits().head_lines + 8))
 
     @property
     def address(self) -> str:
-        """The internal listener's, where it is reached at the address that it is bound to."""
+        """The URL of the internal listener, if it is reached at the address that it is bound to."""
         return http_url(self.inside.host, self.inside.port)
 
     def invoke(self, own: Invoke) -> Invoke:
-        """Calls from inside the gateway, wherever the function is."""
+        """An `Invoke` for calls from inside the gateway, whichever replica owns the function."""
         return SharedInvoker(own, self._directory, self.life)
 
     async def start(self) -> None:
-        """Listen for the others and follow the map. Requests wait until there is one."""
+        """Listen for other replicas and follow the map. Requests wait until the first map."""
         await self.inside.start()
         self.life.address = self.address
         await self.life.start()
 
     async def leave(self, timeout_s: float = LEAVE_TIMEOUT_S) -> bool:
-        """Give every function to the others. Requests that come are forwarded from then on, until the server stops."""
+        """Hand over all functions to other replicas. From then on requests are forwarded, until the server stops."""
         return await self.life.leave(timeout_s)
 
     async def stop(self) -> None:
-        """End the internal listener. The public one has stopped before."""
+        """Stop the internal listener. The public listener must have stopped before."""
         await self.inside.stop()
         await self.life.stop()
 
 
 def new_identity() -> str:
-    """A name for this process: the machine's or pod's, and what tells it from one that is started again there."""
+    """A unique name for this process: the host's or pod's name and a random suffix, which changes at a restart."""
     return f"{socket.gethostname()}-{secrets.token_hex(4)}"
 
 
 MOST_TALK_BYTES = 4 << 20
-"""A map of ten replicas has 1 KB; the names of a thousand functions that are drained have 60 KB."""
+"""For comparison: a map of ten replicas has 1 KB, the names of a thousand draining functions 60 KB."""
 
 Talk = Callable[[Any], dict[str, Any]]
-"""What another replica or the leader says, as JSON, and what we say to it."""
+"""Takes a message of another replica or of the leader, as JSON, and returns the reply."""
 
 
 class SharedApp:
@@ -141,7 +142,7 @@ class SharedApp:
         self._control_app = control_app or app
 
     def begin(self, exchange: Exchange) -> None:
-        """A hot request's headers are here."""
+        """Begin a request on a hot route, whose headers have been received."""
         name = function_named(exchange.path)
         runtime = self._directory.lookup(name) if name is not None else None
         if runtime is None or self._app.draining:
@@ -177,7 +178,7 @@ class InsideApp:
         self._secret, self._talk = secret, talk
 
     def begin(self, exchange: Exchange) -> None:
-        """Any request's headers are here."""
+        """Begin a request, whose headers have been received."""
         said = {name: value for name, value in exchange.headers if name.startswith(HEADER)}
         if not self._secret.allows(said.get(HEADER)):
             exchange.fail(_stranger(), close=True)
@@ -246,7 +247,7 @@ _MOVED = 421
 
 
 class SharedInvoker:
-    """An `Invoke` that asks `own` for what is ours, and the owner for everything else."""
+    """An `Invoke` that calls `own` for functions of this replica, and the owner for all others."""
 
     def __init__(self, own: Invoke, directory: FunctionDirectory, life: ReplicaAgent) -> None:
         self._own, self._directory, self._life = own, directory, life
@@ -271,7 +272,7 @@ class SharedInvoker:
         return answer_of(deadline_exceeded(allowed_s))
 
     async def _ask(self, replica: Replica, invocation: Invocation, left_s: float) -> FunctionAnswer | None:
-        """The owner's answer; None where it has certainly received nothing."""
+        """The owner's response; None if the owner has certainly received nothing."""
         peers = self._life.forwarder.peers
         try:
             connection = peers.idle(replica.address) or await peers.open(replica.address)
@@ -305,7 +306,7 @@ def _leave(connection: PeerConnection, waiting: _Waiting) -> None:
 
 
 class _Waiting:
-    """The receiver of one call."""
+    """The receiver of the response to one call."""
 
     def __init__(self) -> None:
         self.answered: asyncio.Future[FunctionAnswer] = asyncio.get_running_loop().create_future()

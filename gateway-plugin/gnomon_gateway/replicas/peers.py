@@ -26,7 +26,7 @@ OWNERSHIP_PATH = b"/gnomon/ownership"
 """The path by which replicas exchange the map of owners, on their internal listeners."""
 CONNECT_TIMEOUT_S = 1.0
 IDLE_S = 30.0
-"""The other side keeps an idle connection for 75 s: we never send on one that it is just closing."""
+"""The other side keeps an idle connection for 75 s. Because this is shorter, no request meets a connection that is closing."""
 MOST_IDLE = 64
 _NOT_PASSED_ON = HOP_BY_HOP | {b"content-length", b"date"}
 
@@ -47,7 +47,7 @@ class Receiver(Protocol):
     def end(self) -> None: ...
 
     def lost(self) -> None:
-        """The connection has ended before the answer had."""
+        """The connection ended before the response was complete."""
         ...
 
 
@@ -68,10 +68,10 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether a request can be sent on it.
+        """Whether a request can be sent on this connection.
 
-        The kernel is asked whether the other side has closed it, which our loop may not have come to hear yet: what is sent on
-        such a connection is lost, and nobody could say that it was never received. 1 µs.
+        The socket is polled (1 µs), because the event loop may not have reported yet that the other side closed it: a request
+        sent on such a connection is lost, without evidence that it was not received.
         """
         transport = self._transport
         return transport is not None and not transport.is_closing() and self._receiver is None and not self._news.poll(0)
@@ -125,7 +125,7 @@ class PeerConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._keep = self._parser.should_keep_alive()
         if self._bodiless:
-            # The parser waits for a body of the stated length, and there is none.
+            # The parser waits for a body of the stated length, but the response to HEAD has none.
             self._ended()
         elif self._length is None and self._receiver is not None and self._parser.get_status_code() not in (204, 304):
             self._receiver.start(self._parser.get_status_code(), b"".join(self._lines))
@@ -185,7 +185,7 @@ class Peers:
         """A new connection.
 
         Raises:
-            OSError, TimeoutError: nothing was received by anybody.
+            OSError, TimeoutError: no connection; nothing was sent.
 
         """
         parts = urlsplit(address)
@@ -197,7 +197,7 @@ class Peers:
         return connection
 
     async def call(self, address: str, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
-        """POST something small, and the status and body of the answer.
+        """POST a small body; returns the response's status and body.
 
         Raises:
             OSError, TimeoutError.
@@ -215,7 +215,7 @@ class Peers:
                     connection.drop()
 
     def keep(self, connection: PeerConnection) -> None:
-        """The connection is free again."""
+        """Return a connection to the pool; close it if the pool is full."""
         kept = self._idle.setdefault(connection.address, [])
         connection.idle_since_s = time.monotonic()
         if len(kept) < MOST_IDLE:
@@ -224,13 +224,13 @@ class Peers:
             connection.drop()
 
     def forget(self, connection: PeerConnection) -> None:
-        """The connection has ended."""
+        """Remove a closed connection from the pool."""
         kept = self._idle.get(connection.address)
         if kept is not None and connection in kept:
             kept.remove(connection)
 
     def close(self) -> None:
-        """End every connection that nobody uses."""
+        """Close all idle connections."""
         kept, self._idle = self._idle, {}
         for connections in kept.values():
             for connection in connections:
@@ -271,7 +271,7 @@ SHORTEST = 16
 
 
 class PeerSecret:
-    """The secret. No field of this object that a traceback or a dump shows is named after it."""
+    """The shared secret of the replicas. No field that a traceback or a dump shows is named after it."""
 
     def __init__(self, text: str) -> None:
         if len(text) < SHORTEST or not text.isascii() or not text.isprintable():

@@ -47,11 +47,11 @@ class ReplicaAgent:
     def __init__(self, identity: str, app: GatewayApp, directory: FunctionDirectory, board: OwnershipBoard, peers: Peers) -> None:
         self.identity = identity
         self.address = ""
-        """Where the others reach it, as maps say it."""
+        """The URL of the internal listener, as maps state it."""
         self.leaving = False
         self.reports = Reports()
         self.leader = ""
-        """The id of the replica that said last that it leads."""
+        """The id of the replica that last claimed to lead."""
         self.holdings = OwnedFunctions(identity)
         self.forwarder = Forwarder(app, directory, peers, place=self.place, look=self.look)
         self._directory, self._board, self._peers = directory, board, peers
@@ -64,21 +64,21 @@ class ReplicaAgent:
         self._unwatch: Callable[[], None] = _nothing
 
     async def start(self) -> None:
-        """Begin to follow the map."""
+        """Begin to follow the map and to exchange messages."""
         self._unwatch = self._board.watch(self.learn)
         self._begin(self._talk())
 
     async def stop(self) -> None:
-        """End what goes on here. Everything that was let in has been answered."""
+        """End the background work and the connections. All admitted requests must have been answered."""
         self._unwatch()
         self._unwatch = _nothing
         await self._background.end()
         self._peers.close()
 
     async def leave(self, timeout_s: float) -> bool:
-        """Ask to own nothing any more; whether, within this time, everything was let go of and everyone who stays knew.
+        """Give up all functions. Returns whether, within this time, all were released and every other replica knows.
 
-        The last replica owns everything to its end. Until it stops, requests that come are forwarded.
+        The last replica keeps its functions until it stops. Until then, new requests are forwarded.
         """
         self.leaving = True
         try:
@@ -103,7 +103,7 @@ class ReplicaAgent:
         return place
 
     def learn(self, new: OwnershipMap) -> None:
-        """There is this map; perhaps it is known already."""
+        """Apply a map if it is newer than the known one."""
         if new.epoch <= self.holdings.epoch:
             return
         for function in self.holdings.apply(new):
@@ -121,7 +121,7 @@ class ReplicaAgent:
         """Process a message of another replica or of the leader, and return the reply.
 
         Raises:
-            GnomonError: 400 for what is no message.
+            GnomonError: 400 for an invalid message.
 
         """
         self._hear(said, "from")
@@ -136,7 +136,7 @@ class ReplicaAgent:
         return answer
 
     def hear_report(self, replica: str, report: Any, address: str) -> None:
-        """A replica reports to us, who lead.
+        """Process a replica's report, as the leader.
 
         Raises:
             GnomonError: 400 `invalid_report`.
@@ -146,7 +146,7 @@ class ReplicaAgent:
             self.reports.hear(replica, report, address)
 
     def who_leads(self) -> Replica | None:
-        """The other replica that said last that it leads; None where none has, or it is in the map no more."""
+        """The other replica that last claimed to lead; None if none has, or if it is not in the map any more."""
         current = self.holdings.map
         return None if current is None or self.leader == self.identity else current.member(self.leader)
 
@@ -158,7 +158,7 @@ class ReplicaAgent:
             self._begin(self._report_to(leader))
 
     def look(self) -> None:
-        """The map that we know may not be the newest: ask the board, which may tell late, and those whom we wait for."""
+        """The known map may be outdated: read the board, whose notifications may be late, and poll the awaited replicas."""
         self._kicked.set()
         if not self._reading:
             self._reading = True
@@ -183,7 +183,7 @@ class ReplicaAgent:
         runtime.own(self.holdings.epoch_of(function), partial(self._refused, function))
 
     def _refused(self, function: str, newest: int) -> None:
-        """An instance of the function says that it has had a batch of this newer epoch."""
+        """An instance of the function refused a batch, because it has seen this newer epoch."""
         if self.holdings.refused(function, newest):
             self._drain(function)
         self.look()
@@ -202,7 +202,7 @@ class ReplicaAgent:
     # Talk
 
     async def _talk(self) -> None:
-        """Tell whoever may not know, again and again, and be silent when everyone does."""
+        """Send this replica's status to all members that may not know the map, until all do."""
         while True:
             unheard = self.holdings.unheard()
             for other in unheard:
@@ -232,7 +232,7 @@ class ReplicaAgent:
             self._kicked.set()
 
     async def _report_to(self, leader: Replica) -> None:
-        await asyncio.sleep(0)  # what happens in this turn of the loop goes along
+        await asyncio.sleep(0)  # include the events of this turn of the loop
         self._reporting = False
         said = {**self._message(), "from": self.identity, "address": self.address, "report": self.reports.tell()}
         try:
@@ -256,7 +256,7 @@ class ReplicaAgent:
             epoch = new.epoch
         if isinstance(name, str) and name:
             self.holdings.hear(ReplicaStatus(name, epoch, draining))
-            # Also where it has asked us: what waits for its word is told of it by nothing else.
+            # Also after a question of that replica: no other event wakes the requests that wait for its status.
             self._something_changed()
 
     async def _read(self) -> None:
@@ -278,7 +278,7 @@ class ReplicaAgent:
 
 
 def describe(holdings: OwnedFunctions) -> Mapping[str, Any]:
-    """For people: what this replica has."""
+    """The epoch and functions of this replica, in readable form."""
     return {"epoch": holdings.epoch, "serving": sorted(holdings.serving), "draining": sorted(holdings.draining)}
 
 
@@ -299,35 +299,39 @@ class ReportSource(Protocol):
 
 
 Heard = Callable[[str, Mapping[str, Any]], None]
-"""Takes a report, and which replica it is of. It raises one of `UNREADABLE` for what is none."""
+"""Takes a replica's id and report. Raises one of `UNREADABLE` for an invalid report."""
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 @dataclass(slots=True)
 class Reports:
-    """Both sides of one replica. `heard` is what it knows of others as the leader, `told` what a leader has heard of it."""
+    """The exchange of reports, in both roles: as a replica, and as the leader.
+
+    `heard` are the numbers of the last reports that this leader received; `told` is the number of the last report that a leader
+    received from this replica.
+    """
 
     source: ReportSource | None = None
     listener: Heard | None = None
     heard: dict[str, int] = field(default_factory=dict)
-    """By address: another process there counts from its own beginning, and says so by a smaller number."""
+    """Report numbers by address. A new process at an address counts from its own start, which a smaller number shows."""
     told: int = 0
     pairs: Callable[[], Mapping[str, Any] | None] = dict
-    """As the leader: which Bodies have Shadows; None as long as it does not know, and what was said before holds."""
+    """As the leader: the Bodies with Shadows; None while unknown: the replicas then keep the last state."""
     follow_pairs: Callable[[Mapping[str, Any]], None] | None = None
-    """Takes what a leader says of that. It raises as `listener` does."""
+    """Takes the leader's pairs. Raises as `listener` does."""
 
     plans: Callable[[], Mapping[str, Any] | None] = dict
-    """As the leader: the plans of functions' buffers; None as above."""
+    """As the leader: the functions' buffer plans; None as above."""
     follow_plans: Callable[[Mapping[str, Any]], None] | None = None
-    """Takes what a leader says of those. It raises as `listener` does."""
+    """Takes the leader's buffer plans. Raises as `listener` does."""
 
     learned: Callable[[str], Mapping[str, Any] | None] = lambda _: None
-    """As the leader: what whoever is at this address is to know next of what was learned of functions."""
+    """As the leader: the next part of the autoscaler's learned state for the replica at this address."""
     keep_learned: Callable[[Collection[str]], None] = lambda _: None
-    """As the leader: there is nobody at any other than these addresses."""
+    """As the leader: forget replicas at addresses other than these."""
     follow_learned: Callable[[Mapping[str, Any]], None] | None = None
-    """Takes what a leader says of that. It raises as `listener` does."""
+    """Takes the leader's part of the learned state. Raises as `listener` does."""
 
     def keep(self, addresses: Collection[str]) -> None:
         """Forget replicas at other addresses: each new pod has an address of its own, hundreds over months."""
@@ -340,7 +344,7 @@ class Reports:
         return {"pairs": self.pairs(), "plans": self.plans(), "learned": self.learned(address)}
 
     def follow(self, said: Mapping[str, Any]) -> None:
-        """The leader has told this with its question.
+        """Apply the reports in a leader's question.
 
         Raises:
             GnomonError: 400 `invalid_pairs`, `invalid_plans`, `invalid_learned`.
@@ -361,7 +365,7 @@ class Reports:
         return None if self.source is None else self.source.report(self.told)
 
     def hear(self, replica: str, report: Any, address: str) -> None:
-        """A replica has reported.
+        """Process a replica's report.
 
         Raises:
             GnomonError: 400 `invalid_report`.
