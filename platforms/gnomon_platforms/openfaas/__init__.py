@@ -1,11 +1,11 @@
-"""Kubernetes as OpenFaaS's users know it: a function is a Deployment and a Service in `openfaas-fn`, an instance is a pod.
+"""OpenFaaS on Kubernetes: a function is a Deployment and a Service in `openfaas-fn`, an instance is a pod.
 
-    platform   the seam: what is asked of it, and what it tells
-    workloads  one function in the cluster: who waits for a pod, who has one, whose is to go
-    planning   what is to be written next: a pure function of what is seen and what is wanted
-    steps      how each of these is written
-    nodes      what every node has left, and which one an instance gets
-    lives      one instance, from the pod that it was given to its end
+    platform   implements `gnomon_core.interfaces.Platform`: commands of the gateway
+    fleet      informers, free capacity, and one workload for each function
+    workloads  reconciles one function: its instances and their pods
+    planning   the next steps for one function: a pure function of observed and desired state
+    steps      writes each step to the API server
+    store      functions, secrets and namespaces, stored in the cluster itself
 
 docs/decisions/0029-openfaas-on-kubernetes.md says why.
 """

@@ -1,15 +1,15 @@
-"""Events on a function's Deployment: what `kubectl describe deployment` shows of what we do, and leave alone.
+"""Events on a function's Deployment, as `kubectl describe deployment` shows them.
 
-    ForeignAutoscaler  somebody else counts its pods (`kubernetes.rivals`)
+    ForeignAutoscaler  another autoscaler targets the Deployment (`kubernetes.conflicting_autoscalers`)
     BodiesAlone        no node can make Shadows now
-    NoCapacity         no node has room for an instance
-    FailedCreate       Kubernetes makes no pod: a quota, a LimitRange, a webhook
-    StartFailed        an instance did not become ready, with why
-    ScaleReverted      somebody has set the number of its pods, which its scaling policy decides
-    ResizePending      a node has put off to give a pod other cores, or it or Kubernetes has refused to
+    NoCapacity         no node has enough free capacity for an instance
+    FailedCreate       Kubernetes creates no pod: a quota, a LimitRange, a webhook
+    StartFailed        an instance did not become ready, with the reason
+    ScaleReverted      a user has set the number of replicas, which the scaling policy decides
+    ResizePending      a node has deferred a pod's resize, or the node or the API server has refused it
 
-Of each there is one on a Deployment for as long as the cluster keeps Events, an hour by default, however often it happens. Who
-asks for one each second makes one request a minute.
+There is one Event of each reason on a Deployment while the cluster keeps it, an hour by default, however often it happens.
+Repeated calls make at most one request a minute.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_CAPACITY, FAILED_CREATE, START_FAILED, RESIZE_PENDING = "NoCapacity", "Failed
 
 
 class Warnings:
-    """Those of a fleet's functions. `find` gives a function's Deployment, None where there is none to put an Event on."""
+    """Warning Events for a fleet's functions. `find` returns a function's Deployment, None if there is none."""
 
     def __init__(
         self, writer: Writer, clock: Clock, behind: Background, find: Callable[[FunctionKey], Awaitable[DeployedFunction | None]]
@@ -38,7 +38,7 @@ class Warnings:
         self._said_s: dict[tuple[FunctionKey, str], float] = {}
 
     def say(self, key: FunctionKey, reason: str, text: str) -> None:
-        """Put a warning on the function's Deployment, behind whoever asks for it."""
+        """Create a Warning Event on the function's Deployment, in the background."""
         now_s = self._clock.now_s()
         self._said_s = {about: said_s for about, said_s in self._said_s.items() if now_s - said_s < AGAIN_S}
         if (key, reason) not in self._said_s:

@@ -1,11 +1,11 @@
-"""What there is of functions in a cluster, and who looks after it: informers, accounts, and one workload for each function.
+"""All functions of a cluster: informers, free capacity of nodes, and one workload for each function.
 
-    informers ─▶ ledger: what nodes have left
-             └─▶ workloads: whose pod it is, what has become of it
-             └─▶ rivals: what an HPA or KEDA counts is left alone
+    informers ─▶ ledger: free capacity per node
+             └─▶ workloads: each pod's instance and its state
+             └─▶ rivals: functions that an HPA or KEDA scales are not touched
 
-`platform` gives commands on this; here is what happens by itself, from the start to the stop of the gateway. Where another
-gateway leads, its pods are followed until `lead` is called: the same instances with channels of our own, and nothing is written.
+`platform` adds the commands; here is everything that happens by itself, from the start to the stop of the gateway. While another
+gateway leads, its pods are followed until `lead` is called: the same instances with own channels, and nothing is written.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LOG = logging.getLogger("gnomon.openfaas")
 
 
 class Fleet:
-    """`fence` is asked right before each write, `epoch` is the leader's; `chance` draws the pauses between attempts.
+    """The functions of a cluster. `fence` is called right before each write, `epoch` is the leader's; `chance` draws jitter.
 
     With `following` another process leads, until `lead` is called.
     """
@@ -82,11 +82,11 @@ class Fleet:
         self._api, self._resizes = api, True
         self._ledger = Ledger()
         self._workloads: dict[str, Workload] = {}
-        """By `name.namespace`, which costs nothing to look up: each function is asked for its instances twice a second."""
+        """By `name.namespace`, a string for cheap look-ups: each function's instances are read twice a second."""
         self._lives: dict[str, Life] = {}
-        """By instance, those that have not ended."""
+        """By instance id, the instances that have not ended."""
         self._known: dict[FunctionKey, tuple[FunctionSpec, int]] = {}
-        # Those whose channel has ended while another process leads, which has not removed their pods yet.
+        # Instances whose channel has ended while another process leads, which has not removed their pods yet.
         self._ended_here: set[str] = set()
         self._adopting_until_s = 0.0
         self._around: Surroundings | None = None
@@ -96,13 +96,13 @@ class Fleet:
         self._behind = Background()
         self._warnings = Warnings(self._writer, self._clock, self._behind, self._own_deployment)
         self.logs = PodLogs(api, self._pods, self._pods_of)
-        """What functions write, as the cluster keeps it."""
+        """The functions' logs."""
 
     async def start(self, listener: PlatformListener) -> None:
-        """See all that is there.
+        """Start the informers and reconcile from their state.
 
         Raises:
-            GnomonError: 503 `kubernetes_…`, with what to do.
+            GnomonError: 503 `kubernetes_…`, with a hint.
 
         """
         await asyncio.gather(*(informer.start() for informer in self._informers()), self._rivals.start())
@@ -132,7 +132,7 @@ class Fleet:
         self._deployments.listen(self._deployment_changed)
 
     async def lead(self) -> None:
-        """Decide and write from now on, from all that is true now; GnomonError 503 `kubernetes_…` where that cannot be known."""
+        """Become the leader after a resync of all informers; GnomonError 503 `kubernetes_…` if that fails."""
         if self.leads:
             return
         await asyncio.gather(*(informer.resync() for informer in self._informers()))
@@ -146,7 +146,7 @@ class Fleet:
             workload.look()
 
     async def stop(self) -> None:
-        """Let every instance go, and return when all are told of as gone. Their pods serve on: see `adopt`."""
+        """End every instance, and return when all are reported as gone. Their pods go on serving: see `adopt`."""
         self._stopping = True
         lives = [life for workload in self._workloads.values() for life in workload.lives.values()]
         if self._coordinators is not None:
@@ -161,11 +161,11 @@ class Fleet:
         self._writer.close()
 
     def nodes(self) -> tuple[Node, ...]:
-        """What nodes have, and have left."""
+        """The nodes with their free capacity."""
         return self._ledger.nodes()
 
     async def _reach_nodes(self) -> None:
-        """Speak with the nodes' coordinators, if there are any, of Shadows, which share this with our pods."""
+        """Connect to the nodes' coordinators, if configured; Shadows share the ledger with our pods."""
         models, around, listener = self._options.models, self._around, self._listener
         if self._coordinators is None or models is None or around is None or listener is None:
             return
@@ -181,7 +181,7 @@ class Fleet:
         await self._coordinators.start(context, around.session)
 
     def _adopting_s(self) -> float:
-        """For how long from now on what an earlier process has left may be found."""
+        """The seconds for which pods and Shadows of an earlier process may still be adopted."""
         return self._adopting_until_s - self._clock.now_s()
 
     def _informers(self) -> tuple[Informer[DeployedFunction | None], Informer[PodFacts], Informer[Load], Informer[NodeFacts]]:
@@ -191,7 +191,7 @@ class Fleet:
         return (pod for pod in self._pods.labelled(FUNCTION_LABEL, key.name) if pod.namespace == key.namespace)
 
     def _workload(self, key: FunctionKey) -> Workload:
-        """Who looks after a function, from now on."""
+        """The workload of a function; created if there is none."""
         workload = self._workloads.get(str(key))
         if workload is None:
             assert self._around is not None
@@ -200,7 +200,7 @@ class Fleet:
         return workload
 
     def _left_alone(self, key: FunctionKey) -> bool:
-        """Whether somebody else counts a function's pods. What is left of one that was removed is ours to remove all the same."""
+        """Whether another autoscaler scales a function. A removed function's Deployment is cleaned up all the same."""
         deployed = self._deployments.get(key.namespace, key.name)
         return self._rivals.of(key) is not None and (deployed is None or not deployed.removed)
 
@@ -227,7 +227,7 @@ class Fleet:
             await self._deployments.until(seen, CAUGHT_UP_S)
 
     async def _own_deployment(self, key: FunctionKey) -> DeployedFunction | None:
-        """A function's Deployment, which may have been made just now; None while another process leads."""
+        """A function's Deployment, which may have been created just now; None while another process leads."""
         await self._caught_up(key, 0)
         return self._deployments.get(key.namespace, key.name) if self.leads else None
 
@@ -246,7 +246,7 @@ class Fleet:
         self._workloads[life.instance.function].forget(life)
 
     def _find(self, pod: PodFacts) -> Instance | None:
-        """Look after a pod that another process gave to an instance, as that instance; None where it is known, or not to be."""
+        """Adopt a pod that another process bound to an instance; None if it is already known, or not adoptable."""
         spec, version = self._known.get(pod.key, (None, 0))
         if pod.instance is None or spec is None or pod.instance in self._lives or pod.instance in self._ended_here:
             return None
@@ -288,7 +288,7 @@ class Fleet:
 
     def _deployment_there(self, key: FunctionKey, deployed: DeployedFunction, *, new: bool) -> None:
         if self.leads and deployed.removed and str(key) not in self._workloads:
-            # An earlier process was killed before it had removed all of it.
+            # An earlier process was killed during the removal: finish it.
             self._workload(key)
         if new and self._rivals.of(key) is not None:
             self._rivals_changed(key)
@@ -296,7 +296,7 @@ class Fleet:
             self._restarts(key, deployed.version)
 
     def _say_who_counts(self, key: FunctionKey, deployed: DeployedFunction) -> None:
-        """Somebody has set the number of pods, which is about to be ours again: what was asked for has to be asked of us."""
+        """Warn that another program has set the number of replicas, which the scaling policy will overwrite."""
         if deployed.counted_by in ("", PROGRAM) or deployed.removed or self._left_alone(key):
             return
         policy = deployed.spec.settings.autoscaler

@@ -1,4 +1,4 @@
-"""What the operator says once of the platform `openfaas`."""
+"""The operator's options of the platform `openfaas`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ START_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class OpenFaasOptions:
-    """What the operator says once.
+    """The operator's options.
 
-    `namespace` None looks after every namespace. With `stored`, a store of functions makes their Deployments: one that is not
-    there was removed, and is not made again by an instance that was asked for a moment earlier.
+    `namespace` None means every namespace. With `stored`, a function store creates the Deployments: a missing one was removed,
+    and an instance that was requested just before does not create it again.
     """
 
     namespace: str | None = None
@@ -26,6 +26,6 @@ class OpenFaasOptions:
     adopting_s: float = ADOPTING_S
     stored: bool = False
     models: ServedModels | None = None
-    """Those that functions name; without them no policy has a profile to decide by."""
+    """The models that functions may name; without them policies have no profiles."""
     nodes: NodeOptions | None = None
     """The nodes' coordinators; without them, or without models, no Body has a Shadow."""

@@ -1,7 +1,7 @@
-"""What we ask of the API server, and for what: the one table behind the roles of deploy/openfaas, the chart and `gnomon doctor`.
+"""The API permissions of the gateway, with reasons: the source for the roles of deploy/openfaas, the chart and `gnomon doctor`.
 
-A test drives the platform as the service account and compares what the API server's audit log saw with this table, in both
-directions: what is not here is refused, and what is never used is not asked for.
+A test runs the platform as the service account and compares the API server's audit log with this table in both directions: no
+permission is missing, and none is unused.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ PERMISSIONS = (
 )
 
 WIDE = (Permission(Scope.CLUSTER, "", "namespaces", ("get", "list", "watch", "create", "patch"), "mark namespaces of functions"),)
-"""With `--cluster-wide`, beside what is asked for in the namespace of functions, which is everywhere then."""
+"""Additional permissions with `--cluster-wide`; those of the functions' namespace then hold in all namespaces."""
 
 
 def asked() -> Iterator[tuple[Scope, str, str, str]]:
-    """Every single thing: scope, group, resource, verb."""
+    """Every permission by scope, group, resource and verb."""
     for permission in PERMISSIONS:
         for verb in permission.verbs:
             yield permission.scope, permission.group, permission.resource, verb

@@ -1,12 +1,12 @@
-"""The platform `openfaas`: instances are pods of a function's Deployment, placed by us, reached at their own addresses.
+"""The platform `openfaas`: instances are pods of a function's Deployment, placed by Gnomon, reached at their own addresses.
 
-    create ▶ room on a node ▶ a pod of the function's Deployment is claimed ▶ scheduled ▶ healthy ▶ batches go to its port 8080
+    create ▶ capacity on a node ▶ a pod of the Deployment is claimed ▶ scheduled ▶ healthy ▶ batches go to its port 8080
 
-What is seen comes from informers; what is written is bound to what it was decided from; each function has one task
-(`workloads`). Pods outlive the gateway: one that stops leaves them serving, and the next one adopts them. Those that it has no
-use for go after the first minute, until when they are given out again.
+State comes from informers; writes have preconditions; each function has one task (`workloads`). Pods outlive the gateway: when
+it stops they serve on, and the next gateway adopts them. During its first minute, it assigns them to instances again; then it
+removes those that it does not need.
 
-Shadows are no pods: the coordinator of a Body's node makes them (`gnomon_platforms.nodes`), where one is connected.
+Shadows are not pods: the coordinator of a Body's node creates them (`gnomon_platforms.nodes`), if one is connected.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class OpenFaasPlatform(Fleet):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Sizes where the cluster resizes pods; pairs on the nodes that say so (`Node.pairs`), which may be none now.
+        """The capabilities: sizes if the cluster can resize pods; pairs on nodes with `Node.pairs`, which may be none now.
 
-        A Shadow never becomes a Body, which is a pod.
+        A Shadow is never promoted: a Body is a pod.
         """
         return Capabilities(place=True, size=self._resizes, victim=True, resize=self._resizes, pair=True)
 
     def contents(self) -> set[str]:
-        """Nothing: what was built on this machine is in no pod."""
+        """The empty set: builds on this machine are in no pod."""
         return set()
 
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
-        """Look after the function's pods that an earlier process gave to instances, each as the instance that it was.
+        """Adopt the function's pods that an earlier process bound to instances, each as the same instance.
 
-        While another process leads, also after those that it will give to instances, up to this version.
+        While another process leads, follow also the pods that it binds later, up to this version.
         """
         assert self._listener is not None
         self._known[spec.key] = spec, version
@@ -64,7 +64,7 @@ class OpenFaasPlatform(Fleet):
         return found
 
     def hindrance(self, function: str) -> GnomonError | None:
-        """Why its pods are not ours to count: 409 `foreign_autoscaler`."""
+        """The error 409 `foreign_autoscaler` if another autoscaler targets the function's Deployment; else None."""
         return self._rivals.hindrance(parse_key(function))
 
     def watch_restarts(self, told: Callable[[FunctionKey, int], None]) -> None:
@@ -79,7 +79,7 @@ class OpenFaasPlatform(Fleet):
         return next((pod.trouble for pod in pods if pod is not None and pod.trouble), "")
 
     def warn(self, function: str, reason: str, text: str) -> None:
-        """See `gnomon_core.interfaces.Warns`: an Event on the Deployment, again when the cluster has forgotten it."""
+        """See `gnomon_core.interfaces.Warns`: an Event on the Deployment, created again when the cluster has expired it."""
         self._warnings.say(parse_key(function), reason, text)
 
     def check(self, spec: FunctionSpec) -> None:
@@ -89,19 +89,19 @@ class OpenFaasPlatform(Fleet):
         deployment(spec, 1, self._options.pods)
 
     def revision(self, spec: FunctionSpec) -> str:
-        """The image's name, whose meaning is Kubernetes' to know, and what else its pods are made of.
+        """The image's name and a digest of the pod template: a function with another revision needs new pods.
 
-        A new node selector or probe is seen by new pods only.
+        Existing pods do not get a new node selector or probe. Kubernetes resolves the image's name.
         """
-        with suppress(GnomonError):  # what another provider has deployed may be odd
+        with suppress(GnomonError):  # another provider's deployment may be invalid for us
             return f"{spec.image} {pod_digest(spec, self._options.pods)}"
         return spec.image
 
     async def prepare(self, spec: FunctionSpec) -> None:
-        """Nothing is to be prepared: a node pulls an image when its first pod comes."""
+        """Do nothing: a node pulls an image for its first pod."""
 
     def signature(self, spec: FunctionSpec) -> ModelSignature | None:
-        """None: what a model takes is known to its image."""
+        """None: only the image knows the model's inputs."""
         del spec
         return None
 
@@ -111,14 +111,14 @@ class OpenFaasPlatform(Fleet):
         return bodies if self._coordinators is None else (*bodies, *self._coordinators.instances(function))
 
     async def create(self, request: InstanceRequest) -> Instance:
-        """Begin an instance: it gets a node, then a pod. What follows is told to the listener."""
+        """Start an instance: choose its node, then bind a pod. The listener is notified of its further states."""
         assert self._listener is not None
         assert self._around is not None
         spec = request.spec
         self.check(spec)
         self._refuse_hindered(spec.key)
         allowed = self._ledger.taking(read_constraints(spec.constraints))
-        # A pod is born with the cores that the function says, and has fewer only when it runs: it must fit with those.
+        # A pod starts with the function's cores and is resized to fewer only when it runs: it must fit with the larger number.
         born = given_to(spec, max(request.cores, spec.settings.cores))
         try:
             node = choose(self._ledger.rooms(), allowed, born, request.node)
@@ -133,9 +133,9 @@ class OpenFaasPlatform(Fleet):
         return instance
 
     async def destroy(self, instance_id: str) -> None:
-        """End an instance: its pod is made unready, the first to go, and removed. Unknown ids are ignored.
+        """End an instance: its pod is made unready, gets the lowest deletion cost, and is removed. Unknown ids are ignored.
 
-        So are all while another process leads, which does it.
+        While another process leads, that one does it, and this call is ignored.
         """
         if not self.leads:
             return
@@ -150,10 +150,10 @@ class OpenFaasPlatform(Fleet):
             self._workloads[life.instance.function].stop(life)
 
     async def resize(self, instance_id: str, cores: int) -> None:
-        """Give an instance's pod other cores, in place. Unknown ids are ignored.
+        """Resize an instance's pod in place. Unknown ids are ignored.
 
         Raises:
-            GnomonError: 503 `no_capacity`, or what Kubernetes has refused a moment ago; it keeps what it has.
+            GnomonError: 503 `no_capacity`, or a recent refusal by Kubernetes; the instance keeps its cores.
 
         """
         life, given = self._lives.get(instance_id), self._ledger.given(instance_id)
@@ -162,7 +162,7 @@ class OpenFaasPlatform(Fleet):
         self._refuse_hindered(life.request.spec.key)
         if (refusal := life.refusal(cores, self._clock.now_s())) is not None:
             raise refusal
-        # A claim by request or limit stays what the deployment says.
+        # If the deployment sets CPU requests or limits itself, the reservation stays as it is.
         wanted = float(cores) if math.isclose(given.cores, life.request.cores) else given.cores
         node = next((node for node in self.nodes() if node.name == given.node), None)
         if node is None or node.free_cores < wanted - given.cores:
@@ -174,10 +174,10 @@ class OpenFaasPlatform(Fleet):
         self._workloads[life.instance.function].look()
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
-        """Begin a Shadow in the pool of the Body's node, or of the one that the pair names where the function may be there.
+        """Start a Shadow in the pool of the Body's node, or of the node that the pair names if the function may run there.
 
         Raises:
-            GnomonError: 409 `no_such_body` where no coordinator knows the Body, 404 `no_such_node`, 503 `no_capacity`, `no_pool`,
+            GnomonError: 409 `no_such_body` if no coordinator knows the Body, 404 `no_such_node`, 503 `no_capacity`, `no_pool`,
                 `node_unreachable`.
 
         """
@@ -187,23 +187,23 @@ class OpenFaasPlatform(Fleet):
         return await self._coordinators.shadows.create(body_id, pair, f"{body_id}-s{chance_of_secrets.token_hex(3)}")
 
     async def promote_shadow(self, shadow_id: str) -> Instance:
-        """Refused: a Body is a pod, and a Shadow a process in another one."""
+        """Refuse promotion: a Body is a pod, and a Shadow a process in another pod."""
         raise GnomonError(409, "no_such_shadow", f"{shadow_id} cannot become a Body on Kubernetes.", "Create a Body.")
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
-        """Let a Shadow do something else. Unknown ids are ignored.
+        """Change a Shadow's cores, blocks or split. Unknown ids are ignored.
 
         Raises:
-            GnomonError: 503 `no_capacity`; 409 `no_such_blocks` for one on another node than its Body. It keeps what it has.
+            GnomonError: 503 `no_capacity`; 409 `no_such_blocks` for a remote Shadow. The Shadow is then unchanged.
 
         """
         if self._coordinators is not None and self._coordinators.shadows is not None:
             await self._coordinators.shadows.change(shadow_id, pair)
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """What was measured of the function's model, whoever leads and whatever nodes can do."""
+        """The profile of the function's model, also if another process leads or no node can make Shadows."""
         return None if self._options.models is None else self._options.models.profile(spec)
 
     def usage(self, function: str) -> Usage:
-        """What instances hold by their limits. What they use is measured by the cluster's metrics."""
+        """The memory of the instances by their limits; no CPU time, which the cluster's own metrics measure."""
         return Usage(0.0, sum(instance.memory_bytes for instance in self.instances(function)))

@@ -1,4 +1,4 @@
-"""The Bodies of the platform's instances, as Shadows on nodes ask for them."""
+"""The Bodies of the platform's instances, for `gnomon_platforms.nodes`."""
 
 from __future__ import annotations
 

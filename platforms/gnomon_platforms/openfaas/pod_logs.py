@@ -1,8 +1,8 @@
-"""What functions write, as the cluster keeps it: read from the API server when somebody asks, and from nobody's memory.
+"""Functions' logs, read from the API server on request: the gateway stores no logs.
 
-A line belongs to a pod, by whose name users of OpenFaaS on Kubernetes know it. Whoever follows a function follows every pod that
-it has or gets, each on a thread of its own; a pod's stream that breaks off is begun again after its last line. A reader that is
-slow holds the threads up, and with them the API server's streams: nothing is dropped, and nothing is hoarded.
+Each line carries its pod's name, as in OpenFaaS on Kubernetes. A follower of a function follows all its present and future pods,
+each on its own thread; a stream that breaks off is resumed after its last line. A slow reader blocks the threads, and by flow
+control the API server's streams: no line is dropped, and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gnomon_platforms.kubernetes.resources import PODS
 
 MAX_STREAMS = 64
 MAX_BYTES = 4 * 2**20
-"""Of one pod's newest lines so much is told at least, where there are few; and twice as much at most."""
+"""Bytes of one pod's newest lines: at least this much is returned, if there is as much, and at most twice as much."""
 ALL_BYTES = 32 * 2**20
-"""Of all pods' together, shared evenly; and twice as much at most."""
+"""Bytes of all pods' lines together, shared evenly; at most twice as much."""
 SILENCE_S = 300.0
 AGAIN_S = 1.0
 WAITING_LINES = 500
@@ -34,17 +34,17 @@ LINES_AT_ONCE = 200
 
 
 class PodLogs:
-    """The logs of the pods that an informer holds; `pods_of` gives those of a function."""
+    """The logs of the pods in an informer's cache; `pods_of` returns a function's pods."""
 
     def __init__(self, api: Api, pods: Informer[PodFacts], pods_of: Callable[[FunctionKey], Iterable[PodFacts]]) -> None:
         self._api, self._pods, self._pods_of = api, pods, pods_of
         self._followers: set[PodFollower] = set()
 
     async def lines(self, query: LogQuery) -> list[LogLine]:
-        """The lines there are, oldest first.
+        """Read the existing lines, oldest first.
 
         Raises:
-            GnomonError: 503 `kubernetes_…` where the API server cannot be asked, or does not let us.
+            GnomonError: 503 `kubernetes_…` if the API server is unreachable or refuses.
 
         """
         pods = [pod for pod in self._pods_of(query.function) if _wanted(pod, query)]
@@ -53,7 +53,7 @@ class PodLogs:
         return sorted((line for lines in read for line in lines), key=lambda line: line.at)
 
     def follow(self, query: LogQuery) -> PodFollower:
-        """The lines there are, and each new one of every pod that the function has or gets.
+        """Follow the existing lines and the new ones of all present and future pods of the function.
 
         Raises:
             GnomonError: 429 `too_many_followers`.
@@ -88,13 +88,13 @@ class PodLogs:
             raise told(refusal, f"read the log of {pod.name}") from refusal
         except Unreachable as error:
             raise told(error, f"read the log of {pod.name}") from error
-        # Of what was cut, the first line is not whole.
+        # After a cut the first line is incomplete: skip it.
         lines = (_line(pod, line) for line in bytes(data).split(b"\n")[cut:] if line)
         return [line for line in lines if query.since is None or line.at >= query.since]
 
 
 class PodFollower:
-    """One reader. Whoever has it closes it."""
+    """A reader of a function's log lines. The caller must close it."""
 
     def __init__(self, api: Api, query: LogQuery, leave: Callable[[PodFollower], None]) -> None:
         self._api, self._query, self._leave = api, query, leave
@@ -106,19 +106,19 @@ class PodFollower:
 
     @property
     def streams(self) -> int:
-        """How many pods it follows."""
+        """The number of pods that are followed."""
         return sum(tail.is_alive() for tail in self._tails.values())
 
     def listen(self, pods: Informer[PodFacts]) -> None:
-        """Follow the function's pods that there are, and those that come."""
+        """Follow the function's present and future pods."""
         self._forget = pods.listen(self._changed)
 
     async def next_line(self) -> LogLine | None:
-        """The next line; None once it is closed."""
+        """Wait for the next line; None once the follower is closed."""
         return None if self._closed else await self._lines.get()
 
     def close(self) -> None:
-        """End it; who waits for a line is told."""
+        """End the follower; a pending `next_line` returns None."""
         if self._closed:
             return
         self._closed = True
@@ -147,7 +147,7 @@ class PodFollower:
             tail.last_round = True
 
     def _deliver(self, lines: list[LogLine]) -> Future[None] | None:
-        """From a thread: queue lines; what it returns ends when there was room for them."""
+        """Queue lines, called from a thread; the future is done when the queue had space for all of them."""
 
         async def put() -> None:
             for line in lines:
@@ -164,7 +164,7 @@ class PodFollower:
 
 
 class Tail(threading.Thread):
-    """Follows one pod's container. `deliver` queues lines and returns what to wait for, None where nobody reads any more."""
+    """A thread that follows one pod's container. `deliver` queues lines and returns a future to wait for, None to stop."""
 
     def __init__(self, api: Api, pod: PodFacts, query: LogQuery, deliver: Callable[[list[LogLine]], Future[None] | None]) -> None:
         super().__init__(name=f"log {pod.name}", daemon=True)
@@ -174,7 +174,7 @@ class Tail(threading.Thread):
         self._under_way: Future[None] | None = None
         self._last = ("", "")
         self.last_round = False
-        """Whether the container has ended: what it wrote last is read, and then no more."""
+        """Whether the container has ended: the thread reads its last lines and stops."""
 
     def run(self) -> None:
         """Read until the pod or the reader has ended."""
@@ -187,7 +187,7 @@ class Tail(threading.Thread):
             self._ended.wait(AGAIN_S)
 
     def end(self) -> None:
-        """Nobody reads any more."""
+        """End the thread: the reader has left."""
         self._ended.set()
         stream, under_way = self._stream, self._under_way
         if stream is not None:
@@ -207,7 +207,7 @@ class Tail(threading.Thread):
                 *lines, rest = (rest + data).split(b"\n")
                 self._give(lines)
             if self.last_round:
-                # Otherwise a line that broke off comes again, whole.
+                # In other rounds an incomplete line is read again after the reconnection.
                 self._give([rest])
 
     def _give(self, lines: list[bytes]) -> None:
@@ -231,12 +231,12 @@ def _path(pod: PodFacts) -> str:
 
 
 def _wanted(pod: PodFacts, query: LogQuery) -> bool:
-    """Whether a pod may have written something that is asked for."""
+    """Whether a pod may have lines that match the query."""
     return pod.phase != "Pending" and query.instance in ("", pod.name)
 
 
 def _asked(query: LogQuery, container: str) -> dict[str, str]:
-    """The query of a pod's log."""
+    """The query parameters for a pod's log."""
     asked = {"container": container, "timestamps": "true"}
     if query.since is not None:
         asked["sinceTime"] = rfc3339(query.since, "seconds")
@@ -246,12 +246,12 @@ def _asked(query: LogQuery, container: str) -> dict[str, str]:
 
 
 def _not_begun(refusal: Refused) -> bool:
-    """A container that waits to be started has no log, and the API server calls it a bad request."""
+    """Whether the container has not been started: the API server answers BadRequest because there is no log yet."""
     return refusal.reason == "BadRequest"
 
 
 def _stamp(line: bytes) -> tuple[str, str]:
-    """A line's time to the nanosecond, so that two can be compared: its trailing noughts are left out where it is written."""
+    """A line's time as seconds and nine digits of nanoseconds, so that two compare: Kubernetes omits trailing zeros."""
     whole, _, fraction = line.split(b" ", 1)[0].decode("ascii", "replace").rstrip("Z").partition(".")
     return whole, fraction.ljust(9, "0")
 

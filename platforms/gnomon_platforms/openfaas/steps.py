@@ -1,17 +1,13 @@
-"""How each step of a plan is written.
+"""Writes the steps of a plan to the API server.
 
-A step is decided again from the object as it is when it is sent, and comes to nothing if that is no longer the one that was
-meant.
+Each step is decided again from the present object when it is sent, and does nothing if the object was replaced meanwhile.
 
-What a function needs beside its Deployment: a Service, a Secret with the token of its batch route, and a bound for evictions.
+`furnish` creates a function's dependents: a Service, a Secret with the token of its batch route, and a PodDisruptionBudget. They
+are owned by the Deployment, so that Kubernetes removes them with it. They are created once; an existing token is kept, because
+running pods know no other.
 
-They belong to the Deployment, so that Kubernetes removes them with it. They are made once; a token that is there is kept, because
-pods that run know no other.
-
-Which of a function's secrets are logins to a registry.
-
-OpenFaaS's users name them in `secrets:` like any other (`kubectl create secret docker-registry`), and the type of the Secret says
-that it is for the kubelet, which pulls the image with it. The function does not get to see it.
+`with_pull_secrets` finds the pull secrets among a function's secrets. OpenFaaS's users name them in `secrets:` like any other
+(`kubectl create secret docker-registry`); the Secret's type says that it is for the kubelet. It is not mounted.
 """
 
 from __future__ import annotations
@@ -75,10 +71,10 @@ CONFLICT = 409
 
 
 async def furnish(writer: Writer, spec: FunctionSpec, deployed: Document, *, patience_s: float = PATIENCE_S) -> None:
-    """Make them for a function whose Deployment this is, where they are not there.
+    """Create the missing dependents of a function whose Deployment this is.
 
     Raises:
-        GnomonError: what the API server refuses; 409 `kubernetes_conflict` while those of a predecessor are there.
+        GnomonError: what the API server refuses; 409 `kubernetes_conflict` while a removed predecessor's still exist.
 
     """
     token = batch_token(spec.key, chance_of_tokens.token_hex(TOKEN_BYTES))
@@ -108,10 +104,10 @@ LOGINS = frozenset({"kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg"}
 
 
 async def with_pull_secrets(writer: Writer, spec: FunctionSpec, options: PodOptions) -> PodOptions:
-    """What the operator says of pods, with the logins that this function names. One that is not there is none.
+    """The operator's pod options with the pull secrets that this function names. A missing Secret is no pull secret.
 
     Raises:
-        GnomonError: the API server cannot be asked.
+        GnomonError: the API server is unreachable.
 
     """
     found = []
@@ -123,24 +119,24 @@ async def with_pull_secrets(writer: Writer, spec: FunctionSpec, options: PodOpti
 
 
 class Steps:
-    """Writes the steps of one function's plans. With `stored`, Deployments are made by a store of functions and not here."""
+    """Writes the steps of one function's plans. With `stored`, a function store creates Deployments, and not this class."""
 
     def __init__(self, writer: Writer, key: FunctionKey, options: PodOptions, *, stored: bool = False) -> None:
         self._writer, self._key, self._options, self._stored = writer, key, options, stored
         self._furnished = ""
-        """The uid of the Deployment that is known to have its Service and its Secret."""
+        """The uid of the Deployment whose dependents are known to exist."""
         self._tokens: dict[str, str] = {}
         """The token of the batch route, by the uid of the Deployment that it belongs to."""
 
     async def take(
         self, step: Step, spec: FunctionSpec | None, version: int, deployed: DeployedFunction | None = None
     ) -> int | None:
-        """Write a step. `spec` is the function's, for a Deployment that is made or changed; its generation is returned then.
+        """Write a step; for `Deploy` return the Deployment's generation. `spec` is the function's, needed for `Deploy` only.
 
-        `deployed` is its Deployment as the step was decided from.
+        `deployed` is the Deployment that the step was decided from.
 
         Raises:
-            GnomonError: what the API server refuses; 404 `function_removed` for one that is in no store any more.
+            GnomonError: what the API server refuses; 404 `function_removed` if the store has the function no longer.
 
         """
         if isinstance(step, Deploy):
@@ -159,10 +155,10 @@ class Steps:
         return None
 
     async def deploy(self, spec: FunctionSpec, version: int, replicas: int) -> int:
-        """Make what a function needs, or give its Deployment this template and number; the Deployment's generation.
+        """Create a function's objects, or set its Deployment's template and replicas; the Deployment's generation.
 
-        What the function is, as its annotations and labels say, belongs to who stored it last, and is not written over by an
-        instance of an earlier version.
+        Annotations and labels, which define the function, are those of the newest version: an instance of an earlier version does
+        not overwrite them.
 
         Raises:
             GnomonError: 400 for what Kubernetes would refuse; what the API server refuses; 404 `function_removed`.
@@ -186,7 +182,7 @@ class Steps:
         return int(made["metadata"].get("generation", 0))
 
     async def furnish_once(self, spec: FunctionSpec | None, deployed: DeployedFunction | None) -> None:
-        """Make what a function needs beside this Deployment, where somebody has removed it or was killed before he made it.
+        """Create missing dependents of this Deployment: removed by a user, or not created before an earlier process was killed.
 
         Raises:
             GnomonError: what the API server refuses.
@@ -204,7 +200,7 @@ class Steps:
         """The token of the function's batch route, read once for this Deployment.
 
         Raises:
-            GnomonError: the API server could not be asked; 503 `token_missing`.
+            GnomonError: the API server is unreachable; 503 `token_missing`.
 
         """
         uid = "" if deployed is None else deployed.uid
@@ -217,7 +213,7 @@ class Steps:
         return self._tokens[uid]
 
     async def remove(self) -> None:
-        """Remove the Deployment of a function that was removed, and with it everything that is the function's.
+        """Delete the Deployment of a removed function, and with it all its dependents.
 
         Raises:
             GnomonError: what the API server refuses.
@@ -225,7 +221,7 @@ class Steps:
         """
 
         def decide(seen: Document | None) -> Write | None:
-            # It may have been deployed again meanwhile.
+            # The function may have been deployed again meanwhile.
             gone = seen is None or REMOVED_ANNOTATION not in (seen["metadata"].get("annotations") or {})
             return None if gone else Delete()
 
@@ -262,7 +258,7 @@ class Steps:
 
 
 def _of_pod(step: Claim | Resize | Serve | Retire | Release | Remove) -> Decide:
-    """What a step does to its pod."""
+    """The decision that writes a step to its pod."""
 
     def decide(seen: Document | None) -> Write | None:  # noqa: PLR0911 - one for each kind of step
         if seen is None or seen["metadata"]["uid"] != step.pod.uid or "deletionTimestamp" in seen["metadata"]:
@@ -289,7 +285,7 @@ def _released(step: Release) -> Write:
 
 
 def _claimed(seen: Document, step: Claim) -> Write | None:
-    """Give a pod to an instance, if nobody has it who was meant."""
+    """Bind a pod to an instance, unless the pod's binding has changed since the plan."""
     annotations = {INSTANCE_ANNOTATION: step.waiting.id, DELETION_COST: str(CLAIMED_COST)}
     had = (seen["metadata"].get("annotations") or {}).get(INSTANCE_ANNOTATION)
     if had != step.pod.instance:
@@ -321,7 +317,7 @@ def _condition(seen: Document, status: str) -> Write | None:
     conditions = (seen.get("status") or {}).get("conditions") or []
     if any(one.get("type") == SERVING_CONDITION and one.get("status") == status for one in conditions):
         return None
-    # A strategic patch merges conditions by their type: the kubelet's stay as they are.
+    # A strategic merge patch merges conditions by type, so that the kubelet's are kept.
     return Patch({"status": {"conditions": [{"type": SERVING_CONDITION, "status": status}]}}, "status", STRATEGIC_PATCH)
 
 

@@ -1,17 +1,15 @@
-"""One function in the cluster: who waits for a pod, who has one, whose is to go.
+"""Reconciliation of one function in the cluster: its instances, and the pods that they wait for, have, or release.
 
-Whatever happens, an instance that is asked for or destroyed, a pod that has changed, a step that failed, only lets the function
-be looked at again: `planning` says what to write, `steps` writes it. One task looks after a function, so that its steps never
-overlap with those of the next plan. Nothing is polled, but a pod that does not get on, and a step that was refused, are looked
-at again after a while.
+Every event (an instance is requested or destroyed, a pod changes, a step fails) only triggers reconciliation: `planning` computes
+the steps, `steps` writes them. Each function has one task, so that its steps never overlap with those of the next plan. There is
+no polling, but a pod that does not become ready, and a refused step, are checked again after a few seconds.
 
-One instance from when it was asked for to its end.
+`Life` is the record of one instance:
 
-asked for ▶ a pod is claimed for it ▶ the pod is healthy and has its cores ▶ ready ▶ destroyed, or its pod has ended ▶ gone
+requested ▶ a pod is claimed for it ▶ the pod is healthy and has its cores ▶ ready ▶ destroyed, or its pod has ended ▶ gone
 
-Instances that another process has begun: which pods go on as instances here, and as what.
-
-What a function in the cluster lives among: what is seen of it, what is shared with others, and who decides.
+`adoptable` and `instance_of` decide which pods of an earlier process continue as instances. `Surroundings` is the context that a
+`Workload` shares with the other functions of a fleet.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class Life(RemoteLife[HttpChannel]):
-    """An instance as it was asked for, and its pod. `told_here` is whether nobody but us tells its process of cores."""
+    """The record of an instance: its request and its pod. `told_here` is whether only this process has set its threads."""
 
     def __init__(
         self,
@@ -64,126 +62,126 @@ class Life(RemoteLife[HttpChannel]):
         super().__init__(instance, listener, ended)
         self.request = request
         self._threads = request.spec.settings.cores if told_here else None
-        """Those that its process uses: it is born with as many as the deployment says. None where another process leads, or has
-        led, which may be killed between its pod's resizing and its telling."""
+        """The threads of its process, initially the deployment's cores. None (unknown) if another process leads or has led: that
+        one may be killed after it has resized the pod, and before it has set the threads."""
         self.pod: PodFacts | None = None
-        """As it was last seen; None while there is none."""
+        """The pod as last seen; None while there is none."""
         self.restarts = 0
-        """How often its container had been restarted when it became ready: once more, and what it held is lost."""
+        """The container's restart count when the instance became ready: with another restart its batches are lost."""
         self.stopping = False
-        """Whether it was asked to end."""
+        """Whether its end was requested."""
         self._refused: RefusedSize | None = None
 
     @property
     def sized_cores(self) -> int | None:
-        """The cores that its pod is to have; None where the deployment's own requests or limits say that."""
+        """The cores that its pod should have; None if the deployment's own requests or limits set them."""
         cores = self.request.cores
         return cores if claimed_cores(self.request.spec, cores) != claimed_cores(self.request.spec, cores + 1) else None
 
     @property
     def untold(self) -> bool:
-        """Whether its process is to be told how many cores its pod has: it may use another number, and no other is on its way."""
+        """Whether its process must be notified of its pod's cores: its threads may differ, and no resize is pending."""
         cores, pod = self.instance.cores, self.pod
         settled = pod is not None and pod.cores == cores and pod.effective_cores in (0, cores)
         return settled and self.sized_cores == cores != self._threads
 
     @property
     def living(self) -> bool:
-        """Whether it is there, or to come."""
+        """Whether the instance exists or starts, and is not ending."""
         return not self.gone and not self.stopping
 
     @property
     def healthy(self) -> bool:
-        """Whether its pod is well, as its node says."""
+        """Whether its pod is healthy, by the pod's status."""
         return self.pod is not None and self.pod.healthy
 
     def take(self, pod: PodFacts) -> None:
-        """This is its pod. One that runs already was an earlier leader's, who may have told its process anything."""
+        """Set its pod. If the pod already runs, it was an earlier leader's, and the threads of its process are unknown."""
         self.pod = pod
         if pod.phase == "Running":
             self._threads = None
             self.give(self.request.cores)
 
     def fits(self, pod: PodFacts) -> bool:
-        """Whether its pod can take the first batch: it is healthy, and has the cores that its batches are sized by."""
+        """Whether its pod can take the first batch: it is healthy, and has the cores for which batches are sized."""
         sized = self.sized_cores in (None, pod.cores)
         applied = pod.effective_cores in (0, pod.cores, self.instance.cores)
         return pod.state is InstanceState.READY and sized and applied
 
     def ready(self, channel: HttpChannel, restarts: int = 0) -> None:
-        """Its pod takes batches."""
+        """Mark the instance as ready: its pod takes batches."""
         self.restarts = restarts
         self.instance = replace(self.instance, concurrency=self.request.spec.settings.expected_concurrency)
         super().ready(channel)
 
     def tell(self) -> None:
-        """Tell the listener of it as it is now, if it takes batches."""
+        """Notify the listener of the instance's present state, if it takes batches."""
         if self.channel is not None and self.instance.state is InstanceState.READY:
             self._listener.instance_ready(self.instance, self.channel)
 
     def use(self, channel: HttpChannel, cores: int) -> Coroutine[Any, Any, None]:
-        """Let its process use so many threads: what is to be awaited for it."""
+        """Set the number of threads of its process; the coroutine that sends it."""
         self._threads = cores
         return channel.resize(cores)
 
     def give(self, cores: int) -> None:
-        """Its pod is to have these cores, and has them once its node has come to it."""
+        """Request these cores for its pod; until its node has resized the pod, they are `coming_cores`."""
         self.request = replace(self.request, cores=cores)
         coming = None if self.sized_cores in (None, self.instance.cores) else cores
         if coming != self.instance.coming_cores:
             self.instance = replace(self.instance, coming_cores=coming)
 
     def follow(self, cores: int, used: int) -> None:
-        """Whoever leads has given its pod these cores, and wants it to have them; so many of them are used by now."""
+        """Take over the cores that the leader has requested for its pod, of which `used` are in use by now."""
         if self.instance.state is InstanceState.STARTING:
             self.instance = replace(self.instance, cores=used)
         self.give(cores)
 
     def keep(self, cores: int, refused: int, why: GnomonError, now_s: float) -> None:
-        """Its pod was refused other cores. It goes on with these, which it has, where it is still to have the refused ones."""
+        """Record that a resize was refused, and keep the present cores if the refused ones are still requested."""
         self._refused = RefusedSize(refused, why, now_s + REFUSED_S)
         if self.sized_cores == refused:
             self.follow(cores, cores)
 
     def refusal(self, cores: int, now_s: float) -> GnomonError | None:
-        """Why its pod does not get so many cores for now; None where nobody has refused them."""
+        """The error by which this number of cores was refused recently; None if it was not."""
         refused = self._refused
         return refused.why if refused is not None and refused.cores == cores and now_s < refused.until_s else None
 
     def stop(self) -> None:
-        """It is to end; nothing is in flight."""
+        """End the instance; nothing is in flight."""
         self.stopping = True
         super().stop()
 
     def resized(self, cores: int) -> None:
-        """It has other cores from now on."""
+        """Record that the pod's resize has been applied."""
         self.instance = replace(self.instance, cores=cores)
         self.give(self.request.cores)
 
 
 def may_be_found(pod: PodFacts, version: int, *, placed: bool) -> bool:
-    """Whether a pod can go on as the instance that it was given to, up to this version; `placed` asks for its node as well."""
+    """Whether a pod can continue as its instance, up to this version; with `placed` only if it has a node."""
     return adoptable(pod, version) and not (placed and pod.node is None)
 
 
 def adoptable(pod: PodFacts, version: int) -> bool:
-    """Whether a pod that was given to an instance can go on as that: it was not on its way out, and is not of a later version."""
+    """Whether a bound pod can continue as its instance: it is not ending, nor of a later version."""
     ended = pod.ending or pod.phase in ENDED_PHASES or pod.deletion_cost == VICTIM_COST
     return not ended and pod.version <= version
 
 
 def cores_of_instance(pod: PodFacts) -> int:
-    """How many cores the instance of a pod has."""
+    """The cores of a pod's instance."""
     return max(1, round(pod.cores))
 
 
 def cores_in_use(pod: PodFacts) -> int:
-    """How many of them its instance uses by now: a pod that serves does so with what it had, until its node has come to it."""
+    """The cores that a pod's instance uses now: until the node has applied a resize, a serving pod has its former cores."""
     return max(1, round(pod.effective_cores or pod.cores)) if pod.serving else cores_of_instance(pod)
 
 
 def instance_of(pod: PodFacts, spec: FunctionSpec, now_s: float) -> tuple[Instance, InstanceRequest, Given]:
-    """The instance of a pod that was given to one, as if it had been asked for now, and the room that it has."""
+    """The instance of a bound pod, as if it had been requested now, with its request and its reservation."""
     assert pod.instance is not None
     cores = cores_of_instance(pod)
     request = InstanceRequest(spec, pod.version, cores, pod.node, {})
@@ -194,13 +192,13 @@ def instance_of(pod: PodFacts, spec: FunctionSpec, now_s: float) -> tuple[Instan
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Of all functions of a fleet.
+    """The context that all functions of a fleet share.
 
-    `deployed` and `pods` are what informers hold of it. `adopting` says whether pods of an earlier process may be used again.
-    `left_alone` says whether its pods are somebody else's to count. `caught_up` returns when informers hold this generation of a
-    Deployment, or after a while. `leads` says whether this process decides; while another one does, its pods are only followed.
-    `heard` is when something was heard of each node. `warn` puts a reason and a text where operators look at a function. `ledger`
-    is what instances have of nodes.
+    `deployed` and `pods` read the informers' caches. `adopting` returns whether pods of an earlier process may be used again.
+    `left_alone` returns whether another autoscaler scales the function. `caught_up` waits until the informer has this generation
+    of a Deployment, with a timeout. `leads` returns whether this process decides; otherwise it only follows the pods.
+    `heard` has the time of each node's last answer. `warn` creates an Event on a function's Deployment. `ledger` has the nodes'
+    free capacity and the instances' reservations.
     """
 
     deployed: Callable[[FunctionKey], DeployedFunction | None]
@@ -223,7 +221,7 @@ _LOG = logging.getLogger("gnomon.openfaas")
 
 
 class Workload:
-    """One function. `steps` writes for it."""
+    """The reconciler of one function. `steps` writes for it."""
 
     def __init__(self, key: FunctionKey, steps: Steps, around: Surroundings) -> None:
         self.key = key
@@ -232,7 +230,7 @@ class Workload:
         self._spec: FunctionSpec | None = None
         self._version = 0
         self._going: set[str] = set()
-        """Pods that are to go, by name."""
+        """The names of pods to remove."""
         self._unseen = Unseen()
         self._look = asyncio.Event()
         self._background = Background()
@@ -240,22 +238,22 @@ class Workload:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def add(self, life: Life) -> None:
-        """An instance is wanted."""
+        """Add an instance."""
         self.lives[life.instance.id] = life
         if life.request.version >= self._version:
             self._spec, self._version = life.request.spec, life.request.version
         self.look()
 
     def stop(self, life: Life) -> None:
-        """An instance is to end."""
+        """End an instance."""
         life.stop()
         if life.pod is None:
-            # As everywhere else it is told from the loop, after this has returned.
+            # As on every platform, the listener is notified from the loop, after this call has returned.
             asyncio.get_running_loop().call_soon(life.end, "stopped")
         self.look()
 
     def forget(self, life: Life) -> None:
-        """An instance has ended; its pod, if there still is one, is to go."""
+        """Remove an instance that has ended; its pod, if it still exists, will be removed."""
         self.lives.pop(life.instance.id, None)
         self._unseen.forget(life.instance.id)
         if life.pod is not None:
@@ -263,21 +261,21 @@ class Workload:
         self.look()
 
     def look(self) -> None:
-        """Something has changed."""
+        """Trigger reconciliation."""
         self._look.set()
 
     def tell_again(self, but: Collection[Instance]) -> None:
-        """Tell the listener of those that are ready once more, but for these: it may not have known the function then."""
+        """Notify the listener again of ready instances other than these: earlier it may not have known the function."""
         for life in [one for one in self.lives.values() if one.instance not in but]:
             life.tell()
 
     async def close(self) -> None:
-        """Look no longer."""
+        """End the task."""
         self._task.cancel()
         await asyncio.gather(self._task, self._background.end(), return_exceptions=True)
 
     def seen(self, pod: PodFacts | None, name: str) -> None:
-        """A pod has changed; None for one that is there no more."""
+        """Handle a pod's change; None if it was removed."""
         life = next((one for one in self.lives.values() if one.pod is not None and one.pod.name == name), None)
         if pod is None:
             if life is not None and life.pod is not None:
@@ -295,7 +293,7 @@ class Workload:
         self.look()
 
     def _progress(self, life: Life, pod: PodFacts) -> None:
-        """What has become of an instance, by its pod."""
+        """Update an instance from its pod's state."""
         state = life.instance.state
         if not self._around.leads():
             life.follow(cores_of_instance(pod), cores_in_use(pod))
@@ -307,11 +305,11 @@ class Workload:
         elif state is InstanceState.READY and pod.restarts > life.restarts:
             life.end(pod.trouble or "its container was restarted")
         elif pod.ending and life.channel is not None and not life.stopping:
-            # Evicted, drained or removed by hand: what it holds is answered within its grace.
+            # Evicted, drained or deleted by a user: batches in flight are answered within the grace period.
             life.channel.drain("its pod was told to end")
         elif not self._around.leads() and pod.deletion_cost == VICTIM_COST:
             if life.channel is not None:
-                # Who leads has let it go, and removes it: its image answers whatever comes until nothing does any more.
+                # The leader removes this pod: it still answers what is in flight, and gets no new batches.
                 life.channel.drain("it is not wanted any more")
         elif state is InstanceState.STARTING and life.channel is None and life.fits(pod):
             self._connect(life, pod)
@@ -319,7 +317,7 @@ class Workload:
             self._resized(life, round(pod.cores))
 
     def _resized(self, life: Life, cores: int) -> None:
-        """Its pod has these cores now: its process is told to use them, and then whoever sends it batches that it does."""
+        """Handle an applied resize: set the process's threads, then notify the listener, which sizes batches by them."""
         if life.instance.cores == cores or life.channel is None:
             return
         life.resized(cores)
@@ -355,14 +353,14 @@ class Workload:
                     concurrency=settings.expected_concurrency,
                 )
                 if self._around.leads() and life.untold:
-                    # Its process was born before it got the cores of its own, or an earlier leader gave it these.
+                    # The process started before its pod was resized, or an earlier leader has resized it.
                     await life.use(channel, life.instance.cores)
                 life.ready(channel, pod.restarts)
 
         self._begin(connect())
 
     def _tell_untold(self) -> None:
-        """Tell processes what their pods have, of whom an earlier leader may not have come to it, or we have taken back fewer."""
+        """Set the threads of processes that may not know their pods' cores: after another leader, or a reverted resize."""
         for life in self.lives.values():
             if life.untold and life.channel is not None and self._around.leads():
                 self._begin(life.use(life.channel, life.instance.cores))
@@ -380,13 +378,13 @@ class Workload:
             except GnomonError as error:
                 _LOG.warning("%s: %s", self.key, error)
             except Exception:  # noqa: BLE001 - whatever it is, the next look may do better
-                # A fault of ours in one plan must not leave the function to itself.
+                # A bug in one plan must not end the reconciliation of the function.
                 _LOG.exception("%s could not be looked after", self.key)
             starting = any(life.instance.state is not InstanceState.READY for life in self.lives.values())
-            # When pods of an earlier process may not be given out any more, those that are left are to go.
+            # At the end of the adopting period, pods of an earlier process that no instance uses must be removed.
             waits = self._around.leads() and (failed or starting or self._going or self._around.adopting())
             with contextlib.suppress(TimeoutError):
-                # Not wait_for: it forgets a cancellation that comes together with what it waits for.
+                # Not wait_for: it loses a cancellation that arrives together with the awaited event.
                 async with asyncio.timeout(LOOK_AGAIN_S if waits else None):
                     await self._look.wait()
             self._too_late()
@@ -409,18 +407,18 @@ class Workload:
         return plan(self._around.deployed(self.key), pods, wanted)
 
     async def _take(self, steps: Sequence[Step]) -> bool:
-        """Write these steps; whether all of them could be."""
+        """Write these steps; whether all succeeded."""
         spec, version = self._spec, self._version
         deployed = self._around.deployed(self.key)
         furnished = True
         if not all(isinstance(step, Scale) for step in steps):
-            # Requests wait for a number to be raised. What pods need must be there when one is given out, which comes after that.
+            # Requests wait for a scale-up, so that does not wait for the dependents; a Claim, which comes later, needs them.
             furnished = await self._furnished(spec, deployed)
             steps = [step for step in steps if furnished or not isinstance(step, Claim)]
         taken = await asyncio.gather(*(self._step(step, spec, version, deployed) for step in steps), return_exceptions=True)
         for step, error in zip(steps, taken, strict=True):
             if isinstance(error, int):
-                # Its pods are there before it is seen itself, and would be taken for those of an older version.
+                # The pod informer may be ahead of the Deployment's: its new pods would be taken for pods of an older version.
                 await self._around.caught_up(self.key, error)
             if not isinstance(error, BaseException):
                 continue
@@ -434,7 +432,7 @@ class Workload:
         return furnished and not any(isinstance(error, BaseException) for error in taken)
 
     async def _furnished(self, spec: FunctionSpec | None, deployed: DeployedFunction | None) -> bool:
-        """Make what pods need beside the Deployment; whether it is there."""
+        """Create the Deployment's dependents; whether they exist."""
         try:
             await self._steps.furnish_once(spec, deployed)
         except GnomonError as error:
@@ -444,13 +442,13 @@ class Workload:
         return True
 
     def _not_deployed(self, error: GnomonError) -> None:
-        """What a function needs was refused. Where it will be again, who asked for instances is told so."""
+        """Handle a refused Deployment or dependent: if the error is permanent, end the instances that have no pod."""
         if lasts(error):
             for life in [one for one in self.lives.values() if one.pod is None]:
                 self._not_started(life, f"could not be started: {error}")
 
     def _not_resized(self, step: Resize, error: GnomonError) -> None:
-        """A pod was refused other cores, and will be again: its instance goes on with those that the pod has."""
+        """Handle a permanently refused resize: the instance keeps the cores that its pod has."""
         life, cores = self.lives.get(step.pod.instance or ""), cores_of_instance(step.pod)
         if life is None or life.pod is None:
             return
@@ -459,13 +457,13 @@ class Workload:
         if life.sized_cores == cores:
             self._around.ledger.resize(life.instance.id, cores)
         if life.channel is not None and step.cores < cores:
-            # It has been told of fewer already.
+            # Its process was already set to fewer threads: revert that.
             self._begin(life.use(life.channel, cores))
         self._progress(life, life.pod)
 
     async def _step(self, step: Step, spec: FunctionSpec | None, version: int, deployed: DeployedFunction | None) -> int | None:
         if isinstance(step, Resize) and step.cores < step.pod.cores:
-            # Fewer threads come before fewer cores: those that are too many would be throttled all together.
+            # Set fewer threads before fewer cores: with too many threads, CPU throttling would stop all of them.
             life = self.lives.get(step.pod.instance or "")
             if life is not None and life.channel is not None:
                 await life.use(life.channel, step.cores)
@@ -475,12 +473,12 @@ class Workload:
         return generation
 
     def _not_started(self, life: Life, reason: str) -> None:
-        """An instance never became ready, and will not."""
+        """End an instance that failed to start, with an Event."""
         self._around.warn(self.key, START_FAILED, f"Instance {life.instance.id}: {reason}")
         life.end(reason)
 
     def _too_late(self) -> None:
-        """End what has not become ready in time."""
+        """End the instances that have not become ready within the start timeout."""
         now_s, deployed = self._around.clock.now_s(), self._around.deployed(self.key)
         shortage = "" if deployed is None else deployed.failure
         starting = (one for one in self.lives.values() if one.instance.state is InstanceState.STARTING)
