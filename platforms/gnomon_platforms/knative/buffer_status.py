@@ -42,7 +42,7 @@ def told_with(status: Mapping[str, Any], buffer: BufferStatus | None) -> dict[st
 
 
 def buffer_of(status: Mapping[str, Any]) -> BufferStatus | None:
-    """What a PodAutoscaler's status says of the buffer; None where it says nothing that can be read."""
+    """The buffer plan in a PodAutoscaler's status; None if there is no valid one."""
     text = (status.get("annotations") or {}).get(ANNOTATION)
     if not isinstance(text, str) or len(text) > MOST_BYTES:
         return None

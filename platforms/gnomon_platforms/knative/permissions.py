@@ -1,4 +1,4 @@
-"""What the autoscaler class and the gateway ask of the API server: the tables behind the roles of deploy/knative.
+"""The API permissions of the autoscaler class and the gateway: the source for the roles of deploy/knative.
 
 A test runs each as its service account and compares the roles with the API server's audit log, and with these tables.
 """

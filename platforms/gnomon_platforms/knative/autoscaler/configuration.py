@@ -1,6 +1,6 @@
-"""What the operator of Knative has said for all Revisions, in `config-autoscaler`, `config-deployment` and `config-features`.
+"""Knative's cluster-wide settings for Revisions, from `config-autoscaler`, `config-deployment` and `config-features`.
 
-A value that cannot be read is taken as its default: Knative's webhook has let it pass, or somebody has gone around that.
+An invalid value is replaced by its default: Knative's webhook has accepted it, or was bypassed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOG = logging.getLogger("gnomon.knative")
 class ClusterSettings:
     """The defaults of every Revision. `max_scale` 0 is no bound; a target's percentage may also be written as a share.
 
-    `csi_volumes` is whether their pods may have such volumes.
+    `csi_volumes` is whether Revisions' pods may have CSI volumes.
     """
 
     concurrency_target: float = 100.0
@@ -99,5 +99,5 @@ def cluster_settings(*maps: Mapping[str, str]) -> ClusterSettings:
 
 
 def config_data(document: dict[str, Any]) -> Mapping[str, str]:
-    """What is kept of a ConfigMap."""
+    """The known keys of a ConfigMap's data."""
     return {key: text for key, text in (document.get("data") or {}).items() if key in KEYS}

@@ -1,10 +1,7 @@
-"""The class `gnomon`: every Revision whose PodAutoscaler is of it, seen by informers and scaled as its policy decides.
+"""The controller of the autoscaler class `gnomon`: scales every Revision whose PodAutoscaler has this class by its policy.
 
-It is a `ScaledFleet`, so the same loop with the same policies scales Revisions as it scales functions on one machine.
-
-What pods, activators and gateways tell, handed on to the Revisions that it is about.
-
-The Bodies of all Revisions, as Shadows ask for them: by their names, and by their pods.
+`KnativeAutoscaler` is a `ScaledFleet`, so the same loop with the same policies scales Revisions and functions on one machine.
+`Hearing` passes scraped metrics to their Revisions. `RevisionBodies` finds the Bodies of all Revisions by name and by pod.
 """
 
 from __future__ import annotations
@@ -62,21 +59,21 @@ if TYPE_CHECKING:
 
 
 class Hearing:
-    """`scaled` are the Revisions of the class, as they are at each time."""
+    """Passes scraped metrics to Revisions. `scaled` is the live mapping of the class's Revisions."""
 
     def __init__(self, scaled: Mapping[FunctionKey, ScaledRevision]) -> None:
         self._scaled = scaled
         self._waited: set[FunctionKey] = set()
-        """Revisions for which requests waited at the last look."""
+        """Revisions with waiting requests at the last scrape."""
 
     def took_stats(self, key: FunctionKey, all_pods: PodStat) -> None:
-        """The last second of a Revision's pods together."""
+        """Take the last second's statistics of all pods of a Revision."""
         found = self._scaled.get(key)
         if found is not None:
             found.measured(all_pods)
 
     def took_waiting(self, waiting: Mapping[FunctionKey, float]) -> None:
-        """So many requests wait at activators and gateways, for these and no others."""
+        """Take the number of requests that wait at activators and gateways, by Revision; zero for all others."""
         for key in waiting.keys() | self._waited:
             found = self._scaled.get(key)
             if found is not None:
@@ -84,7 +81,7 @@ class Hearing:
         self._waited = set(waiting)
 
     def took_beside(self, came: Mapping[FunctionKey, float]) -> None:
-        """So many requests more have gone out in batches than pods tell of."""
+        """Take the number of new requests that went out in batches and that pods have not counted, by Revision."""
         for key, requests in came.items():
             found = self._scaled.get(key)
             if found is not None:
@@ -92,7 +89,7 @@ class Hearing:
 
 
 class RevisionBodies:
-    """See `gnomon_platforms.nodes.node_shadow.Bodies`. `poke` hears of the Revision whose Body works with others now."""
+    """See `gnomon_platforms.nodes.node_shadow.Bodies`. `poke` is called with the Revision whose Body's Shadows have changed."""
 
     def __init__(self, scaled: Mapping[FunctionKey, ScaledRevision], poke: Callable[[str], None]) -> None:
         self._scaled, self._poke = scaled, poke
@@ -116,19 +113,19 @@ class RevisionBodies:
             self._poke(found.name)
 
     def _owner(self, body_id: str) -> ScaledRevision | None:
-        """The Revision whose name a Body's begins with."""
+        """The Revision of a Body, by the Body's name, which begins with the Revision's."""
         function = body_id.rpartition("-")[0]
         return self._scaled.get(parse_key(function)) if function else None
 
 
 SILENT_S = 90.0
-"""A watch that is well is heard twice a minute."""
+"""The silence of a watch that counts as a failure; a healthy watch is renewed twice a minute."""
 CONFIGS = ("config-autoscaler", "config-deployment", "config-features")
 
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerOptions:
-    """What the operator says once. `namespace` None looks after every namespace; without `models` no policy has a profile."""
+    """The operator's options. `namespace` None means every namespace; without `models` policies have no profiles."""
 
     namespace: str | None = None
     class_name: str = CLASS
@@ -137,7 +134,7 @@ class AutoscalerOptions:
 
 
 class KnativeAutoscaler:
-    """See `gnomon_core.scaling.ScaledFleet`. `fence` is asked right before each write; `wall_s` are seconds since 1970."""
+    """See `gnomon_core.scaling.ScaledFleet`. `fence` is called right before each write; `wall_s` are seconds since 1970."""
 
     def __init__(
         self,
@@ -181,10 +178,10 @@ class KnativeAutoscaler:
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self, brain: Brain) -> None:
-        """See all that is there, and begin to look after it.
+        """Start the informers, the scrapers and the reconciliation of Revisions.
 
         Raises:
-            GnomonError: 503 `kubernetes_…`, with what to do.
+            GnomonError: 503 `kubernetes_…`, with a hint.
 
         """
         await asyncio.gather(*(informer.start() for informer in self._informers()), self._rivals.start())
@@ -235,7 +232,7 @@ class KnativeAutoscaler:
         self._known_by_gateways.start(self._session)
 
     async def stop(self) -> None:
-        """Look after nothing any more. Revisions stay as they are."""
+        """Stop. Revisions stay as they are."""
         if self._scraper is not None:
             await self._scraper.stop()
         await self._known_by_gateways.stop()
@@ -258,10 +255,10 @@ class KnativeAutoscaler:
         return None if found is None else found.function_load()
 
     async def apply(self, function: str, actions: Sequence[Action]) -> None:
-        """Let the Revision have as many pods as this makes; they are made and ended behind it.
+        """Apply a policy's decision to a Revision; pods are created and removed in the background.
 
         Raises:
-            GnomonError: 409 `foreign_autoscaler`; 503 `no_capacity` and the like, when all else has been carried out.
+            GnomonError: 409 `foreign_autoscaler`; 503 `no_capacity` and the like, after all other actions were applied.
 
         """
         key = parse_key(function)
@@ -279,17 +276,17 @@ class KnativeAutoscaler:
         return None if found is None else found.instances.pod_name(body_id)
 
     def revisions(self) -> Sequence[ScaledRevision]:
-        """Every Revision that it looks after."""
+        """All Revisions of the class."""
         return tuple(self._scaled.values())
 
     @property
     def seeing(self) -> bool:
-        """Whether activators tell what waits at them."""
+        """Whether activators report their waiting requests."""
         return self._scraper is not None and self._scraper.seeing
 
     @property
     def trouble(self) -> str:
-        """What keeps it from seeing the cluster; empty while nothing does."""
+        """Why the informers' state is stale; empty while it is not."""
         if self._around is None:
             return ""
         lost = [one for one in self._informers() if one.silent_s > SILENT_S]
@@ -328,7 +325,7 @@ class KnativeAutoscaler:
         self._scaled[key].look()
 
     def _forget(self, key: FunctionKey) -> bool:
-        """Look after a Revision no longer; whether it was looked after."""
+        """Stop scaling a Revision; whether it was scaled."""
         assert self._around is not None
         assert self._scraper is not None
         found = self._scaled.pop(key, None)
@@ -350,7 +347,7 @@ class KnativeAutoscaler:
             self._look(FunctionKey(pod.revision, pod.namespace))
 
     def _gateway_changed(self, change: Change[RevisionPod]) -> None:
-        """A gateway's pod came, got ready or unready, or is ending: the Services of Revisions that batch lead elsewhere."""
+        """Handle a change of a gateway's pod: the public endpoints of Revisions that batch may change."""
         del change
         for one in self._scaled.values():
             if one.batches:

@@ -1,62 +1,56 @@
-"""What queue-proxy tells of the last second, at port 9090: one protobuf message `Stat` of `pkg/autoscaler/metrics/stat.proto`.
+"""Metrics of Revisions: scraped from queue-proxies, activators and gateways, and accumulated to the counters of policies.
 
-What came by an activator is in both numbers, and told once more beside them; nothing here depends on the way that requests took.
+`PodStat`: the last second of a pod, from queue-proxy's port 9090: a protobuf message `Stat` of
+`pkg/autoscaler/metrics/stat.proto`. Requests that came through an activator are in both numbers (and once more in separate
+fields, which are not read), so the path of a request makes no difference.
 
-Figures of Revisions on Prometheus pages: `FIGURE{k8s_namespace_name="users",kn_revision_name="f-00001",…} 3`.
+Prometheus pages have lines such as `FIGURE{k8s_namespace_name="users",kn_revision_name="f-00001",…} 3`. Pages are not trusted:
+malformed lines are skipped, and the length of labels is bounded, because a page with many unclosed braces would otherwise be
+scanned once for each of them.
 
-Who wrote a page is not asked: what cannot be read is left out, and labels are bounded, because a page that opens braces and
-closes none would be looked through once for each of them.
+`waiting`: the number of requests that wait at an activator or in our gateway, by the gauge `kn_revision_request_queued`. The page
+exists while `metrics-protocol` is `prometheus` in `config-observability`. The gauge rises when a request arrives and falls when a
+pod takes it, so every scrape shows the requests that wait at that time.
 
-How many requests wait at an activator, or in our gateway, by a Prometheus page: `kn_revision_request_queued` of each Revision.
+The gateway reports, by the same gauge on the same page, all requests that it holds and no pod counts: queue-proxy counts a batch
+as one request, so for a batch of eight in execution the gateway reports seven. A second metric, a counter, reports the requests
+that were sent in batches beyond the first of each batch: arrivals that queue-proxies have not counted.
 
-The page is there while `metrics-protocol` is `prometheus` in `config-observability`. The number goes up when a request comes and
-down when a pod takes it, so whoever looks while one waits sees it.
+A scrape asks for one metric only. The whole page has several histograms for each Revision: 0.5 MB with ten Revisions, which
+costs the activator 6 ms and us 2 ms each time, against 2 and 0.3 ms for one metric. A server that ignores the filter sends all.
 
-The gateway tells by the same figure, and the same page, of all requests that it has and no pod tells of: queue-proxy counts a
-batch as one request, so of a batch of eight that runs the gateway tells seven. By a second figure, which counts up, it tells how
-many requests have gone to pods in batches beyond one for each: what queue-proxies have not counted as arrivals.
-
-Only this figure is asked for. The whole page has several histograms for each Revision: 0.5 MB with ten Revisions, which
-costs the activator 6 ms and us 2 ms each time; of the one figure it is 2 and 0.3 ms. Who does not know the word sends all.
-
-How long batches take, as a gateway has learned it: a figure of its page for each Revision and size of batch, and their spread.
+`Learned`: the latency of batches as a gateway has measured it, by Revision and batch size, and its spread:
 
     gnomon_revision_batch_seconds{k8s_namespace_name="default",kn_revision_name="classify-00001",batch_size="4"} 0.081
     gnomon_revision_batch_spread{k8s_namespace_name="default",kn_revision_name="classify-00001"} 0.05
 
-The spread is how far batches have lately been from what was foretold of them, as a share of that. Plans are made of these
-(`batch`), and policies that know how much an instance carries (`od`, `lv`, `mark`, `target-tracking`).
+The spread is the recent deviation of batches' latency from its prediction, as a share of the prediction. Buffer plans (`batch`)
+and policies that compute an instance's capacity (`od`, `lv`, `mark`, `target-tracking`) use both.
 
-One Revision's load: what pods and activators told, as cumulative counters.
+`RevisionLoad`: one Revision's load as cumulative counters. A pod reports means of its last second, so a second without a scrape
+is lost: it is assumed to equal the scraped one. The number of waiting requests is assumed to hold until the next scrape. Between
+scrapes the counters are extrapolated; if they have risen too far, they stand still until the measured values have caught up, so
+policies see a steady line, and nothing is counted twice. Requests in pods and waiting requests are added: a request leaves the
+activator's queue when a pod takes it.
 
-A pod tells means of its last second, so a second that is not asked for is lost: it is taken to have been like the one that is.
-What waits at activators is a number now, taken to hold until the next look. Between two looks the counters go on rising as they
-did, and where they turn out to have risen too far they stand still until the truth has caught up: policies see a steady line,
-nothing is counted twice, and nothing comes late.
+`Scraper`: scrapes pods every second and activators five or twenty times a second. Each Revision has its own task: its load is
+delivered as soon as its own pods have answered. Of many pods a random sample is scraped, as large as that of Knative's
+autoscaler, and extrapolated to all: this also bounds the cost of one Revision.
 
-Requests that pods hold and those that wait are added: a request leaves the activator's queue when a pod takes it.
+A request to a Revision without pods waits at an activator until the next scrape: 0.025 s on average, as activators are scraped
+more often while any Revision has no pods. Each activator is scraped on its own, and its result is used at once, with the others'
+last results: an activator on a dead node, whose connection times out after three seconds, delays no other. A ready pod without an
+answer counts as the mean of the Revision's others; if no pod, or an activator, answers, its last values hold for a short time. If
+activators have not answered for longer, waiting requests cannot be seen, and `seeing` is false.
 
-Asks pods every second and activators five or twenty times a second, and hands what they tell on.
-
-Each Revision has a task of its own: its load is delivered as soon as its own pods have answered, whatever pods of others do. Of
-many pods a random sample is asked each second, as large as Knative's own autoscaler takes it, and its mean stands for all: that
-also bounds what one Revision can take up.
-
-A request to a Revision without pods waits at an activator, so the pause between two looks there is what it waits for longer:
-0.025 s on average while any Revision has no pods, when activators are asked more often. Each activator is asked by itself, and
-what it tells is handed on at once, with what the others told last: one on a node that has died, which a connection is tried to
-for three seconds, delays nobody. A ready pod that does not answer in time is taken to be as the Revision's others; pods none of
-which answers, and an activator, as they were, for a moment. Activators that have not answered for a while mean that nobody sees
-what waits, and `seeing` says so.
-
-What gateways have learned of Revisions' batches, asked of each every few seconds.
+`Gateways`: scrapes the batch latencies of each gateway every few seconds.
 
     each ready gateway ▶ its page ▶ seconds of batches of 1, 2, … and their spread ▶ one curve for each Revision
 
-How many gateways there are matters as much: each has a queue of its own for what the ingress sends to it, and a plan for the
-arrivals of all would be one for none of them. One more counts at once, one less after a while: plans for fewer queues than there
-are overload pods, plans for more are cautious, and while gateways are replaced one by one, or one is restarted, they stay. One
-that does not answer for a while is taken to know what it said last; what it knew goes with it.
+The number of gateways matters as well: each has its own queue for the requests that the ingress sends to it, so plans are made
+for the arrivals at one queue. A new gateway counts at once, a missing one only after a while: a plan for too few queues overloads
+pods, a plan for too many is cautious, and plans are stable while gateways are replaced one by one. A gateway that does not answer
+keeps its last values until its pod is removed.
 """
 
 from __future__ import annotations
@@ -88,14 +82,14 @@ if TYPE_CHECKING:
 
 PAGE = "/metrics"
 MOST_BYTES = 4096
-"""A pod's name has 253 bytes at most, and all else is 50."""
+"""A pod's name has 253 bytes at most, and all other fields 50."""
 MOST = 1e6
-"""No pod holds, or is sent in a second, more requests."""
+"""The largest plausible number of requests in a pod, or per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodStat:
-    """The last second of a pod, or of several: requests in them on average, and how many came."""
+    """The last second of one or several pods: the mean number of requests in them, and the arrivals."""
 
     concurrency: float = 0.0
     rps: float = 0.0
@@ -108,9 +102,9 @@ class PodStat:
 
 
 def read_stat(data: bytes) -> PodStat:
-    """The statistics in a message.
+    """Parse a `Stat` message.
 
-    Raises ValueError for what is none.
+    Raises ValueError for an invalid message.
     """
     found = protobuf.read(data)
     return PodStat(concurrency=_requests(found, 2), rps=_requests(found, 4))
@@ -138,7 +132,7 @@ def labels_of(key: FunctionKey) -> str:
 
 
 def read(lines: re.Pattern[str], page: str) -> Iterator[tuple[str, FunctionKey, Mapping[str, str], float]]:
-    """By line that names a Revision: the figure, the Revision, all labels and the number."""
+    """Yield the metric, the Revision, all labels and the value of each line that names a Revision."""
     for figure, labels_text, number in lines.findall(page):
         labels = dict(_LABEL.findall(labels_text))
         name, namespace = labels.get("kn_revision_name"), labels.get("k8s_namespace_name")
@@ -154,23 +148,23 @@ FIGURE = "kn_revision_request_queued"
 BESIDE = "gnomon_revision_requests_beside_total"
 WAITING_PAGE = f"/metrics?name[]={FIGURE}"
 WAITING_MOST_BYTES = 8 << 20
-"""A Revision's line has about 200 bytes, so that is 40,000 of them; of the whole page it is 160."""
+"""A Revision's line has about 200 bytes, so this allows 40,000 Revisions; 160 if a server sends its whole page."""
 
 _LINES = {figure: lines_of(figure) for figure in (FIGURE, BESIDE)}
 
 
 def waiting_to_text(counts: Mapping[FunctionKey, int], beside: Mapping[FunctionKey, int]) -> str:
-    """The page of a gateway, as activators write it: requests that no pod tells of, and those that none has counted."""
+    """A gateway's page in the activators' format: requests that no pod reports now, and arrivals that no pod has counted."""
     return _lines(FIGURE, "gauge", counts) + _lines(BESIDE, "counter", beside)
 
 
 def waiting(page: str) -> dict[FunctionKey, float]:
-    """The requests that wait, by Revision; those without any are left out."""
+    """The number of waiting requests by Revision; zeros are omitted."""
     return _read(FIGURE, page)
 
 
 def beside(page: str) -> dict[FunctionKey, float]:
-    """The requests, ever since their gateway began, that no pod has counted, by Revision."""
+    """The requests that no pod has counted since the gateway's start, by Revision."""
     return _read(BESIDE, page)
 
 
@@ -198,14 +192,14 @@ _SIZE = re.compile(r"[0-9]{1,5}")
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Seconds of batches of 1, 2, …, and their spread."""
+    """Measured latencies of batches of 1, 2, … in seconds, and their spread."""
 
     latency_s: tuple[float, ...]
     spread: float = 0.0
 
 
 def together(curves: Sequence[Learned]) -> Learned | None:
-    """What several gateways know of one Revision, as one: the mean for each size that all of them know, the widest spread.
+    """Merge several gateways' curves of one Revision: the mean for each size that all have measured, and the largest spread.
 
     Example: 0.1, 0.2 and 0.3 s for batches of 1, 2, 3 at one, 0.2 and 0.2 s for 1, 2 at the other: 0.15 and 0.2 s.
     """
@@ -216,7 +210,7 @@ def together(curves: Sequence[Learned]) -> Learned | None:
 
 
 def learned_to_text(learned: Mapping[FunctionKey, Learned]) -> str:
-    """The part of a gateway's page that says so."""
+    """The part of a gateway's page with its measured batch latencies."""
     seconds, spreads = [f"# TYPE {SECONDS} gauge"], [f"# TYPE {SPREAD} gauge"]
     for key, one in learned.items():
         labels = labels_of(key)
@@ -227,7 +221,7 @@ def learned_to_text(learned: Mapping[FunctionKey, Learned]) -> str:
 
 
 def learned(page: str) -> dict[FunctionKey, Learned]:
-    """By Revision, what a page says; a curve is taken up to the first size that is missing or no time."""
+    """Parse the batch latencies of a page, by Revision; a curve ends before the first size that is missing or invalid."""
     curves: dict[FunctionKey, dict[int, float]] = {}
     spreads: dict[FunctionKey, float] = {}
     for figure, key, labels, value in read(_LEARNED_LINES, page):
@@ -249,14 +243,14 @@ def _row(curve: Mapping[int, float]) -> tuple[float, ...]:
 
 
 AHEAD_S = 3.0
-"""How far the counters go on without news."""
+"""How far the counters are extrapolated without a new scrape."""
 LONGEST_GAP_S = 5.0
-"""A second is taken for no more than this many."""
+"""The longest gap between scrapes for which the last values are assumed."""
 NOISE = 1e-9
 
 
 class RevisionLoad:
-    """Counters of one Revision. Every method takes the time; nothing here reads a clock."""
+    """Load counters of one Revision. Methods take the time as an argument; nothing here reads a clock."""
 
     def __init__(self, now_s: float, *, keep_s: float = 60.0) -> None:
         self._keep_s = keep_s
@@ -268,7 +262,7 @@ class RevisionLoad:
         self._points: deque[tuple[float, float, float]] = deque()
 
     def pods(self, now_s: float, all_pods: PodStat) -> None:
-        """What all pods together have had in their last second."""
+        """Add the last second's statistics of all pods together."""
         gap_s = min(LONGEST_GAP_S, max(0.0, now_s - self._pods_at_s))
         self._pods_at_s = now_s
         self._concurrency = all_pods.concurrency
@@ -280,11 +274,11 @@ class RevisionLoad:
         self._remember(now_s)
 
     def beside(self, requests: float) -> None:
-        """So many requests more have come than pods have counted."""
+        """Add arrivals that pods have not counted."""
         self._arrivals += requests
 
     def waits(self, now_s: float, requests: float) -> bool:
-        """So many wait at activators now; whether some do and none did before."""
+        """Set the number of waiting requests; whether it has become positive."""
         first = requests > 0.0 >= self._waiting
         self._waiting_s += self._waiting * min(LONGEST_GAP_S, max(0.0, now_s - self._waiting_at_s))
         self._waiting_at_s = now_s
@@ -295,7 +289,7 @@ class RevisionLoad:
         return first
 
     def counters(self, now_s: float) -> LoadCounters:
-        """The counters now. Neither of them ever falls."""
+        """The counters at this time; cumulative ones never fall."""
         ahead_s = min(AHEAD_S, max(0.0, now_s - self._pods_at_s))
         waited_s = min(AHEAD_S, max(0.0, now_s - self._waiting_at_s))
         total_s = self._pods_s + self._waiting_s + self._concurrency * ahead_s + self._waiting * waited_s
@@ -332,30 +326,30 @@ class RevisionLoad:
 
 POD_PERIOD_S = 1.0
 AWAKE_PERIOD_S, ASLEEP_PERIOD_S = 0.2, 0.05
-"""Between two looks at activators: while every Revision has pods, and while one may have to be woken."""
+"""Periods of activators' scrapes: while every Revision has pods, and while one without pods may have to be woken."""
 POD_PATIENCE_S = 0.8
 ACTIVATOR_PATIENCE_S = 3.0
 BLIND_AFTER_S = 5.0
 AS_IT_WAS_S = 3.0
 ALL_UP_TO = 3
-"""Of so few pods all are asked."""
+"""Up to this number, all pods are scraped."""
 UNBOUNDED_SAMPLE = 1.96**2 * 100.0 / 5.0**2
-"""How many of infinitely many pods are asked: confidence 95 %, variance 100, margin of error 5."""
+"""The sample size for infinitely many pods: confidence 95 %, variance 100, margin of error 5."""
 
 _LOG = logging.getLogger("gnomon.knative")
 
 
 def sample_size(pods: int) -> int:
-    """How many of a Revision's pods are asked: `populationMeanSampleSize` in Knative's pkg/autoscaler/metrics/sample_size.go."""
+    """The number of pods to scrape: `populationMeanSampleSize` in Knative's pkg/autoscaler/metrics/sample_size.go."""
     return pods if pods <= ALL_UP_TO else math.ceil(pods * UNBOUNDED_SAMPLE / (pods + UNBOUNDED_SAMPLE - 1.0))
 
 
 class Scraper:
-    """`follow` begins to ask a Revision's pods, which `pods` lists, and `leave` ends it; activators are asked from `start` on.
+    """Scrapes pods, activators and gateways. `follow` begins with a Revision's pods, which `pods` lists; `leave` ends that.
 
-    `took_stats` is told every second what all pods of a Revision have had, `took_waiting` what waits at all activators.
-    `took_beside` is told how many requests more have come than pods have counted. `asleep` is whether some Revision has no pods.
-    `gateways` are asked as activators are, and need not be there.
+    `took_stats` gets the statistics of all pods of a Revision every second, `took_waiting` the requests that wait at all
+    activators and gateways, `took_beside` new arrivals that pods have not counted. `asleep` is whether any Revision has no pods.
+    `gateways` are scraped like activators, and are optional.
     """
 
     def __init__(
@@ -377,27 +371,27 @@ class Scraper:
         self._took_stats, self._took_waiting, self._took_beside = took_stats, took_waiting, took_beside
         self._following: dict[FunctionKey, asyncio.Task[None]] = {}
         self._last: dict[FunctionKey, tuple[float, PodStat]] = {}
-        """What the pods of each Revision had, and when one of them told it."""
+        """By Revision, the time and the sum of its pods' last statistics."""
         self._told: dict[str, tuple[float, Mapping[FunctionKey, float]]] = {}
-        """What each activator said last, and when."""
+        """By activator or gateway, the time and content of its last answer."""
         self._counted: dict[str, Mapping[FunctionKey, float]] = {}
-        """What each gateway had counted when it was heard last."""
+        """By gateway, its counters at its last answer."""
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._saw_s, self._blind = clock.now_s(), False
         self._tasks = Background()
 
     def start(self) -> None:
-        """Begin to ask activators and gateways."""
+        """Begin to scrape activators and gateways."""
         self._tasks.begin(self._every(self._activator_period_s, self._look_at_activators, self._clock.now_s()))
 
     def follow(self, key: FunctionKey) -> None:
-        """Ask a Revision's pods from now on, at a moment of the second of its own: a thousand at once would be a burst."""
+        """Scrape a Revision's pods every second, with a random phase: a thousand Revisions at once would be a burst."""
         begun_s = self._clock.now_s() - self._chance.random() * POD_PERIOD_S
         looking = self._every(lambda: POD_PERIOD_S, partial(self._look_at_pods, key), begun_s)
         self._following[key] = self._tasks.begin(looking)
 
     def leave(self, key: FunctionKey) -> None:
-        """Ask them no more: the Revision has gone."""
+        """Stop scraping the pods of a removed Revision."""
         self._last.pop(key, None)
         self._following.pop(key).cancel()
 
@@ -407,13 +401,13 @@ class Scraper:
 
     @property
     def seeing(self) -> bool:
-        """Whether every activator and gateway that gets requests has told lately what waits in it, and there is an activator."""
+        """Whether there is a ready activator, and every ready activator and gateway has answered recently."""
         ready, gateways = ([one.name for one in listed() if one.ready and not one.ending] for listed in self._holders)
         return bool(ready) and all(self._heard(name, BLIND_AFTER_S) for name in (*ready, *gateways))
 
     @property
     def _holders(self) -> tuple[Callable[[], Iterable[RevisionPod]], Callable[[], Iterable[RevisionPod]]]:
-        """Who holds requests that wait."""
+        """The lists of pods that hold waiting requests: activators and gateways."""
         return self._activators, self._gateways
 
     def _heard(self, activator: str, within_s: float) -> bool:
@@ -433,7 +427,7 @@ class Scraper:
             await self._clock.sleep(period_s - (self._clock.now_s() - origin_s) % period_s)
 
     async def _look_at_pods(self, key: FunctionKey) -> None:
-        """Ask a sample of a Revision's pods. Those that are not ready may hold requests still, or may not have begun."""
+        """Scrape a sample of a Revision's pods. Pods that are not ready may still hold requests, or may not have started."""
         running = [pod for pod in self._pods(key) if pod.running and pod.ip]
         ready, others = [pod for pod in running if pod.ready], [pod for pod in running if not pod.ready]
         of_ready, of_others = await asyncio.gather(self._sample(ready), self._sample(others))
@@ -447,7 +441,7 @@ class Scraper:
         self._took_stats(key, stat if more is None else stat + more)
 
     async def _sample(self, pods: Sequence[RevisionPod]) -> list[PodStat | None]:
-        """What some of them tell; None for one that does not."""
+        """The statistics of a random sample of pods; None for a pod without an answer."""
         return await asyncio.gather(*map(self._stat, self._chance.sample(pods, sample_size(len(pods)))))
 
     async def _stat(self, pod: RevisionPod) -> PodStat | None:
@@ -462,7 +456,7 @@ class Scraper:
             return None
 
     async def _look_at_activators(self) -> None:
-        """Ask each that is not being asked still. One that is ending holds requests until it has ended, and is asked, too."""
+        """Scrape activators and gateways without a scrape in flight. A terminating one may hold requests, so it is included."""
         activators = {one.name: one for listed in self._holders for one in listed() if one.running and one.ip}
         gone = self._told.keys() - activators.keys()
         for name in gone:
@@ -477,7 +471,7 @@ class Scraper:
         self._say_blind()
 
     async def _ask(self, activator: RevisionPod) -> None:
-        """What waits at one activator; handed on also where it does not say: then what it said before may hold no more."""
+        """Scrape one activator or gateway. Totals are passed on also without an answer, as an old one may have expired."""
         url = http_url(activator.ip, ACTIVATOR_METRICS_PORT, WAITING_PAGE)
         page = await asked(self._session, url, most_bytes=WAITING_MOST_BYTES, patience_s=ACTIVATOR_PATIENCE_S)
         if page is not None:
@@ -487,10 +481,10 @@ class Scraper:
         self._hand_on()
 
     def _count(self, name: str, counts: Mapping[FunctionKey, float]) -> None:
-        """Hand on what a gateway has counted since it was heard last; what it had counted before that is nobody's news."""
+        """Pass on the increase of a gateway's counters since its last answer; a first answer is only the baseline."""
         before, self._counted[name] = self._counted.get(name), counts
         if before is not None and counts:
-            # One that counts from nothing again has been restarted.
+            # A counter that has fallen was reset by a restart: its whole value is new.
             since = {
                 key: count - before.get(key, 0.0) if count >= before.get(key, 0.0) else count for key, count in counts.items()
             }
@@ -508,7 +502,7 @@ class Scraper:
         del self._asking[name]
 
     def _say_blind(self) -> None:
-        """Once it has lasted: an activator that is new, or has not been asked yet, is no trouble."""
+        """Log a warning once `seeing` has been false for a while: a new activator alone is no failure."""
         now_s = self._clock.now_s()
         if self.seeing:
             self._saw_s, self._blind = now_s, False
@@ -521,18 +515,18 @@ class Scraper:
 
 
 def _of_all(told: Sequence[PodStat], pods: int) -> PodStat | None:
-    """What so many pods have together, by some of them; None where none has told."""
+    """Extrapolate a sample's statistics to this number of pods; None for an empty sample."""
     return sum(told, PodStat()) * (pods / len(told)) if told else None
 
 
 PERIOD_S = 5.0
 PATIENCE_S = 3.0
 FEWER_AFTER_S = 60.0
-"""As long as one that ends may answer what it has."""
+"""As long as a terminating gateway may take to answer its requests."""
 
 
 class Gateways:
-    """The ready ones of `pods`, and what they know. `start` needs a session."""
+    """The ready gateways among `pods`, and their measured batch latencies."""
 
     def __init__(self, pods: Callable[[], Iterable[RevisionPod]], clock: Clock) -> None:
         self._pods, self._clock = pods, clock
@@ -543,14 +537,14 @@ class Gateways:
 
     @property
     def queues(self) -> int:
-        """In how many queues a Revision's requests wait, or waited a moment ago: one, where no gateway is."""
+        """The number of queues of a Revision: that of ready gateways, now or recently; 1 without a gateway."""
         now_s, count = self._clock.now_s(), max(1, len(self._ready()))
         if count >= self._queues or now_s - self._fewer_since_s >= FEWER_AFTER_S:
             self._queues, self._fewer_since_s = count, now_s
         return self._queues
 
     def learned(self, key: FunctionKey) -> Learned | None:
-        """How long a Revision's batches take; None where no gateway knows."""
+        """The measured latencies of a Revision's batches; None if no gateway has any."""
         return together([told[key] for told in self._told.values() if key in told])
 
     def start(self, session: aiohttp.ClientSession) -> None:

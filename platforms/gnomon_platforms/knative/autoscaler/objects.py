@@ -1,4 +1,4 @@
-"""What is kept of Knative's objects and of pods: facts, read from documents as the API server sends them."""
+"""Facts about Knative's objects and pods, read from documents as the API server sends them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gnomon_platforms.kubernetes.objects.pods import cores_of, memory_of, resize
 Document = dict[str, Any]
 
 BATCH_ANNOTATIONS = (f"{PREFIX}max-batch", f"{PREFIX}scheduler")
-"""A Revision that has one of these asks to be buffered."""
+"""Annotations that request buffering of a Revision."""
 NOT_OWNED = "NotOwned"
-"""The reason of who cannot work because a ServerlessService is somebody else's."""
+"""The reason of a condition if another object owns the ServerlessService of that name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One of an object's conditions. `since_s` is when its status last changed, in seconds since 1970."""
+    """A condition of an object. `since_s` is the time of its last transition in seconds since 1970."""
 
     status: str = "Unknown"
     reason: str = ""
@@ -34,7 +34,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class PaFacts:
-    """A PodAutoscaler: what a Revision is to be scaled by. `status` is as it was written last."""
+    """A PodAutoscaler, by which a Revision is scaled. `status` is the last one written."""
 
     key: FunctionKey
     uid: str
@@ -50,18 +50,18 @@ class PaFacts:
     status: Mapping[str, Any]
 
     def condition(self, kind: str) -> Condition:
-        """What is said of the Revision now; Unknown where nothing is."""
+        """The condition of this type; Unknown if there is none."""
         return conditions(self.status).get(kind, Condition())
 
     @property
     def active(self) -> Condition:
-        """Whether it serves. What was in its way, and is not any more, says nothing about its traffic."""
+        """The condition Active. The reason NotOwned is ignored: it says nothing about the Revision's traffic."""
         found = self.condition("Active")
         return Condition() if found.reason == NOT_OWNED else found
 
     @property
     def deployment(self) -> FunctionKey:
-        """By its name: the Deployment whose pods it counts."""
+        """The key of the Deployment that it scales."""
         return FunctionKey(str(self.target.get("name") or ""), self.key.namespace)
 
     @property
@@ -121,22 +121,22 @@ class RevisionPod:
 
     @property
     def resizable(self) -> bool:
-        """Whether it can get other cores now."""
+        """Whether the pod can be resized now."""
         return self.running and self.reported and not self.ending
 
     @property
     def resizing(self) -> bool:
-        """Whether its node is about to give it other cores."""
+        """Whether a resize is in progress on its node."""
         return self.reported and not self.trouble and self.cores != self.effective_cores
 
 
 TIMEOUT_S = 300.0
-"""Knative's own for an answer, where a Revision says none."""
+"""Knative's default response timeout of a Revision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What a Revision's specification says of its settings; gateways and the class must read the same.
+    """Settings from a Revision's specification, shared by gateways and autoscaler class, which must agree.
 
     `cores` are the whole ones that its pods are born with, 0 where it says none, or less than one; `timeout_s` is how long
     Knative gives a request, 0 where that is not known.
@@ -292,7 +292,7 @@ def _speaks_h2c(document: Mapping[str, Any]) -> bool:
 
 
 def template_of(spec: Mapping[str, Any]) -> Template:
-    """What a Revision's specification says beside its annotations."""
+    """The settings that a Revision's specification implies."""
     cores = int(cores_of(serving_container(spec.get("containers") or ()).get("resources") or {}))
     return Template(cores, float(spec.get("timeoutSeconds") or TIMEOUT_S))
 

@@ -1,12 +1,12 @@
-"""What is to be written next for one Revision: a pure function of what is seen of it and how many pods its policy wants.
+"""The next writes for one Revision: a pure function of its observed state and of its policy's desired number of pods.
 
     create     ServerlessService (activators in the way) ▶ first pods ready ▶ Active
     to zero    nothing came for the window ▶ inactive, and activators into the way ▶ asked at the public Service, an activator
                answers ▶ the grace is over ▶ 0 pods
     from zero  a request waits at an activator ▶ the policy wants 1 ▶ 1 pod ▶ Active; activators leave the way when there is room
 
-A Revision goes to zero only by a status that was written and is seen, so whoever takes over halfway goes on where it was. A plan
-says the same for as long as it has not been seen to be carried out.
+A Revision goes to zero only by a status that was written and then observed, so a new leader continues from there. A plan stays
+the same until its effect is observed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEAST_ACTIVATORS = 2
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a Revision's policy has come to, and why.
+    """The decision of a Revision's policy, with its reason.
 
     `holds` is whether a request waits or executes now, `busy` whether one came within the stable window, `panic_load` the load of
     the panic window in the unit of `Rules.total`. `shadows` is whether Bodies may have Shadows, None where the policy makes none.
@@ -49,7 +49,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Everything that a plan is made of.
+    """The observed state from which a plan is made.
 
     `proxied` is whether an activator answered at the public Service since it is to be in the way; None while it was not asked.
     `wakeable` is whether requests that wait at activators can be seen: without that nothing may go to zero.
@@ -70,7 +70,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What the ServerlessService is to say: who is in the way, and how many activators."""
+    """The desired ServerlessService: its mode (activators in the path or not), and the number of activators."""
 
     mode: str
     activators: int
@@ -78,7 +78,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write, and when to look again. `probe` asks whether an activator answers at the public Service."""
+    """The writes, and when to plan again. `probe` requests a check whether an activator answers at the public Service."""
 
     want: int
     status: Mapping[str, Any]

@@ -47,7 +47,7 @@ _LOG = logging.getLogger("gnomon.knative")
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Who answers at a Service: IP addresses, and the ports of all of them by name."""
+    """The endpoints of a Service: IP addresses, and their common ports by name."""
 
     ips: tuple[str, ...]
     ports: Ports
@@ -91,7 +91,7 @@ def own_slice(document: Document) -> OwnSlice:
 
 
 def public_addresses(gateways: Iterable[RevisionPod], knative: KnativeEndpoints) -> Addresses:
-    """Who is to answer at the public Service of a Revision that batches."""
+    """The endpoints for the public Service of a Revision that batches: ready gateways, else Knative's."""
     ready = {pod.ip for pod in gateways if pod.ready and not pod.ending and pod.ip}
     return Addresses(tuple(sorted(ready)), (("http", GATEWAY_PORT),)) if ready else knative.addresses
 

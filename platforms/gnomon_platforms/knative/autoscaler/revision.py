@@ -1,42 +1,40 @@
-"""One Revision: how many pods its policy wants, and the task that makes it so.
+"""Reconciliation of one Revision: its policy's desired number of pods, and the task that writes it.
 
-The autoscaler's loop speaks of instances that it creates and destroys. A Revision's Deployment has a number: as many as there are
-instances. Which pod each of them is, and how large, `instances` knows.
+`ScaledRevision`: the autoscaler's loop creates and destroys instances; the Revision's Deployment has as many replicas as there
+are instances. Every event (from an informer, a new number, a waiting request) only triggers reconciliation: `planning` computes
+the writes, `steps` sends them.
 
-Whatever happens, news from an informer, another number, a request that waits, only lets the Revision be looked at again:
-`planning` says what to write, `steps` writes it.
+`RevisionInstances`: the Bodies and Shadows of one Revision, between its policy and the cluster.
 
-The Bodies and Shadows of one Revision, between its policy and the cluster: what it is shown, and what becomes of its wishes.
-
-CreateBody, DestroyBody ▶ how many pods there are to be      pods ▶ which of them each Body is
+CreateBody, DestroyBody ▶ the desired number of pods         pods ▶ each Body's pod
 Resize, gnomon/cores    ▶ pods resized in place              nodes ▶ whether a Body may have a Shadow
-CreateShadow …          ▶ a wish to the Body's node          a node's state ▶ whom a Body works with
+CreateShadow …          ▶ a request to the Body's node       a node's state ▶ each Body's Shadows
 SetBufferPlan           ▶ the PodAutoscaler's status, which gateways read
 
-The instances of one Revision, and the pod that each of them is.
+`Bodies`: the instances of one Revision, and the pod of each.
 
-    wished for ▶ a pod that nobody has ▶ running: it gets its cores ▶ ready ▶ its pod has gone ▶ another one, or none yet
+    requested ▶ takes a free pod ▶ running: it gets its cores ▶ ready ▶ its pod has gone ▶ another one, or none yet
 
-A Deployment has a number, and its ReplicaSet makes and removes whom it likes. So an instance is wished for without a pod, takes
-one that nobody has, those that are ready first, and keeps it for as long as it is there. Where the ReplicaSet ends another pod
-than that of the instance which was let go, that one's pod is free, and the instance that has lost its own takes it.
+A Deployment has only a number, and its ReplicaSet chooses which pod to remove. So an instance is requested without a pod, takes a
+free one, ready pods first, and keeps it while it exists. If the ReplicaSet removes another pod than the destroyed instance's,
+that one's pod becomes free, and the instance that has lost its pod takes it.
 
-An instance has the cores that were asked for it, or else those that its Revision says (`gnomon/cores`), or else those that its
-pod was born with. A pod is resized in place, as soon as its container runs: before it is ready, and again whenever it is to have
-others. Example: a template of 1 core, `gnomon/cores: 2`, a policy that asked for 4 for one of three instances: 2, 4 and 2.
+An instance has the cores that were requested for it, else those of its Revision (`gnomon/cores`), else those that its pod started
+with. A pod is resized in place as soon as its container runs, before it is ready, and again after each change. Example: a
+template with 1 core, `gnomon/cores: 2`, and a policy that requested 4 for one of three instances: 2, 4 and 2.
 
-What was measured of one Revision's model, by which its policy decides: read beside the event loop, now and then anew.
+`Measured`: the profile of the Revision's model, by which its policy decides, read in a thread and refreshed periodically.
 
-    settings name a model ▶ it is read in a thread ▶ known ▶ half a minute ▶ read again ─ another profile ─▶ `changed`
+    settings name a model ▶ read in a thread ▶ known ▶ half a minute ▶ read again ─ another profile ─▶ `changed`
 
-A repository may be far away, and not answer for minutes: no other Revision waits for that. Until a model's profile is known its
-policy is not asked at all: without one it would end the Shadows that an earlier leader has left. That wait has an end, after
-which it is asked as it is where nobody has measured the model.
+A repository may be remote, and not answer for minutes: no other Revision waits for it. Until a model's profile is known, the
+policy is not called: without a profile it would end the Shadows that an earlier leader has left. After a timeout the policy is
+called as for a model without a profile.
 
-A few threads read for all Revisions, and for nothing else. A repository that answers nothing holds these, for as long as each of
-its reads may take; whoever waits behind them decides by what was read last.
+A small thread pool reads for all Revisions. A repository without an answer blocks these threads until its reads time out;
+Revisions that wait behind it decide by the profile that was read last.
 
-What a Revision lives among: what informers hold, who decides, and who writes.
+`Surroundings`: the context of a Revision: informers' caches, the policy loop, and the writer.
 """
 
 from __future__ import annotations
@@ -99,7 +97,7 @@ from gnomon_platforms.nodes.node_shadow import BodyPod
 
 
 class Bodies:
-    """Those of one Revision. `function` is its name as everywhere, REVISION.NAMESPACE."""
+    """The Bodies of one Revision, and their pods. `function` is REVISION.NAMESPACE."""
 
     def __init__(self, function: str) -> None:
         self._function = function
@@ -132,18 +130,18 @@ class Bodies:
         return surplus
 
     def add(self, cores: int | None = None) -> None:
-        """One more is wished for."""
+        """Request one more Body; `cores` None for the Revision's."""
         self._numbers += 1
         # Revisions of two namespaces may have one name.
         self._asked[f"{self._function}-{self._numbers}"] = cores
 
     def remove(self, instance_id: str) -> None:
-        """One fewer. Its pod is free, until the ReplicaSet has ended one."""
+        """Remove a Body. Its pod becomes free, until the ReplicaSet has removed a pod."""
         self._asked.pop(instance_id, None)
         self._pods.pop(instance_id, None)
 
     def resize(self, instance_id: str, cores: int) -> None:
-        """It is to have these cores. Unknown ids are ignored."""
+        """Request these cores for a Body. Unknown ids are ignored."""
         if instance_id in self._asked:
             self._asked[instance_id] = cores
 
@@ -191,7 +189,7 @@ class Bodies:
         return Instance(id_, self._function, 1, node, cores, memory_bytes, state, started_s, coming_cores=coming)
 
     def follow(self, said: int | None) -> None:
-        """What the Revision says now: whoever was asked to have as many as it said before has these."""
+        """Follow a change of the Revision's cores: Bodies with as many as it had before get the new number."""
         if said != self._said:
             self._asked = {id_: None if asked == self._said else asked for id_, asked in self._asked.items()}
             self._said = said
@@ -212,7 +210,7 @@ def _quality(pod: RevisionPod) -> tuple[bool, bool, float, str]:
 
 
 class Brain(Protocol):
-    """Who decides how many instances a Revision has: the autoscaler's loop with its policies."""
+    """The autoscaler's loop with its policies, which decides on a Revision's instances."""
 
     def check(self, settings: Settings) -> object:
         """Raise a GnomonError for settings by which nothing can be scaled here."""
@@ -239,9 +237,9 @@ class Brain(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a Revision lives among. The callables answer from what informers hold.
+    """The context of a Revision. The callables read the informers' caches.
 
-    `resizes` is whether the cluster gives pods other cores while they run. `shadows` is None where no models were told of.
+    `resizes` is whether the cluster can resize pods in place. `shadows` is None if no models are configured.
     """
 
     pa: Callable[[FunctionKey], PaFacts | None]
@@ -268,7 +266,7 @@ _LOG = logging.getLogger("gnomon.knative")
 
 
 class RevisionInstances:
-    """Those of one Revision."""
+    """The instances of one Revision: Bodies and Shadows."""
 
     def __init__(self, key: FunctionKey, around: Surroundings) -> None:
         self._key, self._name, self._around = key, str(key), around
@@ -298,7 +296,7 @@ class RevisionInstances:
             self._lost(body_id)
 
     def leave(self) -> None:
-        """It is looked after no longer: nobody else would end its Shadows. Its pods are not touched."""
+        """End the Shadows of a Revision that is no longer scaled. Its pods are not changed."""
         for body_id in self._bodies:
             self._lost(body_id)
 
@@ -335,7 +333,7 @@ class RevisionInstances:
         return planned if planned is not None and planned.policy == settings.autoscaler else None
 
     def profile(self, settings: Settings) -> ModelProfile | None:
-        """What was measured of the Revision's model."""
+        """The profile of the Revision's model."""
         shadows_ = self._around.shadows
         return None if shadows_ is None or settings.model is None else shadows_.profile(spec_of(self._key, settings))
 
@@ -444,7 +442,7 @@ class RevisionInstances:
 
     @property
     def placing(self) -> Placing:
-        """What its pods say of nodes."""
+        """The node constraints of its pods."""
         live = self._around.live(self._key)
         return Placing() if live is None else live.placing
 
@@ -546,7 +544,7 @@ class Measured:
             self._reading = asyncio.get_running_loop().create_task(self._read_once(self._settings))
 
     def close(self) -> None:
-        """Whatever is read is not wanted any more."""
+        """Cancel a read in progress."""
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -570,7 +568,7 @@ PROBE_PERIOD_S = 0.25
 
 
 class ScaledRevision:
-    """One Revision of our class. `close` ends its task."""
+    """The reconciler of one Revision of our class. `close` ends its task."""
 
     def __init__(self, pa: PaFacts, around: Surroundings) -> None:
         self.key = pa.key
@@ -607,7 +605,7 @@ class ScaledRevision:
     # What the autoscaler's loop sees and decides
 
     def function_load(self) -> FunctionLoad | None:
-        """Its load now; None where the PodAutoscaler has gone, or its model's profile is still to be read."""
+        """The Revision's present load; None if the PodAutoscaler is gone, or its model's profile is still being read."""
         pa = self._around.pa(self.key)
         rules_ = None if pa is None else self._rules_of(pa)
         if rules_ is None or not self._measured.known:
@@ -622,11 +620,11 @@ class ScaledRevision:
             self.look()
 
     def body(self, body_id: str) -> BodyPod | None:
-        """One of its Bodies, where it has a pod."""
+        """A Body with its pod; None if it has none."""
         return self.instances.body(body_id, self._rules)
 
     def measured(self, all_pods: PodStat) -> None:
-        """What its pods together have had in the last second."""
+        """Take the last second's statistics of all its pods."""
         now_s = self._around.clock.now_s()
         self._load.pods(now_s, all_pods)
         if self._load.busy(now_s, self._rules.window_s):
@@ -769,7 +767,7 @@ class ScaledRevision:
         return self._rules
 
     def _measured_anew(self) -> None:
-        """Its model has another profile."""
+        """Handle a new profile of its model: reconcile, and let the policy decide again."""
         self.look()
         self._around.brain.poke(self.name)
 

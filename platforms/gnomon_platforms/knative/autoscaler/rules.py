@@ -1,4 +1,4 @@
-"""What holds for one Revision: its annotations over the cluster's settings, read into values.
+"""Scaling rules of one Revision: its annotations, with the cluster's settings as defaults, parsed to values.
 
 Knative's annotations keep their meaning for every policy:
 
@@ -38,7 +38,7 @@ UNSUITED = {"hpa": "decides by CPU, which is not measured here"}
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds for one Revision.
+    """The scaling rules of one Revision.
 
     `settings` are the policy's. `max_scale` 0 is no bound. `total` is what a pod takes, in requests in the system or, `by_rps`,
     requests a second; `burst_capacity` is how much room there must be for activators to leave the way, -1 for never.
@@ -135,7 +135,7 @@ def rules(
 
 @dataclass(frozen=True, slots=True)
 class _Takes:
-    """What a pod takes, and the share of it that is aimed at."""
+    """A pod's capacity, and the target utilisation as a share of it."""
 
     total: float
     share: float

@@ -49,7 +49,7 @@ _LOG = logging.getLogger("gnomon.knative")
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """What the operator says once: the models that Revisions may name, and their nodes' coordinators, None for no Shadows."""
+    """The operator's options: the models that Revisions may name, and the nodes' coordinators, None for no Shadows."""
 
     models: ServedModels
     nodes: NodeOptions | None = None
@@ -108,12 +108,12 @@ class RevisionShadows:
         return self._coordinators is not None
 
     def nodes(self, *, pairs: bool) -> tuple[Node, ...]:
-        """What nodes have left; without `pairs`, as they are for a Revision whose pods can have no Shadow anywhere."""
+        """The nodes with their free capacity; without `pairs`, as for a Revision whose pods cannot have Shadows."""
         found = self._ledger.nodes()
         return found if pairs else tuple(replace(node, pairs=False) for node in found)
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """What was measured of the Revision's model."""
+        """The profile of the Revision's model."""
         return self._models.profile(spec)
 
     def instances(self, function: str) -> tuple[Instance, ...]:
@@ -200,6 +200,6 @@ def spec_of(key: FunctionKey, settings: Settings) -> FunctionSpec:
 
 
 def _load_by(namespace: str) -> Callable[[dict[str, Any]], Load]:
-    """What a pod asks for, whoever's it is: pods of Revisions are counted like all others."""
+    """A reader of any pod's requests: pods of Revisions are counted like all others, without reservations."""
     read = load_besides_shadows(namespace)
     return lambda document: replace(read(document), instance=None)

@@ -1,4 +1,4 @@
-"""What a PodAutoscaler's status says: a pure function of what is seen and how many pods are wanted.
+"""The status of a PodAutoscaler: a pure function of the observed state and the desired number of pods.
 
 `Ready` is `Active`, `ScaleTargetInitialized` and `SKSReady` together, as Knative's own reconcilers compute it: who reads the
 status relies on that. `ScalingPolicy` is ours and only informs: which policy wants so many pods, and why. So does `Shadows`, for
@@ -66,7 +66,7 @@ TRUE = Condition("True")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What there is to tell. `want` is the number of pods or KEEP, `threshold` how many ready ones are enough.
+    """The content of a status. `want` is the number of pods or KEEP, `threshold` how many ready ones are enough.
 
     `shadows` is whether Bodies may have Shadows, None where the policy makes none; `buffer` the plan of the buffer, likewise.
     """
@@ -180,7 +180,7 @@ VOLUMES_DISABLED, NO_VOLUME, NOT_CONFIGURED, NO_POOL = "VolumesDisabled", "NoVol
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What Shadows need: Revisions may have the volume, this one has it, a token for coordinators, and a pool that is ready."""
+    """The prerequisites of Shadows: the CSI volume is allowed and mounted, coordinators have a token, a pool is ready."""
 
     allowed: bool
     mounted: bool
@@ -213,7 +213,7 @@ _OK = 200
 async def asked(
     session: aiohttp.ClientSession, url: str, *, most_bytes: int, patience_s: float, headers: Mapping[str, str] | None = None
 ) -> bytes | None:
-    """What a page says; None where it does not say 200, says more than `most_bytes`, or is not done in `patience_s`."""
+    """Fetch a page; None for a status other than 200, more than `most_bytes`, or a timeout after `patience_s`."""
     import aiohttp  # noqa: PLC0415 - comes with the session
 
     with contextlib.suppress(aiohttp.ClientError, OSError, ValueError):

@@ -94,7 +94,7 @@ class PodSlot(RemoteLife[PodChannel]):
             self._listener.instance_ready(self.instance, self.channel)
 
     def works_with(self, shadows: Mapping[str, Pair]) -> None:
-        """Its pod's Body will compute the next batch with these."""
+        """Set the Shadows with which the pod's Body will compute the next batch."""
         if not self.gone and list(shadows.items()) != list(self.instance.shadows.items()):
             self.instance = self.instance.working_with(shadows)
             self._listener.pair_changed(self.instance)
@@ -124,7 +124,7 @@ class Waiting:
         return not self._long_enough[pod.uid]
 
     def forget(self, pod: RevisionPod) -> None:
-        """It has gone."""
+        """Forget a removed pod."""
         self._long_enough.pop(pod.uid, None)
 
     def _end(self, pod: RevisionPod) -> None:

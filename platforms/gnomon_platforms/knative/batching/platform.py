@@ -108,7 +108,7 @@ async def _there() -> None:
 
 
 def _untold(why: str) -> None:
-    """Nobody else depends on this pod: that it was lost is told of its slot."""
+    """Do nothing when a pod is lost: its slot reports the loss."""
     del why
 
 
@@ -208,7 +208,7 @@ class RevisionPlatform:
         """None: a Revision takes HTTP requests as they are."""
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """What was measured of its model: by that its batches are sized, alone and with Shadows."""
+        """The profile of the Revision's model, by which batches are sized, with and without Shadows."""
         return None if self._models is None else self._models.profile(spec)
 
     def nodes(self) -> tuple[Node, ...]:

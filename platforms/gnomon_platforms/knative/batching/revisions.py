@@ -54,7 +54,7 @@ _LOG = logging.getLogger("gnomon.knative")
 
 @dataclass(frozen=True, slots=True)
 class RevisionFacts:
-    """What is kept of a Revision. `created_at` is in seconds since 1970, `token_key` is empty where it takes no batches."""
+    """The facts about a Revision. `created_at` is in seconds since 1970, `token_key` is empty if its pods take no batches."""
 
     spec: FunctionSpec
     created_at: float
@@ -82,7 +82,7 @@ class RevisionReader:
         self._told: dict[FunctionKey, str] = {}
 
     def __call__(self, document: dict[str, Any]) -> RevisionFacts:
-        """What is kept of a Revision."""
+        """Read the facts about a Revision."""
         spec = document.get("spec") or {}
         token_key = _token_key(spec)
         function = self._function(document)
@@ -125,7 +125,7 @@ def misread(document: Mapping[str, Any]) -> str:
 
 
 def _deployment(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What it says, as a function's deployment would."""
+    """The Revision as a FunctionDeployment."""
     metadata, spec = document["metadata"], document.get("spec") or {}
     annotations = metadata.get("annotations") or {}
     own = {name: str(text) for name, text in annotations.items() if name.startswith(PREFIX)}
@@ -178,7 +178,7 @@ def in_force(said: BufferStatus | None, facts: RevisionFacts | None) -> SetBuffe
 
 
 class BufferPlans:
-    """What PodAutoscalers say of buffers. `namespace` None looks at all."""
+    """The buffer plans in PodAutoscalers' statuses. `namespace` None means all namespaces."""
 
     def __init__(self, api: Api, namespace: str | None) -> None:
         self._informer: Informer[BufferStatus | None] = Informer(api, Source(POD_AUTOSCALERS, namespace), _kept)
@@ -210,7 +210,7 @@ class BufferPlans:
         return self._informer.silent_s
 
     def of(self, key: FunctionKey) -> BufferStatus | None:
-        """What is said of a Revision's buffer now."""
+        """The present plan of a Revision's buffer; None without one."""
         return self._informer.get(key.namespace, key.name)
 
 

@@ -27,7 +27,7 @@ _Place = tuple[str, str]
 
 
 class Tokens:
-    """Those of all namespaces."""
+    """The batch tokens of all namespaces, with a cache."""
 
     def __init__(self, api: Api, clock: Clock) -> None:
         self._api, self._clock = api, clock
