@@ -59,7 +59,7 @@ from gnomon_core.scaling import (
 )
 
 LONG_SKIPS_S = (300.0, 30.0)
-"""How far into the future a policy is asked whether it would decide the same, the longest first."""
+"""Horizons in seconds for which a policy is asked whether it would decide the same, the longest first."""
 TOLERANCE_S = 1e-6
 GOLDEN = 0.6180339887
 """Its multiples without their whole parts lie evenly between 0 and 1, however many there are."""
@@ -67,10 +67,10 @@ GOLDEN = 0.6180339887
 
 @runtime_checkable
 class Stamping(Protocol):
-    """A `ScaledFleet` that can tell cheaply whether anything is new."""
+    """A `ScaledFleet` with a cheap change stamp per function."""
 
     def stamp(self, function: str) -> object:
-        """A value that equals the last one only while nothing has happened to the function's settings, instances and requests.
+        """A value that stays equal only while the function's settings, instances and requests are unchanged.
 
         It is quick to make and to compare.
         """
@@ -79,7 +79,7 @@ class Stamping(Protocol):
 
 @runtime_checkable
 class Counting(Protocol):
-    """A `ScaledFleet` that can tell a function's counters without its instances, and whether those are as they were."""
+    """A `ScaledFleet` that returns a function's counters without its instances, and whether the instances are unchanged."""
 
     def standing(self, function: str) -> object:
         """A value that equals the last one only while nothing has happened to the function's settings and instances."""
@@ -122,7 +122,7 @@ class IdleFunctions:
         return function in self._skipped
 
     def wake(self, function: str) -> FunctionLoad | None:
-        """Skip the function no longer; its load in all of that time, None if it was not skipped."""
+        """Stop skipping the function. Returns its load during that time, None if it was not skipped."""
         idle = self._skipped.pop(function, None)
         return None if idle is None else idle.load
 
@@ -131,18 +131,18 @@ class IdleFunctions:
         return None if self._fleet is None else self._fleet.stamp(function)
 
     def skip(self, function: str, stamp: object, load: FunctionLoad, asked: Question, until_s: float) -> None:
-        """Skip the function until then, if its stamp is still this one; for longer if its policy agrees."""
+        """Skip the function until `until_s` if its stamp is unchanged; `lengthen` may extend that."""
         if self._fleet is not None and self._fleet.stamp(function) == stamp:
             self._skipped[function] = IdleFunction(stamp, load, asked.seen.now_s, until_s, asked)
             self._short.append(function)
 
     def short(self) -> list[tuple[str, IdleFunction]]:
-        """The functions that are skipped since the last call of this, and are so still."""
+        """The functions that were skipped since the last call and still are."""
         names, self._short = self._short, []
         return [(name, idle) for name in names if (idle := self._skipped.get(name)) is not None and idle.asked is not None]
 
     def lengthen(self, function: str, idle: IdleFunction, longer_s: float) -> None:
-        """Skip the function until a turn of its policy in the second half of this time."""
+        """Extend the skip to a turn of its policy in the second half of `longer_s`."""
         if self._skipped.get(function) is idle and idle.asked is not None:
             share = 0.5 + 0.5 * (next(self._numbers) * GOLDEN % 1.0)
             period_s = idle.asked.policy.period_s
@@ -151,7 +151,7 @@ class IdleFunctions:
             idle.asked = None
 
     def forget(self, function: str) -> None:
-        """The function is gone."""
+        """Drop a removed function."""
         self._skipped.pop(function, None)
 
 
@@ -192,7 +192,7 @@ class DecisionLog:
         self._records: deque[DecisionRecord] = deque(maxlen=keep)
 
     def add(self, at: float, policy: str, decision: Decision, error: str = "") -> DecisionRecord:
-        """Record a decision, or count it where nothing happened since the last."""
+        """Record a decision, or count a repetition of the last one."""
         self.total += 1
         last = self._records[-1] if self._records else None
         if last is not None and _same(last, policy, decision, error):
@@ -285,7 +285,7 @@ class Autoscaler:
         try:
             while True:
                 await self._turn()
-                # The rhythm is kept, so that bins end when they are looked at.
+                # Ticks keep their phase, so that each observation falls on the end of a bin.
                 await self._clock.sleep(BIN_S - (self._clock.now_s() - self._origin_s) % BIN_S)
         finally:
             self._ended = True
@@ -295,13 +295,13 @@ class Autoscaler:
             await asyncio.gather(*steps, return_exceptions=True)
 
     def poke(self, function: str) -> None:
-        """Look at the function now: a request waits and nothing lives, or its settings changed."""
+        """Observe the function now: a request waits and no instance is live, or its settings changed."""
         if function not in self._poked:
             self._poked.add(function)
             asyncio.get_running_loop().call_soon(self._poke, function)
 
     def request(self, function: str, instances: int) -> None:
-        """An operator asks for so many instances."""
+        """Set the number of instances that an operator requests."""
         self._runner(function).request(instances)
         self.poke(function)
 
@@ -311,7 +311,7 @@ class Autoscaler:
         self.poke(function)
 
     def served(self, function: str) -> None:
-        """An instance that had answered has ended: whatever ended it, the function does start."""
+        """Reset the start back-off: an instance that had answered has ended, so the function is known to start."""
         self._runner(function).forgive()
 
     def start_backoff_s(self, function: str) -> float:
@@ -346,16 +346,16 @@ class Autoscaler:
         return sorted(self._runners)
 
     def export_state(self, functions: Collection[str] | None = None) -> JsonObject:
-        """Windows and policy states as JSON, from which another autoscaler goes on; of these functions, or of all.
+        """Windows and policy states as JSON for another autoscaler; of these functions, or of all.
 
-        One whose state is no JSON is left out.
+        A function whose state is not JSON is left out.
         """
         wanted = self._runners.keys() if functions is None else self._runners.keys() & functions
         states = {name: state for name in wanted if (state := self._runners[name].to_json()) is not None}
         return {"version": STATE_VERSION, "saved_at": self._stamp_s(), "clock_s": self._clock.now_s(), "functions": states}
 
     def import_state(self, document: JsonObject) -> None:
-        """Go on from an exported state, as far as it reaches. One that cannot be read is reported and left out."""
+        """Restore an exported state. An entry that cannot be read is logged and skipped."""
         if document.get("version") != STATE_VERSION:
             log.warning(
                 "the saved autoscaler state has version %s, not %s: starting afresh", document.get("version"), STATE_VERSION
@@ -385,7 +385,7 @@ class Autoscaler:
         self._look(function, self._turned_s)
 
     def _count(self, function: str) -> bool:
-        """Take a function's counters alone, between two turns of its policy; False where it must be looked at."""
+        """Sample a function's counters alone, between two turns of its policy; False if a full observation is needed."""
         runner = self._runners.get(function)
         now_s = self._clock.now_s()
         if self._counting is None or runner is None or not runner.between_turns(now_s) or self._idle.has(function):
@@ -394,7 +394,7 @@ class Autoscaler:
         return counters is not None and runner.count(now_s, counters, standing)
 
     def _look(self, function: str, before_s: float) -> None:
-        """Look at a function. `before_s` is when it was last known to be idle, if it was skipped."""
+        """Observe a function. `before_s` is when it was last known to be idle, if it was skipped."""
         try:
             self._look_at(function, before_s)
         except Exception:
@@ -435,7 +435,7 @@ class Autoscaler:
             return
         runner, asked = step.runner, cast("Question", step.work)
         if self._runners.get(step.function) is not runner:
-            # What was thought about is gone. One by the same name may be there by now, for which this says nothing.
+            # The function was removed during the decision. A new one of the same name must not get this decision.
             self._taken(step, Decision((), ""), "")
             return
         try:
@@ -471,7 +471,7 @@ class Autoscaler:
             self._taken(step, decision, error)
 
     def _taken(self, step: Step, decision: Decision, error: str) -> None:
-        """A step is over. Its function is looked at again where it was poked meanwhile, and skipped where it is idle."""
+        """End a step. The function is observed again if it was poked meanwhile, and skipped if it is idle."""
         function, runner = step.function, step.runner
         self._steps.pop(function, None)
         if self._ended:

@@ -176,12 +176,12 @@ class _Worker(threading.Thread):
         self._cpu_clock = time.CLOCK_THREAD_CPUTIME_ID
 
     def is_long(self, now_s: float) -> bool:
-        """Whether it has been in one call for long, so that others must not wait for it."""
+        """Whether the worker has been in one call for long, so that other calls must not wait for it."""
         call = self.call
         return call is not None and now_s - call.begun_s >= LONG_S
 
     def has_overrun(self, call: _Call, limit_s: float, now_s: float) -> bool:
-        """Whether its call has used up its CPU time, or has waited for so long that it may never return."""
+        """Whether the call has used up its CPU time, or waits so long that it may never return."""
         wall_s = now_s - call.begun_s
         if wall_s < limit_s:
             return False
@@ -193,7 +193,7 @@ class _Worker(threading.Thread):
             return False
 
     def run(self) -> None:
-        # A thread asks for its clock itself: of a thread that has ended the C library may read freed memory.
+        # A thread reads its own clock id: for an ended thread the C library may read freed memory.
         self._cpu_clock = time.pthread_getcpuclockid(threading.get_ident())
         flushed_s = time.monotonic()
         while not self.abandoned and (call := self._owner.next_call()) is not None:

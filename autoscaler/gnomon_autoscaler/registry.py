@@ -28,7 +28,7 @@ Policies: TypeAlias = Mapping[str, PolicyPlugin[ScalingPolicy]]
 def counted(
     make: Callable[[Settings], CountPolicy], about: str, settings: tuple[Setting, ...] = ()
 ) -> PolicyPlugin[ScalingPolicy]:
-    """The offer of a count policy: within the standard wrappers, its count turned into actions."""
+    """The plug-in of a count policy: in the standard wrappers, with its count turned into actions."""
     return PolicyPlugin(lambda said: ByCount(standard(make(said))), about, settings)
 
 
@@ -145,7 +145,7 @@ def require(policy: ScalingPolicy, capabilities: Capabilities) -> None:
 
 
 def decides_by_profile(policy: ScalingPolicy) -> bool:
-    """Whether it can decide nothing without a model's profile. Such a policy says so in an attribute `needs_profile`."""
+    """Whether the policy cannot decide without a model's profile. Such a policy has the attribute `needs_profile`."""
     return bool(getattr(policy, "needs_profile", False))
 
 

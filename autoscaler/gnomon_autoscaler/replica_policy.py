@@ -5,8 +5,8 @@ sentence that says why. Wrappers (`wrappers`) are count policies around count po
 a `ScalingPolicy`, whose decisions create and destroy instances. A policy's memory between decisions is a mapping of JSON values.
 A moment in it has a key that ends in `_at_s`, so that a saved memory can be carried to another machine's clock.
 
-**Actions.** Too few live instances: create the missing ones, each on the node with most room. Too many: destroy the surplus and
-never more, those first whose end costs least: still starting (they serve nobody yet, and Kubernetes ranks them the same way),
+**Actions.** Too few live instances: create the missing ones on nodes with most free cores. Too many: destroy the surplus and
+never more, those first whose end costs least: still starting (they serve no request yet, and Kubernetes ranks them the same way),
 then idle, then those with the fewest requests in flight, and of equals the youngest, which has the least warmed-up state to lose.
 
 **Room.** `Room` is what is free on the nodes while a decision is made: no two of its actions may count on the same cores. A
@@ -35,7 +35,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """How many instances a policy wants, why, and what it wants to remember."""
+    """The number of instances that a policy wants, the reason, and its memory."""
 
     count: int
     reason: str
@@ -43,7 +43,7 @@ class Wish:
 
 
 class CountPolicy(Protocol):
-    """How many instances a function should have.
+    """Decides how many instances a function should have.
 
     The same observation and memory give the same wish. The memory is empty at first and after a change of policy or `version`.
     """
@@ -136,7 +136,7 @@ class Room:
         return _whole(self._free.get(node, _NOTHING)[0])
 
     def makes_shadows(self, node: str) -> bool:
-        """Whether Shadows can be made there now, and Bodies be told of them."""
+        """Whether the node can make Shadows now, and connect Bodies to them."""
         return node in self._pairs
 
     def shadow_cores(self, node: str) -> int:
@@ -179,7 +179,7 @@ class ByCount:
         self.default_scheduler = counter.default_scheduler
 
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
-        """Actions towards the count that the policy wishes for."""
+        """Actions towards the count that the policy wants."""
         ours = (state.policy, state.version) == (self.name, self.counter.version)
         memory: Memory = state.values if ours else {}
         wish = self.counter.wish(seen, memory)
@@ -205,12 +205,12 @@ def cost_of_ending(instance: Instance) -> tuple[bool, bool, int, float, str]:
 
 
 def creations(number: int, cores: int, seen: Observation, room: Room) -> tuple[CreateBody, ...]:
-    """New instances of so many cores, each on the node with most room, which it takes."""
+    """New instances of `cores`, each on the node with most free cores, which it reserves."""
     # What an instance of this function takes is known once there is one; until then only cores are looked at.
     memory_bytes = max((instance.memory_bytes for instance in seen.instances), default=0)
     found: list[CreateBody] = []
     for _ in range(number):
-        # No node has room: that is left to the platform, which may refuse.
+        # No node has enough free cores: the platform decides, and may refuse.
         place = room.roomiest(cores, memory_bytes)
         if place is not None:
             room.take(place, cores, memory_bytes)

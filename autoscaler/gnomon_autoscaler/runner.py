@@ -59,7 +59,7 @@ from gnomon_core.settings import Settings
 
 
 class Inherited:
-    """Of one function. `heir` is whether there may be any."""
+    """Inherited instances of one function. `heir` is whether there may be any."""
 
     def __init__(self, *, heir: bool) -> None:
         self._asks, self._found = heir, False
@@ -70,7 +70,7 @@ class Inherited:
             self._asks, self._found = False, bool(live)
 
     def keep(self, decision: Decision, seen: Observation) -> tuple[Decision, str]:
-        """The decision without what would take away too early, and why; "" where all of it holds."""
+        """The decision without removals that come too early, and the reason; "" if the decision is unchanged."""
         if not self._found:
             return decision, ""
         covered_s = len(seen.history.arrivals) * seen.history.bin_s
@@ -79,13 +79,13 @@ class Inherited:
         if not self._found or seen.requested is not None or len(kept) == len(decision.actions):
             return decision, ""
         desired = decision.desired if decision.desired is None else max(decision.desired, len(seen.live))
-        # The same each time, so that it is one record however long it holds.
+        # A constant text, so that repeated decisions are one record.
         why = f"taken over: no instance ends before {seen.settings.stable_window_s:g} s of load are recorded"
         return replace(decision, actions=kept, desired=desired), why
 
 
 def newest(instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
-    """The instances of the newest version that is there."""
+    """The instances of the newest version."""
     if len(instances) <= 1:
         return instances
     version = max((instance.version for instance in instances), default=0)
@@ -122,14 +122,14 @@ def state_to_json(state: PolicyState) -> JsonObject:
     """The state as a JSON document.
 
     Raises:
-        TypeError: it holds what is no JSON. A third party's policy need not have been type-checked.
+        TypeError: it holds a value that is not JSON. A third party's policy need not have been type-checked.
 
     """
     return {"policy": state.policy, "version": state.version, "values": _plain(state.values)}
 
 
 def state_from_json(document: JsonObject, shift_s: float = 0.0) -> PolicyState:
-    """The state, its moments `shift_s` seconds later."""
+    """The state, with its times shifted by `shift_s` seconds."""
     values = _value(document["values"], shift_s)
     return PolicyState(
         policy=str(document["policy"]),
@@ -204,21 +204,21 @@ class Starts:
         return tuple(self._seen.values())
 
     def begin(self) -> None:
-        """Something is about to be made. It may take a while, and be looked at before all of it was made."""
+        """Announce creations. They may take a while, so that `look` may run before all of them are done."""
         self._appeared = 0
 
     def expect(self, instances: int) -> None:
-        """So many were made since `begin`: at the next look each must have been there at one."""
+        """Record how many were created since `begin`: each must have appeared by the next look."""
         self.steady = self.steady and not instances
         self._expected += instances
 
     def dismiss(self, ids: Iterable[str]) -> None:
-        """These end because a decision says so."""
+        """Record instances that end by a decision."""
         self._dismissed.update(ids)
         self.steady = self.steady and not self._dismissed
 
     def look(self, now_s: float, instances: tuple[Instance, ...]) -> None:
-        """Compare what is there with what was there. `instances` are those of the newest version."""
+        """Compare the present instances, those of the newest version, with those of the last look."""
         if not (instances or self._seen or self._expected):
             self._dismissed.clear()
             self.steady = True
@@ -264,7 +264,7 @@ class Starts:
 FAILURES_BEFORE_FIXED = 3
 FIRST_RETRY_S = 15.0
 LONGEST_RETRY_S = 300.0
-"""Back-off until a policy that failed is tried again: it doubles with every trial that fails, too."""
+"""Back-off until a failed policy is tried again; doubles with each failed trial."""
 LIVE = (InstanceState.STARTING, InstanceState.READY)
 OFTEN_S = 1.0
 """A policy that is asked as often as this replaces by itself what has ended, and knows better with which size."""
@@ -348,7 +348,7 @@ class Runner:
         self._reported = False
 
     def tick(self, now_s: float, load: FunctionLoad) -> Decision | None:
-        """Take a sample; the decision to carry out, None where it is not time for one."""
+        """Take a sample. Returns the decision to carry out, None if none is due."""
         self.sample(now_s, load)
         asked = self.question(now_s, load)
         if asked is None:
@@ -360,7 +360,7 @@ class Runner:
         return self.accept(asked, decision, state)
 
     def sample(self, now_s: float, load: FunctionLoad, standing: object = None) -> None:
-        """Take the counters and look at the instances. Call it every bin of the windows, or when it is possible.
+        """Sample the counters and observe the instances. Call it every bin of the windows, or as often as possible.
 
         `standing` is what the function is known by apart from its requests, None where that is not known.
         """
@@ -379,7 +379,7 @@ class Runner:
         instances = newest(load.instances)
         bodies = tuple(instance for instance in instances if instance.kind is InstanceKind.BODY)
         self._starts.look(now_s, bodies)
-        # A Shadow ends with its Body; and none says anything about whether Bodies start.
+        # A Shadow ends with its Body, and is no sign of whether Bodies start.
         serving = {body.id for body in bodies if body.state in LIVE}
         self._living = len(serving)
         self._inherited.look([body for body in bodies if body.id in serving])
@@ -425,7 +425,7 @@ class Runner:
         return Question(policy, seen, self.state, third_party=self._third_party and not self._instead)
 
     def skipped(self, until_s: float) -> None:
-        """The idle function was skipped until then: the rhythm goes on as if its policy had been asked all the time."""
+        """Resume after a skip until then: turns keep their phase, as if the policy had been asked all the time."""
         if self._policy is not None and self._next_s <= until_s + _TOLERANCE_S:
             asked = math.floor((until_s + _TOLERANCE_S - self._next_s) / self._policy.period_s) + 1
             self._next_s += asked * self._policy.period_s
@@ -456,7 +456,7 @@ class Runner:
         return decision
 
     def fail(self, error: str, asked: Question) -> Decision:
-        """The policy raised or overran: the last decision stays in force.
+        """Record that the policy raised or overran: the last decision stays in force.
 
         After the third failure in a row `fixed` stands in for the policy, until it is tried again after a back-off.
         """
@@ -485,7 +485,7 @@ class Runner:
         return Decision((), reason, self.desired)
 
     def replacement(self, now_s: float, load: FunctionLoad) -> Decision | None:
-        """Instances in place of those that ended by themselves since the last decision; None if none are missing."""
+        """A decision that replaces instances which ended by themselves since the last one; None if none are missing."""
         often = self._policy is not None and self._policy.period_s <= OFTEN_S
         if often or self.desired is None or now_s < max(self._starts.wait_until_s, self._replace_after_s):
             return None
@@ -497,11 +497,11 @@ class Runner:
         return Decision(towards(self.desired, seen), f"{missing} of {self.desired} instances are missing: replaced", self.desired)
 
     def carried_out(self, decision: Decision) -> None:
-        """The decision has been carried out: what it made is there at the next look, or has failed."""
+        """Record that the decision was carried out: its instances exist at the next look, or have failed."""
         self._expect(decision.actions)
 
     def refused(self, now_s: float, why: Exception) -> None:
-        """Not all of it could be, for want of room: nothing is tried again before the policy's next turn."""
+        """Record that capacity was too small for all of it: nothing is retried before the policy's next turn."""
         period_s = self._policy.period_s if self._policy else 1.0
         self._replace_after_s = max(self._next_s, now_s + min(1.0, period_s))
         if isinstance(why, PartlyRefused):
@@ -512,12 +512,12 @@ class Runner:
         self._shadow_starts.expect(sum(isinstance(action, CreateShadow) for action in done))
 
     def forgive(self) -> None:
-        """The function was deployed again, or is known to start: what failed to start before says nothing about it."""
+        """Reset the start back-off: the function was deployed again, or is known to start."""
         self._starts.forgive()
         self._shadow_starts.forgive()
 
     def request(self, instances: int) -> None:
-        """An operator asks for so many instances. It shows at once as what is desired; the next tick decides."""
+        """Set the number that an operator requests. `desired` shows it at once; the next tick decides."""
         self._requested = self.desired = instances
 
     def to_json(self) -> JsonObject | None:
@@ -532,7 +532,7 @@ class Runner:
             return None
 
     def restore(self, document: JsonObject, shift_s: float) -> None:
-        """Go on from a saved runner whose clock must be moved by `shift_s`."""
+        """Restore a saved runner whose times are shifted by `shift_s` seconds."""
         state = state_from_json(cast("JsonObject", document["state"]), shift_s)
         windows = LoadWindows.from_json(cast("JsonObject", document["windows"]), origin_s=self._origin_s)
         desired = document["desired"]
@@ -575,7 +575,7 @@ class Runner:
         self.policy_name = self._policy.name
         self.state, self.overflow = PolicyState(), 0.0
         self._instead = f"{why}: "
-        # A faulty policy must not take instances away: what it had wished for last is held, as if an operator asked.
+        # A faulty policy must not remove instances: its last count is held, as if an operator had requested it.
         self._requested = self.desired
         self._next_s = float("-inf")
 

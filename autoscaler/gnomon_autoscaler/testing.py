@@ -1,4 +1,4 @@
-"""A stage for trying a policy: an in-memory fleet whose load you set, and a timeline whose clock you move.
+"""Test bench for policies: an in-memory fleet whose load you set, and a timeline whose clock you move.
 
     timeline = Timeline(Settings(autoscaler="kpa", scale=ScaleSettings(max=10)))
     timeline.rps = timeline.concurrency = 7.0
@@ -47,7 +47,7 @@ PLACE_BYTES = LARGEST_MB * MEGABYTE
 
 @dataclass(slots=True)
 class MemoryFunction:
-    """A function and its steady load, which counts up as time passes."""
+    """A function with a constant load, whose counters grow as time passes."""
 
     settings: Settings
     rps: float = 0.0
@@ -236,7 +236,7 @@ class MemoryActuator(Actuator[None]):
             self._known.instances[body_id] = _working(self._known.instances[body_id], shadow_id, pair)
 
     def _end(self, id_: str) -> None:
-        """A Body takes its Shadows along; a Shadow leaves its Body without it."""
+        """End an instance. A Body ends with its Shadows; a Shadow's Body continues without it."""
         instances = self._known.instances
         if instances.pop(id_, None) is None:
             return
@@ -313,6 +313,6 @@ class Timeline(MemoryFunction):
 
 
 def _working(body: Instance, shadow: str, pair: Pair | None) -> Instance:
-    """The Body as it does this with one of its Shadows, or nothing any more."""
+    """The Body with this pair for one of its Shadows, or without that Shadow."""
     shadows = {**body.shadows, shadow: pair}
     return body.working_with({name: doing for name, doing in shadows.items() if doing is not None})

@@ -29,7 +29,7 @@ from gnomon_core.scaling import History, LoadCounters
 BIN_S = 0.5
 KEEP_S = 300.0
 SURPLUS = 64
-"""Bins that are kept no longer are dropped so many at a time."""
+"""Expired bins are dropped in portions of this size."""
 _TOLERANCE_S = 1e-9
 
 _Point: TypeAlias = tuple[float, float, float, float]
@@ -42,7 +42,7 @@ _NOTHING: _Bin = (0.0, 0.0, 0.0, 0.0)
 
 @dataclass(slots=True)
 class _Last:
-    """The last sample and, of the bin that is still open, where it began."""
+    """The last sample, and the integrals at the beginning of the open bin."""
 
     at_s: float
     point: _Point
@@ -69,7 +69,7 @@ class LoadWindows:
         self._last: _Last | None = None
 
     def keep_at_least(self, keep_s: float) -> None:
-        """Keep so many seconds from now on, if that is more than is kept already."""
+        """Keep at least this many seconds of history from now on."""
         self._keep = max(self._keep, round(keep_s / self.bin_s))
 
     def record(self, now_s: float, counters: LoadCounters) -> None:
@@ -85,7 +85,7 @@ class LoadWindows:
         last.at_s, last.point = now_s, point
 
     def _edge_before_s(self, now_s: float) -> float:
-        """The last moment at which a bin ends or begins."""
+        """The last bin edge at or before this time, in seconds."""
         if self._origin_s is None:
             return now_s
         return self._origin_s + math.floor((now_s - self._origin_s + _TOLERANCE_S) / self.bin_s) * self.bin_s
@@ -177,7 +177,7 @@ class LoadWindows:
 
     @staticmethod
     def from_json(document: JsonObject, keep_s: float = KEEP_S, origin_s: float | None = None) -> LoadWindows:
-        """Windows that go on where the saved ones ended; the time in between, when nobody counted, is left out."""
+        """Restore windows that continue the saved ones; the uncounted time in between is left out."""
         windows = LoadWindows(float(cast("float", document["bin_s"])), keep_s, origin_s)
         for saved in cast("Sequence[int | Sequence[float]]", document["bins"]):
             if isinstance(saved, int):

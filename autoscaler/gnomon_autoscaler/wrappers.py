@@ -18,7 +18,7 @@ from gnomon_core.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class _Wrapper:
-    """A wrapper goes by the name and the rhythm of what it wraps."""
+    """Base of wrappers: name and period are those of the wrapped policy."""
 
     wrapped: CountPolicy
 
@@ -58,7 +58,7 @@ WindowOf: TypeAlias = Callable[[Settings], float]
 
 @dataclass(frozen=True, slots=True)
 class DownDelay(_Wrapper):
-    """A lower wish must last: the count is the highest wish of the last `window_s(settings)` seconds."""
+    """Delay scale-down: the count is the highest wanted count of the last `window_s(settings)` seconds."""
 
     window_s: WindowOf
 
@@ -93,7 +93,7 @@ def _wishes(memory: Memory) -> Sequence[tuple[float, int]]:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit(_Wrapper):
-    """At most `up` × or `up_by` more than the last wish, whichever is more, and at least a `down`-th of it.
+    """Limit the change: at most `up` × or `up_by` above the last count, whichever is more, and at least a `down`-th of it.
 
     Example: up = 2, up_by = 4, down = 2, after a wish for 3: at most 7, at least 1. The first wish is measured by what lives,
     later ones by the last wish, so that a number which an operator asked for does not look like a change of the load.
@@ -143,7 +143,7 @@ def _hold(held: int, wish: Wish, against: int, asked_at_s: float) -> Wish:
 
 @dataclass(frozen=True, slots=True)
 class IdleToZero(_Wrapper):
-    """A function that may go to zero does so when `scale.zero-duration` passed without a request.
+    """Scale to zero after `scale.zero-duration` without a request, if the function may.
 
     It may with `scale.zero`, or with `scale.min` 0. A deployment and an operator's request count as a request.
     """

@@ -92,7 +92,7 @@ class Capacity:
 def capacity(latency_s: Sequence[float], slo_s: float, rate_rps: float) -> Capacity | None:
     """The capacity of an instance whose batches of 1, 2, … take `latency_s`; None where no latency is known.
 
-    Where nothing meets the SLO, a batch of one is the best there is: late answers come no later by serving them singly.
+    If no batch meets the SLO, the capacity is that of a batch of one, which answers earliest.
     """
     known = [(batch, seconds) for batch, seconds in enumerate(latency_s, start=1) if seconds > 0]
     if not known:

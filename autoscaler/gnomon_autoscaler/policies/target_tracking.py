@@ -30,7 +30,7 @@ SAFETY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """How many there are to be; figures in a row above and below; the last figure, growth and its step, and shrinking."""
+    """Desired count; consecutive minutes above and below the target; times of the last minute, growth and shrinking."""
 
     count: int
     above: int = 0
@@ -42,7 +42,7 @@ class _Kept:
 
     @staticmethod
     def of(seen: Observation, memory: Memory) -> _Kept:
-        """As it was remembered, within the bounds; an operator's number is where it goes on from."""
+        """Parse the memory, within the bounds; an operator's number is the new start."""
         count, minute_at_s, scale = count_in(memory, "count"), moment(memory, "minute_at_s"), seen.settings.scale
         if count is None or seen.requested is not None:
             count = len(seen.live) if seen.requested is None else seen.requested
@@ -108,7 +108,7 @@ def _by_figure(kept: _Kept, target: float, seen: Observation) -> Wish:
 
 
 def _target(seen: Observation) -> float | None:
-    """Invocations per instance and minute; None while nothing says how many one instance sustains."""
+    """Target invocations per instance and minute; None while an instance's capacity is unknown."""
     if seen.settings.target_rps is not None:
         return seen.settings.target_rps * MINUTE_S
     one = capacity(seen.latency_s, seen.settings.slo_s, seen.history.rate_rps(seen.history.arrivals, MINUTE_S))

@@ -51,7 +51,7 @@ docs/decisions/0015-promotion-and-resizing.md has examples.
     own node     any pairing that raises the Body's R_max, fits and is in time: the one of best η
     elsewhere    only where there is none on its own; hand-overs then cost what the profile says of the network
 
-A Body hears of its Shadow from its own node, wherever that is: where none can be made at home, none is asked for elsewhere.
+A Body's own node connects it to its Shadow on any node: where that node makes no Shadows, none is requested on another.
 On either it may have the node's reserve and what is free beside it. On its Body's node a Shadow maps weights that the Body holds
 already where weights are shared. Elsewhere it brings its blocks.
 docs/decisions/0016-shadow-on-another-node.md has worked examples.
@@ -81,7 +81,7 @@ def burst_rps(seen: Observation, options: Options, ticks_ago: int = 0) -> float:
 
 
 def told(seen: Observation, options: Options) -> str:
-    """R_burst now, and what it comes from."""
+    """R_burst now, with its source, as a phrase for the reason."""
     (arriving_rps, there), slo_s = _window(seen, options, 0), seen.settings.slo_s
     if there / slo_s > arriving_rps:
         return f"burst of {there / slo_s:.2f} rps, for {there:.3g} requests to end in {slo_s * 1e3:g} ms"
@@ -113,13 +113,13 @@ Found = TypeVar("Found", bound=Judged)
 
 
 def at_home_or_elsewhere(burst: Burst, body: Instance, best_on: Callable[[str], Found | None]) -> Found | None:
-    """The best on a Body's own node; where there is none, that of best η on the other nodes where it may have a Shadow."""
+    """The best candidate on the Body's own node; if there is none, the one of best η on other nodes that may hold its Shadow."""
     here = best_on(body.node)
     nobody_tells = not burst.room.makes_shadows(body.node)
     if here is not None or burst.known.pairings_elsewhere is None or not burst.options.other_nodes or nobody_tells:
         return here
     found = [there for node in burst.room.others(body.node) if (there := best_on(node)) is not None]
-    # Of nodes that are equally good the roomiest, which was asked first.
+    # Of equally good nodes the one with most free capacity, which comes first.
     return max(found, key=lambda one: one.efficiency, default=None)
 
 
@@ -159,12 +159,12 @@ def _best_on(node: str, body: Instance, burst: Burst) -> Pairing | None:
 
 
 WORTH = 0.05
-"""By so much another sharing must make a batch quicker: a profile that is corrected as it serves moves a little all the time."""
+"""Minimum relative gain of a new split: an online-corrected profile changes a little all the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Another:
-    """A further Shadow of a Body: what it does, how many there are then, and what they all sustain."""
+    """A further Shadow of a Body: its pair, their number with it, and the rate that all sustain."""
 
     pair: Pair
     count: int
@@ -175,7 +175,7 @@ class Another:
 
 
 def shadows_of(shadows: Iterable[Instance]) -> dict[str, list[Instance]]:
-    """Shadows whose work is known, by Body."""
+    """Shadows with a known pair, by Body."""
     found: dict[str, list[Instance]] = {}
     for shadow in shadows:
         if shadow.partner is not None and shadow.pair is not None:
@@ -222,7 +222,7 @@ def _another_on(node: str, burst: Burst, body: Instance, pair: Pair) -> Another 
 
 
 def changes(known: Knowledge, bodies: Iterable[Instance], shadows: Iterable[Instance]) -> tuple[ChangeShadow, ...]:
-    """Other shares for those that serve, where a batch is quicker so: one has come, or gone."""
+    """New splits for Shadows that serve, where batches get quicker after a Shadow has joined or ended."""
     serving = shadows_of(shadow for shadow in shadows if shadow.state is InstanceState.READY)
     changed: list[ChangeShadow] = []
     for body in bodies:
@@ -246,14 +246,14 @@ ARRIVES_WITHIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How many cores a Body had before it grew, and when more were asked for; None once it is to have no more than those."""
+    """Cores of a Body before it was enlarged, and the time of the request for more; None once it returns to those."""
 
     before: int
     asked_at_s: float | None
 
 
 Grown = Mapping[str, int]
-"""How many cores each Body had before it grew, by its id."""
+"""Cores of each Body before it was enlarged, by id."""
 
 
 def best_growth(known: Knowledge, options: Options, body: Instance, rate_rps: float, room: Room) -> Configuration | None:
@@ -286,9 +286,9 @@ def whole_efficiency(known: Knowledge, body: Instance, pair: Pair | None) -> flo
 
 
 def growths_in(memory: Memory, seen: Observation) -> dict[str, Growth]:
-    """The Bodies that live and have grown or are about to, as the last decision remembered them.
+    """The live Bodies that were enlarged or have a pending request, from the last decision's state.
 
-    One that is to have no more than it had, and has no more, is as it was.
+    A Body that is back at its former size is left out.
     """
     entries = memory.get("grown")
     read = {name: _growth(entry) for name, entry in entries.items()} if isinstance(entries, Mapping) else {}
@@ -309,7 +309,7 @@ def cores_before(growths: Mapping[str, Growth]) -> Grown:
 
 
 def as_they_will_be(bodies: Iterable[Instance]) -> tuple[Instance, ...]:
-    """The same with the cores that are on their way, which are counted on as Shadows that load are.
+    """The Bodies with pending cores counted as theirs, as Shadows that still load are counted.
 
     A kubelet takes about a second, and a burst is looked at twice in that time: the second look would ask other Bodies as well.
     """
@@ -319,13 +319,13 @@ def as_they_will_be(bodies: Iterable[Instance]) -> tuple[Instance, ...]:
 
 
 def refused(growths: Mapping[str, Growth], seen: Observation) -> set[str]:
-    """The Bodies that were to have more cores, and neither have them nor are about to."""
+    """The Bodies whose request for more cores was refused: neither present nor pending."""
     given = {body.id: body.given_cores for body in seen.live}
     return {name for name, growth in growths.items() if growth.asked_at_s is not None and given[name] <= growth.before}
 
 
 def returning(growths: Mapping[str, Growth], seen: Observation) -> set[str]:
-    """The Bodies whose cores are on their way back."""
+    """The Bodies with a pending resize back to their former size."""
     coming = {body.id: body.coming_cores for body in seen.live}
     return {name for name, growth in growths.items() if (cores := coming[name]) is not None and cores <= growth.before}
 
@@ -350,7 +350,7 @@ def grown_after(
     after, anew = dict(growths), refused(growths, seen)
     for action in resized:
         growth = after.get(action.id, Growth(cores[action.id], None))
-        # What was refused is not on its way since then: what is asked for now may be.
+        # A refused request is over: the pending time starts with the present request.
         first_s = seen.now_s if growth.asked_at_s is None or action.id in anew else growth.asked_at_s
         after[action.id] = replace(growth, asked_at_s=first_s if action.cores > growth.before else None)
     return {
@@ -361,7 +361,7 @@ def grown_after(
 
 
 def as_they_were(seen: Observation, grown: Grown) -> Observation:
-    """The same with every Body as large as it was before it grew."""
+    """The observation with every Body at its former size."""
     if not grown:
         return seen
     instances = tuple(replace(one, cores=grown.get(one.id, one.cores)) for one in seen.instances)
@@ -369,7 +369,7 @@ def as_they_were(seen: Observation, grown: Grown) -> Observation:
 
 
 def given_back(grown: Grown) -> tuple[Resize, ...]:
-    """Every Body as large as it was."""
+    """Resizes that return every Body to its former size."""
     return tuple(Resize(name, before) for name, before in sorted(grown.items()))
 
 
@@ -388,7 +388,7 @@ class LayerLevel:
 class Tick:
     """A check for a burst. `bodies` serve now and stay; `grown` has the former cores of those that were enlarged.
 
-    `refused` are those that were to grow lately and could not.
+    `refused` are Bodies whose recent request for cores was refused.
     """
 
     known: Knowledge
@@ -399,7 +399,7 @@ class Tick:
     refused: Collection[str] = ()
 
     def scale(self, room: Room) -> LayerLevel:
-        """Shadows for a burst, or the release of those that are superfluous. `room` is what is free, and less afterwards."""
+        """Create Shadows for a burst, or release superfluous ones. `room` is the free capacity, which this call reduces."""
         if not self.bodies:
             return LayerLevel()
         helped = shadows_of(self.seen.shadows)
@@ -457,9 +457,9 @@ class Tick:
         return LayerLevel(tuple(created), resized=tuple(resized), reason=reason)
 
     def _best_help(self, body: Instance, rate_rps: float, room: Room) -> Pairing | Configuration | None:
-        """A Shadow or more cores, as `burst_cores` says. One that has grown may grow more, and gets no Shadow.
+        """A Shadow or more cores, by `burst_cores`. An enlarged Body may get further cores, and no Shadow.
 
-        One that was refused cores gets the Shadow, if there is one that helps: the burst does not wait for a second refusal.
+        A Body that was refused cores gets a Shadow if one helps: the burst does not wait for a second refusal.
         """
         by = self.options.burst_cores
         shadow = None if by == "resize" or body.id in self.grown else self.best_pairing(body, rate_rps, room)
@@ -502,7 +502,7 @@ class Tick:
         return best_pairing(self.known, self.options, body, rate_rps, room)
 
     def _take(self, body: Instance, chosen: Pairing, room: Room) -> None:
-        """Give a Shadow its room."""
+        """Reserve the capacity of a Shadow."""
         node = chosen.pair.node
         memory_bytes = shadow_memory_bytes(self.known, self.options, chosen.parameter_bytes, elsewhere=node is not None)
         room.take_for_shadow(body.node if node is None else node, chosen.pair.shadow_cores, memory_bytes)

@@ -110,7 +110,7 @@ def scale_out(
 def so_many_more(known: Knowledge, room: Room, *, rate_rps: float, count: int, memory_bytes: int) -> list[CreateBody]:
     """`count` Bodies, whatever the rate: as for a minimum, an operator, or in place of some that ended.
 
-    One that no node has room for is left to the platform, which may refuse it.
+    A Body that fits no node is left to the platform, which may refuse it.
     """
     choices = configurations(known, rate_rps)
     made: list[CreateBody] = []
@@ -148,7 +148,7 @@ def scale_in(
 
 
 def _placed(choices: Sequence[Configuration], room: Room, memory_bytes: int) -> tuple[Configuration, str] | None:
-    """The best that has room, and where; what is held for Shadows only where nothing else has room for any."""
+    """The best configuration that fits, and its node; the Shadows' reserve only if nothing fits elsewhere."""
     for reserve in (False, True):
         for configuration in choices:
             node = room.roomiest(configuration.cores, memory_bytes, reserve=reserve)
@@ -185,7 +185,7 @@ def promotable(known: Knowledge, options: Options, seen: Observation, rate_rps: 
 
 
 def as_bodies(seen: Observation, promoted: Collection[str]) -> Observation:
-    """The same with these Shadows as the Bodies that they become."""
+    """The observation with these Shadows as the Bodies that they become."""
     if not promoted:
         return seen
     return replace(seen, instances=tuple(_as_body(one) if one.id in promoted else one for one in seen.instances))

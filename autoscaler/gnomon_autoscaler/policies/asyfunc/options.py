@@ -30,12 +30,12 @@ TICK_S = 0.5
 BURST_WINDOW_S = 0.5
 """R_burst counts the arrivals of this window."""
 RELEASE_TICKS = 4
-"""For so many looks a Shadow must have been superfluous before it is released."""
+"""Number of ticks for which a Shadow must be superfluous before it is released."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the policy reads the paper.
+    """Options of the policy, including the readings of the paper.
 
     `kappa` None follows from the profile and the objective, as it does for a function that does not name one; 1 is the number of
     the worked examples. `weight_mode` says which loading times hold.

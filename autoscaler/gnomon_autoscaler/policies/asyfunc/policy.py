@@ -139,7 +139,7 @@ class Bodies:
 
 
 def missing(seen: Observation) -> str:
-    """Why there is no profile to decide by, and what to do."""
+    """The reason text for a missing profile, with what to do."""
     model = seen.settings.model or "MODEL"
     if seen.profile is None:
         return f"no profile of the model: measure one with `gnomon models profile {model}`"
@@ -264,7 +264,7 @@ def _needs_of_bursts(options: Options) -> frozenset[str]:
 
 
 def _orphans(seen: Observation, ending: set[str]) -> tuple[DestroyShadow, ...]:
-    """Shadows whose Body ends now, or serves no more."""
+    """Shadows whose Body ends now or no longer serves."""
     live = {body.id for body in seen.live}
     return tuple(DestroyShadow(shadow.id) for shadow in seen.shadows if shadow.partner in ending or shadow.partner not in live)
 

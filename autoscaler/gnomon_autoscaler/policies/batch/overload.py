@@ -34,7 +34,7 @@ MOST_FACTOR = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """So many instances, batches up to this size, why, and until when it lasts."""
+    """An overload: the instances and largest batch for it, the reason, and its end."""
 
     count: int
     batch: int
@@ -42,12 +42,12 @@ class Overload:
     reason: str
 
     def remembered(self) -> dict[str, StateValue]:
-        """As a policy's memory keeps it."""
+        """The overload as JSON for the policy's memory."""
         return {"overload": (self.count, self.batch), "overload_until_at_s": self.until_s}
 
 
 def overloaded(seen: Observation, planned: int, batch: int, memory: Memory) -> Overload | None:
-    """The overload that there is now, or that there was a moment ago. `planned` instances make batches of up to `batch`."""
+    """The present overload, or the one of the last `HOLD_S` seconds. `planned` instances make batches of up to `batch`."""
     held = _held(memory, seen.now_s)
     if not seen.latency_s:
         return None

@@ -65,7 +65,7 @@ class InForce:
 
     @staticmethod
     def of(memory: Memory) -> InForce | None:
-        """As it was remembered. A plan of an earlier version is for one queue, and was made for all sizes that were known."""
+        """Parse the plan in the memory. A plan of an earlier version is for one queue and for all sizes then known."""
         remembered = memory.get("plan")
         if not isinstance(remembered, Mapping):
             return None
@@ -96,7 +96,7 @@ class Counts:
 
     @property
     def seconds(self) -> float:
-        """How long they cover."""
+        """Seconds that the counts cover."""
         return len(self.bins) * BIN_S
 
     @property
@@ -139,11 +139,11 @@ PERIOD_S = 1.0
 FEWEST_ARRIVALS = 100.0
 FIRST_S = 30.0
 AGAIN_S = 60.0
-"""A plan that failed, or whose service times moved, is not made again sooner."""
+"""Minimum seconds before a failed plan, or a plan whose service times changed, is made again."""
 MOST_SPREAD = 0.2
 """A first batch that was cold weighs for some dozens of batches; it is no law for all of them."""
 AWAY_S = 10.0
-"""Whoever was not asked for so long was restarted: what the history shows of the time before is counted already."""
+"""A longer pause between decisions means a restart: earlier bins of the history are already counted."""
 
 
 class Batch:
@@ -160,7 +160,7 @@ class Batch:
         self._adaptive = (settings.scheduler or self.default_scheduler) in ADAPTIVE
 
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
-        """The plan's instances and, where another one is in force, its buffer."""
+        """Actions towards the plan's instances and, if another buffer plan is in force, its buffer."""
         memory: Memory = state.values if (state.policy, state.version) == (self.name, VERSION) else {}
         decided_at_s = moment(memory, "decided_at_s")
         away = decided_at_s is not None and not 0.0 <= seen.now_s - decided_at_s <= AWAY_S
@@ -237,11 +237,11 @@ class Batch:
         return counts, None, {"changed": changed}
 
     def _anew(self, plan: InForce, counts: Counts, seen: Observation) -> InForce:
-        """Another plan; the same one where there is nothing to make it from."""
+        """A new plan; the present one if there are no counts to make it from."""
         return self._made(counts, seen) if _can_plan(seen, counts) else plan
 
     def _made(self, counts: Counts, seen: Observation) -> InForce:
-        """A plan, or why there is none."""
+        """Make a plan, or record why there is none."""
         settings = seen.settings
         longest_s = settings.slo_s if settings.max_wait_s is None or self._adaptive else min(settings.slo_s, settings.max_wait_s)
         memory_bytes = max((one.memory_bytes for one in seen.instances), default=0)
@@ -276,7 +276,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A count policy whose wish is known."""
+    """A count policy with a fixed answer."""
 
     name: str
     given: Wish
@@ -307,7 +307,7 @@ def _size_of(memory: Memory, seen: Observation) -> int:
 
 
 def _evidence(memory: Memory) -> Evidence:
-    """As it was remembered; none at first."""
+    """The evidence in the policy's memory; zero at first."""
     sums, since_s = memory.get("evidence"), memory.get("evidence_since_at_s")
     if not isinstance(sums, tuple) or not isinstance(since_s, tuple):
         return Evidence()
