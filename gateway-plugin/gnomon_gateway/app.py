@@ -1,9 +1,9 @@
 """The gateway's application: two hot prefixes, and everything else as ASGI.
 
-/function/…  invoke.py     /v2…  v2/     everything else  the control application (openfaas/)
+/function/…  invoke.py     /v2…  v2/     everything else  the control application (api/)
 
-While it drains, what was let in is answered, and new requests to functions are told to go elsewhere; everything else is served,
-so that whoever asks for our health learns of it.
+While the gateway drains, admitted requests are answered and new requests to functions are refused with a retry hint; all other
+paths are served, so that health checks report the draining.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gnomon_gateway.v2.routes import PREFIX as V2_PREFIX
 from gnomon_gateway.v2.routes import READ, READY, InferenceRoutes, refuse
 
 MAX_BODY_BYTES = 64 << 20
-"""Of a request to a function, unless the operator says otherwise."""
+"""The default limit of a request's body."""
 
 ControlApp = Callable[[Any, Any, Any], Awaitable[None]]
 

@@ -1,18 +1,14 @@
-"""The Prometheus page: plain counters read when someone asks, under the names that OpenFaaS's dashboards and scalers know.
+"""The Prometheus page: plain counters read at a scrape, under the names that OpenFaaS's dashboards and autoscalers use.
 
-The page is rendered on the event loop, which has what is counted, in slices of a millisecond with everybody's turn between them.
-All who ask meanwhile share the next page, and pages take a bounded share of the time.
+The page is rendered on the event loop, whose counters have no locks, in slices of a millisecond between which other work runs.
+Concurrent scrapes share the next page, and rendering takes a bounded share of the loop's time.
 
-`gateway_*` and `http_*` are OpenFaaS's series, `provider_http_*` its providers', `gnomon_*` ours. `function_name` is always
-`name.namespace`.
+`gateway_*` and `http_*` are OpenFaaS's series, `provider_http_*` its providers', `gnomon_*` Gnomon's own. `function_name` is
+always `name.namespace`. Besides functions, the page has the control routes' requests (by route, method and status), a replica's
+functions and forwarded requests, and the event loop's lag.
 
-How long the event loop keeps its callers waiting: the one figure that says whether something blocks it.
-
-A task sleeps and looks how late it woke. What ran too long in between made every request wait as long.
-
-Counts the requests of the control routes, by route, method and status.
-
-What a replica has and what it forwards, for Prometheus.
+Event loop lag (`LoopLag`) shows whether something blocks the loop: a task sleeps and measures how late it wakes. Code that ran
+too long in between delayed every request by as much.
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ API_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 class ControlCounters:
     """Durations by (method, route, status).
 
-    Strangers choose paths and methods: what is no route of ours, or was turned away before its handler, shares one label.
+    Clients choose paths and methods freely, so unknown routes and requests refused before their handler share one label.
     """
 
     def __init__(self) -> None:
@@ -61,7 +57,7 @@ class ControlCounters:
 
 
 class Measured:
-    """Passes requests on and counts their answers."""
+    """An ASGI middleware that counts responses."""
 
     def __init__(self, application: ASGIApp, counters: ControlCounters, now_s: Callable[[], float]) -> None:
         self._application = application
@@ -83,9 +79,9 @@ class Measured:
 
 
 SLICE_S = 0.001
-"""How long the page keeps the event loop at a time."""
+"""The longest time for which rendering the page blocks the event loop, in seconds."""
 SHARE = 0.2
-"""How much of the time pages may take."""
+"""The largest share of the event loop's time that rendering may take."""
 _FUNCTIONS_AT_ONCE = 4
 _SAMPLES_AT_ONCE = 50
 _FUNCTION = ("function_name",)
@@ -99,7 +95,7 @@ STOCK_GATEWAY_SERIES = frozenset(
         "http_request_duration_seconds",
     }
 )
-"""What OpenFaaS's own gateway exports."""
+"""The series that OpenFaaS's own gateway exports."""
 
 
 @dataclass(frozen=True, slots=True)

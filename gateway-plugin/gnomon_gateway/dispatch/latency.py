@@ -1,43 +1,36 @@
-"""How long batches take, learned from those that have ended.
+"""Latency models: predicted batch latency, learned from batches that have ended.
 
-There is a curve over the batch size for each variant on each number of cores, and for each Shadow that a Body had. A profile,
-where there is one, says what is expected; the measurements move it (`curve`). The curve of a new pair begins at the profile's
-prediction for the two, scaled by what the Body's own curve has learned: a Body found to be 20 % slower than its profile is
-expected to be so with a Shadow as well. Without a profile it begins at the Body's own curve.
+`LearnedLatency` has a curve over the batch size for each variant on each number of cores, and for each Shadow that a Body had. A
+profile, if there is one, gives the expected latency, and measurements correct it. The curve of a new pair begins at the profile's
+prediction for the pair, scaled by the factor of the Body's own curve: a Body measured 20 % slower than its profile is expected to
+be 20 % slower with a Shadow too. Without a profile the curve begins at the Body's own curve.
 
-A prediction that refuses every request would never be corrected. A refusal by prediction alone may therefore be a `doubt`
-(`doubts`) that shrinks what is foretold of the batch sizes that nobody measures by a tenth, until a request is let through and
-measures one of them anew: where that takes rather what was foretold before, the doubts are taken back. They are nothing that was
-learned, and are not kept.
+**Curve** (`Curve`). Each measured batch size has a moving mean. The expected latencies are scaled as a whole by the measurements:
+a machine that is twice as slow is assumed to be so for sizes not yet measured. The means are smoothed into a curve that never
+falls with the batch size (pool adjacent violators, weighted by the number of measurements). An expected value without
+measurements is bounded by the means of the nearest often measured sizes. Between points the curve is interpolated linearly;
+beyond the largest size it grows in proportion.
 
-Seconds over batch size: what is expected, moved by what is measured.
+If a size was slow for a short time, batches sized by this curve avoid it, and so it is never measured again. Therefore the
+measurement of the smallest such size is discarded after some hundred batches of other sizes, and its expected value counts again.
+If a batch of this size takes no longer than expected, the next size is released at once.
 
-A moving mean for every batch size that was seen. What is expected, where anything is, is scaled as a whole by the measurements:
-a machine twice as slow is believed to be so for sizes not yet seen as well. The means are smoothed into a curve that never falls
-with the batch size (pool adjacent violators, weighted by how often each size was seen). What is only expected lies between the
-sizes beside it that were seen often. What is expected and the curve are read in between on straight lines, and beyond the largest
-size in proportion.
+**Uncertainty** (`Doubts`). A prediction that refuses every request would never be corrected. A refusal by prediction alone may
+therefore count as a doubt: it shrinks the predictions for unmeasured batch sizes by a tenth, never below the measured latency of
+a smaller size, until a request is admitted and its batch measured. If that latency is nearer, by ratio, to the prediction before
+the doubts, the doubts are discarded. Doubts are no measurements, and are not saved. Example: 1 sample always takes 30 ms, and 8,
+which are never sent, are predicted to take 800. Ten doubts make that 800 · 0.9¹⁰ = 279 ms, a hundred 30. A batch of 8 in 60 ms is
+nearer to 30: the doubts were right.
 
-A size that was slow in a bad moment is not sent again where batches are sized by this curve, and so never measured again. What
-was measured of the smallest such size is therefore forgotten after some hundred batches of others: what is expected of it counts
-again. If a batch of it takes no longer than that, the bad moment is over, and the next size has its turn at once.
+Only unmeasured predictions are doubted. A prediction that batches measure all the time is corrected by them; a request with a
+shorter deadline than that is refused rightly, and a hundred such requests a second say nothing about other requests' latency.
 
-Doubts shrink what is read of the sizes that nobody measures, but never below what a smaller one is measured to take, and the
-first batch of such a size answers them. Example: 1 sample takes 30 ms all the time, and 8, which are never sent, are foretold
-800. Ten doubts make that 800 · 0.9¹⁰ = 279 ms, a hundred 30. A batch of 8 in 60 ms is nearer to those by ratio: they were right.
+    fewer than FEW of its size since an instance started   doubted: the first are cold, perhaps a hundred times as slow
+    the last one within QUIET_S                            measured, and not doubted
+    none within QUIET_S                                    doubted: the machine may have changed since then
 
-When a prediction that refuses requests is doubted.
-
-A prediction that refuses everybody is never measured, and has to be doubted (`latency`). One that batches measure all the time is
-corrected by them; whoever asks for less time than his request takes is then refused rightly, and a hundred such requests a second
-say nothing about the latency of the others.
-
-    fewer than FEW of its size since an instance came   doubted: the first are cold, and may have taken a hundred times as long
-    the last one within QUIET_S                         measured, and not doubted
-    none for so long                                    doubted: since then the machine may have become another
-
-Of a size that is not measured, smaller ones say that it takes no less than they do. Example: 1 sample takes 30 ms a hundred times
-a second, 8 samples are foretold 800 ms and never sent. Who allows 8 samples 100 ms doubts that; who allows them 20 does not.
+A size takes no less than smaller sizes. Example: 1 sample takes 30 ms, measured a hundred times a second; 8 samples are predicted
+to take 800 ms and never sent. A request that allows 8 samples 100 ms is a doubt; one that allows them 20 ms is not.
 """
 
 from __future__ import annotations
@@ -53,18 +46,18 @@ from gnomon_core.interfaces import LatencyModel
 from gnomon_core.pairs import Pair
 
 WEIGHT = 0.2
-"""Of the newest measurement in a moving mean; the first few weigh more: 1, 1/2, 1/3 …"""
+"""The weight of the newest measurement in a moving mean; the first few weigh more: 1, 1/2, 1/3 …"""
 _RATIO_WEIGHT = 0.05
 _REFIT = 0.05
 _REFIT_S = 1e-4
-"""A tenth of a millisecond is below what any timer keeps to. Batches shorter than that differ by a half from one to the next."""
+"""A tenth of a millisecond is below any timer's precision. Shorter batches differ by a half from one to the next."""
 _MOST_SEEN = 20
 _SPREAD_WEIGHT = 0.1
 KEPT_BATCHES = 400
-"""So many batches of other sizes are made before one that was too slow is tried again: of 400 batches one may be late by that."""
+"""The number of batches of other sizes before a size that was too slow is tried again: one batch of 400 may be late by that."""
 _LOOK_EVERY = 25
 _KEPT_TO = 1.25
-"""What a batch may take of what was foretold, and still is as foretold."""
+"""The ratio of measured to predicted latency up to which a batch counts as on time."""
 _SPEAKS = 5
 """Fewer batches say nothing about the machine, nor about other sizes: the first ones are cold."""
 
@@ -72,11 +65,10 @@ _SPEAKS = 5
 class Curve:
     """Seconds over batch size for one variant on one number of cores, with one Shadow or without.
 
-    `expected` is given by ascending size. `factor` is what it is multiplied by, at first and as it has been learned; `ratio` is
-    what an earlier curve had learned, if this one goes on where that ended. `doubted` is what doubts that no batch has answered
-    multiply the curve by, but for the sizes that are measured. `spread` is how far batches are from the curve, in the mean of the
-    last ten or so, as a share of it. `measured_last` says which of several curves is the newest: its owner numbers what is
-    measured.
+    `expected` is in order of ascending size. `factor` multiplies it, at first as given and then as learned; `ratio` is the ratio
+    of an earlier curve that this one continues. `doubted` is the factor of unanswered doubts, for unmeasured sizes only. `spread`
+    is the mean relative error of the last ten batches or so. `measured_last` is the owner's number of the last measurement, which
+    shows the newest of several curves.
     """
 
     __slots__ = (
@@ -92,13 +84,13 @@ class Curve:
         self._expected = tuple(expected), tuple(expected.values())
         self._measured: tuple[int, ...] = ()
         self._ratio = 0.0 if ratio is None else ratio
-        # It speaks, and gives way to the next measurements as one does that has just begun to.
+        # A restored ratio counts at once, with the weight of the fewest measurements, so that new ones soon replace it.
         self._ratios = 0 if ratio is None else _SPEAKS
         self._count = 0
         self._last: dict[int, int] = {}
-        """How many batches there have been, and which of them was the last of each size."""
+        """The number of batches so far, and by size the number of the last one."""
         self._tried, self._next_try = 0, KEPT_BATCHES
-        """The size that was forgotten last, until it is measured again; and from which batch on another may be."""
+        """The size that was forgotten last, until it is measured again; and the batch number from which another may be."""
         self._means: dict[int, float] = {}
         self._seen: dict[int, int] = {}
         self._fitted: dict[int, float] = {}
@@ -109,7 +101,7 @@ class Curve:
         self._fit()
 
     def at(self, batch: int) -> float | None:
-        """The curve at this size. Read several times for each request, so what was read is kept until the next fit."""
+        """The curve at this size, in seconds. Cached until the next fit, because each request reads it several times."""
         try:
             return self._read[batch]
         except KeyError:
@@ -118,14 +110,14 @@ class Curve:
 
     @property
     def ratio(self) -> float | None:
-        """Measured against expected, in the mean of the last forty or so; None before there are enough to speak of.
+        """The mean ratio of measured to expected latency over the last forty batches or so; None before `_SPEAKS` batches.
 
-        Other than `factor`, it knows no doubts, and a first batch that was cold weighs no more than the others.
+        Unlike `factor`, it ignores doubts, and a cold first batch weighs no more than the others.
         """
         return self._ratio if self._ratios >= _SPEAKS else None
 
     def observe(self, batch: int, seconds: float) -> bool:
-        """A batch took this long; whether that changed the curve."""
+        """Record the latency of a batch; returns whether the curve changed."""
         answers = self._doubts(batch)
         if answers:
             self._answer_doubts(batch, seconds)
@@ -160,7 +152,7 @@ class Curve:
         return False
 
     def _forgot(self, batch: int) -> bool:
-        """Forget a size above this one that was measured long ago, where something is expected instead; whether there was one."""
+        """Forget a larger size that was measured long ago and has an expected value; returns whether there was one."""
         if self._count < self._next_try or not self._expected[0]:
             return False
         old = [size for size, last in self._last.items() if size > batch and self._count - last >= KEPT_BATCHES]
@@ -171,17 +163,17 @@ class Curve:
         return bool(old)
 
     def doubt(self, factor: float, measured: Iterable[int] = ()) -> None:
-        """Believe it to be this share of what it was, but for the `measured` sizes, until a batch says whether that is right."""
+        """Multiply predictions by this factor, except for the `measured` sizes, until a batch of another size is measured."""
         self.doubted *= factor
         self._measured = tuple(sorted(measured))
         self._read = {}
 
     def _doubts(self, batch: int) -> bool:
-        """Whether what is foretold of this size is doubted."""
+        """Whether the prediction for this size is doubted."""
         return self.doubted < 1 and batch not in self._measured
 
     def _believed(self, batch: int) -> float | None:
-        """The curve at this size, less the doubts."""
+        """The curve at this size, shrunk by the doubts."""
         seconds = self._foretold(batch)
         if seconds is None or not self._doubts(batch):
             return seconds
@@ -190,10 +182,11 @@ class Curve:
         return max(seconds * self.doubted, least_s or 0.0)
 
     def _answer_doubts(self, batch: int, seconds: float) -> None:
-        """The first doubted batch since: unless it took rather what was foretold before them, they were right.
+        """Resolve the doubts by the first measured batch of a doubted size.
 
-        Example: 30 ms have been doubted down to 3. A batch in 11 ms is nearer to 30, by ratio, and one in 9 ms to 3. Then smaller
-        ones take no more than 3 either, and larger ones as much less as has been doubted of them.
+        The doubts were right unless the latency is nearer, by ratio, to the prediction before them. Example: 30 ms were doubted
+        down to 3. A batch in 11 ms is nearer to 30, one in 9 ms to 3. In the latter case smaller sizes take no more than 3 ms
+        either, and larger ones are scaled down by the doubts.
         """
         foretold_s, believed_s = self._foretold(batch), self.at(batch)
         if foretold_s and believed_s and seconds**2 <= foretold_s * believed_s:
@@ -273,16 +266,16 @@ _Key: TypeAlias = tuple[str, int, Pair | None]
 
 
 class LiveLatency(LatencyModel, Protocol):
-    """A latency model that hears how its predictions turned out."""
+    """A latency model that learns from the latencies of served batches."""
 
     def observe(self, variant: str, cores: int, batch: int, seconds: float, pair: Pair | None = None) -> None:
-        """A batch has ended, which this Shadow helped with where there is one."""
+        """Record the latency of a batch; `pair` are the Shadows that took part."""
         ...
 
     def doubt(self, variant: str, cores: int, pair: Pair | None = None, measured: Collection[int] = ()) -> None:
-        """A request was refused because of a prediction alone, although an instance was idle.
+        """Record that a request was refused because of a prediction alone, although an instance was idle.
 
-        `measured` are the batch sizes that have lately been measured, about which there is no doubt.
+        `measured` are the batch sizes with recent measurements, whose predictions are not doubted.
         """
         ...
 
@@ -291,10 +284,7 @@ class LiveLatency(LatencyModel, Protocol):
         ...
 
     def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float | None:
-        """How far batches have lately been from the prediction, as a share of it; 0 while nothing is known.
-
-        None where they are never off.
-        """
+        """The mean relative error of recent predictions; 0 while unknown, None where predictions are exact by definition."""
         ...
 
     @property
@@ -303,18 +293,18 @@ class LiveLatency(LatencyModel, Protocol):
         ...
 
     def corrections(self, variants: Iterable[str]) -> Mapping[int, float]:
-        """By cores of the Body, how long batches take against what was foretold; only where enough were measured.
+        """The ratio of measured to predicted latency by the Body's cores; only with enough measurements.
 
-        Of several variants of one model, with a Shadow or without, each number of cores speaks by what was measured last: a Body
-        that was slow when it got its Shadow must not be thought slow for as long as it has it.
+        Of several variants of a model, with or without Shadows, the latest measurement on each number of cores decides: a Body
+        that was slow when it got its Shadow must not be assumed slow for as long as it has the Shadow.
         """
         ...
 
 
 class GivenLatency:
-    """A latency model that is right by definition and learns nothing: a simulation's own table.
+    """A latency model that learns nothing: the simulation's own table.
 
-    Where batches vary around the table, it is right in the mean only, and not `exact`.
+    The table is exact by definition; if batches vary around it, only their mean is right, and the model is not `exact`.
     """
 
     revision = 0
@@ -342,7 +332,7 @@ class GivenLatency:
 
 
 class LearnedLatency:
-    """A `LatencyModel` that starts from a profile, or from nothing, and follows what is measured."""
+    """A `LatencyModel` that starts from a profile, or from nothing, and follows the measurements."""
 
     def __init__(self, profile: LatencyModel | None = None) -> None:
         self.revision = 0
@@ -350,7 +340,7 @@ class LearnedLatency:
         self._profile = profile
         self._curves: dict[_Key, Curve] = {}
         self._pairs: defaultdict[str, deque[_Key]] = defaultdict(deque)
-        """By variant, which of the curves are of pairs, the oldest first."""
+        """The keys of the pairs' curves by variant, oldest first."""
 
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
         curve = self._curves.get((variant, body_cores, pair))
@@ -361,7 +351,7 @@ class LearnedLatency:
         return self._profile.seconds(variant, body_cores, batch) if self._profile is not None else None
 
     def observe(self, variant: str, cores: int, batch: int, seconds: float, pair: Pair | None = None) -> None:
-        """A batch of this many samples took this long."""
+        """Record the latency of a batch of this many samples."""
         curve = self._curve(variant, cores, pair)
         self._observed += 1
         curve.measured_last = self._observed
@@ -386,7 +376,7 @@ class LearnedLatency:
         return {cores: ratio for _, cores, ratio in known}
 
     def learned(self, variant: str) -> dict[int, tuple[float, float]]:
-        """By cores of lone Bodies, factor and ratio of their curves; only where enough were measured against a profile."""
+        """Factor and ratio of the curves without Shadows, by cores; only with enough measurements against a profile."""
         return {
             cores: (curve.factor, curve.ratio)
             for (known, cores, pair), curve in self._curves.items()
@@ -394,7 +384,7 @@ class LearnedLatency:
         }
 
     def resume(self, variant: str, cores: int, factor: float, ratio: float) -> None:
-        """Go on from what was `learned` against the same profile. What has been measured since says more."""
+        """Restore what an earlier process `learned` against the same profile. Measurements since then take precedence."""
         if (variant, cores, None) in self._curves:
             return
         expected = self._expected(variant, cores, None)
@@ -434,7 +424,7 @@ class LearnedLatency:
         return {batch: seconds for batch, seconds in known if seconds is not None}
 
     def _make_room(self, variant: str) -> None:
-        """For one more of its pairs."""
+        """Drop the oldest curves of this variant's pairs, to make room for another."""
         if len(self._pairs[variant]) >= MANY_PAIRS:
             del self._curves[self._pairs[variant].popleft()]
 

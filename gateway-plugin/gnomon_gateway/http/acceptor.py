@@ -1,8 +1,8 @@
-"""Accepts connections: all that wait in the kernel's queue, and opens as many in a turn of the event loop as the loop can serve.
+"""The acceptor: takes all connections from the kernel's queue, and opens as many per turn of the event loop as it can serve.
 
-uvloop accepts one connection per turn, so that a queue of dead connections, or a burst of new ones, delayed everybody by as many
-turns. Here a connection whose client has disconnected costs three system calls (accept, poll, close): its request is not parsed,
-let alone executed.
+uvloop accepts one connection per turn, so that a queue of dead connections, or a burst of new ones, delayed every client by as
+many turns. Here a connection whose client has disconnected costs three system calls (accept, poll, close): its request is neither
+parsed nor executed.
 
     kernel's queue ─▶ accepted, not read ─▶ open: parsed and served
                         │ client has disconnected: closed        too old: 503

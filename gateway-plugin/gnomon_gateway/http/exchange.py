@@ -51,22 +51,22 @@ def too_many_bodies(limit_bytes: int) -> GnomonError:
 
 
 def internal_error() -> GnomonError:
-    """500: an internal error, whose traceback is in the log only."""
+    """500: an internal error. The traceback is only in the log."""
     return GnomonError(
         500, "internal_error", "Internal error of the gateway while serving this request.", "Its log has the traceback."
     )
 
 
 SMALL_BYTES = 1 << 16
-"""Up to here head and body are joined into one write; above, copying costs more than a second write. And up to here the rest of
-a body that nobody wants is read and thrown away; above, its connection is closed."""
+"""Up to this size head and body are joined into one write; above, copying costs more than a second write. Also, up to this size
+the rest of an unwanted body is read and discarded; above, the connection is closed."""
 _MOST_STREAM_BUFFER_BYTES = 16 << 20
-"""A reader of a stream that is this far behind is cut off."""
+"""A client that is this far behind in reading a stream is disconnected."""
 _BODILESS = frozenset({204, 304})
 _LOG = logging.getLogger(__name__)
 
 Moved = Callable[["Exchange", "bytes | memoryview"], None]
-"""Takes a request, and its body, that the owner of the exchange has given back: another replica is to answer it."""
+"""Takes a request and its body if another replica must answer it, because the queue moved there."""
 
 
 class _NoEvent:
@@ -76,11 +76,11 @@ class _NoEvent:
 
 
 class Exchange:
-    """A request, and how to answer it.
+    """A request and the methods to respond to it.
 
     `path` and `query` are as they were sent, undecoded; header names are lower-case. `max_body_bytes` bounds what is received.
     `arrived_s`, on the monotonic clock, counts the time in the kernel's queue before a connection was accepted.
-    Where there are several gateway replicas, `moved` takes what turns out to be another's; the body is kept for it.
+    With several gateway replicas, `moved` takes requests whose function moved to another one; the body is kept for that.
     """
 
     __slots__ = (
@@ -107,7 +107,7 @@ class Exchange:
     )
 
     message_event = _NoEvent()
-    # What uvicorn's protocol touches of a request: message_event, keep_alive, disconnected, response_complete, more_body.
+    # uvicorn's protocol uses these attributes: message_event, keep_alive, disconnected, response_complete, more_body.
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Exchange:
         return self._protocol.client_address
 
     def speak_for(self, client: bytes) -> None:
-        """Take this for the client's address: a replica has forwarded the request."""
+        """Set the client's address, as stated by the replica that forwarded the request."""
         self._protocol.client_address = client
 
     def accept(self, owner: Owner, max_body_bytes: int) -> None:
@@ -180,7 +180,7 @@ class Exchange:
         self.begin(routes)
 
     def move_on(self) -> bool:
-        """Give the request to `moved`, with its body, unless an answer has begun; whether it was given."""
+        """Pass the request and its body to `moved`, unless a response has begun; returns whether it was passed."""
         moved, self.moved = self.moved, None
         if moved is None or self.response_complete or self.streaming or self.more_body:
             return False
@@ -251,7 +251,7 @@ class Exchange:
     # The answer
 
     def respond(self, status: int, lines: bytes, body: bytes | memoryview) -> None:
-        """The whole answer. `lines` are header lines, each ending in CRLF; framing and date are added."""
+        """Send a whole response. `lines` are header lines, each ending in CRLF; framing and date are added."""
         if self.response_complete or self.disconnected:
             return
         protocol = self._protocol

@@ -38,7 +38,7 @@ class UnfitHeadersError(ValueError):
 
 
 def member_lines(member: Member) -> bytes:
-    """The header lines of an answer as they are sent: `response_lines`, and that it is an error of ours where it is one.
+    """The header lines of a response: `response_lines`, plus `refusal_lines` for an error of the gateway.
 
     Raises:
         UnfitHeadersError: a line is no header.
@@ -57,7 +57,7 @@ def refusal_lines(member: Member) -> bytes:
 
 
 def response_lines(meta: bytes) -> bytes:
-    r"""A function's header lines (`Name: value`, joined by `\n`) as they are sent, without what is ours to set.
+    r"""A function's header lines (`Name: value`, joined by `\n`) as they are sent, without those that the gateway sets.
 
     Raises:
         UnfitHeadersError: a line is no header.
@@ -91,7 +91,7 @@ def named_by_connection(value: bytes) -> frozenset[bytes]:
 
 
 MAX_BYTES = 128
-"""Of a name that the caller has given."""
+"""The longest call id that is taken from a caller; longer ones are cut."""
 
 _RANDOM = secrets.token_hex(9)
 _PREFIX = f"{_RANDOM[:8]}-{_RANDOM[8:12]}-4{_RANDOM[12:15]}-a{_RANDOM[15:18]}".encode()
@@ -99,12 +99,12 @@ _COUNTER = itertools.count(secrets.randbits(40))
 
 
 def new_call_id() -> bytes:
-    """A name that no other call has."""
+    """A unique call id."""
     return b"%b-%012x" % (_PREFIX, next(_COUNTER))
 
 
 def call_id_of(headers: Mapping[bytes, bytes]) -> bytes:
-    """The caller's own name for it, where there is one."""
+    """The caller's own call id, or a new one."""
     return headers.get(b"x-call-id", b"")[:MAX_BYTES] or new_call_id()
 
 

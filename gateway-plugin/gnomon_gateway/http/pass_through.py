@@ -1,9 +1,9 @@
-"""A gateway that stands by: what comes to its port goes on to the one that leads, byte by byte, and back.
+"""The TCP proxy of a standby gateway, which forwards connections to the leader.
 
-    client ─▶ this port ─▶ the leader's port        while nobody leads, connections wait for who will
+    client ─▶ this port ─▶ the leader's port        while no gateway leads, connections wait for the next leader
 
-Nothing is read of what passes, so every request is answered as the leader answers it, streams and credentials included. When this
-process leads itself it stops listening here, its own server takes the port over, and connections that wait come to that.
+Bytes are forwarded unparsed, so the leader answers every request itself, streams and credentials included. When this process
+becomes the leader, it stops listening here, its own server takes over the port, and waiting connections are passed to that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable
 
 PATIENCE_S = 25.0
-"""How long a connection waits for a leader: a Lease's 15 s, and for its successor to begin."""
+"""Timeout of a connection that waits for a leader: the 15 s of the Lease, and the start of the next leader."""
 AGAIN_S = 0.1
 CHUNK_BYTES = 64 * 1024
 MAX_CONNECTIONS = 10_000
@@ -26,7 +26,7 @@ _LOG = logging.getLogger("gnomon.gateway")
 
 
 class PassThrough:
-    """Listens on `host` and `port`; port 0 takes a free one, which `port` then says. `leader` says where to, if there is one."""
+    """A proxy on `host` and `port`; port 0 takes a free one, which `port` then holds. `leader` returns the target, or None."""
 
     def __init__(self, host: str, port: int, leader: Callable[[], Place | None]) -> None:
         self.host, self.port = host, port
@@ -40,15 +40,15 @@ class PassThrough:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop_listening(self) -> None:
-        """Leave the port to another. What passes goes on until it ends."""
+        """Close the listener. Open connections continue until they end."""
         if self._server is not None:
             self._server.close()
             self._server = None
-            # The loop forgets a listener in its next turn.
+            # asyncio closes the listening socket only in the loop's next turn.
             await asyncio.sleep(0)
 
     async def stop(self) -> None:
-        """End everything that passes."""
+        """Close the listener and all connections."""
         await self.stop_listening()
         for connection in tuple(self._connections):
             connection.cancel()
@@ -78,7 +78,7 @@ class PassThrough:
         there_way = asyncio.ensure_future(_copy(reader, other_writer))
         back_way = asyncio.ensure_future(_copy(other_reader, writer))
         try:
-            # A client may say that it has sent all and still listen; one whose leader has said its last has nothing to wait for.
+            # A client may close its sending half and still read; once the leader has closed, nothing more can come.
             await back_way
         finally:
             for way in (there_way, back_way):
@@ -87,7 +87,7 @@ class PassThrough:
             await _close(other_writer)
 
     async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """A connection to the leader, whoever that is by then; None if nobody was to be reached."""
+        """A connection to the current leader; None if none is reached before the timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 while True:
@@ -101,7 +101,7 @@ class PassThrough:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on what comes, as fast as it is taken, and its end."""
+    """Copy bytes at the reader's pace, and then the end of the stream."""
     while data := await reader.read(CHUNK_BYTES):
         writer.write(data)
         await writer.drain()
@@ -110,7 +110,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close a connection, with what is left to be sent unless nobody takes it."""
+    """Close a connection after its unsent bytes, unless the peer does not read them."""
     writer.close()
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(CLOSE_S):

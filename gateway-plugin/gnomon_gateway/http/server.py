@@ -38,7 +38,7 @@ class ServedApp(HotRoutes, Protocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without its hands on the process's signals, and with an acceptor of our own."""
+    """uvicorn's server without signal handlers, and with the gateway's own acceptor."""
 
     def __init__(self, config: Config, context: ServerContext) -> None:
         super().__init__(config)
@@ -63,7 +63,7 @@ class _Server(uvicorn.Server):
         self.listening.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve also who has connected by now; who connects afterwards is refused, and may go elsewhere."""
+        """Serve all clients that have connected; later connections are refused, so that clients try another replica."""
         for acceptor in self._acceptors:
             await acceptor.stop()
         await super().shutdown(sockets)
@@ -112,16 +112,16 @@ class GatewayServer:
         await self._server.listening.wait()
 
     def announce_end(self) -> None:
-        """From now on each answer ends its connection, and says so: clients make their next one elsewhere."""
+        """End each connection after its next response, with `Connection: close`, so that clients reconnect to another replica."""
         self._context.closing = True
         for connection in self._connections():
             connection.answer_and_close()
 
     async def stop(self) -> None:
-        """Answer what is under way (for at most the grace time), then accept nothing more, and return.
+        """Answer the requests in flight, for at most the grace period, then stop accepting connections, and return.
 
-        Until everything is answered connections are still accepted: whoever asks how we are shall be told, and not left to guess.
-        What the application takes meanwhile is its own affair.
+        Until all are answered, connections are still accepted, so that health checks get a response. The application decides
+        which requests it accepts meanwhile.
         """
         if self._serving is None:
             return
