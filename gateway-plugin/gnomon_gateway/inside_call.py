@@ -1,6 +1,6 @@
 """A call of a function from inside the gateway, for asynchronous invocation: the same queue, policy and answer as over HTTP.
 
-What `/function/{name}` would take for tensors of a model is taken for that here as well.
+A request that `/function/{name}` would parse as tensors of a model is parsed so here too.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Waiting:
 
 
 class _WaitingForTensors(_Waiting):
-    """The same of an infer request: the answer is written as V2 does."""
+    """The responder of an infer request, whose answer is in V2's format."""
 
     def __init__(self, infer: Infer, signature: ModelSignature, name: str) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ async def _infer(
 
 
 async def _answered(runtime: FunctionRuntime, requests: Sequence[Request], waiting: _Waiting) -> FunctionAnswer:
-    """The answer to what was submitted; nobody waits for it any more where the call is cancelled."""
+    """The answer to the submitted requests. If the call is cancelled, they are withdrawn."""
     try:
         return await waiting.answered
     except asyncio.CancelledError:

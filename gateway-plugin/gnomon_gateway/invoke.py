@@ -31,15 +31,15 @@ _STREAMS = (b"text/event-stream", b"application/x-ndjson")
 _REPLACED = frozenset({b"x-call-id", b"x-start-time", b"x-forwarded-for", b"x-forwarded-host", b"expect", DEADLINE_HEADER})
 _NOT_SENT_ON = _REPLACED | HOP_BY_HOP
 _LISTS = frozenset({b"accept", b"connection"})
-"""What may come in several lines, which are one list."""
+"""Headers that may be repeated; their values form one list."""
 _LOOKED_AT = _NOT_SENT_ON | {b"host", b"accept", b"content-length"}
 
 TensorRoute = Callable[[Exchange, FunctionRuntime], bool]
-"""Takes the request of a model's function if it carries tensors, and says whether it did."""
+"""Takes a request to a model's function if it carries tensors; returns whether it was taken."""
 
 
 class Functions:
-    """The route, for all functions of a directory. `behind` says that a gateway in front tells where requests come from."""
+    """The route, for all functions of a directory. `behind`: a gateway in front states the origin of requests."""
 
     def __init__(self, directory: FunctionDirectory, max_body_bytes: int, tensors: TensorRoute, *, behind: bool = False) -> None:
         self._directory = directory
@@ -48,7 +48,7 @@ class Functions:
         self._tensors = tensors
 
     def begin(self, exchange: Exchange) -> None:
-        """The headers of a request below `/function/` are here."""
+        """Begin a request below `/function/`, whose headers have been received."""
         if exchange.method not in _METHODS:
             exchange.fail(_wrong_method())
             return
@@ -63,7 +63,7 @@ class Functions:
         self.take(exchange, runtime, slash + rest or b"/")
 
     def take(self, exchange: Exchange, runtime: FunctionRuntime, path: bytes) -> None:
-        """Let a request to this function in: the function is asked for this path."""
+        """Take a request to this function, which gets this path."""
         try:
             invocation = Invocation(exchange, runtime, path, behind=self._behind)
         except GnomonError as error:
@@ -106,7 +106,7 @@ class Invocation:
         self._meta = self._read_headers(path, behind=behind)
 
     def _read_headers(self, path: bytes, *, behind: bool) -> bytes:
-        """The meta of the batch's member; what is for us is kept."""
+        """The meta of the batch's member; headers for the gateway are stored here."""
         exchange = self._exchange
         lines = [exchange.method, path, exchange.query]
         seen: dict[bytes, bytes] = {}
@@ -145,7 +145,7 @@ class Invocation:
         self._runtime.submit(self._request)
 
     def refuse_queue_full(self) -> None:
-        """There is no room for the body: say so before it is read."""
+        """Refuse a request whose body does not fit into the queue, before the body is read."""
         request = self._request_with(b"")
         request.body_bytes += self.content_length
         self._runtime.refuse_queue_full(request)
@@ -167,7 +167,7 @@ class Invocation:
         )
 
     def refuse_unread(self, error: GnomonError) -> None:
-        """Answer before anything was submitted."""
+        """Respond with an error before the request is submitted."""
         self._runtime.metrics.started += 1
         self._runtime.metrics.answered(error.status, 0.0)
         self.refuse(error)

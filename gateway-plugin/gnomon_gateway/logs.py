@@ -66,7 +66,7 @@ class Follower:
         return self._waiting.popleft()
 
     def close(self) -> None:
-        """End it: nothing is added any more, what waits can still be read."""
+        """Close the follower: no line is added any more, queued lines can still be read."""
         if not self._closed:
             self._closed = True
             self._leave(self)
@@ -88,7 +88,7 @@ class LogBook:
         self._followers: dict[FunctionKey, set[Follower]] = {}
 
     def append(self, function: FunctionKey, instance: str, text: str) -> None:
-        """Keep a line, and give it to those who follow."""
+        """Store a line, and pass it to the followers."""
         if len(text) > MAX_LINE_LENGTH:
             text = text[:MAX_LINE_LENGTH] + "…"
         line = LogLine(function, instance, self._now(), text)
@@ -145,11 +145,11 @@ def _size_bytes(line: LogLine) -> int:
 
 
 AHEAD = 100
-"""Lines that are read before somebody has asked for them."""
+"""The number of lines that are read ahead."""
 
 
 class LineSource(Protocol):
-    """Lines one after the other. Whoever has it closes it."""
+    """A source of log lines, one after the other. The owner must close it."""
 
     async def next_line(self) -> LogLine | None:
         """The next line; None at the end."""
@@ -207,7 +207,7 @@ class Logs:
 
 
 class _Both:
-    """Lines of two sources as they come; at the end of the first, the book's, there is no more."""
+    """The lines of two sources, merged as they come; ends with the first source, the gateway's buffer."""
 
     def __init__(self, first: LineSource, second: LineSource) -> None:
         self._sources = (first, second)

@@ -1,4 +1,4 @@
-"""Which Gnomon this is: the installed release and, in a source tree, its commit."""
+"""The version of Gnomon: the installed release and, in a source tree, its commit."""
 
 from __future__ import annotations
 

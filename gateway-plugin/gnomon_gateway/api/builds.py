@@ -79,7 +79,7 @@ class _BuildApi:
         self._builds = Background()
 
     async def post(self, request: Request) -> Response:
-        """Receive, check, build."""
+        """Receive the archive, verify its signature and build it."""
         archive: Path | None = None
         try:
             self._take_place()
@@ -103,7 +103,7 @@ class _BuildApi:
         self._taken += 1
 
     async def _run(self, archive: Path, build: _Build) -> None:
-        """Run a build to its end, even if the client disconnects. Owns the archive and one of the build slots."""
+        """Run a build. Removes the archive and frees the build slot however the build ends, also if it is cancelled."""
         try:
             built = await self._builder.build(archive, build.log)
             build.finish({"log": [], "image": built.image, "status": "success"})
@@ -198,7 +198,7 @@ class _Build:
 
 
 async def _lines(build: _Build, task: asyncio.Task[None]) -> AsyncIterator[bytes]:
-    """The NDJSON answer. Whoever stops reading it ends the build."""
+    """The NDJSON response. The build is cancelled if the client stops reading."""
     try:
         while True:
             try:

@@ -27,9 +27,9 @@ class Control:
     """The parts behind the control routes.
 
     `metrics` renders the Prometheus page; `healthy` is False while the gateway cannot take requests; `now_s` is a clock that
-    never goes back. `kept_logs` reads what instances write where the platform keeps it, None where `logs` hold it. `behind`
-    says that a stock gateway of OpenFaaS stands in front, to which we are its provider; `provided` that replicas are counted by a
-    provider behind us, to which every number is handed on.
+    never goes back. `kept_logs` reads instances' logs that the platform stores, None where `logs` hold them. `behind` says that a
+    stock OpenFaaS gateway is in front, whose provider this gateway is; `provided` says that a provider behind this gateway counts
+    replicas, and gets every requested number.
     """
 
     functions: FunctionService

@@ -1,4 +1,4 @@
-"""`/gnomon/functions/{name}/decisions` and `/gnomon/policies`: what the policies did, why, and which there are."""
+"""`/gnomon/functions/{name}/decisions` and `/gnomon/policies`: decisions with their reasons, and the known policies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_LIMIT = 1_000
 
 
 class DecisionRoutes:
-    """The handlers of what is Gnomon's own."""
+    """The handlers of decisions and policies."""
 
     def __init__(self, control: Control) -> None:
         self._functions = control.functions

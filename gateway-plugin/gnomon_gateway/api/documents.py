@@ -1,4 +1,4 @@
-"""Reading JSON bodies that anyone may have written, and names out of paths, queries and documents."""
+"""Parsing of untrusted JSON bodies, and of names in paths, queries and documents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_DOCUMENT_BYTES = 1 << 20
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The whole body; nothing is read of one that says it is larger, and reading stops where it grows larger.
+    """The whole body. A body with a larger stated length is not read, and reading stops at the limit.
 
     Raises:
         GnomonError: 413 `body_too_large`; 400 `incomplete_body` when the client left.
@@ -45,7 +45,7 @@ async def read_object(request: Request) -> dict[str, Any]:
     body = await read_body(request, MAX_DOCUMENT_BYTES)
     try:
         document = json.loads(body)
-        # A lone surrogate (`"\\ud800"`) is JSON but no text: it can be neither stored nor answered.
+        # A lone surrogate (`"\\ud800"`) is valid JSON but cannot be encoded as UTF-8, to be stored or returned.
         json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise bad_request("invalid_json", f"The body is not JSON: {str(error)[:200]}.", "Send a JSON object.") from None
@@ -96,7 +96,7 @@ def key_in_path(request: Request, namespace: str = "") -> FunctionKey:
 
 
 def flag_in_query(request: Request, name: str) -> bool:
-    """Whether a query switches something on, in the words that Go's ParseBool knows.
+    """A Boolean query parameter, in the spellings of Go's ParseBool.
 
     Raises:
         GnomonError: 422 `invalid_query`.

@@ -1,23 +1,22 @@
-"""`/system/info`, `/healthz` and `/metrics`: who we are, whether we serve, and what we counted.
+"""The routes of the gateway itself and of functions.
 
-CPU usage as OpenFaaS states it: thousandths of a core since the last time someone asked.
+`/system/info`, `/healthz` and `/metrics`: version, health and metrics.
 
-`/gnomon/functions/{name}`: a function's Bodies and Shadows, and what they do together.
+`/system/functions`, `/system/function/{name}` and `/system/scale-function/{name}`: deploy, list, describe, scale and remove. A
+response holds the fields of the deployment as they were sent, and no others: the certifier compares them one by one. CPU usage
+is in OpenFaaS's unit: thousandths of a core since the last request.
 
-`/system/functions`, `/system/function/{name}` and `/system/scale-function/{name}`: deploy, list, describe, scale and remove.
+`/gnomon/functions/{name}`: a function's Bodies and Shadows, and the metrics of its pairs.
 
-An answer holds the fields that were sent, as they were sent, and no others: the certifier compares them one by one.
+**A stock OpenFaaS gateway in front of this one** scales functions too: by alerts, by hand, and from zero. Its Community rule adds
+replicas while a function has more than five requests a second, returns to the minimum after that, and never requests more than
+five. The function's own policy reads the queue and has no such bound: if alerts counted as an operator's requests, they would
+stop instances under load. So the function's setting decides which of the two scales:
 
-A stock gateway of OpenFaaS in front of us, which scales as well: by its alerts, by hand, and from zero.
+    no instance is ready, or gnomon/autoscaler is `fixed` ▶ applied: that is how a gateway scales from zero
+    any other policy ▶ ignored; one line in the function's log, and one in the gateway's
 
-Its Community rule steps up while a function has more than five requests a second, goes back to the minimum after that, and never
-asks for more than five. The function's own policy sees the queue itself and knows no such bound: taken for an operator's wishes,
-alerts would end instances under load. Of two who set one number, the function has named one:
-
-    nobody serves, or gnomon/autoscaler is `fixed` ▶ carried out: that is how a gateway wakes a function
-    any other policy ▶ left aside; one line in the function's log, and one in ours
-
-An alert and a hand look the same from here. The answer is 202 either way, because an AlertManager repeats what was refused.
+Alerts and manual scaling cannot be told apart here. The response is 202 either way, because an AlertManager repeats refused ones.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class SystemRoutes:
         return PlainTextResponse(WELCOME.format(release=self._control.version.release))
 
     async def info(self, _: Request) -> Response:
-        """The shape of OpenFaaS's gateway, which wraps what its provider says; or a provider's, where one wraps ours."""
+        """Version information in the form of OpenFaaS's gateway; behind a stock gateway, in the form of a provider."""
         version = {
             "release": self._control.version.release,
             "sha": self._control.version.sha,
@@ -101,7 +100,7 @@ class SystemRoutes:
 
 
 class UsageMeter:
-    """Turns cumulative CPU seconds into a rate; the first question has no interval yet and is answered 0."""
+    """The CPU rate from cumulative CPU seconds; 0 for the first request, which has no interval yet."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -122,7 +121,7 @@ class UsageMeter:
 
 
 class DetailRoutes:
-    """The handler of what is behind a function's replicas."""
+    """The handler of a function's instances: Bodies, Shadows and pairs."""
 
     def __init__(self, control: Control) -> None:
         self._functions = control.functions
@@ -140,7 +139,7 @@ class DetailRoutes:
 
 
 def _document(found: FunctionDetail, last: DecisionRecord | None) -> dict[str, Any]:
-    """`scaling` is the policy that the function asks for, `scaling_in_force` the one that made the `last` decision, and why."""
+    """The JSON document. `scaling` is the configured policy, `scaling_in_force` the one that made the `last` decision."""
     spec, pairs = found.status.spec, found.pairs
     profile = found.profile
     return {
@@ -191,7 +190,7 @@ def _instance(one: Instance) -> dict[str, Any]:
 
 
 def _body(one: Instance, found: FunctionDetail) -> dict[str, Any]:
-    """`shadows` are all that it works with, `shadow` the first of them."""
+    """A Body as JSON. `shadows` are all its Shadows, `shadow` the first of them."""
     return _instance(one) | {
         "busy": one.busy,
         "in_flight": one.in_flight,
@@ -202,7 +201,7 @@ def _body(one: Instance, found: FunctionDetail) -> dict[str, Any]:
 
 
 def _shadow(one: Instance, profile: ModelProfile | None) -> dict[str, Any]:
-    """`split[b - 1]` of a batch of b are the Shadow's; `parameter_share` is how much of the model it holds."""
+    """A Shadow as JSON. Of a batch of b samples it gets `split[b - 1]`; `parameter_share` is its share of the model."""
     blocks = one.pair.blocks if one.pair is not None else ()
     document = _instance(one) | {
         "body": one.partner,
@@ -336,7 +335,7 @@ class Functions:
             )
         key = key_in_path(request, text_field(document, "namespace"))
         status = self._control.functions.status(key)
-        # Behind a stock gateway and in front of a provider the number is theirs: an AlertManager repeats what is refused.
+        # Behind a stock gateway or in front of a provider, the other side sets the number: an AlertManager repeats refused ones.
         if status is not None and not self._control.behind and not self._control.provided:
             _refuse_above_maximum(status, replicas)
         if self._outer is None or status is None or self._outer.heeds(status, replicas):
@@ -344,9 +343,9 @@ class Functions:
         return Response(status_code=202)
 
     def _accepted(self, spec: FunctionSpec) -> Response:
-        """202: it is stored. `Location` names where it is told how its instances start.
+        """202: the function is stored. `Location` is the URL that reports how its instances start.
 
-        In front of a provider that is not known: replicas are the provider's, and instances here are rights to call them.
+        In front of a provider there is no such URL: the provider owns the replicas, and an instance here is a right to call one.
         """
         where = {} if self._control.provided else {"Location": f"/gnomon/functions/{spec.key}"}
         return Response(status_code=202, headers=where)

@@ -1,18 +1,18 @@
-"""The door of the control application: every request passes here before any handler sees it.
+"""The access control of the control application, which every request passes before its handler.
 
-The table of `routes` decides what a request must bring; what is not in the table must bring everything.
+The table of `routes` decides which credentials a request needs; a path that is not in the table needs all of them.
 
-A gateway without a login listens on this machine only, where others live too: functions, builds, other users, proxies. Its
-control routes answer those whom the kernel shows to be root or the server's own user, and nobody else (docs/decisions/0043):
+A gateway without a login listens on the loopback interface only, but functions, builds, other users and proxies run on the same
+machine. Its control routes serve only connections whose owner, by the kernel, is root or the server's user (docs/decisions/0043):
 
-    the kernel shows no owner of the connection         refused
-    another user's: a function, a build, a proxy        refused
-    ours, and functions have users of their own         let in
-    ours, and functions run as we do (not root)         let in if a process holds it that is no function and no build
-    a header that proxies add                           refused, whoever it is: the proxy would let everybody in
+    the kernel shows no owner of the connection           refused
+    another user's: a function, a build, a proxy          refused
+    the server's, and functions have their own users      allowed
+    the server's, and functions run as it (not root)      allowed if a process holds it that is neither function nor build
+    a header that proxies add                             refused for any owner: the proxy would let every client in
 
-Where there are several replicas, the one that a client has connected to checks this before it forwards the request to the leader:
-only its kernel knows the connection. The leader's internal listener marks what it takes from a replica that has shown the secret.
+With several replicas, the one that a client is connected to checks this before it forwards the request to the leader, because
+only its kernel knows the connection. The leader's internal listener marks requests of replicas that have shown the secret.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gnomon_gateway.http.exchange import internal_error
 _WITHOUT_CREDENTIALS = (Access.OPEN, Access.HMAC)
 _ROOT = 0
 FROM_PEER = "gnomon.from_peer"
-"""A key that only the internal listener writes into an ASGI scope: a replica has sent this, and knows whose connection it is."""
+"""A key that only the internal listener sets in an ASGI scope: a replica forwarded the request and checked its connection."""
 _OF_PROXIES = frozenset(
     {
         "cdn-loop",
@@ -64,7 +64,7 @@ class Guard:
         self._function_users = function_users
 
     async def refusal(self, scope: Scope) -> Response | None:
-        """The answer 401 or 403 to an HTTP request; None for one that may be carried out."""
+        """The response 401 or 403 to an HTTP request; None if it is allowed."""
         if access(scope["path"], scope["method"]) in _WITHOUT_CREDENTIALS:
             return None
         headers = Headers(scope=scope)
@@ -139,6 +139,6 @@ def error_response(error: GnomonError) -> Response:
 
 
 def unexpected(error: Exception) -> GnomonError:
-    """A fault of ours: told to the log, not to the caller."""
+    """500: an internal error. The details are only in the log."""
     _log.error("A control route failed.", exc_info=error)
     return internal_error()

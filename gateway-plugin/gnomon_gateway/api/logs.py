@@ -1,4 +1,4 @@
-"""`/system/logs`: what a function printed, one JSON object a line, and what it prints from now on where `follow` is set."""
+"""`/system/logs`: a function's log, one JSON object a line; with `follow`, also each new line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LogRoutes:
 
 
 class LineStream(Response):
-    """Lines as they come, each sent at once, until their source ends or the client leaves."""
+    """A response of log lines, each sent at once, until the source ends or the client disconnects."""
 
     media_type = MEDIA_TYPE
 

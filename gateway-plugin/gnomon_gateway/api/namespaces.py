@@ -1,7 +1,7 @@
 """Namespaces: the rules of changing them, and the routes `/system/namespaces` and `/system/namespace/{name}`.
 
-`Namespaces` is a cache of the store's, because every deployment and list asks whether its namespace exists; a change is on disk
-before it is answered. The default namespace always exists. The Go SDK creates at `/system/namespace/` with the name in the body.
+`Namespaces` caches the store, because every deployment and list checks whether its namespace exists; a change is on disk before
+the response. The default namespace always exists. The Go SDK creates at `/system/namespace/` with the name in the body.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Namespaces:
 
     @contextmanager
     def using(self, name: str) -> Iterator[None]:
-        """Keep a namespace from being deleted while something is put into it."""
+        """Prevent a namespace's deletion while a resource is added to it."""
         self.get(name)
         self._users[name] += 1
         try:
@@ -97,7 +97,7 @@ class Namespaces:
             await self._put(wanted)
 
     async def delete(self, name: str, contents: Callable[[], Awaitable[Sequence[str]]]) -> None:
-        """Delete an empty namespace. `contents` lists what is in it; it is called when nothing can be added any more."""
+        """Delete an empty namespace. `contents` lists its resources; it is called once none can be added any more."""
         async with self._changing:
             self.get(name)
             _refuse_default(name)

@@ -1,9 +1,9 @@
-"""A web page must not deploy code: control routes answer only to our own names, and never to another site's page.
+"""Protection against cross-site requests and DNS rebinding: control routes serve only this gateway's names and pages.
 
-A browser sends to 127.0.0.1 whatever a page asks for. Three headers that a page cannot forge tell such a request apart: `Host`
-(a rebound name is not ours), `Origin` (a foreign page's), and `Sec-Fetch-Site`. Clients that are no browsers send neither of the
-last two. Behind another gateway, whose pages are ours as well, `X-Forwarded-Host` says what that one was called by: no page can
-set it either.
+A browser sends to 127.0.0.1 any request that a page makes. Three headers that a page cannot forge identify such a request: `Host`
+(a rebound name is not the gateway's), `Origin` (that of a foreign page), and `Sec-Fetch-Site`. Other clients send neither of the
+last two. Behind another gateway, whose pages are trusted too, `X-Forwarded-Host` is the name by which that gateway was called; no
+page can set that either.
 """
 
 from __future__ import annotations

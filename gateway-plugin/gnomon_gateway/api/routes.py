@@ -1,7 +1,7 @@
-"""Every route of the gateway and who may use it: one table, walked by the guard of the control routes and by tests.
+"""The table of all routes with the credentials that they require, for the guard of the control routes and for tests.
 
-A name in braces is one segment; with `…` behind it, everything below. What is not in the table does not exist; what is not `OPEN`
-needs credentials wherever the gateway has any. Routes that are `HMAC` check a signature of their own.
+A name in braces is one segment; with `…` after it, all segments below. A path that is not in the table does not exist; a route
+that is not `OPEN` needs credentials if the gateway has any. `HMAC` routes check a signature of their own.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def owner_of(client: Address, server: Address) -> Owner | None:
 
     `client` and `server` are the two ends as the server sees them. A client on an IPv6 socket may have the address
     `::ffff:127.0.0.1` for itself and 127.0.0.1 for the server: the kernel keeps both in one table. A socket that its process has
-    closed belongs to nobody: the kernel shows uid 0 and inode 0 for it, and it must not be taken for root's.
+    closed has no owner: the kernel shows uid 0 and inode 0 for it, which must not be taken for root.
     """
     try:
         ends = [ipaddress.ip_address(host.partition("%")[0]) for host in (client[0], server[0])]
@@ -60,7 +60,7 @@ def owner_of(client: Address, server: Address) -> Owner | None:
         return None
     _, state, _, _ = _FOUND.unpack_from(answer, _HEADER.size)
     uid, inode = _OWNER.unpack_from(answer, _OWNER_AT)
-    # Where no connection fits the kernel looks for a listener on the client's port, which is somebody else's socket.
+    # If no connection matches, the kernel returns a listener on the client's port, which is an unrelated socket.
     fits = state in _CONNECTED and _PORTS.unpack_from(answer, _PORTS_AT) == (client[1], server[1])
     return Owner(uid, inode) if fits and inode else None
 
@@ -76,22 +76,23 @@ def _question(ends: list[ipaddress.IPv4Address | ipaddress.IPv6Address], client_
 
 def _ask(question: bytes) -> bytes:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as diagnosis:
-        # The kernel has answered by the time that sendto returns.
+        # Netlink is synchronous here: the reply is queued when sendto returns.
         diagnosis.settimeout(_ANSWER_S)
         diagnosis.sendto(question, (0, 0))
         return diagnosis.recv(_ANSWER_BYTES)
 
 
 def is_held_by_a_user(inode: int) -> bool:
-    """Whether a process of our user holds this socket that is neither a function nor a build of ours.
+    """Whether a process of the server's user holds this socket that is neither a function nor a build.
 
-    Those are our descendants (the supervisor adopts their orphans), and live in a user namespace of their own where the machine
-    allows one, which nobody leaves. A process into which we cannot look, as into instances themselves, does not count. Blocks.
+    Functions and builds are descendants of this process (the supervisor adopts their orphans), and run in a user namespace of
+    their own, which no process can leave, if the machine allows one. A process whose /proc entry is unreadable does not count.
+    Blocks while it reads /proc.
     """
     own, namespace = os.getpid(), os.stat("/proc/self/ns/user").st_ino  # noqa: PTH116 - a magic link, as below
     for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):  # noqa: PTH208 - quicker
         with suppress(OSError):
-            # The descriptor stays with this process, also if its number is given to another one.
+            # The descriptor keeps referring to this process, even if its pid is reused meanwhile.
             folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 if os.fstat(folder).st_uid != os.geteuid() and pid != own:
@@ -123,6 +124,6 @@ def _ancestors(pid: int) -> Iterator[int]:
     """The parents of a process, nearest first. OSError where one of them is hidden from us."""
     while pid > 1:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - quicker
-            # The name in parentheses may hold anything, also parentheses.
+            # The process's name, in parentheses, may hold any character, even parentheses.
             pid = int(file.read().rpartition(b")")[2].split()[1])
         yield pid

@@ -60,14 +60,14 @@ class Callbacks:
         self._hosts.target(url)
 
     def host(self, url: str) -> tuple[str, int]:
-        """Whose turn it is: callbacks to one host wait for each other only."""
+        """Host and port of a callback, the key of its lane: callbacks to one host wait only for each other."""
         try:
             return self._hosts.target(url).authority
         except GnomonError:
             return "", 0
 
     async def deliver(self, call: Call, answer: FunctionAnswer, duration_s: float) -> float | None:
-        """Try to deliver once. Returns the seconds to wait before the next try, None when it is delivered or given up."""
+        """Try to deliver once. Returns the back-off before the next attempt in seconds; None if delivered or abandoned."""
         try:
             status = await self._post(self._hosts.target(call.callback_url), call, answer, duration_s)
             problem, again = f"it answered {status}", status in _LATER
@@ -94,7 +94,7 @@ class Callbacks:
                 _url(target), data=answer.body, headers=_headers(call, answer, duration_s), allow_redirects=False
             ) as response,
         ):
-            # The body is not read: nobody asked for it, and it may have no end.
+            # The response's body is not read: it is not needed, and may be endless.
             return response.status
 
     async def _address(self, target: Target) -> str:
@@ -108,7 +108,7 @@ class Callbacks:
 
 
 class _Pinned(AbstractResolver):
-    """Answers every question with the one address that was checked."""
+    """A resolver that returns the one address that was checked, for every name."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -148,7 +148,7 @@ def _headers(call: Call, answer: FunctionAnswer, duration_s: float) -> dict[str,
         "X-Function-Name": str(call.function),
         "X-Function-Status": str(answer.status),
         "X-Duration-Seconds": f"{duration_s:f}",
-        # It is sent for somebody else: also where its target is allowed, it must not count as the gateway's own request.
+        # The gateway sends this on a client's behalf: even an allowed target must not treat it as the gateway's own request.
         "Via": "1.1 gnomon",
     }
 
@@ -158,7 +158,7 @@ MAX_URL_LENGTH = 2048
 _PORTS = {"http": 80, "https": 443}
 _NAME = re.compile(r"(?=.{1,253}$)([a-z0-9]([-a-z0-9_]{0,61}[a-z0-9])?\.)*[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
-# Printable ASCII without what readers of URLs disagree about.
+# Printable ASCII without the characters that URL parsers treat differently.
 _URL = re.compile(r"https?://[!#-;=?-\[\]_a-z~A-Z]+")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
@@ -167,7 +167,7 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A callback's place: a listed host and port, and what to ask for there."""
+    """The target of a callback: a listed host and port, with the path."""
 
     scheme: str
     host: str

@@ -60,14 +60,14 @@ class CallStore:
         self._committing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Commit what waits and let the file go."""
+        """Commit the pending writes and close the file."""
         if self._committing is not None:
             await self._committing
         with self._lock:
             self._connection.close()
 
     async def add(self, call: Call, body: bytes) -> Call:
-        """Keep a call; the one returned has its id."""
+        """Store a call; returns the call with its id."""
         columns = (
             call.call_id,
             call.function.name,
@@ -87,13 +87,13 @@ class CallStore:
         return replace(call, id=await self._write(statement, columns))
 
     async def note_try(self, call: Call) -> Call:
-        """Remember one more finished try."""
+        """Store that one more attempt has finished."""
         tried = replace(call, tried=call.tried + 1)
         await self._write("UPDATE call SET tried = ? WHERE id = ?", (tried.tried, call.id))
         return tried
 
     async def note_answer(self, call: Call, answer: FunctionAnswer, duration_s: float) -> Call:
-        """Keep the answer for the callback; the request's body is not needed any more."""
+        """Store the answer for the callback, and delete the request's body, which is not needed any more."""
         await self._write(
             "UPDATE call SET status = ?, answer_headers = ?, answer = ?, duration_s = ?, body = x'', tried = 0 WHERE id = ?",
             (answer.status, json.dumps(list(answer.headers)), answer.body, duration_s, call.id),
@@ -101,7 +101,7 @@ class CallStore:
         return replace(call, answered=True, tried=0)
 
     async def finish(self, call: Call) -> None:
-        """Nothing is left to do."""
+        """Delete a finished call."""
         await self._write("DELETE FROM call WHERE id = ?", (call.id,))
 
     async def body(self, call: Call) -> bytes:
@@ -115,7 +115,7 @@ class CallStore:
         return FunctionAnswer(status, _pairs(headers), bytes(body)), duration_s
 
     async def unfinished(self) -> list[Call]:
-        """Every call that something is left to do for, oldest first."""
+        """All unfinished calls, oldest first."""
         rows = await self._read(
             "SELECT call_id, name, namespace, path, query, headers, body_bytes, callback_url, accepted_at, id, tried, status"
             " FROM call ORDER BY id"
@@ -202,7 +202,7 @@ Headers: TypeAlias = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class FunctionAnswer:
-    """A whole answer, the function's or ours."""
+    """A whole response, the function's or the gateway's."""
 
     status: int
     headers: Headers
@@ -210,7 +210,7 @@ class FunctionAnswer:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the platform answered and not the function."""
+        """Whether the platform answered instead of the function."""
         return self.header(INTERNAL_HEADER) is not None
 
     def header(self, name: str) -> str | None:
@@ -238,7 +238,7 @@ class Invoke(Protocol):
 
 
 def take_deadline(headers: Headers) -> tuple[float | None, Headers]:
-    """The seconds that a caller's `X-Gnomon-Deadline-Ms` allows each try, and the headers that are the function's.
+    """The time limit of each attempt in seconds, from `X-Gnomon-Deadline-Ms`, and the other headers, for the function.
 
     Raises:
         GnomonError: 400 `invalid_deadline`.

@@ -1,6 +1,6 @@
 """`POST /async-function/{name}[/path]`: check, store, and only then answer 202 with the call's id.
 
-`X-Gnomon-Deadline-Ms` bounds each try, as it bounds the one try of a call that is waited for.
+`X-Gnomon-Deadline-Ms` limits each attempt, as it limits the only attempt of a synchronous call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gnomon_gateway.http.headers import HOP_BY_HOP
 
 MAX_HEADER_BYTES = 32 * 1024
 _CALL_ID = re.compile(r"[!-~]{1,128}")
-# What belongs to this connection or to us, and not to the function.
+# Headers for this connection or for the gateway, which are not passed to the function.
 _OURS = {"content-length", "expect", "x-call-id", "x-callback-url", "x-start-time"}
 _NOT_KEPT = frozenset(_OURS | {name.decode() for name in HOP_BY_HOP})
 
@@ -54,7 +54,7 @@ class AsyncEndpoint:
         body = await read_body(request, self._queue.limits.body_bytes)
         accepted_at = self._now()
         call_id = _call_id(request)
-        # OpenFaaS's gateway names the moment in nanoseconds.
+        # Nanoseconds, as OpenFaaS's gateway writes this header.
         start_time = str(int(accepted_at * 1e9))
         call = Call(
             call_id=call_id,
@@ -76,7 +76,7 @@ def _path_below(raw_path: bytes) -> str:
 
 
 def _call_id(request: Request) -> str:
-    """The caller's own id, if it is one."""
+    """The caller's own call id if it is valid, else a new one."""
     given = request.headers.get("x-call-id", "")
     return given if _CALL_ID.fullmatch(given) else str(uuid.uuid4())
 

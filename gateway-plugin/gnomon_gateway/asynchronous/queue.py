@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AsyncLimits:
-    """How much is accepted and done at a time.
+    """Limits on stored calls and on concurrency.
 
     `function_width` calls of one function run together, so that they can be batched; `callback_width` callbacks to one host.
     """
@@ -89,18 +89,18 @@ class AsyncQueue:
         self._callback_lanes = Lanes(self.limits.callback_width)
 
     async def start(self) -> None:
-        """Take up what an earlier process left."""
+        """Resume the unfinished calls of an earlier process."""
         for call in await self._store.unfinished():
             self._count(call.body_bytes)
             self._schedule(call)
 
     async def stop(self) -> None:
-        """Let running calls finish for a while; what is not finished stays on disk."""
+        """Wait for running calls for a grace period; unfinished calls stay on disk."""
         await asyncio.gather(self._lanes.stop(self.limits.stop_grace_s), self._callback_lanes.stop(self.limits.stop_grace_s))
         await self._store.close()
 
     def check_room(self, body_bytes: int = 0) -> None:
-        """Refuse a call that there is no room for.
+        """Refuse a call if the queue is full.
 
         Raises:
             GnomonError: 429 `async_queue_full`.
@@ -147,7 +147,7 @@ class AsyncQueue:
         try:
             await (self._call_back(call) if call.answered else self._execute(call))
         except Exception:  # noqa: BLE001 - an accepted call must not be lost to any of them
-            # The disk, or a fault of ours. The call is still on disk, so it is taken up again, now and then.
+            # A disk error, or an internal one. The call is still on disk, so it is retried later.
             _log.exception("The asynchronous call %s of %s is tried again.", call.call_id, call.function)
             self._schedule(call, FAULT_WAIT_S)
 
@@ -216,7 +216,7 @@ class _Lane:
 
 
 class Lanes:
-    """Runs jobs in the order they came, at most `width` of a key at a time. A job raises nothing."""
+    """Job queues by key, in order of arrival, with at most `width` jobs of a key running. A job must not raise."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -236,7 +236,7 @@ class Lanes:
         self._advance(key)
 
     async def stop(self, grace_s: float) -> None:
-        """Begin no job any more, let those that run finish for a while, then cancel them."""
+        """Start no further job, wait for running ones for the grace period, then cancel them."""
         self._stopped = True
         for timer in self._timers:
             timer.cancel()
@@ -277,13 +277,13 @@ PREFIX = "com.openfaas.retry."
 OUR_CODES = frozenset({429, 502, 503, 504})
 MAX_ATTEMPTS = 1000
 MAX_WAIT_S = 86_400.0
-# Doubling stops mattering long before: 2⁶⁴ × 1 ms is beyond any allowed wait.
+# Bound of the exponent: 2⁶⁴ × 1 ms is beyond any allowed back-off.
 MAX_DOUBLINGS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class RetryRule:
-    """How often and how patiently. `attempts` are tries after the first; `codes` None means our own errors only."""
+    """Retries and their back-off. `attempts` counts those after the first; `codes` None means the platform's errors only."""
 
     attempts: int = 10
     codes: frozenset[int] | None = None
@@ -291,10 +291,10 @@ class RetryRule:
     max_wait_s: float = 120.0
 
     def wait_s(self, answer: FunctionAnswer, tried: int, chance: Random) -> float | None:
-        """How long to wait after the `tried`-th try; None if the answer is final.
+        """The back-off after the `tried`-th attempt in seconds; None if the answer is final.
 
-        The wait doubles from `min_wait_s` to `max_wait_s`, at most half of it taken off by chance, so that calls that failed
-        together do not come back together: 1 s, 2 s, 4 s … become 0.5–1 s, 1–2 s, 2–4 s. `Retry-After` is a lower bound.
+        The back-off doubles from `min_wait_s` to `max_wait_s`, with a random reduction (jitter) by up to half, so that calls that
+        failed together are not retried together: 1 s, 2 s, 4 s … become 0.5–1 s, 1–2 s, 2–4 s. `Retry-After` is a lower bound.
         """
         retried = answer.status in self.codes if self.codes is not None else answer.is_ours and answer.status in OUR_CODES
         if not retried or tried > self.attempts:

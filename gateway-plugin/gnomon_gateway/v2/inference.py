@@ -56,7 +56,7 @@ class Inference:
         self._work: Future[Any] | None = None
 
     def begin(self) -> None:
-        """The headers are here: refuse what is too large, else receive the body."""
+        """Refuse a body that is too large by its headers, or receive it."""
         try:
             self._reading.bound(int(self._headers.get(b"content-length", b"0")))
         except GnomonError as error:
@@ -78,12 +78,13 @@ class Inference:
             self._then(unpacking, self._was_unpacked)
 
     def _then(self, work: Future[_T], go_on: Callable[[Future[_T]], None]) -> None:
-        """Go on with what is done beside the loop, unless the client has left by then."""
+        """Call `go_on` with the result of work in a thread or process, unless the client has disconnected by then."""
         loop = asyncio.get_running_loop()
         self._work = work
 
         def come_back(done: Future[_T]) -> None:
-            # The future has its callback, and with it us: kept, its result of up to 64 MiB would wait for the garbage collector.
+            # The future refers to its callback, and thereby to this object. If this object kept the future, the cycle with a
+            # result of up to 64 MiB would wait for the garbage collector.
             self._work = None
             if not self._exchange.disconnected:
                 try:
@@ -142,7 +143,7 @@ class Inference:
         self._respond(*answers.refusal(error))
 
     def stream(self, frame: Frame) -> None:
-        """Models do not stream: nothing was asked to."""
+        """Do nothing: models do not stream, and the request did not allow it."""
 
     def broken(self) -> None:
         self._exchange.abort()

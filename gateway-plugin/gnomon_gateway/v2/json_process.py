@@ -1,15 +1,13 @@
-"""Reading large requests beside the event loop: a thread that hands them to the reader's process and waits for what it says.
+"""The parser process for large JSON requests, and the thread that talks to it.
 
-The process begins with the first large request and ends with ours, by the end of its socket. One that has ended, whoever ended
-it, is replaced once for a request; a request that ends two of them is refused. What waits is bounded, for it is large.
+Decoding holds the GIL from the first number to the last: a photograph as JSON is 1.5 MB and takes 15 to 40 ms, a batch of them
+half a second, in any thread. Therefore a process parses large requests, one after the other, from a socket:
 
-Where large JSON tensors are read: a process beside the gateway's, because a thread would not do.
+    in     HEAD_BYTES BODY_BYTES head body      head: the model's signature, the document's length, the largest batch
+    out    HEAD_BYTES BODY_BYTES head tensors   head: the request without its numbers, or an error
 
-Decoding holds Python's lock from its first number to its last: a photograph as JSON is 1.5 MB and takes 15 to 40 ms, a batch of
-them half a second, in whichever thread. This process reads one request after the other from its socket, and ends with it.
-
-    in     HEAD_BYTES BODY_BYTES head body      head: what the model takes, how long the document is, the largest batch
-    out    HEAD_BYTES BODY_BYTES head tensors   head: the request without its numbers, or the error that it deserves
+The process starts with the first large request and ends when the gateway closes the socket or ends. A process that has died is
+replaced once for a request; a request that kills two processes is refused. The waiting requests are bounded, as they are large.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ Data: TypeAlias = bytes | bytearray | memoryview
 
 
 def send(connection: socket.socket, head: dict[str, Any], body: Data) -> None:
-    """Write one message. Raises OSError when nobody reads."""
+    """Write one message. Raises OSError if the other side has closed the socket."""
     text, data = json.dumps(head).encode(), memoryview(body)
     connection.sendall(_SIZES.pack(len(text), data.nbytes) + text)
     connection.sendall(data)
@@ -47,8 +45,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], bytearray]:
     """Read one message.
 
     Raises:
-        EOFError: the other side has gone.
-        OSError: so it has.
+        EOFError, OSError: the other side has closed the socket or died.
 
     """
     head_bytes, body_bytes = _SIZES.unpack(_take(connection, _SIZES.size))
@@ -80,7 +77,7 @@ def answered(head: dict[str, Any], tensors: bytearray) -> Infer:
     """The infer request that the reader process has parsed.
 
     Raises:
-        GnomonError: what is wrong with the request.
+        GnomonError: the request is invalid, for the stated reason.
 
     """
     if "error" in head:
@@ -99,7 +96,7 @@ def _read(asked: dict[str, Any], body: bytearray) -> tuple[dict[str, Any], Data]
 
 
 def main(descriptor: int) -> None:
-    """Read for the gateway at the other end of this descriptor, until it closes it."""
+    """Run the parser process: serve the socket with this descriptor until the gateway closes it."""
     with socket.socket(fileno=descriptor) as connection:
         try:
             while True:
@@ -113,13 +110,13 @@ if __name__ == "__main__":
 
 
 LARGE_BYTES = 64 << 10
-"""A document of this size is read in 0.35 ms, about what handing it over and back costs."""
+"""A document of this size is parsed in 0.35 ms, about the cost of passing it to the process and back."""
 MOST_WAITING_BYTES = 256 << 20
 _TRIES = 2
 
 
 class Reader:
-    """The reader's process, and the thread that talks to it."""
+    """The parser process, and the thread that talks to it."""
 
     def __init__(self, most_waiting_bytes: int = MOST_WAITING_BYTES) -> None:
         self._most_waiting_bytes = most_waiting_bytes
@@ -132,10 +129,10 @@ class Reader:
     def read(
         self, signature: ModelSignature, body: bytes | memoryview, header_length: bytes | None, max_batch: int
     ) -> Future[Infer]:
-        """Begin to read a request; what comes of it is as with `read_request`.
+        """Begin to parse a request; returns a future with the result or error of `read_request`.
 
         Raises:
-            GnomonError: 503 `too_many_bodies`: others wait already.
+            GnomonError: 503 `too_many_bodies`: too many requests wait already.
 
         """
         size = len(body)
@@ -148,13 +145,13 @@ class Reader:
         return reading
 
     def close(self) -> None:
-        """End the process, after what it reads."""
+        """End the process after its current request."""
         self._thread.shutdown(cancel_futures=True)
         self._end()
 
     @property
     def pid(self) -> int | None:
-        """The process, once there is one."""
+        """The process's id; None before it starts."""
         return None if self._process is None else self._process.pid
 
     def _discount(self, size: int) -> None:

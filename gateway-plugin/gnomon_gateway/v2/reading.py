@@ -1,8 +1,8 @@
-"""From a request's body to what it asks for: bounded, unpacked, read.
+"""The stages from a request's body to a parsed request: size limit, decompression, parsing.
 
-    at most what the model could use ▶ unpacked, in a thread ▶ read, at once; from LARGE_BYTES of JSON on in the reader's process
+    at most the model's largest input ▶ decompressed, in a thread ▶ parsed at once; from LARGE_BYTES of JSON in the parser process
 
-A request on a connection goes on by callbacks, since nearly every one is read at once; a call from inside awaits `whole`.
+A request on a connection continues by callbacks, since nearly every one is parsed at once; an internal call awaits `whole`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gnomon_gateway.v2.messages import Infer, document_bytes, most_body_bytes, r
 
 _LENGTH_HEADER = b"inference-header-content-length"
 _WINDOWS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
-# Unpacking frees the interpreter meanwhile. One at a time: the packed bodies that wait are small.
+# Decompression releases the GIL. One thread is enough: the compressed bodies that wait are small.
 _UNPACKER = ThreadPoolExecutor(1, "unpack")
 
 
@@ -34,7 +34,7 @@ def carries_tensors(method: bytes, headers: Mapping[bytes, bytes]) -> bool:
 
 
 class Reading:
-    """How the body of a request with these headers is read. `most_bytes` is what is taken, packed and unpacked."""
+    """The reading of a body with these headers. `most_bytes` limits the compressed and the decompressed body."""
 
     __slots__ = ("_encoding", "_length", "_max_batch", "_signature", "most_bytes")
 
@@ -48,13 +48,13 @@ class Reading:
         self._length = headers.get(_LENGTH_HEADER)
 
     def bound(self, body_bytes: int) -> None:
-        """Raise a 413 `GnomonError` where that is too much."""
+        """Raise a 413 `GnomonError` if the body is too large."""
         if body_bytes > self.most_bytes:
-            # Not by way of a name: an error that its own frame holds is a cycle, which keeps the callers' bodies.
+            # Raised without a local name: an error held by its own frame is a cycle, which would keep the callers' bodies alive.
             raise replace(too_large(self.most_bytes), hint=f"Send fewer samples: one request may have {self._max_batch}.")
 
     def unpack(self, body: bytes | memoryview) -> Future[bytes] | None:
-        """Begin to unpack it: its result may be too large, or a 400. None where it is as it is.
+        """Begin to decompress the body; the future may fail with 413 or 400. None if the body is not compressed.
 
         Raises:
             GnomonError: 415 `unknown_encoding`.
@@ -78,10 +78,10 @@ class Reading:
         return read_request(self._signature, memoryview(body), self._length, self._max_batch)
 
     async def whole(self, body: bytes) -> Infer:
-        """All of it, one after the other.
+        """Run all stages.
 
         Raises:
-            GnomonError: as they do.
+            GnomonError: as `bound`, `unpack` and `read`.
 
         """
         self.bound(len(body))

@@ -1,6 +1,6 @@
 """The routes of the open inference protocol.
 
-    GET  /v2                                   what this server is
+    GET  /v2                                   the server's metadata
     GET  /v2/health/live                       200
     GET  /v2/health/ready                      200; 503 while it drains, or a function still waits for its first instance
     GET  /v2/models/{m}[/versions/{v}]         the model's metadata
@@ -42,7 +42,7 @@ class InferenceRoutes:
         self._server = {"name": "gnomon", "version": this_version().release, "extensions": ["binary_tensor_data"]}
 
     def begin(self, exchange: Exchange) -> None:
-        """The headers of a request below `/v2` are here."""
+        """Begin a request below `/v2`, whose headers have been received."""
         try:
             if exchange.path[len(PREFIX) :][:1] not in (b"", b"/"):
                 raise _no_route()
@@ -51,7 +51,7 @@ class InferenceRoutes:
             refuse(exchange, error)
 
     def take_tensors(self, exchange: Exchange, runtime: FunctionRuntime) -> bool:
-        """At `/function/{name}`: whether a model's function was sent tensors, which are then taken."""
+        """Take a request at `/function/{name}` if it carries tensors for a model; returns whether it was taken."""
         signature = runtime.signature
         if signature is None or not carries_tensors(exchange.method, dict(exchange.headers)):
             return False

@@ -3,7 +3,7 @@
     5 samples, max-batch 2 ─▶ 2 │ 2 │ 1 ─▶ one answer of 5 samples, or the first failure of any part
 
 The parts are requests like all others: they are admitted, batched with those of other clients and executed on any instance. The
-first that fails is the answer; the others are withdrawn then, because nobody would hear of them.
+first failure is the response; the other parts are then withdrawn, because their results would not be used.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gnomon_gateway.queueing.request import Request, Responder
 from gnomon_gateway.v2.messages import Infer
 
 MOST_SAMPLES, FEW_SAMPLES, MOST_BYTES = 256, 8, 8 << 20
-"""Of one request, where a batch holds fewer: so many samples, or as many as fit into so many bytes, but a few in any case. That
-bounds what it may cost the gateway to read a request."""
+"""Limits of one request that is larger than a batch: this many samples, or as many as fit into this many bytes, but a few in any
+case. The limits bound the cost of parsing a request."""
 
 MakeRequest = Callable[[int, bytes | memoryview, Responder], Request]
 """The request with so many samples and this body, answered to this responder."""
@@ -35,7 +35,7 @@ def most_samples(signature: ModelSignature, max_batch: int) -> int:
 def submit(
     runtime: FunctionRuntime, signature: ModelSignature, infer: Infer, make: MakeRequest, responder: Responder
 ) -> list[Request]:
-    """Let an infer request in, in as many parts as it takes, and return them. `responder` gets its one answer."""
+    """Submit an infer request in as many parts as needed; returns the parts. `responder` gets one answer."""
     max_batch = runtime.settings.max_batch
     if infer.samples <= max_batch:
         requests = [make(infer.samples, infer.body, responder)]
@@ -63,7 +63,7 @@ class Split:
         return list(self._requests)
 
     def answered(self, index: int, member: Member) -> None:
-        """A part has been answered by the model. The responder gets the first failure, or all parts joined."""
+        """Take the model's answer to a part. The responder gets the first failure, or all parts joined."""
         if self._responder is None:
             return
         if member.code != HTTPStatus.OK:
@@ -82,7 +82,7 @@ class Split:
         self._end().answer(Member(HTTPStatus.OK, sum(sizes), member.meta, body), b"")
 
     def refused(self, error: GnomonError) -> None:
-        """A part has been refused: so is the whole."""
+        """Refuse the whole request, because a part was refused."""
         if self._responder is not None:
             self._end().refuse(error)
 
@@ -91,13 +91,13 @@ class Split:
             self._end().broken()
 
     def _end(self) -> Responder:
-        """Withdraw what is still under way, and return who waits."""
+        """Withdraw the remaining parts, and return the responder of the whole request."""
         responder, self._responder = self._responder, None
         assert responder is not None
         for request in self._requests:
             if request.responder is not None and request.is_open:
                 self._runtime.left(request)
-            request.responder = None  # it has been answered in the same moment, and is about to hear it
+            request.responder = None  # already answered in this turn of the loop: drop the answer that is about to come
         self._members.clear()
         return responder
 
@@ -119,7 +119,7 @@ class _Part:
         self._whole.refused(error)
 
     def stream(self, frame: Frame) -> None:
-        """Models do not stream: nothing was asked to."""
+        """Do nothing: models do not stream, and the request did not allow it."""
 
     def broken(self) -> None:
         self._whole.broken()
