@@ -77,7 +77,7 @@ class Buffer:
 
     @property
     def rate(self) -> float:
-        """The fastest rate of the process, per second: nothing changes within much less than its inverse."""
+        """The fastest rate of the process, per second; its inverse is the shortest time scale."""
         return self._counting.rate
 
     def members(self, waits_s: Array) -> Array:
@@ -124,7 +124,7 @@ class Buffer:
         return phases, sizes
 
     def _timeout_that_matters(self) -> float:
-        """T, or a shorter time within which every batch fills: what comes after it never happens."""
+        """T in seconds, or a shorter time within which every batch fills."""
         if self.plan.batch == 1:
             return 0.0
         timeout_s = min(self.plan.timeout_s, self.plan.batch / self.process.rate_rps)
@@ -168,7 +168,7 @@ def first_phases_of(within: Array, step: Array, arbitrary: Array) -> Array:
 
 
 def _long_run(chain: Array, start: Array, sizes: Array) -> Array:
-    """The long-run distribution of the chain over batches from an arrival, also where it falls apart into several classes."""
+    """Long-run distribution of the chain over batches from an arrival, also for a reducible chain (several classes)."""
     count = len(chain)
     if count == 1:
         return np.ones(1)

@@ -85,7 +85,7 @@ class Reference:
 
     @classmethod
     def of(cls, process: Map, rule: ChangeRule, counts: Sequence[float] = (), bin_s: float = 1.0) -> Reference:
-        """Of a fitted process and the counts it was fitted to. Evidence is never taken for stronger than a Poisson process's."""
+        """The reference of a fitted process and the counts it was fitted to. The dispersion is at least 1 (Poisson)."""
         whole = cls(process.rate_rps, max(1.0, process.dispersion(rule.within_s)))
         active = _active(np.asarray(counts, dtype=float))
         if not len(active) or not active.any():
@@ -108,7 +108,7 @@ class Reference:
         return rate_rps, self.dispersion if self.short_dispersion is None else self.short_dispersion
 
     def jump_threshold(self, rule: ChangeRule) -> float:
-        """The threshold of the test for jumps: its false alarms are as rare."""
+        """The threshold of the jump test, with the same rate of false alarms."""
         rate_rps, dispersion = self.active
         return _height(rule.false_alarm_s * rate_rps * (rule.jump - 1.0) ** 2 / dispersion)
 
@@ -161,7 +161,7 @@ def _height(wanted: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """For more and for less, for a jump up and down, and since when each is above 0. A value: it can be kept as JSON."""
+    """CUSUM evidence for more, less, a jump up and a jump down, with the time each left 0. Immutable and JSON-serialisable."""
 
     more: float = 0.0
     less: float = 0.0
@@ -184,7 +184,7 @@ class Change:
 def watched(
     evidence: Evidence, reference: Reference, rule: ChangeRule, count: float, *, bin_s: float, now_s: float
 ) -> tuple[Evidence, Change | None]:
-    """The evidence after a bin of `bin_s` that ended at `now_s` with `count` arrivals, and the alarm if it is enough.
+    """The evidence after a bin of `bin_s` seconds that ended at `now_s` with `count` arrivals, and the alarm if it is enough.
 
     A reference without arrivals (rate 0) is left by the first one.
     """
@@ -243,7 +243,7 @@ class ArrivalWindow:
         self._last = 0
 
     def add(self, times_s: Iterable[float]) -> None:
-        """Requests that arrived. Late ones count where they belong, if that is still in the window."""
+        """Add arrivals. Late ones count in their own bin, if that is still in the window."""
         for time_s in times_s:
             self._reach(time_s)
             place = self._place(time_s) - self._last + len(self._counts) - 1

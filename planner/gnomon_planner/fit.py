@@ -39,7 +39,7 @@ POISSON = "Poisson"
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """How far a candidate is off, in deviations of the sample; None where the sample has no such statistic."""
+    """Misfit of a candidate in standard deviations of the sample; None where the sample has no such statistic."""
 
     moments: float | None
     correlations: float | None
@@ -47,13 +47,13 @@ class Misfit:
 
     @property
     def total(self) -> float:
-        """The root mean square of those there are; 0 without any."""
+        """Root mean square of the parts that are not None; 0 if all are."""
         return _rms([part for part in (self.moments, self.correlations, self.dispersions) if part is not None]) or 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A MAP, how it was made, and how well it fits."""
+    """A MAP with its family and its misfit."""
 
     family: str
     process: Map
@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The chosen candidate beside the sample; `considered` are all, best first, `notes` what the sample could not say."""
+    """The chosen candidate and the sample; `considered` are all candidates, best first, `notes` what the sample leaves open."""
 
     chosen: Candidate
     sample: Sample
@@ -76,7 +76,7 @@ class Fit:
         return self.chosen.process
 
     def to_json(self) -> dict[str, Any]:
-        """D0 and D1 with everything that speaks for them; `Map.from_json` reads it."""
+        """D0 and D1 (1/s) with the statistics of the fit; `Map.from_json` reads it."""
         return {
             **self.process.to_json(),
             "family": self.chosen.family,
@@ -152,7 +152,7 @@ def _faithful(candidate: Candidate, sample: Sample) -> bool:
 
 
 def _bursts(sample: Sample) -> bool:
-    """Whether no Poisson process has such counts."""
+    """Whether the counts are too variable for a Poisson process."""
     return any(
         found.value > 1.0 + IMPOSSIBLE * math.sqrt(2.0 * window_s / sample.duration_s)
         for window_s, found in zip(sample.windows_s, sample.dispersions, strict=True)

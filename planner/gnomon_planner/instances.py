@@ -40,7 +40,7 @@ class TooManyInstancesError(GnomonError):
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """So many instances, and how long a batch waits for one: (seconds, probability), which sum to 1."""
+    """A number of instances, and the wait of a batch for one as (seconds, probability) pairs that sum to 1."""
 
     instances: int
     waits: tuple[tuple[float, float], ...]

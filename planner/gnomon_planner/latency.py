@@ -29,7 +29,7 @@ PARTS = 32  # a round leaves a 32nd of the stops; one call with 31 points costs 
 
 
 Times: TypeAlias = Sequence[tuple[float, float]]
-"""Seconds, each with its probability."""
+"""(seconds, probability) pairs."""
 
 
 class Latency(Protocol):
@@ -93,7 +93,7 @@ class ServiceTimes:
 
     @property
     def likely(self) -> tuple[tuple[tuple[float, float], ...], ...]:
-        """For each batch size its times in seconds, each with its probability."""
+        """For each batch size its (seconds, probability) pairs."""
         return tuple(tuple(zip(row, self.shares or (1.0 / len(row),) * len(row), strict=True)) for row in self.seconds)
 
     @property
@@ -141,7 +141,7 @@ class Mixture:
         return float(crossings(lambda _, at: self._smooth(at) + below - goal, low, high, close=EXACT)[0])
 
     def _first_stop(self, goal: float) -> int:
-        """The number of the first stop at which F reaches the goal; the last one's where rounding keeps F below it."""
+        """Index of the first stop at which F reaches the goal; the last stop if rounding keeps F below it."""
         first, last = -1, len(self._stops) - 1
         while last - first > 1:
             between = np.unique(np.linspace(first, last, PARTS + 1).round().astype(int))[1:-1]

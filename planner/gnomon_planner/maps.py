@@ -174,7 +174,7 @@ class Map:
         return limit - 2.0 * float(arriving @ rest @ resolvent @ resolvent @ into) / (rate * window_s)
 
     def rescaled(self, rate_rps: float) -> Map:
-        """The same process in another tempo: c², skewness, correlations and the limit of I stay as they are."""
+        """The process with its time scaled to another rate: c², skewness, correlations and the limit of I are unchanged."""
         if not (math.isfinite(rate_rps) and rate_rps > 0.0):
             raise bad_request("bad_rate", f"A rate of {rate_rps} requests/s.", "A rate is a positive number.")
         factor = rate_rps / self.rate_rps
@@ -245,7 +245,7 @@ class Counting:
 
     @property
     def rate(self) -> float:
-        """q: the largest rate at which a phase is left or something arrives, per second."""
+        """q: the largest total rate of moves and arrivals of a phase, per second."""
         return self._rate
 
     def at(self, times_s: Array) -> Array:
@@ -262,7 +262,7 @@ class Counting:
         return found
 
     def _table(self, words: int) -> Array:
-        """The first `words` rows of M, flat, made as far as they are needed."""
+        """The first `words` rows of M, flattened; computed on demand."""
         have = len(self._words)
         if words > have:
             stay = np.clip(np.eye(self.process.order) + self.process.D0 / self._rate, 0.0, None)

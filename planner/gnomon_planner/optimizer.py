@@ -92,7 +92,7 @@ class Landscape:
     def cheapest(self, slo_s: float, most: int | None = None) -> Choice:
         """Eq. 2: the least cost whose percentile is at most the SLO; where there is none, the least percentile.
 
-        Whoever has to answer in time looks at `most` of the plans exactly; if none of them holds, the nearest is taken. Where
+        At most `most` plans are settled exactly, which bounds the time; if none of them holds, the nearest is taken. Where
         every plan takes more instances than there may be, it is the one that takes the fewest.
 
         Raises:
@@ -162,11 +162,11 @@ class Landscape:
         return found
 
     def estimate(self, place: Place) -> Plan:
-        """The plan at a place of the landscape, with what the landscape says of it."""
+        """The plan at an index of the landscape, with the landscape's predictions."""
         return replace(self._plan(place), latency_s=float(self.latency_s[place]))
 
     def exactly(self, plan: Plan) -> Plan:
-        """The same with its exact percentile and cost; where instances are held, with their number and the wait for one."""
+        """The plan with its exact percentile and cost; where instances are held, with their number and the wait for one."""
         settled = self.billing.settled(self.process, plan)
         return replace(settled, latency_s=settled.latency(self.process).percentile(self.percent))
 
@@ -205,7 +205,7 @@ class Landscape:
         return self._percentiles.within(slo_s * (1.0 + NEARLY), self.rows)
 
     def _plan(self, place: Place) -> Plan:
-        """The plan at a place, without its percentile."""
+        """The plan at a flat index, without its percentile."""
         size, batch, timeout = place
         buffer = BufferPlan(self.space.batches[batch], self.space.timeouts_s[timeout])
         return Plan(self.space.sizes[size], buffer, math.nan, float(self.usd_per_request[place]))
@@ -289,7 +289,7 @@ class Served:
 class Percentiles:
     """Latency percentiles in seconds, shape (sizes, batches, timeouts); infinite where a size cannot serve a batch.
 
-    `served` is what there is to each of the batches.
+    `served` holds one `Served` for each batch of the space.
     """
 
     def __init__(self, process: Map, space: Space, percent: float) -> None:
@@ -302,14 +302,14 @@ class Percentiles:
 
     @cached_property
     def all_s(self) -> Array:
-        """Every one."""
+        """Percentiles of all combinations in seconds, shape (sizes, batches, timeouts)."""
         found = np.full(self._shape, math.inf)
         for number, here in self._among(range(self._shape[0])):
             found[here.rows, number] = here.waits.percentiles(here.service_s, self._percent, here.spread)
         return found
 
     def within(self, limit_s: float, rows: range) -> npt.NDArray[np.bool_]:
-        """Which of these sizes' are at most `limit_s`."""
+        """Whether the percentiles of these sizes are at most `limit_s`, shape (rows, batches, timeouts)."""
         found = np.zeros(self._shape, dtype=bool)
         for number, here in self._among(rows):
             found[here.rows, number] = here.waits.reached(here.service_s, self._percent, here.spread, limit_s)
@@ -325,7 +325,7 @@ class Percentiles:
         return found[rows.start : rows.stop]
 
     def _among(self, rows: range) -> Iterator[tuple[int, Served]]:
-        """By the number of the batch, what there is to it."""
+        """Pairs of batch index and the `Served` subset of these sizes."""
         for number, served in enumerate(self.served):
             here = served.among(rows)
             if len(here.rows):
@@ -346,14 +346,14 @@ class Billing(Protocol):
     """A way to pay."""
 
     def costs(self, process: Map, sizes: Sequence[Size], service_s: Array, waits: WaitsOfBatch) -> tuple[Array, Array]:
-        """Dollars per request, and how many instances that takes, 0 where they are unlimited; both (sizes, timeouts).
+        """Dollars per request and number of instances (0 where unlimited), both of shape (sizes, timeouts).
 
         `service_s` (sizes, B) are the medians. Either is exact, or an estimate to search by.
         """
         ...
 
     def settled(self, process: Map, plan: Plan) -> Plan:
-        """The plan with its cost and its instances, exactly."""
+        """The plan with its exact cost and number of instances."""
         ...
 
     @property

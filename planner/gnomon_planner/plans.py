@@ -175,7 +175,7 @@ class HourlyPrice:
         return self.usd_per_hour * hours
 
     def held(self) -> HeldPrice:
-        """The same by the second of its cores, where an instance pays for its share of the machine."""
+        """The price per second of cores, where an instance pays for its share of the machine."""
         return HeldPrice(self.since, self.usd_per_hour / self.cores / SECONDS_PER_HOUR, 0.0, self.machine)
 
 

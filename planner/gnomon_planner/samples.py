@@ -128,7 +128,7 @@ def of_map(process: Map, like: Sample) -> Sample:
 
 
 def _windows(counts: Vector, bin_s: float) -> tuple[tuple[float, ...], tuple[Estimate, ...], tuple[float, ...]]:
-    """Windows of 1, 2, 4, … bins, each at every place it fits."""
+    """Dispersion in windows of 1, 2, 4, … bins at all offsets."""
     sums = np.concatenate([[0.0], np.cumsum(counts)])
     windows: list[float] = []
     dispersions: list[Estimate] = []

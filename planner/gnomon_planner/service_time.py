@@ -121,7 +121,7 @@ class ServiceModel:
 
     @property
     def told(self) -> str:
-        """Which polynomial it is, and how far it was off the cells that were left out, each in its turn."""
+        """A description of the polynomial and its leave-one-out errors."""
         batch = max(power for _, power, _ in self.powers)
         form = f"{self.shape} to the power {max(power for power, _, _ in self.powers)}, batch to {batch}"
         threads = ", threads" if any(power for _, _, power in self.powers) else ""
@@ -328,7 +328,7 @@ class Spread:
 
     @staticmethod
     def of(sizes: Sequence[Sequence[float]]) -> Spread:
-        """For the ratios of each size; where another has more of the few, its last one again, with no share."""
+        """The spread of each size's ratios; rows with fewer ratios are padded with their last ratio at share 0."""
         each = [few(ratios) for ratios in sizes]
         count = max((len(shares) for _, shares in each), default=1)
         ratios = [(*ratios, *ratios[-1:] * (count - len(ratios))) for ratios, _ in each]
@@ -385,7 +385,7 @@ def of_range(relative: float) -> tuple[float, ...]:
 
 
 def of_deviation(relative: float) -> tuple[float, ...]:
-    """The same, of the mean distance from what was foretold, as a share of it: E|x| of a normal distribution is √(2/π)·σ."""
+    """The same from the mean relative deviation from the prediction: E|x| of a normal distribution is √(2/π)·σ."""
     return _log_normal(relative * math.sqrt(math.pi / 2.0))
 
 

@@ -119,7 +119,7 @@ class WaitsOfBatch:
         return np.concatenate([self._cdf(service_s[some], spread.among(some), number[some], at[some]) for some in parts])
 
     def _cdf(self, service_s: Array, spread: Spread, number: Indices, at: Array) -> Array:
-        """The same, of so many that what it takes stays in the processor's cache."""
+        """F(`at`), shape (n), of n combinations at once: few enough to stay in the processor's cache."""
         delays = service_s[:, None] * spread.ratios[:, :, None]
         timeouts = self.timeouts_s[number][:, None, None]
         waited = at[:, None, None] - delays

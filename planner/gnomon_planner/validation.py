@@ -10,7 +10,7 @@ the largest, which cost nothing where instances are held; then one instance more
 times at most. The first that holds is taken, or the one with the fewest late requests. A plan that holds is left alone: that
 fewer instances did in this window says nothing about the 999 moments of 1000 that its number is for.
 
-Where arrivals were counted by the second nobody knows when within it they came: they are placed by a hash of their number,
+Counts per second do not say when within it requests arrived: they are placed by a hash of their number,
 which is as uneven as chance and the same each time.
 
 **Replay.** `buffered` is BATCH's buffer and `instance_waits` the instances behind it, event by event; the planner's formulas are
@@ -52,7 +52,7 @@ MOST_ARRIVALS = 60_000
 STRETCHES = 20
 REPLAYS = 16
 MOST_BATCHES = 200_000
-"""All replays together, about 0.3 s of one core: no other one is begun beyond it, because a decision has a second."""
+"""Bound on the work of all replays, about 0.3 s of one core: none starts beyond it, because a decision has a second."""
 STEPS = 2
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 """The constants of splitmix64."""
@@ -227,7 +227,7 @@ def buffered(times_s: Sequence[float] | Vector, batch: int, timeout_s: float) ->
 
 
 def rebuffered(times_s: Sequence[float] | Vector, bounds: Sequence[Bounds]) -> Buffered:
-    """The same under bounds that change: each holds from its `since_s` to the next one's, the first for all before it too.
+    """Like `buffered`, with bounds that change: each holds from its `since_s` to the next one's, the first also before.
 
     Raises:
         GnomonError: 400 `bad_buffer` for times that descend, a batch below 1, a timeout below 0, or no bounds.
@@ -263,9 +263,9 @@ def busy_quantile(sent_s: Vector, service_s: Vector, stretch_s: tuple[float, flo
 
 
 def instance_waits(sent_s: Vector, service_s: Vector, instances: Sequence[tuple[float, int]]) -> Vector:
-    """How long each batch waits for an instance, of which there are so many since these moments (the first: before it too).
+    """Seconds that each batch waits for an instance; each count of instances holds from its time on, the first also before.
 
-    One that is taken away while it serves ends its batch first.
+    An instance that is removed while it serves finishes its batch first.
     """
     moments = [*(since_s for since_s, _ in instances[1:]), math.inf]
     counts = [count for _, count in instances]
@@ -297,7 +297,7 @@ def _sent(times: Vector, index: int, bounds: Bounds, since_s: float, until_s: fl
     # A batch that is full was sent by its last request, any other one by its timer.
     sent_s = np.where(ends - numbers == bounds.batch, times[ends - 1], begun + bounds.timeout_s)
     sent_s = np.maximum(sent_s, since_s)
-    # Whoever opens later is sent later, so that those who are sent in time are the first.
+    # A batch that opens later is sent later, so that the batches sent in time come first.
     count = int(np.searchsorted(sent_s, until_s, side="right"))
     first = np.array(_followed((ends[:count] - index).tolist()), dtype=np.intp)
     return first + index, sent_s[first], int(ends[first[-1]]) if len(first) else index

@@ -24,11 +24,11 @@ from gnomon_planner.plans import Choice, LambdaPrice, Plan, Size
 
 ALONE = BufferPlan(1, 0.0)
 _ANY = Map.poisson(1.0)
-"""Nobody waits, so that the arrivals do not matter."""
+"""Requests never wait, so that the arrival process does not matter."""
 
 
 def latency_of(size: Size) -> ExactLatency:
-    """The distribution of the latency: S_1, in every way that it varied in profiling."""
+    """The distribution of the latency: S_1 with the ratios measured in profiling."""
     times = tuple(tuple(one * ratio for ratio in size.ratios) for one in size.service_s[:1])
     return ExactLatency(_ANY, ALONE, ServiceTimes(times))
 

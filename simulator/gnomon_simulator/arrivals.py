@@ -1,13 +1,13 @@
-"""When requests arrive: a sorted list of seconds from the start.
+"""Arrival times: a sorted list of seconds from the start.
 
-Everything that offers load begins with such a list: the simulator walks it in virtual time, `replay` sends at those times. It
+Every load generator takes such a list: the simulator walks it in virtual time, `replay` sends at those times. It
 comes from a trace, from a Poisson process, from a constant rate or from a recorded run.
 
 A trace says how many requests a bin has, not when they came. They are placed uniformly at random within it, independently,
 which is what a Poisson process conditioned on its count does. A fractional count, as scaling leaves it, becomes the next whole
 number with the probability of the fraction: 2.25 is 2 three times of four.
 
-A file of demand, whichever kind it is: counts per bin, or the moments at which requests came.
+Files of demand, by content: counts per bin, or times of requests.
 
 | the file begins with | it is | and becomes |
 | --- | --- | --- |
@@ -17,7 +17,7 @@ A file of demand, whichever kind it is: counts per bin, or the moments at which 
 | a number or a date | one time stamp a line, as `traces` reads it; `#` begins a comment | times |
 | other words | a table with a header, as `traces` reads it | a Trace, or times |
 
-Any of them may be gzipped. Time stamps keep the order they have in the file: whoever needs them ascending says so.
+Any of them may be gzipped. Time stamps keep the order of the file; a caller that needs ascending ones sorts them.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def constant(rate_rps: float, duration_s: float) -> list[float]:
 
 
 def recorded(path: Path) -> list[float]:
-    """The times at which a recorded live run really sent, from the run's start: what the gateway saw.
+    """Actual send times of a recorded live run, in seconds from its start.
 
-    Requests that the client never got to send are left out.
+    Requests that the client never sent are left out.
 
     Raises:
         GnomonError: 400 `bad_record`, with the line that is wrong.

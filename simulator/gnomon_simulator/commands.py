@@ -86,7 +86,7 @@ class ArrivalOptions:
         return arrivals.constant(self.rate_rps * self.scale, self.duration_s)
 
     def _unscaled(self, times_s: list[float]) -> list[float]:
-        """Moments that were recorded, ascending."""
+        """Recorded times in seconds, ascending."""
         if self.scale != 1.0:
             raise bad_request("bad_arrivals", "Recorded moments cannot be scaled.", "Leave the scale out, or use counts per bin.")
         if not all(map(math.isfinite, times_s)):
@@ -141,7 +141,7 @@ class ReplayOptions:
 
 
 def simulate(options: SimulateOptions, out: TextIO | None = None, begun: Callable[[], None] | None = None) -> int:
-    """Run the simulation and print its figures; the decisions are in the JSON. `begun` is told before it starts."""
+    """Run the simulation and print its figures; the decisions are in the JSON. `begun` is called before the run starts."""
     settings = read_settings(options.labels, options.annotations)
     profile = _networked(_profile(options, settings), options)
     times_s = options.arrivals.times_s()
@@ -166,7 +166,7 @@ def simulate(options: SimulateOptions, out: TextIO | None = None, begun: Callabl
 
 
 def replay(options: ReplayOptions, out: TextIO | None = None, begun: Callable[[int, float], None] | None = None) -> int:
-    """Offer the load and print what became of it; `begun` is told the number of requests and the length before it starts."""
+    """Replay the load and print a report; `begun` is called with the number of requests and the length before the run starts."""
     times_s = options.arrivals.times_s()
     if begun is not None:
         begun(len(times_s), times_s[-1])

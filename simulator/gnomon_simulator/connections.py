@@ -1,7 +1,7 @@
 """A client's HTTP/1.1 connections: as little as a load generator needs, because its own time is measured too.
 
 One request at a time on a connection, answers parsed by httptools, connections kept and reused last in, first out. The pool is
-bounded; what finds no connection waits its turn. A connection that idled long is closed rather than used, so that a server which
+bounded; a request without a connection waits in order. A connection that idled long is closed, not used, so that a server which
 drops idle connections does not make requests fail by a race.
 """
 
@@ -26,9 +26,9 @@ class Connection(asyncio.Protocol):
         self._parser: Any = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport
         self.request: int | None = None
-        """The index of the request whose answer is awaited."""
+        """Index of the request in progress."""
         self.answered: int | None = None
-        """The index of the one that was answered last."""
+        """Index of the last request that was answered."""
         self.idle_since_s = 0.0
         self._values: list[bytes] = []
         self._body = bytearray()
@@ -88,9 +88,9 @@ class Connection(asyncio.Protocol):
 class Pool:
     """At most `limit` connections to one address.
 
-    Whoever owns the pool is asked to `send(request, connection)` when the request has a connection, and says False if nobody
-    waits for it any more. It is told `answered(request, status, connection)` or `failed(request)`, once, unless the request was
-    given up by aborting its connection; and `answered_twice(request)` if another answer follows that nobody has asked for.
+    The pool calls `send(request, connection)` when a request has a connection; the owner returns False if the client no longer
+    waits. It calls `answered(request, status, connection)` or `failed(request)`, once, unless the request was
+    given up by aborting its connection; and `answered_twice(request)` if a second answer follows.
     """
 
     def __init__(

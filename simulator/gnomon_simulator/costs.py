@@ -40,10 +40,10 @@ class Lifetime:
     calls: int = 0
     calls_usd: float = 0.0
     was_of: str | None = None
-    """The Body that it works for until it is one itself."""
+    """Id of a Shadow's Body, until it is promoted."""
 
     def account(self, now_s: float) -> None:
-        """Add what it has cost since it last changed."""
+        """Add the core seconds since the last change of its cores."""
         self.core_s += self.instance.cores * (now_s - self.cores_since_s)
         self.cores_since_s = now_s
 

@@ -26,12 +26,12 @@ class Events:
         self._order = 0
 
     def at(self, time_s: float, call: Callable[..., None], *args: Any) -> None:
-        """Call it at that time; at once, after what is entered for now, if the time has passed."""
+        """Schedule a call. A time in the past means now, after the events already scheduled for now."""
         self._order += 1
         heappush(self._heap, (max(time_s, self.now_s), self._order, call, args))
 
     def run(self) -> None:
-        """Handle events until none is left."""
+        """Handle events until the queue is empty."""
         heap = self._heap
         while heap:
             self.now_s, _, call, args = heappop(heap)

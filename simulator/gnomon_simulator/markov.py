@@ -1,4 +1,4 @@
-"""Arrivals drawn from a Markovian arrival process: the planner's `Map`, brought to life.
+"""Arrivals drawn from a Markovian arrival process: samples of the planner's `Map`.
 
 The chain is followed jump by jump: in phase i it stays Exp(−D0_ii), then moves, with an arrival or without one. That is
 sequential, but each jump is a random function of the phase before it, and functions can be composed in any grouping: the
@@ -37,7 +37,7 @@ def markov_arrivals(process: Map, count: int, chance: np.random.Generator) -> Ve
 
 
 def _drawn(process: Map, steps: int, chance: np.random.Generator) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """For each step and each phase before it: the phase after it, and whether something arrives."""
+    """For each step and each phase before it: the phase after it, and whether a request arrives."""
     order = process.order
     drawn = chance.random(steps)
     after = np.empty((steps, order), dtype=np.int64)

@@ -51,5 +51,5 @@ def with_opt(arrivals_s: Sequence[float]) -> Policies:
 
 
 def without_loading(profile: Profile) -> Profile:
-    """The same, with instances that are there at once."""
+    """The profile with a load time of 0."""
     return replace(profile, load_s=0.0)

@@ -1,4 +1,4 @@
-"""Whether the simulator tells the truth: a recorded live stretch, replayed in virtual time, beside what happened live.
+"""Accuracy of the simulator: a recorded live run, replayed in virtual time and compared with the live results.
 
     recorded = Recording(record.jsonl, GET /gnomon/functions/{name}/decisions)
     plan = recorded.plan(settings, profile)          # the same function, its arrivals as they were sent
@@ -37,7 +37,7 @@ COMPARED = (50.0, 90.0, 95.0, 99.0)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A decision that did something: when, from the first decision on, how many instances it wants and what it did."""
+    """A decision with actions: its time since the first decision, its instance count and its actions."""
 
     at_s: float
     desired: int | None

@@ -96,7 +96,7 @@ class Profile:
         return model.memory_bytes(0 if mapped else model.layers.parameter_bytes(pair.blocks))
 
     def shadow_busy_s(self, pair: Pair, samples: int) -> float:
-        """How long a Shadow computes for its samples, the hand-over left out: while it waits for the next run it is idle."""
+        """Seconds that a Shadow computes for its samples, without the hand-over: between runs it is idle."""
         model = self._modelled
         if samples <= 0:
             return 0.0

@@ -102,7 +102,7 @@ class Target:
         return host, port
 
     def message(self) -> bytes:
-        """The whole request; where a token belongs it says `{token}`."""
+        """The raw HTTP request, with `{token}` as the place of the token."""
         parts = urlsplit(self.url)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         token_bytes = self.body.count(TOKEN_PLACE) * (TOKEN_LENGTH - len(TOKEN_PLACE)) if self.check_token else 0
@@ -132,7 +132,7 @@ class _Run:
         self._connections: dict[int, Connection | None] = {}
         loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = loop.create_future()
-        # An error in a callback would leave the run waiting for ever: it ends the run instead.
+        # An error in a callback would leave `run` waiting for ever: end the run with that error instead.
         loop.set_exception_handler(lambda _, context: self._end(context.get("exception")))
         self._alarm = Alarm(loop, self._ring)
         self._pool = Pool(
@@ -178,7 +178,7 @@ class _Run:
         self._alarm.set(next_s + self._begin_s)
 
     def _give_up(self, now_s: float) -> None:
-        """Leave with every request whose deadline has passed; they are in order, for all wait equally long."""
+        """Give up every request whose deadline has passed; deadlines are in order, because all timeouts are equal."""
         while self._unfinished:
             request = self._unfinished[0]
             if request in self._connections:
@@ -317,7 +317,7 @@ class Alarm:
             loop.add_reader(self._fd, self._expired)
 
     def set(self, at_s: float) -> None:
-        """Ring at this time, at once if it has passed; whatever was set before is forgotten."""
+        """Set the alarm to this time, at once if it has passed; replaces the previous setting."""
         if self._libc is None:
             if self._timer is not None:
                 self._timer.cancel()

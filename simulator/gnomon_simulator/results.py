@@ -90,7 +90,7 @@ class Requests:
         return known
 
     def answered(self, row: int, now_s: float, status: int, batch: Batch | None) -> None:
-        """A request has its answer, with a batch or without one."""
+        """Record the answer of a request, from a batch or without one."""
         self.finished_s[row] = now_s
         self.status[row] = status
         if batch is not None:

@@ -37,7 +37,7 @@ CAPABILITIES = Capabilities(place=True, size=True, victim=True, resize=True, pai
 
 
 class SimulatedPlatform:
-    """The cluster: what runs where, what is free, and what it cost."""
+    """The simulated cluster: instances, free resources and costs."""
 
     name = "simulated"
     capabilities = CAPABILITIES
@@ -76,7 +76,7 @@ class SimulatedPlatform:
         `memory_mb` is a memory size other than the profile's.
 
         Raises:
-            GnomonError: 503 `no_capacity` where no node has room.
+            GnomonError: 503 `no_capacity` where no node has enough free capacity.
 
         """
         memory_bytes = profile.memory_bytes if memory_mb is None else memory_mb * MEGABYTE
@@ -90,7 +90,7 @@ class SimulatedPlatform:
         return instance
 
     def create_shadow(self, body_id: str, pair: Pair, changed: Callable[[Instance], None]) -> Instance:
-        """Begin a Shadow for a ready Body, STARTING; `changed` is called with the Body when the two know of each other.
+        """Begin a Shadow for a ready Body, STARTING; `changed` is called with the Body when the two are connected.
 
         Raises:
             GnomonError: 503 `no_capacity` where the node, the Body's unless the pair names another, has no room; 404
@@ -127,7 +127,7 @@ class SimulatedPlatform:
             changed(self._work_with(shadow.partner, shadow_id, pair))
 
     def promote_shadow(self, shadow_id: str, changed: Callable[[Instance], None], ready: Callable[[Instance], None]) -> Instance:
-        """Let a Shadow become a Body, STARTING; `changed` is called with its Body when it is alone, then `ready`.
+        """Promote a Shadow to a Body, STARTING; `changed` is called with its Body when it is alone, then `ready`.
 
         Raises:
             GnomonError: 503 `no_capacity` where the rest of the model does not fit; 409 `no_such_shadow` where it works for
@@ -162,7 +162,7 @@ class SimulatedPlatform:
         self._change(instance_id, state=InstanceState.DRAINING)
 
     def destroy(self, instance_id: str) -> Instance | None:
-        """The instance ends now, a Body with its Shadows. The Body of a Shadow goes on without it and is returned, else None."""
+        """End the instance now, a Body with its Shadows. Returns the Body of a Shadow, which continues without it, else None."""
         life = self._live.pop(instance_id, None)
         if life is None:
             return None
@@ -210,7 +210,7 @@ class SimulatedPlatform:
         return seconds * factor
 
     def end(self) -> None:
-        """The simulation is over: account for what still lives."""
+        """End the simulation: account for all live instances."""
         for life in self._live.values():
             life.account(self._events.now_s)
 
@@ -235,7 +235,7 @@ class SimulatedPlatform:
             changed(self._work_with(shadow.partner, shadow_id, shadow.pair))
 
     def _work_with(self, body_id: str, shadow_id: str, pair: Pair | None) -> Instance:
-        """The Body does this with one of its Shadows from now on; nothing any more for None."""
+        """Set the pair of a Body with one of its Shadows; None removes that Shadow."""
         life = self._live[body_id]
         shadows = {**life.instance.shadows, shadow_id: pair}
         life.instance = life.instance.working_with({shadow: doing for shadow, doing in shadows.items() if doing is not None})
@@ -351,7 +351,7 @@ class SimulatedNode:
         self._fit(now_s)
 
     def take_container(self, now_s: float) -> bool:
-        """A Shadow begins: whether it finds an empty container that is ready."""
+        """Take a container for a new Shadow. Returns whether an empty one was ready."""
         self._fill(now_s)
         found = self._containers > 0 and self._ready_s <= now_s
         self._containers -= found
@@ -369,7 +369,7 @@ class SimulatedNode:
         self._fill(now_s)
 
     def _fill(self, now_s: float) -> None:
-        """Fork what has been missing, from when it was due, and end what is too much."""
+        """Fork missing containers, from the time they were due, and end superfluous ones."""
         due_s = self._pool.due_s(self._containers)
         missing = self._pool.missing(self._containers, now_s)
         self._containers += missing

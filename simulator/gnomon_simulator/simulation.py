@@ -139,7 +139,7 @@ NEVER_S = float("inf")
 
 
 class SimulatedRequest(Request):
-    """A request that knows its row."""
+    """A request with its row in the results."""
 
     __slots__ = ("row",)
     row: int
@@ -159,7 +159,7 @@ class SimulatedFunction(Actuator[None]):
         self._platform = platform
         self._events = events
         self._scheduler = plan.settings.scheduler or scaling.default_scheduler
-        # As live: where a profile foretells latency, it bounds the batches of each instance.
+        # As live: where a profile predicts latency, it bounds the batches of each instance.
         sized_by = (plan.profile.variant,) if plan.profile.model is not None else ()
         scheduling = scheduling_policy(self._scheduler, plan.settings, plan.schedulers)
         self._dispatcher = Dispatcher(plan.settings, scheduling, plan.latency(), events.now_s, sized_by=sized_by)
@@ -248,7 +248,7 @@ class SimulatedFunction(Actuator[None]):
         self._poke()
 
     def _end_shadow(self, shadow_id: str) -> None:
-        """End an instance; where it worked for a Body, that goes on without it."""
+        """End an instance; a Shadow's Body continues without it."""
         body = self._platform.destroy(shadow_id)
         if body is not None:
             self._execute(self._dispatcher.pair_changed(body.id, body.pair, self._events.now_s))
@@ -380,7 +380,7 @@ class SimulatedFunction(Actuator[None]):
         )
 
     def _seen(self, instance: Instance) -> Instance:
-        """The instance with what only the dispatcher knows of it."""
+        """The instance with the state that only the dispatcher knows."""
         worker = self._dispatcher.workers.by_id.get(instance.id)
         if worker is None or not worker.batches:
             return instance
@@ -421,7 +421,7 @@ class OnDemand:
         rows.status[row], rows.batch[row], rows.instance[row] = OK, 1, rows.number(ON_DEMAND_INSTANCE)
 
     def counted(self, counters: LoadCounters) -> LoadCounters:
-        """The gateway's counters as it would keep them of both tiers: whoever predicts has to see all that arrives."""
+        """The gateway's counters of both tiers together, because predictors must see all arrivals."""
         if not self.served:
             return counters
         return replace(

@@ -16,7 +16,7 @@ A table has a header and is separated by commas, semicolons or tabs:
 A column of times is called `timestamp`, `time`, `arrival_time` or the like, perhaps with its unit (`time_ms`, `minute`). Where a
 column names the function of a row (`func`, `function`, `model`), one of them can be chosen.
 
-A time stamp is seconds from some beginning, or a moment of the calendar:
+A time stamp is seconds from some beginning, or a calendar time:
 
     12.5                            12.5 seconds from the beginning
     1700158546.68, 1700158546680    a moment since 1970, in s, ms, µs or ns, recognised by its size
@@ -69,7 +69,7 @@ class Trace:
 
     @property
     def requests(self) -> float:
-        """How many requests it holds."""
+        """The number of requests in the trace."""
         return sum(self.counts)
 
     def slice(self, start_s: float = 0.0, duration_s: float | None = None) -> Trace:
@@ -331,6 +331,6 @@ def seconds(text: str, unit_s: float | None = None) -> float:
 
 
 def from_the_first(times_s: Sequence[float]) -> list[float]:
-    """Moments as seconds from the earliest; times that are no moments stay what they are."""
+    """Calendar times as seconds from the earliest one; relative times are unchanged."""
     first_s = min(times_s, default=0.0)
     return [time_s - first_s for time_s in times_s] if first_s >= SINCE_1970_S else list(times_s)
