@@ -178,7 +178,7 @@ class LatencyModel(Protocol):
     """How long a batch takes."""
 
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
-        """The predicted latency of a batch of `batch` samples on `body_cores` cores, with these Shadows where there are some.
+        """Predicted seconds of a batch of `batch` samples on `body_cores` cores, with the Shadows of `pair`.
 
         An instance that was given a memory size is asked for by that (`Instance.size`). None while nothing is known.
         """

@@ -121,7 +121,7 @@ def split_seconds(
     *shadow_samples: int,
     elsewhere: Collection[int] = (),
 ) -> float | None:
-    """Eq. 6 for one split of one batch; `cores` are the Body's and each Shadow's, `shadow_samples` each Shadow's share.
+    """Seconds by Eq. 6 for one split of a batch; `cores` are the Body's and each Shadow's, `shadow_samples` each Shadow's share.
 
     The Shadows of the numbers `elsewhere` are on other nodes. None where one of the times is not known.
     """
@@ -174,7 +174,7 @@ def predicted_ms(profile: ModelProfile | None, pair: Pair) -> list[list[float]]:
 def best_split(
     profile: ModelProfile, cores: tuple[int, int], blocks: Iterable[int], max_batch: int, *, elsewhere: bool = False
 ) -> tuple[int, ...]:
-    """b_S for batches of 1, 2, … `max_batch`, with one Shadow: what makes each of them quickest.
+    """The quickest split b_S for batches of 1, 2, … `max_batch`, with one Shadow.
 
     With the Shadow `elsewhere`, on another node, hand-overs cost what the network does; where that has no price, all is 0.
     """
@@ -184,7 +184,7 @@ def best_split(
 def best_splits(
     profile: ModelProfile, cores: tuple[int, ...], blocks: Iterable[int], max_batch: int, *, elsewhere: Collection[int] = ()
 ) -> tuple[tuple[int, ...], ...]:
-    """For each Shadow b_Sj for batches of 1, 2, … `max_batch`. `cores` are the Body's and each Shadow's.
+    """The splits b_Sj for batches of 1, 2, … `max_batch`, a row per Shadow. `cores` are the Body's and each Shadow's.
 
     The Shadows of the numbers `elsewhere` are on other nodes; where the network has no price, they get nothing.
     For each number of samples that the Body gives away, each goes to the Shadow that would have it done first: the best there is

@@ -38,7 +38,7 @@ class Points:
         return max((apart / middle for apart, middle in zip(self.ranges_s, self.seconds, strict=True) if middle), default=0.0)
 
     def off(self, fixed_s: float, seconds_per_byte: float) -> float:
-        """How far the worst point is from that line, relative to the point.
+        """The largest relative distance of a point from that line.
 
         Example: 2 s for 1 byte and 4 s for 2, on a line of 1 s and 1 s a byte: the second is 1 s of 4 off, 0.25.
         """
@@ -228,7 +228,7 @@ class ModelProfile:
     evidence: Evidence = field(default_factory=Evidence)
 
     def at(self, size: int, batch: int) -> float | None:
-        """The whole model's latency on an instance of that size (`gnomon_core.fleet.Instance.size`); None where not known."""
+        """Seconds of a batch of the whole model on an instance of this `gnomon_core.fleet.Instance.size`; None if unknown."""
         return (self.memories if self.memories.measured(size) else self.whole).at(size, batch)
 
     def run_seconds(self, run: Run, cores: int, batch: int) -> float | None:
@@ -242,7 +242,7 @@ class ModelProfile:
         return total_s
 
     def transfer_seconds(self, there_bytes: int, back_bytes: int) -> float:
-        """Handing tensors to the Shadow and back."""
+        """Seconds to hand tensors to the Shadow and back."""
         return 2 * self.transfer_fixed_s + self.transfer_seconds_per_byte * (there_bytes + back_bytes)
 
     def memory_bytes(self, parameter_bytes: int) -> int:
@@ -250,7 +250,7 @@ class ModelProfile:
         return self.overhead_bytes + parameter_bytes
 
     def body_load_s(self, weight_mode: str) -> float:
-        """From the decision to a Body that serves."""
+        """Seconds from the decision until a Body serves."""
         return self.body_start_s + self.loading[weight_mode].seconds(self.layers.parameter_bytes())
 
     def shadow_load_s(self, weight_mode: str, parameter_bytes: int) -> float:
@@ -274,7 +274,7 @@ class ModelProfile:
         return max(0.0, self.body_start_s - self.shadow_start_s) + self.loading[weight_mode].seconds_per_byte * rest_bytes
 
     def extrapolated(self, serial_fraction: float) -> ModelProfile:
-        """The same with cores beyond the measured ones, by Amdahl's law."""
+        """The profile with cores beyond the measured ones, by Amdahl's law."""
         return replace(
             self,
             whole=replace(self.whole, serial_fraction=serial_fraction),

@@ -35,7 +35,7 @@ class QueueView(Protocol):
 
     @property
     def samples(self) -> int:
-        """The sum of their sizes."""
+        """The number of waiting samples."""
         ...
 
     @property
@@ -45,7 +45,7 @@ class QueueView(Protocol):
 
     @property
     def gap_s(self) -> float:
-        """The mean time from one of the latest arrivals to the next, in seconds; infinity while too few have come to tell."""
+        """Mean gap between the latest arrivals in seconds; infinity while there are too few."""
         ...
 
 

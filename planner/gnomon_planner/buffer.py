@@ -72,7 +72,7 @@ class Buffer:
 
     @property
     def mean_size(self) -> float:
-        """Requests per batch, in the long run."""
+        """Mean requests per batch in the long run."""
         return float(self.sizes @ np.arange(1, self.plan.batch + 1))
 
     @property
@@ -81,7 +81,7 @@ class Buffer:
         return self._counting.rate
 
     def members(self, waits_s: Array) -> Array:
-        """members_k(w) for 0 ≤ w ≤ T, without the first of incomplete batches; shape (waits, B)."""
+        """members_k(w) for 0 ≤ w ≤ T in seconds, without the first of incomplete batches; shape (waits, B)."""
         batch = self.plan.batch
         if batch == 1:
             return np.ones((len(waits_s), 1))
@@ -136,7 +136,7 @@ class Buffer:
 
 
 def first_phases_of(within: Array, step: Array, arbitrary: Array) -> Array:
-    """α for the buffers of each B = 2 … levels + 1 and several T, shape (levels, timeouts, n).
+    """First phases α for the buffers of each B = 2 … levels + 1 and several T, shape (levels, timeouts, n).
 
     `within` is P_j(T) for j below `levels`, shape (timeouts, levels, n, n), `step` P and `arbitrary` the phase after an arbitrary
     arrival: where the chain over batches falls apart (every batch of two begins with the same of two alternating phases; or a

@@ -94,7 +94,7 @@ class Reference:
         return cls(whole.rate_rps, whole.dispersion, float(active.mean()) / bin_s, short)
 
     def spread_per_s(self, rule: ChangeRule) -> float:
-        """δ²: how much evidence moves by chance each second."""
+        """δ²: variance of the evidence by chance, per second."""
         return self.rate_rps * rule.margin**2 / self.dispersion
 
     def threshold(self, rule: ChangeRule) -> float:
@@ -103,7 +103,7 @@ class Reference:
 
     @property
     def active(self) -> tuple[float, float]:
-        """Rate and dispersion by which jumps are seen."""
+        """Rate (requests/s) and dispersion for the jump test."""
         rate_rps = self.rate_rps if self.active_rps is None else self.active_rps
         return rate_rps, self.dispersion if self.short_dispersion is None else self.short_dispersion
 
@@ -113,7 +113,7 @@ class Reference:
         return _height(rule.false_alarm_s * rate_rps * (rule.jump - 1.0) ** 2 / dispersion)
 
     def delay_s(self, rule: ChangeRule, change: float) -> float:
-        """How long a change to rate·(1 + change) goes unnoticed on average; infinite for less than about half the margin."""
+        """Mean seconds until a change to rate·(1 + change) is noticed; infinite for less than about half the margin."""
         ratio = 1.0 + math.copysign(rule.margin, change)
         jump = rule.jump if change > 0.0 else 1.0 / rule.jump
         slow_s = _delay_s(self.threshold(rule), self.rate_rps / self.dispersion, ratio, change)

@@ -47,7 +47,7 @@ class Fleet:
 
 
 def fleet_for(buffer: Buffer, service_s: float) -> Fleet:
-    """The fleet for a buffer whose batches take `service_s` in the mean.
+    """The fleet for a buffer whose batches take `service_s` seconds in the mean.
 
     Raises:
         TooManyInstancesError: 400 `too_many_instances`: more than 10,000.
@@ -76,7 +76,7 @@ def fleet_for(buffer: Buffer, service_s: float) -> Fleet:
 
 
 def _followed(reached: Array, transformed: npt.NDArray[np.complex128]) -> Array:
-    """The time after one more batch."""
+    """Masses of the time after one more batch, on the grid and by phase, shape (STEPS + 1, n)."""
     product = (np.fft.rfft(reached, 2 * (STEPS + 1), axis=0)[:, None, :] @ transformed)[:, 0]
     found: Array = np.fft.irfft(product, 2 * (STEPS + 1), axis=0)[: STEPS + 1]
     return np.clip(found, 0.0, None)

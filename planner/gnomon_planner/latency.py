@@ -36,7 +36,7 @@ class Latency(Protocol):
     """A distribution of latencies."""
 
     def cdf(self, times_s: Array) -> Array:
-        """F(t) = P(latency ≤ t) at each time."""
+        """F(t) = P(latency ≤ t) at each time in seconds; same shape."""
         ...
 
     def percentile(self, percent: float) -> float:
@@ -98,7 +98,7 @@ class ServiceTimes:
 
     @property
     def means(self) -> Array:
-        """E[S_k] in seconds."""
+        """E[S_k] in seconds for k = 1 … B, shape (B)."""
         return np.array([_mean(row) for row in self.likely])
 
 
@@ -119,7 +119,7 @@ class Mixture:
         self._stops = np.unique(np.concatenate([self._places, shifts, shifts + length]))
 
     def cdf(self, times_s: Array) -> Array:
-        """F(t) at each time, in seconds."""
+        """F(t) at each time in seconds, shape (times)."""
         times = np.asarray(times_s, dtype=float)
         atoms = self._masses[np.searchsorted(self._places, times, side="right")]
         return np.clip(atoms + self._smooth(times), 0.0, 1.0)

@@ -102,17 +102,17 @@ class Map:
 
     @property
     def order(self) -> int:
-        """How many phases there are."""
+        """Number of phases, n."""
         return len(self.D0)
 
     @property
     def stationary(self) -> Vector:
-        """θ: the distribution of the phase at an arbitrary moment."""
+        """θ: the distribution of the phase at an arbitrary time, shape (n)."""
         return stationary_of(self.D0 + self.D1)
 
     @property
     def embedded(self) -> Vector:
-        """φ: the distribution of the phase just after an arrival."""
+        """φ: the distribution of the phase just after an arrival, shape (n)."""
         arriving: Vector = self.stationary @ self.D1
         phases: Vector = arriving / arriving.sum()
         return phases
@@ -133,7 +133,7 @@ class Map:
 
     @property
     def mean_s(self) -> float:
-        """The mean gap, 1/λ."""
+        """The mean gap in seconds, 1/λ."""
         return 1.0 / self.rate_rps
 
     @property
@@ -158,7 +158,7 @@ class Map:
         return (joint - first**2) / (second - first**2)
 
     def dispersion(self, window_s: float | None = None) -> float:
-        """I(t) = Var[N(t)] / E[N(t)] of the number of arrivals in a window, or its limit for long ones.
+        """I(t) = Var[N(t)] / E[N(t)] of the number of arrivals in a window of seconds; None: its limit for long ones.
 
         After Fischer and Meier-Hellstern (1993): with d = θD1 and R = (eθ − Q)⁻¹,
         Var[N(t)] = (λ − 2λ² + 2dRD1e)·t − 2d·(I − e^(Qt))·R²·D1e.
@@ -181,7 +181,7 @@ class Map:
         return Map(self.D0 * factor, self.D1 * factor)
 
     def thinned(self, share: float) -> Map:
-        """The requests of which each is kept by itself with probability `share`: what one of several queues gets.
+        """The process of requests that are kept independently with probability `share`, such as those of one of several queues.
 
         A request that is not kept is a move without one: D1' = share·D1, D0' = D0 + (1 − share)·D1 (a mark on each arrival by the
         toss of a coin; He and Neuts, 1998, on marked transitions). So λ' = share·λ, and of any window I' − 1 = share·(I − 1).
@@ -249,7 +249,7 @@ class Counting:
         return self._rate
 
     def at(self, times_s: Array) -> Array:
-        """P_j(t), shape (times, levels, n, n). Times are finite and not negative."""
+        """P_j(t), shape (times, levels, n, n). Times in seconds are finite and not negative."""
         steps = self._rate * np.asarray(times_s, dtype=float)
         halvings = np.ceil(np.log2(np.maximum(steps, self._base) / self._base))
         base = steps / 2.0**halvings
@@ -284,7 +284,7 @@ class Counting:
 
 
 def poisson(means: Array, count: int) -> Array:
-    """Poisson(m; mean) for m = 0 … count − 1, shape (means, count)."""
+    """Poisson probabilities of m = 0 … count − 1 for each mean, shape (means, count)."""
     numbers = np.arange(count)
     log_factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count)))])
     logs = np.log(np.maximum(means, 1e-300))[:, None] * numbers - log_factorials - means[:, None]

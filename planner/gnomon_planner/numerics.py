@@ -106,7 +106,7 @@ class Curves:
     coefficients: Array
 
     def at(self, points: Array, function: Array) -> Array:
-        """The value of function number `function` at each point; both have one shape. Points outside count as the nearest end."""
+        """Values of functions by index, `function[i]` at `points[i]`, all of one shape. Points outside are clipped."""
         panel, place = self._places(points)
         terms = np.moveaxis(self.coefficients[panel, :, function], -1, 0)
         after, last = np.zeros_like(place), np.zeros_like(place)
@@ -126,7 +126,7 @@ class Curves:
         return found
 
     def _places(self, points: Array) -> tuple[npt.NDArray[np.intp], Array]:
-        """Which panel each point is on, and where between −1 and 1."""
+        """The panel of each point, and its position on it between −1 and 1."""
         inside = np.clip(points, 0.0, self.edges[-1])
         panel = np.clip(np.searchsorted(self.edges, inside, side="right") - 1, 0, len(self.edges) - 2)
         left, right = self.edges[panel], self.edges[panel + 1]
@@ -188,8 +188,8 @@ def crossings(
 ) -> Array:
     """The upper ends of brackets in which each function reaches zero; below it at `low`, at or above it at `high`.
 
-    `value` takes the numbers of some functions and a point for each. Points are positive where it matters: the width is
-    relative to the upper end. `guess` is a bracket that is probably right, within the other; what it says is looked at. Brackets
+    `low`, `high` and the result have shape (functions). `value` takes indices of functions and a point for each. The width is
+    relative to the upper end, which is positive. `guess` is a probable, narrower bracket, which is verified. Brackets
     end at the width `close`, or after 128 points.
     """
     every: Indices = np.arange(len(low))

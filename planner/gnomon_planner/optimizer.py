@@ -79,7 +79,7 @@ class Landscape:
 
     @property
     def latency_s(self) -> Array:
-        """Every percentile."""
+        """Every percentile in seconds, shape (sizes, batches, timeouts)."""
         return self._percentiles.all_s[self.rows.start : self.rows.stop]
 
     def of_size(self, number: int) -> Landscape:
@@ -316,7 +316,7 @@ class Percentiles:
         return found[rows.start : rows.stop]
 
     def least_s(self, rows: range) -> Array:
-        """Percentiles in seconds of these sizes; infinite where another size of the same batch was found to be quicker."""
+        """Percentiles of these sizes in seconds, (rows, batches, timeouts); infinite where another plan was quicker."""
         found, least_s = np.full(self._shape, math.inf), math.inf
         for number, here in self._among(rows):
             seconds = here.waits.percentiles(here.service_s, self._percent, here.spread, least_s)

@@ -63,7 +63,7 @@ class PaperLatency(Mixture):
 
 
 def first_phases(process: Map, plan: BufferPlan) -> Array:
-    """π(0) of Eqs. 13 and 14: the phase at the first request of a batch."""
+    """π(0) of Eqs. 13 and 14: distribution of the phase at a batch's first request, shape (n)."""
     rates = process.D1.sum(axis=1)
     # Nothing arrives in a phase without a rate, however long T is: 0·∞ would be no number.
     within = np.multiply(rates, plan.timeout_s, out=np.zeros(len(rates)), where=rates > 0.0)
@@ -73,7 +73,7 @@ def first_phases(process: Map, plan: BufferPlan) -> Array:
 
 
 def member_shares(process: Map, plan: BufferPlan, phases: Array) -> Array:
-    """ρ_1 … ρ_B of Eqs. 5–8: the share of all requests that are in a batch of each size."""
+    """ρ_1 … ρ_B of Eqs. 5–8: the share of all requests that are in a batch of each size, shape (B)."""
     ends = np.zeros(plan.batch)
     if plan.batch > 1 and math.isfinite(plan.timeout_s):
         within = Counting(process, plan.batch - 1).at(np.array([plan.timeout_s]))[0]

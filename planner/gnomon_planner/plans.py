@@ -52,7 +52,7 @@ class Size:
 
     @property
     def mean_ratio(self) -> float:
-        """How much longer than the median a batch takes in the mean."""
+        """Mean time of a batch divided by its median."""
         return sum(self.ratios) / len(self.ratios)
 
 
@@ -171,7 +171,7 @@ class HourlyPrice:
     memory_mb: float
 
     def cost(self, hours: float) -> float:
-        """C = K·H."""
+        """Dollars for this many instance hours: C = K·H."""
         return self.usd_per_hour * hours
 
     def held(self) -> HeldPrice:

@@ -97,7 +97,7 @@ def of_times(times_s: Sequence[float] | Vector) -> Sample:
 
 
 def of_counts(counts: Sequence[float] | Vector, bin_s: float) -> Sample:
-    """The statistics of arrivals per bin.
+    """The statistics of counts per bin of `bin_s` seconds.
 
     Raises:
         GnomonError: 400 `bad_arrivals` for no arrivals, negative counts, NaN, infinities or a bin that is not positive, and

@@ -100,7 +100,7 @@ class ServiceModel:
     whole: float | None = None
 
     def seconds(self, size: float, batch: int, *, extrapolate: bool = False) -> float:
-        """S(size, batch).
+        """S(size, batch) in seconds.
 
         Raises:
             GnomonError: 400 `extrapolation`: beyond what was measured, and not asked for on purpose; or no positive time.
@@ -128,7 +128,7 @@ class ServiceModel:
         return f"{form}{threads}, {len(self.powers)} coefficients; off by {self.error:.1%} in the mean, {self.worst:.1%} at most"
 
     def row(self, size: float, batches: int) -> tuple[float, ...]:
-        """S_1 … S_B of one size.
+        """S_1 … S_B of one size in seconds.
 
         Raises:
             GnomonError: 400 `extrapolation`.
@@ -341,7 +341,7 @@ class Spread:
 
 
 def few(ratios: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """At most nine ratios for these, in ascending order where there are more, and how likely each is; their mean is the same."""
+    """At most nine ratios that stand for these (ascending if there are more), with probabilities; the mean is unchanged."""
     found = np.array(ratios, dtype=float)
     if len(found) and float(found.std()) < NONE:
         return (float(found.mean()),), (1.0,)

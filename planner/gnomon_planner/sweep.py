@@ -56,7 +56,7 @@ class WaitsOfBatch:
 
     @property
     def mean_sizes(self) -> Array:
-        """N, requests per batch, for each timeout."""
+        """N, mean requests per batch, shape (timeouts)."""
         found: Array = self.sizes @ np.arange(1.0, self.batch + 1.0)
         return found
 
@@ -113,7 +113,7 @@ class WaitsOfBatch:
         return crossings(above, low, high, near)
 
     def cdf(self, service_s: Array, spread: Spread, number: Indices, at: Array) -> Array:
-        """F(t) of several configurations: services (configurations, B), their spread, the number of the timeout and t of each."""
+        """F(t) of n configurations, shape (n): service times (n, B) in s, spread, timeout index (n), t (n) in s."""
         each = max(1, AT_ONCE // (self.batch * spread.ratios.shape[1]))
         parts = (slice(begin, begin + each) for begin in range(0, max(1, len(at)), each))
         return np.concatenate([self._cdf(service_s[some], spread.among(some), number[some], at[some]) for some in parts])
