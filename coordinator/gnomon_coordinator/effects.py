@@ -1,4 +1,4 @@
-"""Effects: what the node's state machine wants done, as values that the server executes in order."""
+"""Effects: the outputs of the node's state machine, as values that the server executes in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Descriptors:
         self.fds = fds
 
     def close(self) -> None:
-        """Close them. May be called again."""
+        """Close the descriptors. May be called again."""
         fds, self.fds = self.fds, ()
         for fd in fds:
             os.close(fd)
@@ -23,7 +23,7 @@ class Descriptors:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message to an instance, with copies of the descriptors where there are any."""
+    """Send a message to an instance, with copies of the descriptors if there are any."""
 
     id: str
     message: Mapping[str, Any]
@@ -32,7 +32,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Make a data socket and two buffers of these sizes, and give them to both sides with these messages."""
+    """Make a pair's data socket and two buffers of these sizes in bytes, and send them to both sides with these messages."""
 
     body: str
     shadow: str
@@ -51,7 +51,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """The container is that Shadow from now on, and joins these control groups."""
+    """Turn the container into this Shadow, in these control groups."""
 
     container: str
     shadow: str
@@ -74,7 +74,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """An event for the platform."""
+    """Send an event to the platform."""
 
     message: Mapping[str, Any]
 

@@ -1,8 +1,8 @@
 """The coordinator's sockets to instances, the supervisor and the platform. No link ever blocks, or grows without bound.
 
-A message that the peer does not read now waits in the link's outbox, with descriptors of its own; when the outbox is full, the
-peer is not reading, and the link is broken. The rate of an instance's messages is limited as well: a flood would take cores from
-the Bodies.
+A message that the peer does not read yet waits in the link's outbox, with duplicated descriptors. A full outbox means that the
+peer is not reading: the link is broken. The rate of an instance's messages is limited as well, because a flood would take CPU
+time from the Bodies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LinkEndedError(LinkBrokenError):
 
 
 class Link:
-    """`max_waiting` bounds the outbox. `rate_limited` is for instances: the supervisor and the platform are trusted."""
+    """A non-blocking socket with an outbox of `max_waiting` messages. `rate_limited` is for instances, which are untrusted."""
 
     def __init__(self, connection: socket.socket, *, max_waiting: int = MAX_WAITING, rate_limited: bool = True) -> None:
         connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
@@ -61,7 +61,7 @@ class Link:
         self.flush()
 
     def flush(self) -> None:
-        """Send what the peer takes now.
+        """Send from the outbox until the socket would block.
 
         Raises:
             LinkBrokenError: the peer has gone.
@@ -81,7 +81,7 @@ class Link:
             _close(descriptors)
 
     def receive(self, now_s: float) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message and its descriptors, which the caller closes; None where there is none now.
+        """The next message and its descriptors, which the caller closes; None if none is waiting.
 
         Raises:
             LinkBrokenError: the peer has gone, sent no valid message, or sends too many.
@@ -136,7 +136,7 @@ class LinkSelector:
         self._events[link] = events
 
     def flush(self, link: Link, broken: Callable[[LinkBrokenError], None]) -> None:
-        """Send what the peer takes now of the outbox; `broken` is called where the link is broken."""
+        """Send from the outbox until the socket would block; `broken` is called if the link is broken."""
         if link.wants_to_write:
             try:
                 link.flush()

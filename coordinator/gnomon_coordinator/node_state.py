@@ -43,7 +43,7 @@ class NodeState:
     # Events of the supervisor
 
     def found(self, instance_id: str, kind: Kind, now_s: float) -> None:
-        """An instance is there. It may be older than this coordinator."""
+        """Record an instance that the supervisor reports. It may be older than this coordinator."""
         if instance_id in self.table:
             return
         if kind is Kind.SHADOW:
@@ -63,7 +63,7 @@ class NodeState:
         self.lifecycle.promoted(instance_id)
 
     def gone(self, instance_id: str, now_s: float) -> None:
-        """An instance has ended, or could not be made."""
+        """Handle the end of an instance, or the failure of its fork."""
         if instance_id in self._forking:
             self._forking.discard(instance_id)
             self.pool.failed(now_s)
@@ -94,7 +94,7 @@ class NodeState:
         """
         row = self.table.get(instance_id)
         if row is None or row.status is Status.BARRED or message.epoch != self.epoch or message.say == "stale":
-            # A message for another coordinator. Whether this one has been replaced is for the supervisor to say.
+            # A message for another coordinator. Only the supervisor decides whether this one has been replaced.
             return
         if row.kind is Kind.EMPTY:
             self._container_said(row, message, now_s)
@@ -105,7 +105,7 @@ class NodeState:
 
     def _container_said(self, row: Record, message: InstanceMessage, now_s: float) -> None:
         if message.say == "registered" and row.status is Status.SILENT:
-            # An earlier coordinator loaded it, and ended before the supervisor had heard its new name.
+            # An earlier coordinator loaded it, and ended before the supervisor had received its new name.
             self._end_container(row, now_s)
             return
         if message.say != "empty":
@@ -134,7 +134,7 @@ class NodeState:
         elif message.say == "failed":
             self.lifecycle.end(shadow, message.reason or "it failed", now_s)
         elif message.say == "body" and shadow.state not in (State.FOUND, State.BECOMING_BODY):
-            # In these two states it may have just become a Body, which is for the supervisor to say.
+            # In these two states it may have just become a Body, which only the supervisor can confirm.
             raise BadMessageError("a Shadow says that it is a Body")
 
     def _body_said(self, row: Record, message: InstanceMessage, now_s: float) -> None:
@@ -161,7 +161,7 @@ class NodeState:
             self.lifecycle.end(shadow, message.reason or "its Body could not use it", now_s)
 
     def broken(self, instance_id: str, reason: str, now_s: float) -> None:
-        """An instance breaks the protocol, or does not read. A Body goes on serving without Shadows; other instances end."""
+        """Handle an instance that breaks the protocol or does not read: a Body serves on without Shadows, others are ended."""
         shadow = self._shadow(instance_id)
         if shadow is not None:
             self.lifecycle.protocol_broken(shadow, reason, now_s)
@@ -180,7 +180,7 @@ class NodeState:
                 self.lifecycle.end(partner, reason, now_s)
 
     def hung_up(self, instance_id: str, now_s: float) -> None:
-        """An instance has closed its socket. Mostly it has ended, and the supervisor will say so; otherwise it has to end now."""
+        """Handle an instance that has closed its socket. Usually it has ended, as the supervisor will report; if not, end it."""
         row = self.table.get(instance_id)
         if row is not None and row.kind is Kind.BODY:
             self._bar(row, "its Body has gone", now_s)
@@ -198,11 +198,11 @@ class NodeState:
     # Requests of the platform
 
     def create(self, task: Task, layers: Layers, descriptors: Descriptors | None, now_s: float) -> None:
-        """Create a Shadow, or go on with the one that is there. Takes the descriptors over."""
+        """Create a Shadow, or continue with an existing one. Takes ownership of the descriptors."""
         self.lifecycle.create(task, layers, descriptors, now_s)
 
     def change(self, shadow_id: str, change: Change, now_s: float) -> None:
-        """Change a Shadow's task. Unknown ones are ignored: the next request for them says all of it."""
+        """Change a Shadow's task. An unknown Shadow is ignored: the next request to create it has the complete task."""
         shadow = self._shadow(shadow_id)
         if shadow is not None and shadow.task is not None and shadow.state not in ENDING:
             self.lifecycle.change(shadow, change.applied_to(shadow.task), now_s)
@@ -215,7 +215,7 @@ class NodeState:
             self.lifecycle.remote_body_connected(shadow, connection)
 
     def promote(self, shadow_id: str, descriptors: Descriptors, now_s: float) -> None:
-        """Make a Shadow a Body. Takes the descriptors over. Unknown ones are ignored: they have ended."""
+        """Promote a Shadow to a Body. Takes ownership of the descriptors. An unknown Shadow has ended, and is ignored."""
         shadow = self._shadow(shadow_id)
         if shadow is None:
             descriptors.close()
@@ -223,7 +223,7 @@ class NodeState:
             self.lifecycle.promote(shadow, descriptors, now_s)
 
     def destroy(self, shadow_id: str, now_s: float) -> None:
-        """End a Shadow, after its Body has unpaired. For an unknown one the platform is told that there is none."""
+        """End a Shadow, after its Body has unpaired. For an unknown Shadow the platform gets an event that it does not exist."""
         shadow = self._shadow(shadow_id)
         if shadow is not None:
             self.lifecycle.end(shadow, "asked to", now_s)
@@ -237,14 +237,14 @@ class NodeState:
             self.lifecycle.end(shadow, reason, now_s)
 
     def report(self) -> None:
-        """Tell the platform the whole table."""
+        """Send the platform the whole table."""
         rows = [[row.id, row.kind, list(row.partners), list(row.blocks), row.status] for row in self.table]
         self._effects.append(Tell({"event": "table", "epoch": self.epoch, "rows": rows}))
 
     # Time
 
     def tick(self, now_s: float) -> None:
-        """Do what is due."""
+        """Handle everything that is due: timeouts, loads, the size of the pool."""
         self.lifecycle.time_out(now_s)
         for container, until_s in list(self._silent_until_s.items()):
             if now_s >= until_s:
@@ -267,10 +267,10 @@ class NodeState:
             self._effects.append(Tell({"event": "pool", "containers": self._reported_pool}))
 
     def _containers(self) -> int:
-        """Empty containers that are there or on their way."""
+        """The number of empty containers that exist or are being forked."""
         return len(self._forking) + len(self.table.of_kind(Kind.EMPTY, Status.SILENT, Status.READY))
 
     def due_s(self) -> float | None:
-        """When `tick` has something to do next; None when only an event can change anything."""
+        """The time at which `tick` must be called next; None if only an event can change anything."""
         others = (self.pool.due_s(self._containers()), self.lifecycle.due_s())
         return min((*self._silent_until_s.values(), *(other_s for other_s in others if other_s is not None)), default=None)

@@ -1,8 +1,8 @@
 """How many empty containers the node keeps in reserve, and when to ask for the next one.
 
-A fork takes the cores that the Shadow which just took a container needs to load; so the pool is refilled after a short delay.
-After containers that end before they are ready the delay backs off exponentially, up to a bound: where none can be made, constant
-retries would only take cores from the Bodies.
+A fork would compete for cores with the Shadow that has just taken a container and is loading; so the pool is refilled after a
+short delay. If containers end before they are ready, the delay backs off exponentially up to a bound: constant retries would only
+take cores from the Bodies.
 
 AsyFunc, section 3.4: one empty container on each node. Shadows are created in bursts: after several were created together, as
 many containers are kept, up to `most`, until no such burst has happened for a while.

@@ -60,7 +60,7 @@ def read_blocks(message: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def read_split(message: Mapping[str, Any]) -> tuple[int, ...]:
-    """A table from batch to b_S, in which the Body keeps at least one sample of every batch that is split."""
+    """A table from batch size to b_S, in which the Body keeps at least one sample of every split batch."""
     split = read_integers(message, "split", MAX_BATCH, MAX_BATCH)
     if any(there > batch for batch, there in enumerate(split)):
         raise BadMessageError("a split leaves the Body no sample")
@@ -68,7 +68,7 @@ def read_split(message: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def read_expected(message: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
-    """Milliseconds by run and samples; nothing where nothing is known."""
+    """Expected milliseconds by run and samples; empty if unknown."""
     rows = read_list(message, "expected_ms", MAX_BLOCKS)
     found: list[tuple[float, ...]] = []
     for row in rows:
@@ -214,7 +214,7 @@ class InstanceMessage:
 class Task:
     """A Shadow's work for its Body, and the files of its model. `join` are control-group files; paths are in the repository.
 
-    `afar`: its Body is on another node, and connects to it. `way`: the Shadow is on another node, where its Body connects to it.
+    `afar`: the Body is on another node, and connects to this Shadow. `way`: the Shadow is on another node.
     """
 
     shadow: str
@@ -301,7 +301,7 @@ def _about_shadow(message: Mapping[str, Any], say: str, epoch: int) -> InstanceM
         raise BadMessageError("the reason is not a string")
     # The reason is logged: one line, no control characters.
     words = "".join(letter if letter.isprintable() else " " for letter in reason[:MAX_REASON])
-    # An instance that cannot do what it is asked for may have no Shadow to name.
+    # A failure need not name a Shadow: the instance may have none.
     shadow = read_id(message, "shadow") if message.get("shadow") else None
     return InstanceMessage(say, epoch, shadow=shadow, reason=words)
 

@@ -5,10 +5,10 @@
     instances ──┘                          ▲             └▶ a link that breaks
                                            └──────────────────────┘ is an event again
 
-One thread. In each turn the supervisor's messages are read before all others: when its end is closed this coordinator has been
-replaced, and it ends before it sends anything more. Until the supervisor has handed over every instance that is there, no other
-link is read and no time passes: a request would meet an empty table, and a Body's first message would name a Shadow that is yet
-to be handed over.
+One thread. In each turn the supervisor's messages are read before all others: if the supervisor has closed its end, this
+coordinator has been replaced, and must end before it sends anything more. Until the supervisor has handed over every existing
+instance, no other link is read and no timeout runs: a request would find an empty table, and a Body's first message would name a
+Shadow that has not been handed over yet.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Server:
     def _turn(self) -> None:
         due_s = self._state.due_s()
         ready = self._selector.ready(None if due_s is None else max(0.0, due_s - self._now_s()))
-        # The supervisor first, even where only another link is ready.
+        # The supervisor first, even if only another link is ready: this coordinator may have been replaced.
         self._read_supervisor()
         if self._platform in ready:
             self._selector.flush(self._platform, self._platform_lost)
@@ -296,7 +296,7 @@ class Server:
     # Links
 
     def _watch(self, link: Link) -> None:
-        """Wait for the platform's or an instance's messages, once every instance has been handed over."""
+        """Watch the link of the platform or an instance, once every instance has been handed over."""
         if not self._adopting:
             self._selector.watch(link)
 
@@ -314,8 +314,8 @@ class Server:
             self._state.broken(instance_id, str(error), self._now_s())
 
     def _platform_lost(self, error: LinkBrokenError) -> None:
-        """Go on without the platform: the supervisor ends everything, or starts another coordinator."""
-        # A platform that stops closes its socket first, which is nothing to log.
+        """Continue without the platform: the supervisor will end everything, or start another coordinator."""
+        # A platform that shuts down closes its socket first: not an error, so not logged.
         if not isinstance(error, LinkEndedError):
             log(f"link to the platform closed: {error}")
         self._platform_open = False
@@ -329,7 +329,7 @@ class Server:
 def pair_memory(to_bytes: int, from_bytes: int) -> Iterator[tuple[list[int], list[int]]]:
     """A pair's descriptors for the Body and for the Shadow: a data socket, the buffer to the Shadow, and the buffer from it.
 
-    Each buffer has one writer. Our own descriptors are closed on the way out: from then on the pair alone keeps the memory.
+    Each buffer has one writer. The caller's context closes our descriptors; from then on only the pair keeps the memory.
 
     Raises:
         OSError: the kernel has no memory or no descriptor left.
@@ -379,7 +379,7 @@ class LayerFiles:
 
 
 def close(descriptors: Sequence[int]) -> None:
-    """Close them all."""
+    """Close all descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
 
@@ -391,7 +391,7 @@ def log(text: str) -> None:
 
 
 def _read_zygote(message: Mapping[str, Any]) -> str:
-    """From which zygote containers are forked."""
+    """The id of the zygote that containers are forked from."""
     zygote = message.get("zygote")
     if not isinstance(zygote, str) or not 0 < len(zygote) <= MAX_ZYGOTE:
         raise BadMessageError("zygote is missing or too long")

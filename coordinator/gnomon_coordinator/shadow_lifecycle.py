@@ -1,20 +1,20 @@
-"""The life of each Shadow of the node, from the platform's request to its end. `shadow_states` has the states and transitions.
+"""The lifecycle of each Shadow of the node, from request to end. `shadow_states` has the states and transitions.
 
-Creation. A request may come again, after a restart of the coordinator, for a Shadow that is there already. Then the state that
-was found and the state that is requested decide about the next step, whatever led to them.
+Creation is level-triggered. After a restart of the coordinator, a request may arrive for a Shadow that already exists. The next
+step then follows from the observed and the desired state only, not from history.
 
-Changes. No batch meets a Shadow without its blocks: the Shadow loads the new blocks, then its Body switches between two of its
-batches, and only then the Shadow drops the old blocks.
+Changes. A Shadow always holds the blocks that its Body offloads: the Shadow loads the new blocks, then the Body switches between
+two batches, and only then the Shadow drops the old blocks.
 
     old {1, 2}, new {2, 3}:   Shadow: hold {1, 2, 3}   ▶   Body: offload {2, 3}   ▶   Shadow: hold {2, 3}
 
 Promotion. A Shadow that becomes a Body loads the rest of the model while the pair goes on; then its Body unpairs, and it serves.
-A Body unpairs between two batches, and a Shadow loads while its Body computes alone, at the end of a batch: one after the other,
-that takes two batches. Where little is missing the Body is asked at once, and it takes one.
+A Body unpairs between two batches, and a Shadow loads while its Body computes alone, at the end of a batch: in sequence, this
+takes two batches. If few weights are missing, the Body is told to unpair at once, and the promotion takes one batch.
 
-Whether a Shadow has become a Body is for the platform to see, on the batch channel that it has given it, and for the supervisor
-to say. From its first batch on it runs a user's function, and its own messages prove nothing. Until the supervisor says so it
-stays a Shadow, so that a restarted coordinator finds the pair, or what is left of it, and begins again: loaded weights stay
+The platform observes on the new batch channel that a Shadow has become a Body, and the supervisor confirms it. The instance's own
+messages are not trusted, because from its first batch on it runs a user's function. Until the supervisor confirms, the instance
+counts as a Shadow, so that a restarted coordinator finds the pair, or the rest of it, and starts over; loaded weights stay
 loaded. A Body that ends, or unpairs, during the promotion does not end the Shadow.
 
 End. The Body unpairs first, then the Shadow stops; a process that does not answer in time is not waited for.
@@ -38,7 +38,7 @@ MAX_CONTAINERS = 3
 CLAIM_S = 10.0
 """After a restart, how long a Body keeps a Shadow on another node that the platform has not requested yet."""
 UNPAIR_AT_ONCE_BYTES = 128 << 20
-"""As much is loaded in some tens of milliseconds: less than the batch takes that the Body is in."""
+"""Weights of this size load in some tens of milliseconds: less than the Body's current batch takes."""
 REMEMBERED_ENDS = 256
 
 
@@ -112,7 +112,7 @@ class ShadowLifecycle:
                 self._effects.append(Send(body, protocol.unpair(shadow)))
 
     def due_s(self) -> float | None:
-        """When `time_out` or `tick` has something to do next."""
+        """The time at which `time_out` or `tick` must be called next; None if nothing is due."""
         times = [shadow.deadline_s for shadow in self.shadows.values() if shadow.deadline_s is not None]
         times += self._unclaimed_until_s.values()
         turn_s = self._load_queue.due_s()
@@ -121,7 +121,7 @@ class ShadowLifecycle:
     # Requests of the platform
 
     def create(self, task: Task, layers: Layers, descriptors: Descriptors | None, now_s: float) -> None:
-        """Create a Shadow, or go on with the one that is there. Takes the descriptors over."""
+        """Create a Shadow, or continue with an existing one. Takes ownership of the descriptors."""
         shadow = self.shadows.get(task.shadow)
         reason = self._refusal(task, layers, descriptors, shadow)
         if reason and shadow is not None:
@@ -138,7 +138,7 @@ class ShadowLifecycle:
             self._find_container(shadow, now_s)
             return
         else:
-            # The descriptors that it has are as good as these; one that was found after a restart may need them.
+            # A Shadow keeps the descriptors that it has; one that was found after a restart may need these.
             if shadow.task is None:
                 shadow.launch_fds, descriptors = descriptors, None
             shadow.task, shadow.layers = task, layers
@@ -147,13 +147,13 @@ class ShadowLifecycle:
             descriptors.close()
 
     def change(self, shadow: Shadow, task: Task, now_s: float) -> None:
-        """Change a Shadow's task: now, or as soon as the change before it is done."""
+        """Change a Shadow's task: now, or once the previous change is complete."""
         if not self._refusal(task, shadow.layers, None, shadow):
             shadow.task = task
             self._resume(shadow, now_s)
 
     def promote(self, shadow: Shadow, descriptors: Descriptors, now_s: float) -> None:
-        """Make it a Body, now or as soon as no change is under way. Takes the descriptors over."""
+        """Promote a Shadow to a Body, now or once no change is in progress. Takes ownership of the descriptors."""
         if shadow.state in ENDING or shadow.state is State.BECOMING_BODY:
             descriptors.close()
             return
@@ -164,7 +164,7 @@ class ShadowLifecycle:
 
     def _create_remote(self, task: Task, layers: Layers, now_s: float) -> None:
         """Connect a Shadow that another node has created with its Body on this node."""
-        # Its Body may do something else with it already: then an earlier coordinator has connected them.
+        # The Body may already work with this Shadow by another task: then an earlier coordinator has connected them.
         shadow = Shadow(task.shadow, State.AWAITING_BODY, task, None, layers, loaded=task.blocks, has_buffers=True)
         self.shadows[task.shadow] = shadow
         self.table.insert(task.shadow, Kind.SHADOW)
@@ -173,7 +173,7 @@ class ShadowLifecycle:
         self._advance(shadow, now_s)
 
     def _refusal(self, task: Task, layers: Layers | None, descriptors: Descriptors | None, shadow: Shadow | None) -> str:
-        """Why this task cannot be done; empty where it can."""
+        """The reason to refuse a task; empty if it is accepted."""
         ended = task.shadow in self.table or task.shadow in self._ended_remotely
         if shadow is None and (ended or (descriptors is None and task.way is None)):
             return "it has ended"
@@ -269,7 +269,7 @@ class ShadowLifecycle:
             self.end(shadow, f"{MAX_CONTAINERS} containers ended before they could load anything", now_s)
             return
         self._pool.taken(now_s)
-        # A silent container will do, unless it was found after a restart: that one may have been loaded already.
+        # A container that has not reported yet is fine, unless it was found after a restart: it may have been loaded already.
         own = [row for row in self.table.of_kind(Kind.EMPTY, Status.SILENT) if row.id.startswith(self._prefix)]
         available = self.table.of_kind(Kind.EMPTY, Status.READY) or own
         if available:
@@ -303,7 +303,7 @@ class ShadowLifecycle:
     # Messages of a Shadow
 
     def found(self, shadow_id: str, now_s: float) -> None:
-        """The supervisor has handed over a Shadow of an earlier coordinator, or a container that was to become one."""
+        """Record a Shadow of an earlier coordinator, or a container assigned as one, that the supervisor has handed over."""
         shadow = self.shadows[shadow_id] = Shadow(shadow_id, State.FOUND)
         self.table.insert(shadow_id, Kind.SHADOW)
         self._enter(shadow, State.FOUND, now_s)
@@ -319,7 +319,7 @@ class ShadowLifecycle:
         """The Shadow has loaded its blocks.
 
         Raises:
-            BadMessageError: it is not what it was told to be.
+            BadMessageError: the report differs from the task.
 
         """
         if message.shadow != shadow.id:
@@ -355,7 +355,7 @@ class ShadowLifecycle:
         """The Shadow holds other blocks now.
 
         Raises:
-            BadMessageError: not the blocks that it was told to hold.
+            BadMessageError: the blocks differ from the requested ones.
 
         """
         if shadow.active is None or shadow.state not in (State.ADDING_BLOCKS, State.DROPPING_BLOCKS):
@@ -400,11 +400,11 @@ class ShadowLifecycle:
     # Messages of a Body
 
     def body_introduced(self, body: Record, message: InstanceMessage, now_s: float) -> None:
-        """The first message of a Body: the pairs that it has."""
+        """Handle the first message of a Body: a report of its pairs."""
         self._reports[body.id] = {pair.shadow: pair for pair in message.pairs}
         unknown = [pair for pair in message.pairs if pair.shadow not in self.shadows]
         self._effects += [Send(body.id, protocol.unpair(pair.shadow)) for pair in unknown if not pair.elsewhere]
-        # No supervisor hands over Shadows on other nodes: after a restart only the platform's request shows that one is wanted.
+        # Supervisors hand over local Shadows only: after a restart, a remote Shadow is known by the platform's request alone.
         self._unclaimed_until_s |= {(body.id, pair.shadow): now_s + CLAIM_S for pair in unknown if pair.elsewhere}
         for shadow in self.shadows_of(body):
             self._advance(shadow, now_s)
@@ -420,7 +420,7 @@ class ShadowLifecycle:
             self._pair_active(shadow, now_s)
 
     def body_unpaired(self, shadow: Shadow, reason: str, now_s: float) -> None:
-        """The Body works without this Shadow, whether it was told to or not."""
+        """The Body works without this Shadow, on request or by itself."""
         if shadow.state is State.RELEASING_BUFFERS:
             self._buffers_released(shadow, now_s)
         elif not self.outlives_body(shadow, reason, now_s):
@@ -432,7 +432,7 @@ class ShadowLifecycle:
             self._stop(shadow, now_s)
 
     def forget_report(self, body: Record, shadow_id: str) -> None:
-        """A Body has ended a pair with a Shadow that is not, or no longer, its partner here."""
+        """Discard a Body's report of a pair: it has unpaired from a Shadow that is not its partner in the table."""
         self._reports.get(body.id, {}).pop(shadow_id, None)
 
     # Pairs
@@ -445,7 +445,7 @@ class ShadowLifecycle:
         self._effects.append(Send(shadow.id, join, connection))
 
     def _meet_body(self, shadow: Shadow, body: Record, now_s: float) -> None:
-        """Connect a Shadow with its Body, or find out that they are connected."""
+        """Connect a Shadow with its Body, or adopt the connection that both report."""
         assert shadow.task is not None
         report = self._reports.get(body.id, {}).get(shadow.id)
         if body.id != shadow.task.body:
@@ -484,7 +484,7 @@ class ShadowLifecycle:
             self._effects.append(Connect(shadow.active.body, shadow.id, pair, join, *shadow.buffer_bytes))
 
     def _release_buffers(self, shadow: Shadow, now_s: float) -> None:
-        """Have the Body release the buffers that it has."""
+        """Tell the Body to release its buffers of this pair."""
         assert shadow.task is not None
         shadow.active = shadow.active or shadow.task
         self._enter(shadow, State.RELEASING_BUFFERS, now_s)
@@ -505,7 +505,7 @@ class ShadowLifecycle:
         assert shadow.task is not None
         before, shadow.active = shadow.active, shadow.task
         if shadow.task.way is not None:
-            # The coordinator of its own node tells it what to hold.
+            # The coordinator of the Shadow's node sends it the blocks to hold.
             shadow.loaded = shadow.task.blocks
             self._switch_body(shadow, now_s)
             return
@@ -536,7 +536,7 @@ class ShadowLifecycle:
             self._effects.append(Send(shadow.active.body, protocol.change_body(shadow.active)))
 
     def _pair_active(self, shadow: Shadow, now_s: float) -> None:
-        """The Body does as it was told. Last step of a change: the Shadow drops the old blocks."""
+        """The Body has applied the change. Last step of a change: the Shadow drops the old blocks."""
         assert shadow.active is not None
         shadow.connected = True
         self.table.link(shadow.active.body, shadow.id, shadow.active.blocks, shadow.active.split)
@@ -551,7 +551,7 @@ class ShadowLifecycle:
     # Promotion
 
     def _complete(self, shadow: Shadow, descriptors: Descriptors, now_s: float) -> None:
-        """Have it load the rest of the model."""
+        """First step of a promotion: the Shadow loads the rest of the model."""
         self._enter(shadow, State.COMPLETING, now_s)
         self._effects.append(Send(shadow.id, {"do": "promote", "shadow": shadow.id}, descriptors))
         body = self._body_of(shadow)
@@ -573,7 +573,7 @@ class ShadowLifecycle:
         self._effects.append(Send(shadow.id, {"do": "serve", "shadow": shadow.id}))
 
     def promoted(self, shadow_id: str) -> None:
-        """The supervisor says that it is a Body now."""
+        """The supervisor confirms that a Shadow has become a Body."""
         row, shadow = self.table.get(shadow_id), self.shadows.get(shadow_id)
         if row is None or row.kind is not Kind.SHADOW:
             return
@@ -647,7 +647,7 @@ class ShadowLifecycle:
             self._effects.append(Kill(shadow.id))
 
     def _ends_remotely(self, shadow: Shadow) -> bool:
-        """Forget a Shadow on another node, which ends there: here its end is that its Body works without it."""
+        """Remove a Shadow on another node: on the Body's node the unpairing is its end. Returns False for a local Shadow."""
         if shadow.task is None or shadow.task.way is None:
             return False
         self._separate(shadow, "it is ended")
@@ -673,7 +673,7 @@ class ShadowLifecycle:
             self.table.link(task.body, task.shadow, task.blocks, task.split)
 
     def _separate(self, shadow: Shadow, reason: str) -> None:
-        """End the partnership in the table, and tell the platform where it knows of the pair."""
+        """End the partnership in the table, and notify the platform if it knows of the pair."""
         body = self._body_of(shadow)
         if body is None:
             return
@@ -707,11 +707,11 @@ class ShadowLifecycle:
         self.table.set_status(body_id, status)
 
     def _tell(self, event: str, shadow: Shadow, **details: object) -> None:
-        """Tell the platform something about a Shadow."""
+        """Send the platform an event about a Shadow."""
         self._effects.append(Tell({"event": event, "shadow": shadow.id, **details}))
 
     def _tell_paired(self, shadow: Shadow) -> None:
-        """Tell the platform what the pair does, as the table has it."""
+        """Send the platform the pair's blocks and split, as in the table."""
         row = self.table.get(shadow.id)
         assert row is not None
         shadow.reported_paired = True

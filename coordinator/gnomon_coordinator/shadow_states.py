@@ -14,7 +14,7 @@ PAIRED. On the Body's node, where the Shadow has no process: AWAITING_BODY ▶ C
 forgotten.
 
 RELEASING_BUFFERS comes before CONNECTING where a pair needs larger buffers: the Body releases the old ones first. Otherwise the
-Body would see the old socket close when the Shadow moves to the new buffers, and take that for the end of the Shadow.
+Body would see the old socket close when the Shadow switches to the new buffers, and mistake that for the end of the Shadow.
 
 Every state but PAIRED and KILLED has a timeout.
 """
@@ -91,7 +91,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
         {
             State.CONNECTING,
             State.ADDING_BLOCKS,
-            # A pair that was found after a restart may be at work already, with other buffers or other blocks than requested.
+            # A pair that was found after a restart may be active already, with other buffers or other blocks than requested.
             State.RELEASING_BUFFERS,
             State.PAIRED,
             State.DROPPING_BLOCKS,
@@ -157,19 +157,19 @@ class Shadow:
     """The platform has been told that the Shadow works with its Body."""
 
     def close_launch_fds(self) -> None:
-        """Close the order and the log."""
+        """Close the descriptors of the order and of the log."""
         if self.launch_fds is not None:
             self.launch_fds.close()
             self.launch_fds = None
 
     def close_promotion_fds(self) -> None:
-        """Close the order and the channel of the Body that it was to become."""
+        """Close the descriptors of a promotion: the Body's order and its batch channel."""
         if self.promotion_fds is not None:
             self.promotion_fds.close()
             self.promotion_fds = None
 
     def missing_bytes(self) -> int:
-        """The weights that it has not loaded."""
+        """Bytes of weights that the Shadow has not loaded."""
         assert self.layers is not None
         return self.layers.parameter_bytes() - self.layers.parameter_bytes(self.loaded)
 
@@ -178,14 +178,14 @@ LOAD_TURN_S = 0.05
 
 
 class LoadQueue:
-    """Which Shadows load now. Shadows that share a CPU load one after another, in the order in which they were requested.
+    """The queue of Shadows to load. Shadows that share a CPU load one after another, in the order of their requests.
 
     In parallel, all of them are loaded when the last one is; in turn the first is loaded as if it were alone, and the last no
     later. Example: three loads that cost 11 ms each on one CPU, in parallel: 33, 33 and 33 ms; in turn: 11, 22 and 33 ms.
 
-    A turn is short: a load that takes longer, because it is large or its process is stuck, goes on in parallel with the next
+    A turn has a timeout: a load that takes longer, because it is large or its process is stuck, continues in parallel with the next
     ones. Loads on different CPUs do not wait for each other. A container that is forked for a Shadow does not wait either: by
-    the time that it is there, the Shadows that were ready have long had their turns.
+    the time of its start, the Shadows that were ready have had their turns.
     """
 
     def __init__(self, shadows: Mapping[str, Shadow]) -> None:
@@ -193,7 +193,7 @@ class LoadQueue:
         self._turn_ends_s: dict[str, float] = {}
 
     def start(self, now_s: float) -> list[Shadow]:
-        """The queued Shadows that load from now on."""
+        """Start turns: the queued Shadows that may load now."""
         self._turn_ends_s = {name: end_s for name, end_s in self._turn_ends_s.items() if end_s > now_s and self._is_loading(name)}
         busy = {cpu for name in self._turn_ends_s for cpu in _cpus(self._shadows[name])}
         started: list[Shadow] = []

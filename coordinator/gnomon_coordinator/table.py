@@ -37,7 +37,7 @@ class Status(StrEnum):
     """A Body that works alone, a container that can be loaded, or a Shadow that has registered."""
     LOADING = "loading"
     PAIRING = "pairing"
-    """The pair has been told to both, and the Body has not confirmed it."""
+    """Both sides have been told to pair, and the Body has not confirmed it."""
     PAIRED = "paired"
     ENDING = "ending"
     BARRED = "barred"
@@ -58,7 +58,7 @@ class Record:
 
     @property
     def partner(self) -> str | None:
-        """The first of them, which is a Shadow's only one."""
+        """The first partner; a Shadow has no other."""
         return self.partners[0] if self.partners else None
 
 
@@ -86,7 +86,7 @@ class RegistrationTable:
         return [row for row in self if row.kind is kind and (not statuses or row.status in statuses)]
 
     def insert(self, instance_id: str, kind: Kind, status: Status = Status.SILENT) -> Record:
-        """A new row, without partners.
+        """Add a row without partners.
 
         Raises:
             ValueError: the id is taken.
@@ -97,7 +97,7 @@ class RegistrationTable:
         return self._put(Record(instance_id, kind, status))
 
     def remove(self, instance_id: str) -> Record | None:
-        """Take a row out, and its partners' links with it. The removed row, as it was; None where there was none."""
+        """Remove a row and its partners' links to it. Returns the row as it was; None if there was none."""
         row = self._rows.get(instance_id)
         if row is not None:
             self.unlink(instance_id)
@@ -124,7 +124,7 @@ class RegistrationTable:
         self._count_blocks(replace(body, partners=partners))
 
     def unlink(self, instance_id: str) -> None:
-        """End a Shadow's partnership, or all of a Body's. Nothing happens to one that has no partner."""
+        """End a Shadow's partnership, or all of a Body's. Does nothing without a partner."""
         row = self._rows.get(instance_id)
         if row is None:
             return

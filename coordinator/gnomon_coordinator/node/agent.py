@@ -4,9 +4,9 @@
     platform ─ HTTP ▶ api ▶ shadows ──────────────────────┴▶ pool (another container): supervisor, zygote, coordinator, Shadows
     Bodies of other nodes ─ HTTP ▶ pair_listener ─────────┘
 
-It holds no state that cannot be rebuilt: records of volumes lie on disk, Bodies reconnect, the platform repeats its requests.
-When it ends the pool ends with it, and Bodies go on alone until the next one is there. It exits after the pods that are told to
-end at the same time (`ExitDelay`).
+All of the agent's state can be rebuilt: records of volumes are on disk, Bodies reconnect, the platform repeats its requests. When
+the agent ends, the pool ends with it, and Bodies serve alone until the next agent has started. The agent exits after the pods
+that are terminated at the same time (`ExitDelay`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ it."""
 
 
 class ExitDelay:
-    """Decides when an agent that was told to end may exit: not before the pods that end at the same time, `longest_s` at most.
+    """Decides when an agent may exit after SIGTERM: after the pods that end at the same time, and after `longest_s` at most.
 
     A kubelet ends a pod with our volume by asking the driver to remove the volume. Where an installation is deleted as a whole,
     its functions' pods and their node's driver are told to end in the same second, and a driver that exits first leaves pods that
@@ -125,7 +125,7 @@ class Agent:
         self.port, self.pair_port = settings.port, settings.pair_port
 
     async def start(self) -> None:
-        """Open the sockets of pods that are there, find the pool, serve kubelet and platform.
+        """Open the sockets of existing pods, connect to the pool, and serve the kubelet and the platform.
 
         Raises:
             GnomonError: 500 `open_without_token`: it would listen beyond this machine without one.
@@ -147,11 +147,11 @@ class Agent:
         self._csi.start()
 
     async def stay(self) -> None:
-        """Go on until the pods that end have gone, or are taken to stay: a kubelet cannot end them without the driver."""
+        """Keep serving until terminating pods have gone or no change is expected: a kubelet needs the driver to end them."""
         clock = asyncio.get_running_loop().time
         delay = ExitDelay(clock(), self._settings.stay_s)
         while not delay.may_exit(clock(), self._published(), [row["pod_uid"] for row in self.bodies.rows()]):  # noqa: ASYNC110
-            # It also waits for a time without changes, which no event announces.
+            # A poll, because the end of a period without changes is not an event.
             await asyncio.sleep(CHECK_S)
 
     async def stop(self) -> None:
@@ -170,7 +170,7 @@ class Agent:
                 await self._pool_task
 
     def state(self) -> Mapping[str, Any]:
-        """The node, for the platform."""
+        """The node's state as a JSON document for the platform."""
         pool = self.pool
         return {
             "node": self._settings.node,

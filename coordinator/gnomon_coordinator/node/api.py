@@ -89,7 +89,7 @@ class NodeApi:
         wait_s = min(MAX_WAIT_S, float(_integer(request.query.get("wait_s", "0"))))
         epoch = request.query.get("epoch")
         if epoch is not None:
-            # The answer holds every request that was obeyed before: an older leader's requests are refused from here on.
+            # The answer includes every request accepted before; from here on an older leader's requests are refused.
             self._epochs.obey(_integer(epoch))
         await self._changes.wait_newer(*seen, wait_s)
         if epoch is not None:
@@ -180,10 +180,10 @@ def epoch_file(folder: Path, token: str | None) -> Path:
 class Epochs:
     """The newest leader's epoch that this node has obeyed. Older leaders are refused, also after a restart or a power failure.
 
-    A controller whose Lease has expired may not know it yet. Its successor's first request carries a higher epoch, and from then
-    on requests of the old one are answered with 409. Epochs are counted by one installation's Lease. Another installation counts
-    anew, and has another token: the file is named by the token, or a node would obey nobody until the new count has passed the
-    old.
+    A fencing token: a controller whose Lease has expired may not know it yet. Its successor's first request carries a higher
+    epoch, and from then on the old controller's requests are answered with 409. Epochs are counted by one installation's Lease.
+    Another installation starts its count again, and has another token. So the file is named by the token; otherwise a node would
+    refuse every leader until the new count has passed the old.
     """
 
     def __init__(self, file: Path) -> None:
@@ -193,7 +193,7 @@ class Epochs:
             self.newest = int(file.read_text(encoding="ascii"))
 
     def obey(self, epoch: int) -> None:
-        """Obey this epoch, and none older from now on.
+        """Accept this epoch, and refuse older ones from now on.
 
         Raises:
             GnomonError: 409 `stale_epoch`: a newer one has been obeyed.

@@ -1,7 +1,7 @@
 """The Bodies of the node, which have connected over their pods' sockets.
 
-A Body's connection is kept here for as long as the Body keeps it; the pool's supervisor gets a copy, and each later supervisor as
-well. So a Body notices only the end of its Shadows when the pool is restarted, and nothing when the coordinator is.
+A Body's connection is held here as long as the Body keeps it open; each supervisor of the pool gets a duplicate. So a Body only
+loses its Shadows when the pool restarts, and notices nothing when the coordinator restarts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Bodies:
         self._connected: dict[str, tuple[Pod, socket.socket]] = {}
 
     def connected(self, pod: Pod, connection: socket.socket) -> None:
-        """A pod's Body has connected; it replaces an earlier one of its pod."""
+        """Add the Body that has connected from a pod; it replaces an earlier Body of that pod."""
         if pod.instance in self._connected:
             self._disconnect(pod.instance)
         self._connected[pod.instance] = (pod, connection)
@@ -41,21 +41,21 @@ class Bodies:
         self._changed()
 
     def introduce_all(self) -> None:
-        """Hand every Body to a new pool."""
+        """Send every Body's connection to a new pool."""
         for pod, connection in self._connected.values():
             self._introduce(pod, connection)
 
     def of_pod(self, uid: str) -> Pod | None:
-        """The Body in this pod; None while none has connected."""
+        """The Body in this pod; None if none is connected."""
         return next((pod for pod, _ in self._connected.values() if pod.uid == uid), None)
 
     def volume_removed(self, pod: Pod) -> None:
-        """The pod's volume has been removed: its Body is disconnected."""
+        """Disconnect the Body of a pod whose volume has been removed."""
         if pod.instance in self._connected:
             self._disconnect(pod.instance)
 
     def rows(self) -> list[dict[str, str]]:
-        """The connected Bodies, for the platform."""
+        """The connected Bodies, as entries of the state for the platform."""
         return [
             {"pod_uid": pod.uid, "namespace": pod.namespace, "name": pod.name, "function": pod.function}
             for pod, _ in self._connected.values()
@@ -81,7 +81,7 @@ class Bodies:
 
 
 class Disconnects:
-    """Watches sockets that another process reads for the end of their peers. Runs on an event loop."""
+    """Watches for the disconnection of peers on sockets that another process reads. Runs on an event loop."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -96,12 +96,12 @@ class Disconnects:
         self._epoll.register(connection, select.EPOLLRDHUP | select.EPOLLONESHOT)
 
     def forget(self, connection: socket.socket) -> None:
-        """Watch it no more. Nothing happens to one that is not watched."""
+        """Stop watching a connection. Does nothing if it is not watched."""
         if self._watched.pop(connection.fileno(), None) is not None:
             self._epoll.unregister(connection)
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching all connections."""
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
         self._watched.clear()

@@ -115,7 +115,7 @@ class CsiPlugin:
 
 
 def _handler(service: str, methods: dict[str, Method]) -> grpc.GenericRpcHandler:
-    # Requests are parsed in the method, so that one that cannot be parsed is answered with INVALID_ARGUMENT and not INTERNAL.
+    # Parsed here and not by gRPC, so that an invalid request is answered with INVALID_ARGUMENT and not INTERNAL.
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         name: grpc.unary_unary_rpc_method_handler(partial(_respond, method)) for name, method in methods.items()
     }

@@ -1,7 +1,7 @@
 """The port at which Bodies of other nodes connect to this node's Shadows: one port for all Shadows, and a token for each.
 
     Body ── GET /gnomon/pair, its Shadow's token, Upgrade: gnomon-pair/1 ──▶ here ── the connection, as a descriptor ──▶ Shadow
-    Body ◀────────── 101 Switching Protocols, and whatever comes then, until one of the two ends ───────────────────── Shadow
+    Body ◀────────── 101 Switching Protocols, then messages until one of the two ends ───────────────────── Shadow
 
 A Shadow of the pool listens on no port and speaks no HTTP: it is forked in milliseconds, and ports of its own would need as many
 exceptions in every NetworkPolicy. It gets the connection as it would get a pair's buffers, answers the upgrade itself, and no
@@ -30,7 +30,7 @@ _END = b"\r\n\r\n"
 
 
 class PairListener:
-    """Listens on an event loop, from `start` to `stop`. `port` is where."""
+    """The listener; runs on an event loop from `start` to `stop`. `port` is its port."""
 
     def __init__(self, shadows: NodeShadows) -> None:
         self._shadows = shadows
@@ -52,7 +52,7 @@ class PairListener:
         self.port = self._acceptor.port
 
     async def stop(self) -> None:
-        """Accept no more. Connections that a Shadow has stay open. May be called again."""
+        """Stop listening. Connections that a Shadow has stay open. May be called again."""
         if self._acceptor is not None:
             self._acceptor.close()
         waiting = list(self._waiting)
@@ -62,7 +62,7 @@ class PairListener:
 
     def _connected(self, connection: socket.socket) -> None:
         if len(self._waiting) >= MAX_WAITING:
-            # The task ends a turn of the loop later; the next connection must find another one to close.
+            # A cancelled task ends one turn of the loop later; the next connection must find another one to close.
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
             oldest.cancel()

@@ -1,15 +1,15 @@
-"""The node's pool, as the agent knows it: a supervisor in a container of its own, a zygote with torch, and a coordinator.
+"""The agent's client of the node's pool: a supervisor in a container of its own, a zygote with torch, and a coordinator.
 
-    connect ▶ hello ▶ zygote ▶ coordinator ▶ the Bodies that are there ▶ warm: fill the pool ▶ ready
+    connect ▶ hello ▶ zygote ▶ coordinator ▶ the connected Bodies ▶ warm: fill the pool ▶ ready
     the pool's container has ended ▶ its Shadows have ended ▶ connect again
 
-It listens at a socket in a folder that the pod's two containers share (`gnomon_runtime.pool_host`).
+The pool listens at a socket in a folder that the pod's two containers share (`gnomon_runtime.pool_host`).
 
 A Shadow runs on the CPUs that the fewest Shadows have.
 The pool's container has a request and no limit, so a Shadow has its cores at once, by affinity. Bodies on the node are not bound
 to CPUs; the kernel moves them away from those that a Shadow keeps busy.
 
-    4 CPUs    s1 gets two: 0 1    s2 two: 2 3    s3 one: 0    s1 ends    s4 two: 1, which nobody has, and 0, as good as 2 or 3
+    4 CPUs    s1 gets two: 0 1    s2 two: 2 3    s3 one: 0    s1 ends    s4 two: 1, which is free, and 0, as busy as 2 or 3
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Pool:
         self.containers = 0
 
     async def run(self) -> None:
-        """Find the pool, and find it again whenever it has ended, until closed."""
+        """Connect to the pool, and reconnect whenever it has ended, until closed."""
         while not self._ended.is_set():
             connection = _connected(self._path)
             if connection is None:
@@ -90,7 +90,7 @@ class Pool:
         self._drop()
 
     def to_supervisor(self, message: Event, descriptors: Sequence[int] = ()) -> None:
-        """Send to the supervisor; dropped while there is no pool. Takes the descriptors over."""
+        """Send to the supervisor; dropped while there is no pool. Takes ownership of the descriptors."""
         if self._link is None:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -106,7 +106,7 @@ class Pool:
         self._link = PacketLink(connection, self._supervisor_event, self._gone)
 
     def _hello(self, python: str, libraries: Mapping[str, str]) -> None:
-        """The supervisor is there, in a container whose Python is at this path, and whose libraries want these variables."""
+        """Handle the supervisor's hello: its container has Python at this path, and its libraries need these variables."""
         self._python, self._environment = python, {**ENVIRONMENT, **libraries}
         self._start_zygote()
         self._coordinator = CoordinatorClient(self.to_supervisor, self._coordinator_event, self._environment, self._epoch, python)
@@ -182,7 +182,7 @@ def _connected(path: Path) -> socket.socket | None:
 
 
 class Cpus:
-    """The node's, or what of them the pool may use."""
+    """The CPUs that the pool may use, and their holders."""
 
     def __init__(self, cpus: Sequence[int]) -> None:
         self._cpus = tuple(sorted(cpus))
@@ -192,7 +192,7 @@ class Cpus:
         return len(self._cpus)
 
     def claim(self, holder: str, cores: int) -> tuple[int, ...]:
-        """As many CPUs for this holder, instead of those that it has; all CPUs where there are fewer."""
+        """Allocate CPUs to this holder, instead of its present ones; all CPUs if there are fewer than requested."""
         self.release(holder)
         load = Counter(cpu for held in self._held.values() for cpu in held)
         found = tuple(sorted(sorted(self._cpus, key=lambda cpu: (load[cpu], cpu))[:cores]))
@@ -200,10 +200,10 @@ class Cpus:
         return found
 
     def release(self, holder: str) -> None:
-        """Give back what it has. Nothing happens to one that has none."""
+        """Release the holder's CPUs. Does nothing if it has none."""
         self._held.pop(holder, None)
 
     @property
     def claimed(self) -> int:
-        """Cores of all Shadows together: what the pool's request should say."""
+        """The cores of all Shadows together: the CPU request that the pool's pod should have."""
         return sum(len(held) for held in self._held.values())

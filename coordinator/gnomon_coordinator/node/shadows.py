@@ -1,13 +1,13 @@
-"""The Shadows that the platform requests on this node, from the request to the end.
+"""The Shadows that the platform requests on this node, from request to end.
 
     requested ▶ STARTING ─ registered ▶ READY ─ paired, unpaired … ▶ ENDING ▶ GONE, with the reason
-                                            the platform has seen that it is gone ▶ forgotten
+                                            the platform has seen the state GONE ▶ removed
 
-Where the Body is on another node, the platform is told a token with which the Body connects to its Shadow (`pair_listener`). On
-the Body's node the same Shadow is a request with the address, and has no process.
+If the Body is on another node, the state for the platform has a token with which the Body connects to its Shadow
+(`pair_listener`). On the Body's node the same Shadow is a request with that address, and has no process.
 
-A request is kept until its Shadow has gone, and repeated to each new coordinator, as on one machine. The platform's state has the
-request as well as the result: a new leader goes on with the Shadows of the one before it.
+A request is kept until its Shadow has gone, and repeated to each new coordinator, as on one machine. The state for the platform
+has each request as well as its result, so that a new leader can adopt its predecessor's Shadows.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class NodeShadows:
     # Requests
 
     def create(self, request: ShadowRequest) -> NodeShadow:
-        """Create a Shadow. One that is there already is returned unchanged: the request was repeated.
+        """Create a Shadow. Idempotent: an existing Shadow is returned unchanged.
 
         Raises:
             GnomonError: 409 `no_such_body`, 409 `shadow_exists`, 503 `no_pool`, 503 `no_capacity`.
@@ -133,7 +133,7 @@ class NodeShadows:
         return pod.instance
 
     def _create_here(self, request: ShadowRequest, body: str) -> NodeShadow:
-        """A Shadow of this node's pool, with its CPUs, its order and its log."""
+        """Create a Shadow in this node's pool, with its CPUs, its order and its log."""
         cpus = self._cpus_for(request)
         fds: list[int] = []
         try:
@@ -147,13 +147,13 @@ class NodeShadows:
         return NodeShadow(request, body, cpus, tuple(fds), token=secrets.token_urlsafe() if request.afar else "")
 
     def _cpus_for(self, request: ShadowRequest) -> tuple[int, ...]:
-        """As many CPUs as are requested, instead of those that it has."""
+        """Allocate as many CPUs as are requested, instead of the Shadow's present ones."""
         if request.what.cores > len(self._cpus):
             raise GnomonError(503, "no_capacity", f"This node has {len(self._cpus)} CPUs.", "Ask for fewer cores.")
         return self._cpus.claim(request.shadow, request.what.cores)
 
     def change(self, shadow_id: str, document: Mapping[str, Any]) -> None:
-        """Change a Shadow's task. Unknown ones are ignored: they have ended.
+        """Change a Shadow's task. An unknown Shadow has ended, and is ignored.
 
         Raises:
             BadMessageError: the change is not valid.
@@ -171,7 +171,7 @@ class NodeShadows:
         self._changed()
 
     def destroy(self, shadow_id: str) -> None:
-        """End a Shadow, or forget one that has gone. Unknown ones are ignored."""
+        """End a Shadow, or remove one that has gone. An unknown Shadow is ignored."""
         shadow = self._living(shadow_id)
         if shadow is None:
             self._shadows.pop(shadow_id, None)
@@ -195,7 +195,7 @@ class NodeShadows:
     # Events
 
     def coordinator_event(self, event: Mapping[str, Any]) -> None:
-        """An event of the coordinator."""
+        """Handle an event of the coordinator."""
         if event["event"] == "ready":
             for shadow in self._shadows.values():
                 self._repeat_request(shadow)
@@ -225,14 +225,14 @@ class NodeShadows:
             self._end(shadow, str(event["reason"]))
 
     def ended(self, instance: str, reason: str) -> None:
-        """A process of the pool has ended."""
+        """Handle the end of a process of the pool."""
         shadow = self._living(instance)
         if shadow is not None:
             self._end(shadow, reason)
             self._changed()
 
     def lost(self) -> None:
-        """The pool has ended, and with it every Shadow."""
+        """Handle the end of the pool, and with it of every Shadow."""
         for shadow in self._shadows.values():
             if shadow.state is not State.GONE:
                 self._end(shadow, "the node's pool has ended")
@@ -249,7 +249,7 @@ class NodeShadows:
             del self._shadows[name]
 
     def _repeat_request(self, shadow: NodeShadow) -> None:
-        """Repeat the request to a new coordinator, which knows of none."""
+        """Repeat the request to a new coordinator, which has no requests yet."""
         if shadow.state is State.ENDING:
             self._pool.request({"do": "destroy", "shadow": shadow.request.shadow})
         elif shadow.state is not State.GONE:
@@ -278,10 +278,10 @@ class ShadowRequest:
 
     `files` are paths in the model repository, which every node has as a volume.
 
-    `memory_bytes` is what the platform has claimed for it: kept for the next leader, who finds the Shadow here.
+    `memory_bytes` is the memory that the platform has reserved for the Shadow: kept for the next leader, which reads it here.
 
-    With `afar` the pod is on another node, and its Body comes to the Shadow. With a `way` the Shadow is on another node: nothing
-    is made here, and the Body is told where to go.
+    With `afar` the pod is on another node, and its Body connects to the Shadow. With a `way` the Shadow is on another node: no
+    process is made here, and the Body gets the Shadow's URL and token.
     """
 
     shadow: str
@@ -297,7 +297,7 @@ class ShadowRequest:
 
     @staticmethod
     def read(shadow: str, document: Mapping[str, Any]) -> ShadowRequest:
-        """Raises BadMessageError."""
+        """Parse a request. Raises BadMessageError."""
         weight_mode = document.get("weight_mode")
         if weight_mode not in ("shared", "private"):
             raise BadMessageError("weight_mode is missing or unknown")
@@ -354,7 +354,7 @@ class ShadowRequest:
 
 
 def _claimed(document: Mapping[str, Any], otherwise: int) -> int:
-    """The claimed memory; a gateway of an earlier version does not send it."""
+    """The reserved memory in bytes; gateways of earlier versions do not send it."""
     return protocol.read_integer({"memory_bytes": otherwise, **document}, "memory_bytes", 0, protocol.MAX_BYTES)
 
 

@@ -7,12 +7,12 @@ The folder is a plain one. A mount would have to reach the kubelet's mount names
 a folder with a socket needs neither, and the container runtime binds it into the pod like any other volume. Only root writes
 there. Publishing twice is publishing once, and so is unpublishing.
 
-A record is written before its folder is made and removed after it has gone, so that nothing is left that nobody knows of.
+A record is written before its folder is made and removed after it has gone, so that every folder has a record.
 
-Folders below another one, reached name by name: no link on the way is followed, whoever owns what lies there.
+Folders below another one are opened component by component (openat): no symbolic link is followed, whoever owns it.
 
-A pod's volumes lie in folders of the kubelet's, but a container that runs as root may write into the last of them. We are root
-on the node: a path that we open by its name could lead anywhere by then, one that we walk cannot.
+A pod's volumes lie in folders of the kubelet, but a container that runs as root may write into the last of them. This process is
+root on the node: a path opened by name could have been replaced by a link to anywhere; a path that is walked cannot.
 
 With `podInfoOnMount` the kubelet itself puts the pod into the volume's context, over anything that a pod's author wrote there.
 """
@@ -58,7 +58,7 @@ def opened(root: Path, names: Sequence[str]) -> Iterator[int]:
 
 @contextmanager
 def made(parent: int, name: str, mode: int) -> Iterator[int]:
-    """A folder of ours in another one, made unless it is there.
+    """Make our folder in another one unless it exists, and open it.
 
     Raises:
         OSError: it cannot be made, is no folder, or is not ours.
@@ -77,7 +77,7 @@ def made(parent: int, name: str, mode: int) -> Iterator[int]:
 
 
 def removed(parent: int, name: str) -> None:
-    """Remove a folder with all that is in it, or a file; links are removed and not followed. Nothing happens without one.
+    """Remove a file or a folder tree if it exists; links are removed and not followed.
 
     Raises:
         OSError: it cannot be removed.
@@ -144,7 +144,7 @@ class Volumes:
         return iter(tuple(self._volumes.values()))
 
     def recover(self) -> None:
-        """Open the sockets that an earlier process had. Those of pods that have gone meanwhile are forgotten."""
+        """Reopen the sockets of an earlier process. Volumes of pods that have gone meanwhile are removed from the records."""
         for file in sorted(self._state.glob("*.json")):
             volume = self._recorded(file)
             if volume is None:
@@ -179,7 +179,7 @@ class Volumes:
         self._volumes[volume.id] = volume
 
     def unpublish(self, request: NodeUnpublishVolumeRequest) -> None:
-        """Close the socket and remove the folder. One that has gone, or was never published, is no mistake.
+        """Close the socket and remove the folder. Idempotent: an unknown volume is not an error.
 
         Raises:
             RefusedError: the path is none of a pod's volumes, or the folder cannot be removed.
@@ -202,7 +202,7 @@ class Volumes:
         self._forget(request.volume_id)
 
     def close(self) -> None:
-        """Close the sockets; the folders stay for whoever comes next."""
+        """Close the sockets; the folders stay for the next process."""
         for volume_id in list(self._sockets):
             self._close_socket(volume_id)
 

@@ -1,4 +1,4 @@
-"""One end of a pair's data path: hand tensors over, take results back, and recognise late results.
+"""An end of a pair's data path: tensors handed over, results taken back, late results recognised.
 
 `DataPath` is the interface for a Body's model. Late, duplicate and invalid messages are recognised and harmless: a hand-over has
 a sequence number, and a side reads the buffer `back` only between an answer to its newest number and its own next message.
