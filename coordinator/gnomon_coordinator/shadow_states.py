@@ -183,9 +183,9 @@ class LoadQueue:
     In parallel, all of them are loaded when the last one is; in turn the first is loaded as if it were alone, and the last no
     later. Example: three loads that cost 11 ms each on one CPU, in parallel: 33, 33 and 33 ms; in turn: 11, 22 and 33 ms.
 
-    A turn has a timeout: a load that takes longer, because it is large or its process is stuck, continues in parallel with the next
-    ones. Loads on different CPUs do not wait for each other. A container that is forked for a Shadow does not wait either: by
-    the time of its start, the Shadows that were ready have had their turns.
+    A turn has a timeout: a load that takes longer, because it is large or its process is stuck, continues in parallel with the
+    next ones. Loads on different CPUs do not wait for each other. A container that is forked for a Shadow does not wait either:
+    by the time of its start, the Shadows that were ready have had their turns.
     """
 
     def __init__(self, shadows: Mapping[str, Shadow]) -> None:

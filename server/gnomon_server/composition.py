@@ -76,7 +76,7 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
     `then` runs once serving has begun, and ends it by returning False.
 
     Raises:
-        GnomonError: what is missing: a port, disk, credentials.
+        GnomonError: a port, disk or credentials are missing.
 
     """
     begin_log(verbose=options.verbose)
@@ -120,7 +120,7 @@ class Gnomon:
         self.platform = backend.platform
         self._housekeeping = Housekeeping(builder, self._named_images, self.platform.contents)
         policies = backend.policies(SCALING.with_named(options.policies))
-        # Where replicas share the functions, another one may lead.
+        # If replicas share the functions, another replica may lead.
         self._leads = not backend.shares
         self._replicas: Replicas | None = None
         elsewhere = OtherReplicas(lambda: self._leads)
@@ -166,7 +166,7 @@ class Gnomon:
         return http_url(from_this_machine(self.options.host), self.server.port)
 
     async def start(self) -> None:
-        """Begin to serve, with every function that was deployed before; on a cluster, once this process leads."""
+        """Start serving, with every function that was deployed before; on a cluster, once this process leads."""
         self.server.port = await self._backend.begin(self.server.port)
         await self._namespaces.refresh()
         self._started = True
@@ -189,7 +189,7 @@ class Gnomon:
         await self.server.start()
 
     async def _lead(self) -> None:
-        """Decide from now on: this process has become the leader of several replicas."""
+        """Start to scale functions: this process has become the leader of several replicas."""
         await self._backend.lead()
         self._leads = True
         await self._namespaces.ensure(self.options.namespaces)
@@ -197,7 +197,7 @@ class Gnomon:
         self._tasks += [asyncio.create_task(self.autoscaler.run())]
 
     async def stop(self) -> None:
-        """Admit nothing more, answer everything, end every process; on a cluster, leave the pods serving."""
+        """Stop admission, answer all admitted requests, and end every instance; on a cluster, the pods keep running."""
         self._stopping = True
         self._backend.leave()
         if self._replicas is None:
@@ -230,7 +230,7 @@ class Gnomon:
         loop = asyncio.get_running_loop()
 
         def changed(_: FunctionKey) -> None:
-            # The store calls this in the thread that wrote.
+            # The store calls this in the writer's thread.
             loop.call_soon_threadsafe(self._housekeeping.look_again)
 
         self._backend.store.watch(changed)

@@ -4,7 +4,7 @@
 
 Requests do not pass through this process. Its page answers
 
-    /healthz, /metrics               whether it works, and metrics for Prometheus
+    /healthz, /metrics               health, and metrics for Prometheus
     /decisions/NAMESPACE/REVISION    every decision with its reason
     /instances/NAMESPACE/REVISION    the Bodies and Shadows of now, and the nodes that the scheduler has put them on
 
@@ -122,7 +122,7 @@ class KnativeService:
 
     @property
     def leads(self) -> bool:
-        """Whether this process may write."""
+        """Whether this process is the leader and may write."""
         return self._candidacy is None or self._candidacy.leads
 
     @property
@@ -202,7 +202,7 @@ class _Metrics(Collector):
 
 
 def page(service: KnativeService) -> web.Application:
-    """The routes."""
+    """The page's HTTP routes."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Metrics(service))
 

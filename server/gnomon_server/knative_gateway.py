@@ -69,8 +69,8 @@ _LOG = logging.getLogger("gnomon.knative")
 class KnativeGatewayOptions:
     """The options. `namespace` None serves the Revisions of all namespaces; the autoscaler class reads the page at `page_port`.
 
-    `held_s` is how long a request for a Revision is held that is not known yet. `models` are those that Revisions may name: None
-    where nobody said so, and batches are timed by what was seen of them.
+    `held_s` is how long a request for a still unknown Revision is held. `models` are those that Revisions may name; without them
+    (None), batch latency is predicted from observations only.
     """
 
     kubeconfig: Path | None = None
@@ -87,7 +87,7 @@ class KnativeGatewayOptions:
 class ScaledByClass:
     """A `ScalingControl` for functions that another process scales; that process reads the waiting requests itself.
 
-    `deployed` is called when one serves by settings that are new here: its plan is to be put in force again.
+    `deployed` is called when a function has new settings: its plan must then be applied again.
     """
 
     def __init__(self, policies: Policies, deployed: Callable[[FunctionKey], None]) -> None:
@@ -97,36 +97,36 @@ class ScaledByClass:
         return scaling_policy(settings.autoscaler, settings, self._policies).default_scheduler
 
     def check_profile(self, settings: Settings, profile: ModelProfile | None) -> None:
-        """The autoscaler class replaces a policy that lacks a profile."""
+        """Accept every profile: the autoscaler class replaces a policy that lacks one."""
 
     def poke(self, function: str) -> None:
-        """The autoscaler class reads the waiting requests up to twenty times a second."""
+        """Do nothing: the autoscaler class polls the waiting requests, up to twenty times a second."""
 
     def request(self, function: str, instances: int) -> None:
-        """No instances are requested here."""
+        """Do nothing: only the autoscaler class requests instances."""
 
     def redeployed(self, function: str) -> None:
         self._deployed(parse_key(function))
 
     def served(self, function: str) -> None:
-        """The autoscaler class counts failed starts."""
+        """Do nothing: the autoscaler class counts failed starts."""
 
     def start_backoff_s(self, _: str) -> float:
-        """No back-off: the kubelet has its own."""
+        """Zero: the kubelet has a back-off of its own."""
         return 0.0
 
     def removed(self, function: str) -> None:
-        """No state to remove."""
+        """Do nothing: there is no state to remove."""
 
     def desired(self, function: str) -> int | None:
-        """None: the autoscaler class knows it."""
+        """None: only the autoscaler class knows the desired number of instances."""
 
     def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]:
         del function, limit
         return ()
 
     def makes_shadows(self, settings: Settings) -> bool:
-        """False: the autoscaler of the class tells of Shadows that no node can make."""
+        """False: the autoscaler class reports Shadows that no node can make."""
         del settings
         return False
 
@@ -175,7 +175,7 @@ class KnativeGateway:
 
     @property
     def trouble(self) -> str:
-        """Why no requests should be sent here, else empty."""
+        """The reason why this gateway is not ready for requests, else empty."""
         if self._stopping:
             return "the gateway is stopping"
         silent_s = max(self.store.silent_s, self.platform.silent_s, self.plans.silent_s)
@@ -200,7 +200,7 @@ class KnativeGateway:
         await web.TCPSite(self._page, self._options.host, self._options.page_port).start()
 
     async def stop(self) -> None:
-        """Answer all admitted requests, and those that arrive meanwhile on open connections. The pods keep running."""
+        """Drain: answer admitted requests, and those that arrive meanwhile on open connections. The pods keep running."""
         self._stopping = True
         self._logs.close()
         await self.server.stop()
@@ -217,7 +217,7 @@ class KnativeGateway:
         scheduler_of(settings, self._scaling, self._schedulers)
 
     def _plan(self, key: FunctionKey) -> None:
-        """Make a Revision's batches by the current plan of its buffer, or by its own settings without one."""
+        """Apply the current buffer plan to a Revision's batches, or its own settings without a plan."""
         self.manager.instances.plan_buffer(str(key), in_force(self.plans.of(key), self.store.of(key)))
 
     def _takes_batches(self, key: FunctionKey) -> bool:
@@ -242,7 +242,7 @@ def serve_knative_gateway(options: KnativeGatewayOptions, *, verbose: bool = Fal
 
 
 async def _no_fetch(reference: str) -> None:
-    """Revisions bring their models along, in their images or volumes."""
+    """Do nothing: Revisions have their models in their images or volumes."""
     del reference
 
 
@@ -257,14 +257,14 @@ class RevisionMetrics:
         }
 
     def text(self, names: Iterable[str]) -> str | None:
-        """The parts of these names; None for no names or an unknown one, which means everything."""
+        """The metrics with these names; None without names or with an unknown one, which means all metrics."""
         named = set(names)
         if not named or not named <= self._parts.keys():
             return None
         return "".join(part() for name, part in self._parts.items() if name in named)
 
     def whole(self) -> str:
-        """All parts."""
+        """All metrics of Revisions."""
         return "".join(part() for part in self._parts.values())
 
     def waiting(self) -> dict[FunctionKey, int]:
@@ -279,7 +279,7 @@ class RevisionMetrics:
         return {key: count for key, count in counts.items() if count > 0}
 
     def learned(self) -> dict[FunctionKey, Learned]:
-        """How long batches take, by Revision; without those whose latency is unknown."""
+        """Learned batch latencies by Revision, if known."""
         found = {}
         for runtime in self._runtimes():
             latency_s = runtime.latency_s() if self._takes_batches(runtime.key) else ()
@@ -290,7 +290,7 @@ class RevisionMetrics:
 
 
 def page(trouble: Callable[[], str], figures: RevisionMetrics, others: Callable[[], Awaitable[bytes]]) -> web.Application:
-    """The routes. `trouble` is why no requests should be sent here, else empty; `others` are the metrics of every gateway."""
+    """The routes. `trouble` is the reason for unreadiness, else empty; `others` are the metrics of every gateway."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text=trouble() or "OK", status=503 if trouble() else 200)

@@ -1,8 +1,8 @@
 """`gnomon serve --platform openfaas`: the cluster as store of functions and as platform, and which gateway process leads.
 
 Functions, secrets and instances are in the cluster, so several processes may serve it; one of them at a time decides and writes.
-Gateways with a secret in common share the functions (`replicas`). Without one, the others stand by: they pass on to the leader
-what comes to their port, until they lead themselves.
+Gateways with a shared secret share the functions (`replicas`). Without one, all but the leader are standbys: they forward the
+requests on their port to the leader, until they lead themselves.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _LOG = logging.getLogger("gnomon")
 class ClusterBackend(Backend):
     """Functions are Deployments of a Kubernetes cluster.
 
-    `begin` returns when this process leads; until then it stands by on its host and port. Where replicas share the functions
-    it returns at once.
+    `begin` returns when this process leads; until then the process is a standby on its host and port. If replicas share the
+    functions, `begin` returns at once.
     """
 
     orchestration = "kubernetes"
@@ -119,15 +119,15 @@ class ClusterBackend(Backend):
         return self._candidacy.leader
 
     async def begin(self, port: int) -> int:
-        """Stand for the Lease, pass on to the leader what comes until we lead, and return when we do. The port is free then.
+        """Campaign for the Lease and forward requests to the leader; return once this process leads, with the port free again.
 
         Raises:
-            GnomonError: what the API server refuses.
+            GnomonError: the API server refuses a request.
 
         """
-        del port  # the standby listens on it, and knows which one 0 became
+        del port  # the standby listens on it, and knows the actual port if 0 was given
         if not in_pod():
-            # Installed in a cluster, the namespace comes with the rest. The Lease is in it, so there is no leader to do this.
+            # In a cluster the manifests create this namespace. The Lease is in it, so no leader could create it.
             await require_namespace(self._candidacy.writer)
         if not self.shares:
             await self._standby.start()
@@ -140,7 +140,7 @@ class ClusterBackend(Backend):
         return self._standby.port
 
     async def _catch_up(self) -> None:
-        """Read what the previous leader has stored. From now on only we write: an older version that arrives late is ignored.
+        """Read the previous leader's objects. From now on only this process writes: older versions that arrive late are ignored.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.
@@ -161,11 +161,11 @@ class ClusterBackend(Backend):
         return self._api.asked
 
     def leads(self) -> bool:
-        """Whether this process may write."""
+        """Whether this process is the leader and may write."""
         return self._candidacy.leads
 
     def epoch(self) -> int:
-        """The epoch of our term, which batches carry where nothing is shared: an instance may have seen a later one."""
+        """The epoch of this leader's term: the fencing token of batches if nothing is shared. An instance may have seen a later one."""
         return self._candidacy.epoch
 
     def board(self) -> ConfigMapBoard:
@@ -175,7 +175,7 @@ class ClusterBackend(Backend):
         return ConfigMapBoard(self._api, writer, lease_namespace(), GATEWAY_PODS, port=self._options.inside_port)
 
     def peer_secret(self) -> PeerSecret:
-        """The secret that gateways which share the functions show each other.
+        """The shared secret by which gateways that share functions authenticate to each other.
 
         Raises:
             GnomonError: 500 `peer_secret_missing` or `peer_secret_unfit`.
@@ -190,18 +190,18 @@ class ClusterBackend(Backend):
         return self._advertised, self._options.inside_port
 
     async def release_port(self) -> None:
-        """Leave the port to the gateway's server. Requests that wait for a leader are passed on to it."""
+        """Hand the port over to the gateway's server, with the requests that wait for a leader."""
         await self._standby.stop_listening()
 
     def follow(self, manager: Manager, namespaces: Callable[[], Work]) -> None:
-        """Serve what others change: `kubectl delete deployment` removes a function."""
+        """Follow changes by others: `kubectl delete deployment` removes a function."""
         self._changes.follow(self.store, manager.follow, namespaces)
 
     def leave(self) -> None:
         self.leader.leave()
 
     async def end(self) -> None:
-        """Release the Lease and close the connections. Nothing of ours is being written any more."""
+        """Release the Lease and close the connections, after the last write."""
         await self._standby.stop()
         await self._candidacy.stop()
         await asyncio.to_thread(self.store.close)
@@ -237,7 +237,7 @@ def served_models(repository: ModelRepository, folder: Path, network: Network | 
 
 
 def node_options(token_file: Path | None, models: ServedModels | None) -> NodeOptions | None:
-    """How nodes' coordinators are asked for Shadows of these models, by the token in this file; None without a token.
+    """The options for Shadow requests to nodes' coordinators, with the token in this file; None without a token.
 
     Raises:
         GnomonError: 400 `token_empty`.

@@ -74,8 +74,8 @@ class LambdaBackend(StoredHere):
 class ModelFetcher:
     """Brings the models that functions name to this machine; deployments that name the same model wait for one capture.
 
-    A model in the repository folder costs a look-up. A model in a bucket is downloaded by that look-up, in a thread, so that no
-    later look-up waits for hundreds of megabytes. The platform refuses a model that is unknown.
+    A model in the repository folder is only looked up. A model in a bucket is downloaded by the look-up, in a thread, so that no
+    later look-up waits for hundreds of megabytes. The platform refuses an unknown model.
     """
 
     def __init__(self, repository: ModelRepository) -> None:
@@ -83,7 +83,7 @@ class ModelFetcher:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def fetch(self, reference: str) -> None:
-        """Return when the model is here, or at once if it cannot be brought here.
+        """Wait until the model is on this machine. Returns at once if it cannot be fetched or captured.
 
         Raises:
             GnomonError: 422 for a model that cannot be captured.
@@ -91,7 +91,7 @@ class ModelFetcher:
         """
         name, _, version = reference.partition("@")
         async with self._locks.setdefault(name, asyncio.Lock()):
-            # The catalog has one version of each model: capturing, half a minute, does not bring another version.
+            # The catalog has one version of each model: half a minute of capturing would not produce the requested one.
             if not await asyncio.to_thread(self._is_there, reference) and in_catalog(name) and version in ("", VERSION):
                 await asyncio.to_thread(ensure_model, self._repository, name)
 

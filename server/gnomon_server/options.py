@@ -24,12 +24,12 @@ FETCHED = "fetched-models"
 class ClusterOptions:
     """A Kubernetes cluster that functions run on.
 
-    `kubeconfig` None takes KUBECONFIG, the cluster that we run in, or ~/.kube/config. With `cluster_wide`, functions may be in
+    `kubeconfig` None takes KUBECONFIG, the cluster of this pod, or ~/.kube/config. With `cluster_wide`, functions may be in
     every namespace that is marked `openfaas: "1"`, else in openfaas-fn alone. `advertise` is where other gateways reach this
-    one, empty for the address that it listens on. With `coordinator_token`, the file of the secret that nodes' coordinators know
-    us by, functions that name a model may have Shadows; `models_claim` is the volume that their pods find models in. With
-    `peer_secret`, the file of the secret that gateways have in common, they share the functions if it is there, and reach each
-    other at `inside_port`. `network` is what lies between nodes: with it a Body whose own node is full may have its Shadow on
+    one, empty for the address that it listens on. With `coordinator_token`, the file of the token for nodes'
+    coordinators, functions that name a model may have Shadows; `models_claim` is the volume from which their pods read models.
+    With `peer_secret`, the file of the gateways' shared secret, gateways share the functions if the file exists, and reach each
+    other at `inside_port`. `network` describes the network between nodes: with it a Body on a full node may have its Shadow on
     another. `image_pull_policy`, `pull_secrets` and `runtime_class` are Kubernetes', for all functions' pods.
     """
 

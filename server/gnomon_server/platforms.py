@@ -1,4 +1,4 @@
-"""The platforms that `gnomon serve` runs functions on: a registry, and what the composition root asks of each.
+"""The platforms that `gnomon serve` runs functions on: a registry, and the interface that the composition root uses.
 
 A new platform is a folder in `gnomon_platforms`, a subclass of `Backend` and a line in `PLATFORMS`. Modules are named by strings,
 so that the command line knows every platform without importing one.
@@ -50,7 +50,7 @@ PLATFORMS = {
 
 
 class ServingPlatform(Platform, Protocol):
-    """A platform that runs what was built here."""
+    """A platform that runs handlers built by this process."""
 
     def contents(self) -> set[str]:
         """The built handlers whose instances have not ended."""
@@ -60,12 +60,12 @@ class ServingPlatform(Platform, Protocol):
 class Backend:
     """A store of functions and a platform that runs them, as the composition root uses them.
 
-    `store` and `platform` are set by the constructor of a subclass, and so is `place`, which says whose latencies are learned:
-    corrections of one place mean nothing in another. The hooks below suit one process that owns its platform.
+    A subclass's constructor sets `store`, `platform` and `place`, the key of learned latency corrections: those of one place are
+    not valid in another. The default hooks suit a single process that owns its platform.
     """
 
     orchestration: ClassVar[str] = "local"
-    """What runs the functions, as faas-cli shows it."""
+    """The name of the orchestration, as faas-cli shows it."""
     isolates_users: ClassVar[bool] = True
     """Whether functions run on this machine, so that calls from their user ids are refused."""
     provided: ClassVar[bool] = False
@@ -85,27 +85,27 @@ class Backend:
         return manager
 
     async def fetch_model(self, reference: str) -> None:
-        """Bring a model that a function names to where its instances find it."""
+        """Make the model that a function names available to its instances."""
 
     @property
     def stored_logs(self) -> LogReader | None:
-        """Reads what instances write where the platform stores it; None where the gateway holds it."""
+        """A reader of logs that the platform stores; None if the gateway holds the logs."""
         return None
 
     def epoch(self) -> int:
-        """The epoch that batches bear: an instance refuses a gateway with an older one."""
+        """The epoch of batches, a fencing token: an instance refuses a gateway with an older epoch."""
         return 1
 
     def collectors(self) -> Iterable[Collector]:
-        """Further metrics."""
+        """The platform's own metrics collectors."""
         return ()
 
     async def begin(self, port: int) -> int:
-        """Return when this process may serve, with the port that it is to listen on."""
+        """Wait until this process may serve. Returns the port to listen on."""
         return port
 
     def follow(self, manager: Manager, namespaces: Callable[[], Work]) -> None:
-        """Serve what others change in the store; `namespaces` runs when a namespace has changed."""
+        """Follow changes by others in the store; `namespaces` runs after a namespace has changed."""
 
     async def release_port(self) -> None:
         """Stop listening: the gateway's server is about to listen on this port."""
@@ -114,17 +114,17 @@ class Backend:
         """Prepare to decide and to write: this process has become the leader of several."""
 
     def leave(self) -> None:
-        """This process is about to end."""
+        """Prepare for the end of this process, before its drain."""
 
     async def end(self) -> None:
-        """Close everything. Nothing uses the store or the platform any more."""
+        """Close all connections, once the store and the platform are unused."""
 
 
 def backend_of(options: ServeOptions, repository: ModelRepository, built: BuiltImages, clock: Clock) -> Backend:
     """The backend of the platform that the options name.
 
     Raises:
-        GnomonError: 422 `package_missing`; what the platform refuses, such as 503 where AWS or a cluster cannot be reached.
+        GnomonError: 422 `package_missing`; the platform's own errors, such as 503 if AWS or a cluster is unreachable.
 
     """
     require(options.platform)

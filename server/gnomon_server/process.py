@@ -1,4 +1,4 @@
-"""The process of `gnomon serve`: what is checked before it starts, its log, its signals, its memory and its garbage collector."""
+"""The process of `gnomon serve`: checks before its start, its log, signals, memory and garbage collector."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def serve_until_signal(
 ) -> None:
     """Make a service on this loop and start it; stop it at SIGINT or SIGTERM, or when `meanwhile` returns.
 
-    `said` is the line that is printed once the service has started. `meanwhile` gets the task that ends with the first signal.
+    `said` is printed once the service has started. `meanwhile` gets the task that ends with the first signal.
     """
     stop = _stopped_by_signal()
     allow_open_files()
@@ -153,7 +153,7 @@ class FullCollections:
 
 
 def next_collection_s(took_s: float) -> float:
-    """When to collect again, in seconds, after a collection of `took_s`: 20 ms are followed by 60 s, 200 ms by 200 s."""
+    """Seconds until the next collection, after one of `took_s`. Example: 60 s after 20 ms, 200 s after 200 ms."""
     return max(COLLECT_EVERY_S, took_s / COLLECTING_SHARE)
 
 
@@ -229,9 +229,9 @@ def check_room(state: Path, *, disk_bytes: int = DISK_BYTES) -> None:
 
 
 def allow_open_files() -> None:
-    """Raise the limit of open files as far as we may and could need.
+    """Raise the limit of open files to the hard limit, or to the most that is useful.
 
-    A connection needs one and an instance five: a thousand idle connections exhaust the usual 1024.
+    A connection needs one descriptor and an instance five: a thousand idle connections exhaust the usual limit of 1024.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)

@@ -67,7 +67,7 @@ class ProviderBackend(Backend):
         return ProvidedFunctions(manager, self._catalog, self.platform)
 
     def follow(self, manager: Manager, namespaces: Callable[[], Work]) -> None:
-        """Serve what others deploy, change or remove at the provider."""
+        """Follow deployments, changes and removals by others at the provider."""
         self._changes.follow(self.store, self.functions(manager).follow, namespaces)
 
     async def end(self) -> None:
@@ -90,7 +90,7 @@ class ProvidedFunctions:
         await self._manager.remove(key)
 
     async def follow(self, key: FunctionKey) -> None:
-        """Serve a function as the provider has it now, or as before if its new settings are refused; the log says why."""
+        """Apply the provider's current settings of a function. If they are refused, log why and keep the earlier ones."""
         await self._manager.follow(key)
         listed, served = self._catalog.of(key), self._manager.status(key)
         if listed is None or served is None or served.spec == listed.spec:

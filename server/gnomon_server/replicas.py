@@ -1,7 +1,7 @@
 """Several gateway replicas on a cluster: this one's part in sharing the functions, and what starts when it leads.
 
-    every replica   functions, instances and queues; the internal listener; reports to the leader
-    the leader      the map of owners, the autoscaler, everything that is written
+    every replica   functions, instances and queues; the internal listener; load reports to the leader
+    the leader      the ownership map, the autoscaler, all writes to the cluster
 
 The composition root makes the parts; this module joins them to those of the other replicas.
 """
@@ -95,7 +95,7 @@ class Replicas:
         self._shared.life.report_now()
 
     async def start(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """Take part, with functions that are served already. `lead` is awaited once, when this replica leads."""
+        """Join the other replicas, with functions that are served already. `lead` is awaited once this replica leads."""
         await self._board.start()
         await self._shared.start()
         self._unwatch = self._board.watch(self._changed)
@@ -104,12 +104,12 @@ class Replicas:
         self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(beginning)]
 
     async def leave(self) -> None:
-        """Hand every function over to the others. Requests are forwarded to them until the servers stop, a second at least."""
+        """Hand every function over to the other replicas. Requests are forwarded until the servers stop, at least 1 s."""
         self._leaving = True
         await asyncio.gather(self._shared.leave(), self._clock.sleep(GRACE_S))
 
     async def stop(self) -> None:
-        """Take no part any more. Everything that was let in has been answered."""
+        """Leave the replicas, after all admitted requests have been answered."""
         self._unwatch()
         for task in self._tasks:
             task.cancel()
@@ -122,24 +122,24 @@ class Replicas:
         self._elsewhere.keep({replica.id for replica in new.members})
 
     def _pairs(self) -> Mapping[str, Any] | None:
-        """Which Bodies have Shadows, if we lead."""
+        """The table of Bodies and their Shadows; None unless this replica leads."""
         return state_sync.pairs_to_json(self._manager.instances.shadows.table()) if self._knows() else None
 
     def _plans(self) -> Mapping[str, Any] | None:
-        """The plans of functions' buffers, if we lead."""
+        """The buffer plans of functions; None unless this replica leads."""
         return state_sync.plans_to_json(self._manager.instances.plans()) if self._knows() else None
 
     def _knows(self) -> bool:
-        """Whether we lead and have the functions: followers keep what they know until we know it, and when we leave."""
+        """Whether this replica leads and is not leaving. If not, followers keep the state that they have."""
         return self._elsewhere.leads() and not self._leaving
 
     def _follow_plans(self, plans: Mapping[str, Any]) -> None:
-        """Follow the leader's plans. A message of the previous leader may be late: once we lead, ours hold."""
+        """Apply the leader's plans. Ignored once this replica leads: the message is then a late one of the previous leader."""
         if not self._elsewhere.leads():
             state_sync.follow(self._manager.instances, plans)
 
     def _heard(self, replica: str, report: Mapping[str, Any]) -> None:
-        """Take a replica's report of its load; we lead."""
+        """Process a replica's load report, as the leader."""
         self._elsewhere.hear(replica, report["functions"])
         for instance, (reason, served) in report["lost"].items():
             self._manager.instances.lost_elsewhere(str(instance), LostInstance(str(reason), bool(served)))

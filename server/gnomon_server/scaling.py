@@ -14,10 +14,10 @@ from gnomon_core.settings import Settings
 
 
 class ScalingAdapter:
-    """A `ScalingControl` that an `Autoscaler` answers. `bind` closes the circle: it observes the functions that ask it.
+    """A `ScalingControl` that an `Autoscaler` answers. `bind` sets it later, because it observes the adapter's users.
 
     `capabilities` is called when a function names a policy. While another process leads (`leads`), nothing is decided here, and
-    functions that need a decision are passed to `wanted`.
+    `wanted` is called with functions that need a decision.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ScalingAdapter:
         return self._autoscaler.start_backoff_s(function) if self._autoscaler is not None else 0.0
 
     def removed(self, function: str) -> None:
-        # Followers hold the state that the leader has sent, too.
+        # Followers also hold the state that the leader has sent.
         if self._bound is not None:
             self._bound.removed(function)
 

@@ -39,7 +39,7 @@ class SavedScalingState:
             _LOG.warning("%s cannot be read: the autoscaler starts without its learned state", self._file)
 
     def save(self) -> None:
-        """Save the state of now."""
+        """Save the current state."""
         replace_file(self._file, json.dumps(self._autoscaler.export_state()), durable=False)
 
 
@@ -69,12 +69,12 @@ class ScalingStateTransfer:
         return {**self._autoscaler.export_state([]), "functions": states}
 
     def keep(self, addresses: Collection[str]) -> None:
-        """Forget all addresses but these."""
+        """Discard the progress of all replicas but those at these addresses."""
         for address in self._last.keys() - addresses:
             del self._last[address]
 
     def take(self, document: Mapping[str, Any]) -> None:
-        """Import what the leader has sent.
+        """Import a document that the leader has sent.
 
         Raises:
             KeyError, TypeError, ValueError, AttributeError: the document is not the state of an autoscaler.

@@ -1,4 +1,4 @@
-"""Follows what others change in a store: the store reports a change in a thread of its own, and the event loop acts on it."""
+"""Follows changes by others in a store: the store reports a change in a thread of its own, and the event loop acts on it."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def ready(cluster: Cluster, namespace: str, name: str, install: str) -> tuple[Le
     """Whether a Deployment's pods are. `install` is the command that makes it.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     found = cluster.one(DEPLOYMENTS, namespace, name)
@@ -153,7 +153,7 @@ def nodes(cluster: Cluster) -> tuple[Level, str, str]:
     """How many take pods.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     found = cluster.items(NODES.path())
@@ -168,7 +168,7 @@ def resize(cluster: Cluster) -> tuple[Level, str, str]:
     """Whether pods can be given other cores while they run.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     known = {one["name"] for one in (cluster.get("/api/v1") or {}).get("resources", ())}
@@ -186,7 +186,7 @@ def metrics(cluster: Cluster) -> tuple[Level, str, str]:
     """Whether the cluster tells what pods use.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     if cluster.get("/apis/metrics.k8s.io/v1beta1") is None:
@@ -379,7 +379,7 @@ def network_policies(cluster: Cluster) -> tuple[Level, str, str]:
     """Whether anything is known to enforce them here.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     return enforced(cluster.items(DAEMON_SETS.path()), cluster.items(NODES.path()))

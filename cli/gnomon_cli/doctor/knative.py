@@ -105,7 +105,7 @@ def serving(cluster: Cluster) -> tuple[Level, str, str]:
     """Whether its objects are known.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     missing = [group for group in GROUPS if cluster.get(f"/apis/{group}") is None]
@@ -118,7 +118,7 @@ def metrics(cluster: Cluster) -> tuple[Level, str, str]:
     """Whether activators tell what waits at them. Without it nothing goes to zero, for nobody could be woken.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     value = settings(cluster, "config-observability").get("metrics-protocol", "none")
@@ -138,7 +138,7 @@ def rights(cluster: Cluster, asker: Asker) -> tuple[Level, str, str]:
     The autoscaler class needs more where it asks for Shadows: the pods of the nodes' pools.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     shadows = has_option(cluster, ON_KNATIVE)
@@ -154,7 +154,7 @@ def gateway(cluster: Cluster) -> tuple[Level, str, str]:
     """Whether the gateway is ready to which Services of Revisions that batch lead. Without it each request goes by itself.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     install = f"{INSTALL}/gateway"
@@ -170,7 +170,7 @@ def volumes(cluster: Cluster) -> tuple[Level, str, str]:
     """Whether a Revision's pods may have the volume by which Bodies reach their node's coordinator, where there are some.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     value = settings(cluster, "config-features").get(CSI_FEATURE, "disabled").lower()
@@ -188,7 +188,7 @@ def alone(cluster: Cluster) -> tuple[Level, str, str]:
     One that no route leads to any more stays as it was: what its service lacked, its next Revision may have.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     found = {}
@@ -208,7 +208,7 @@ def scaling(cluster: Cluster) -> tuple[Level, str, str]:
     """Whether functions may go to zero, and whose class is the default.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     found = settings(cluster, "config-autoscaler")
@@ -222,7 +222,7 @@ def network(cluster: Cluster) -> tuple[Level, str, str]:
     """Whether pods may be spoken to at their own addresses, and whose ingress class is the default.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     found = settings(cluster, "config-network")
@@ -237,7 +237,7 @@ def domain(cluster: Cluster) -> tuple[Level, str, str]:
     """Whether services have names outside the cluster. Under Knative's default an ingress serves callers inside only.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     named = sorted(one for one in settings(cluster, "config-domain") if not one.startswith("_") and one != INSIDE)
@@ -252,7 +252,7 @@ def settings(cluster: Cluster, name: str) -> dict[str, str]:
     """The entries of a ConfigMap. A missing ConfigMap has none: Knative then uses its defaults.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     found = cluster.one(CONFIG_MAPS, NAMESPACE, name) or {}
@@ -275,7 +275,7 @@ def batch_way(cluster: Cluster) -> tuple[Level, str, str]:
     """Whether the Services of Revisions that batch lead to gateways that are ready.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     gateway = cluster.one(DEPLOYMENTS, NAMESPACE, BUFFER)
@@ -303,7 +303,7 @@ def batch_network(cluster: Cluster) -> tuple[Level, str, str]:
     """Whether network policies let ingresses and the class in to the gateway, and the gateway to pods of Revisions that batch.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     gateway, scaler = (cluster.one(DEPLOYMENTS, NAMESPACE, name) for name in (BUFFER, SCALER))
@@ -370,7 +370,7 @@ def batch_revisions(cluster: Cluster) -> tuple[Level, str, str]:
     """Which Revisions ask for batches and get none, and what the first of them lacks.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     routed, count = _routed(cluster), 0
@@ -397,7 +397,7 @@ def batched(cluster: Cluster) -> set[Key]:
     """The Revisions that have a route, and whose requests go through the gateway.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     routed = _routed(cluster)

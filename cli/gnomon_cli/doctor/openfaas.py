@@ -69,7 +69,7 @@ def namespaces(cluster: Cluster, names: tuple[str, str]) -> tuple[Level, str, st
     """Ours and that of functions: there, and under Pod Security's strictest level.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     found = {name: cluster.one(NAMESPACES, None, name) for name in names}
@@ -86,7 +86,7 @@ def function_namespaces(cluster: Cluster, system: str, functions: str) -> tuple[
     """Check further namespaces marked for functions: the gateway manages them, with the same pod security and network policies.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     marked = {
@@ -121,7 +121,7 @@ def rights(cluster: Cluster, installation: Installation) -> tuple[Level, str, st
     """Whether the account may do all that this installation asks for: more where it is cluster-wide, or has coordinators.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     wide, pools = cluster_wide(cluster, installation.system), daemons(cluster) is not None
@@ -143,7 +143,7 @@ def login(cluster: Cluster, system: str) -> tuple[Level, str, str]:
     """The Secret without which the gateway's pods wait.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     found = cluster.one(SECRETS, system, LOGIN)
@@ -162,7 +162,7 @@ def peers(cluster: Cluster, system: str) -> tuple[Level, str, str]:
     """The Secret by which replicas share the functions.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     found = cluster.one(SECRETS, system, PEERS)
@@ -176,7 +176,7 @@ def cluster_wide(cluster: Cluster, system: str) -> bool:
     """Whether the gateway looks after every marked namespace.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     given = arguments(cluster.one(DEPLOYMENTS, system, GATEWAY))
@@ -200,7 +200,7 @@ def rivals(cluster: Cluster, namespace: str) -> tuple[Level, str, str]:
     """Look for them in the namespace of functions.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     query = {"labelSelector": f"{MANAGED_LABEL}={MANAGED}"}
@@ -236,7 +236,7 @@ def providers(cluster: Cluster, functions: str) -> tuple[Level, str, str]:
     """Look in all namespaces for another provider that manages the functions' namespace.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     found = [name for one in cluster.items(DEPLOYMENTS.path()) for name in managing(one, functions)]

@@ -48,7 +48,7 @@ def daemons(cluster: Cluster) -> Document | None:
     """The DaemonSet of coordinators; None where Shadows were never asked for.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     return cluster.one(DAEMON_SETS, NODES_NAMESPACE, DAEMONS)
@@ -58,7 +58,7 @@ def driver(cluster: Cluster, install: str) -> tuple[Level, str, str]:
     """Whether pods may have the volume by which their Body reaches its node's coordinator.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     found = cluster.one(DRIVERS, None, CSI_DRIVER)
@@ -82,7 +82,7 @@ def coordinators(cluster: Cluster, install: str) -> tuple[Level, str, str]:
     """Whether each node has one that is ready.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     found = daemons(cluster)
@@ -103,7 +103,7 @@ def registered(cluster: Cluster) -> tuple[Level, str, str]:
     """Whether each node's kubelet knows the driver: on a node where it does not, pods with the volume wait.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     if daemons(cluster) is None:
@@ -149,7 +149,7 @@ def has_option(cluster: Cluster, client: ShadowClient, option: str = "--coordina
     """Whether the client's Deployment exists and has this option.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     given = arguments(cluster.one(DEPLOYMENTS, client.namespace, client.deployment))
@@ -160,7 +160,7 @@ def token_known(cluster: Cluster, client: ShadowClient, other: ShadowClient) -> 
     """Whether nodes' coordinators know the client by its token, and no other client.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     if not has_option(cluster, client):
@@ -194,7 +194,7 @@ def network_open(cluster: Cluster, client: ShadowClient) -> tuple[Level, str, st
     """Whether network policies admit the client, and Bodies of other nodes if Shadows may be on other nodes.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     nodes = daemons(cluster)
@@ -218,7 +218,7 @@ def secret(cluster: Cluster, namespace: str) -> bytes | None:
     """The token in a namespace's Secret; None where there is none.
 
     Raises:
-        Refused, Unreachable: it cannot be looked at.
+        Refused, Unreachable: the API server refuses the request, or cannot be reached.
 
     """
     held = ((cluster.one(SECRETS, namespace, TOKEN) or {}).get("data") or {}).get("token")
