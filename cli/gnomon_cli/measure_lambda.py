@@ -1,4 +1,4 @@
-"""The profiling run on AWS Lambda, on the very platform that serves: a slot of each memory size, batch after batch."""
+"""The profiling run on AWS Lambda, through the platform that also serves: one slot of each memory size, batch after batch."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ NAME = "gnomon-profile"
 
 
 class _NothingBuilt:
-    """No function here has an image of its own."""
+    """An image resolver without any built image."""
 
     def resolve(self, image: str) -> None:
         del image
 
 
 class _Told:
-    """A platform's listener that hears of one slot: the newest."""
+    """A platform's listener that follows one slot, the newest."""
 
     def __init__(self) -> None:
         self.follow("")
 
     def follow(self, instance_id: str) -> None:
-        """Hear of this slot from now on. Nothing is told of one before `create` has returned."""
+        """Follow this slot from now on. The platform reports no event of a slot before `create` has returned."""
         loop = asyncio.get_running_loop()
         self._id = instance_id
         self.begun: asyncio.Future[BatchChannel] = loop.create_future()
@@ -47,7 +47,7 @@ class _Told:
 
     @property
     def reason(self) -> str:
-        """Why the slot has gone."""
+        """The reason why the slot has ended."""
         return self.gone.result() if self.gone.done() else "its answer broke off"
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
@@ -62,13 +62,13 @@ class _Told:
             self.begun.set_exception(GnomonError(503, "start_failed", f"The function could not be started: {reason}"))
 
     def pair_changed(self, body: Instance) -> None:
-        """There are no pairs here."""
+        """Do nothing: Lambda has no pairs."""
 
     def shadow_found(self, shadow: Instance) -> None:
-        """Nor Shadows."""
+        """Do nothing: Lambda has no Shadows."""
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
-        """Log lines are ignored."""
+        """Do nothing: log lines are ignored."""
 
 
 class Profiling:
@@ -140,7 +140,7 @@ class Profiling:
             )
             check_budget(spent, self._agreed, self._note)
         await platform.destroy(instance.id)
-        # It ends behind `destroy`, and takes one of --lambda-concurrency until then.
+        # A slot ends after `destroy` has returned, and counts towards --lambda-concurrency until then.
         await told.gone
 
     async def _cell(self, channel: BatchChannel, told: _Told, signature: ModelSignature, batch: int) -> list[Report]:

@@ -1,6 +1,6 @@
-"""Measures how long the platform of this machine takes to start an instance of a model.
+"""Measures the time that the local platform takes to start an instance of a model.
 
-A platform of our own is started in an empty folder, with the model's repository. Bodies are made one after the other, each ready
+A separate platform is started in an empty folder, with the model's repository. Bodies are made one after the other, each ready
 when it has loaded its weights, mapped, and answered a first batch; then Shadows beside the last of them, each ready when it has
 registered with the pages of its blocks resident.
 """
@@ -42,11 +42,11 @@ class _Told:
         self._gone: dict[str, asyncio.Future[str]] = {}
 
     def ready(self, instance_id: str) -> asyncio.Future[float]:
-        """When the instance was ready."""
+        """A future of the time at which the instance is ready."""
         return self._ready.setdefault(instance_id, asyncio.get_running_loop().create_future())
 
     def gone(self, instance_id: str) -> asyncio.Future[str]:
-        """Why it has gone."""
+        """A future of the reason why the instance has ended."""
         return self._gone.setdefault(instance_id, asyncio.get_running_loop().create_future())
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
@@ -57,17 +57,17 @@ class _Told:
         self.gone(instance_id).set_result(reason)
 
     def pair_changed(self, body: Instance) -> None:
-        """No batch is sent here."""
+        """Do nothing: no batches are sent to pairs."""
 
     def shadow_found(self, shadow: Instance) -> None:
-        """The platform is new, so it finds none."""
+        """Do nothing: a new platform finds no earlier Shadows."""
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
-        """Log lines are ignored."""
+        """Do nothing: log lines are ignored."""
 
 
 class _NothingBuilt:
-    """No function here has an image of its own."""
+    """An image resolver without any built image."""
 
     def resolve(self, image: str) -> BuiltHandler | None:
         del image
@@ -83,7 +83,7 @@ class _Starts:
         self._spec = spec
 
     async def body(self) -> tuple[Instance, float]:
-        """A Body, and from the decision until it was ready."""
+        """Start a Body. Returns it with the seconds from the decision until it was ready."""
         await asyncio.sleep(PAUSE_S)
         began_s = time.perf_counter()
         instance = await self._platform.create(InstanceRequest(self._spec, 1, 1, None, {}))
@@ -94,7 +94,7 @@ class _Starts:
         return instance, ready.result() - began_s
 
     async def shadow(self, body: Instance, pair: Pair) -> float:
-        """From the decision for a Shadow until it has registered. It has gone when this returns."""
+        """Seconds from the decision for a Shadow until it has registered. The Shadow is ended before this returns."""
         await asyncio.sleep(PAUSE_S)
         began_s = time.perf_counter()
         shadow = await self._platform.create_shadow(body.id, pair)
@@ -108,7 +108,7 @@ class _Starts:
         return took_s
 
     async def end(self, instance: Instance) -> None:
-        """Stop an instance and return when it has gone."""
+        """Stop an instance and wait for its end."""
         await self._platform.destroy(instance.id)
         await self._told.gone(instance.id)
 
@@ -118,7 +118,7 @@ class _Starts:
 
 
 def measure_starts(repository: ModelRepository, entry: ModelEntry) -> ReadyTimes:
-    """Median times from decisions to instances that are ready.
+    """Median seconds from decisions until instances are ready.
 
     Raises:
         GnomonError: an instance or the platform could not be started.

@@ -165,7 +165,7 @@ class ClusterBackend(Backend):
         return self._candidacy.leads
 
     def epoch(self) -> int:
-        """The epoch of this leader's term: the fencing token of batches if nothing is shared. An instance may have seen a later one."""
+        """The epoch of this term: the fencing token of batches if nothing is shared. An instance may have seen a later one."""
         return self._candidacy.epoch
 
     def board(self) -> ConfigMapBoard:

@@ -1,8 +1,8 @@
 """A Kubernetes cluster as checks read it, and the checks of any cluster: version, nodes, permissions, network policies.
 
-NetworkPolicies are evaluated as Kubernetes does: which peers they admit to a pod, and at which ports. Whether the cluster's
-network enforces them is visible nowhere, so the agents that are known to do it are looked for. A network without such an agent
-may enforce policies in its own way, as some clouds' do; only a trial tells, and a check changes nothing.
+NetworkPolicies are evaluated as Kubernetes does: which peers they admit to a pod, and at which ports. The API does not show
+whether the network enforces them, so the check looks for agents that are known to do so. A network without such an agent may
+enforce policies in its own way, as in some clouds; only a trial can tell, and checks change nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, Permission
 
 
 class Cluster:
-    """A cluster as checks see it."""
+    """A read-only view of a cluster for checks."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -29,7 +29,7 @@ class Cluster:
         """The document at this path; None if it does not exist.
 
         Raises:
-            Refused: it may not be read.
+            Refused: reading is forbidden.
             Unreachable: the API server does not answer.
 
         """
@@ -50,7 +50,7 @@ class Cluster:
         return self.get(resource.path(namespace, name))
 
     def items(self, path: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-        """A list's objects; none where the kind is not known.
+        """The objects of a list; none if the API server does not know the kind.
 
         Raises:
             Refused, Unreachable: as `get`.
@@ -60,7 +60,7 @@ class Cluster:
         return list(found.get("items") or ())
 
     def review(self, kind: str, spec: Document) -> bool:
-        """Whether the API server would allow it: `kind` is SelfSubjectAccessReview or SubjectAccessReview.
+        """Whether an access review is allowed; `kind` is SelfSubjectAccessReview or SubjectAccessReview.
 
         Raises:
             Refused, Unreachable: as `get`.
@@ -72,7 +72,7 @@ class Cluster:
 
 
 def ready(cluster: Cluster, namespace: str, name: str, install: str) -> tuple[Level, str, str]:
-    """Whether a Deployment's pods are. `install` is the command that makes it.
+    """Whether a Deployment's pods are ready. `install` is the command that creates it.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -114,7 +114,7 @@ def pod_labels(workload: Document | None) -> dict[str, str]:
 
 
 def named_ports(workload: Document | None) -> dict[str, int]:
-    """Which ports of these pods the names stand for that their containers give them."""
+    """Port numbers by name, from the containers of a workload's pods."""
     containers = [] if workload is None else workload["spec"]["template"]["spec"].get("containers") or []
     ports = [port for container in containers for port in container.get("ports") or ()]
     return {port["name"]: int(port["containerPort"]) for port in ports if port.get("name")}
@@ -128,7 +128,7 @@ RESIZING_SINCE = (1, 33)
 
 
 def cluster_checks(cluster: Cluster) -> Iterator[tuple[str, Look]]:
-    """The checks of any cluster. Nothing can be looked at where the first fails."""
+    """The checks of any cluster. If the first fails, the others cannot run."""
     yield API_SERVER, lambda: api_server(cluster)
     yield "nodes", lambda: nodes(cluster)
     yield "in-place resize", lambda: resize(cluster)
@@ -136,7 +136,7 @@ def cluster_checks(cluster: Cluster) -> Iterator[tuple[str, Look]]:
 
 
 def api_server(cluster: Cluster) -> tuple[Level, str, str]:
-    """Reachable, and of which version.
+    """Whether the API server is reachable, and its version.
 
     Raises:
         Refused, Unreachable: it is not.
@@ -150,7 +150,7 @@ def api_server(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def nodes(cluster: Cluster) -> tuple[Level, str, str]:
-    """How many take pods.
+    """The number of nodes that accept pods.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -165,7 +165,7 @@ def nodes(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def resize(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether pods can be given other cores while they run.
+    """Whether running pods can be resized in place.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -183,7 +183,7 @@ def resize(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def metrics(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether the cluster tells what pods use.
+    """Whether the metrics API reports the resource usage of pods.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -205,13 +205,13 @@ def minor(text: str) -> tuple[int, int] | None:
 
 
 def kubelet(node: dict[str, Any]) -> tuple[int, int]:
-    """The version of a node's kubelet; the newest for one that says none, as nodes that are only played."""
+    """The version of a node's kubelet; the newest if it has none, as with simulated nodes."""
     said = ((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion", "")
     return minor(said) or RESIZING_SINCE
 
 
 def is_ready(node: dict[str, Any]) -> bool:
-    """Whether its kubelet is heard of."""
+    """Whether the node's kubelet reports it as ready."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
 
@@ -254,10 +254,10 @@ class Asker:
 def permissions(
     cluster: Cluster, wanted: Iterable[Permission], namespaces: dict[Scope, str | None], asker: Asker, install: str
 ) -> tuple[Level, str, str]:
-    """Ask for each verb of each rule in the namespace of its scope. `install` is the command that gives them.
+    """Review each verb of each rule in the namespace of its scope. `install` is the command that grants them.
 
     Raises:
-        Refused: reviews may not be asked for; everybody may ask for their own.
+        Refused: access reviews are forbidden; reviews of one's own access never are.
         Unreachable: the API server does not answer.
 
     """
@@ -289,7 +289,7 @@ NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 @dataclass(frozen=True, slots=True)
 class Comer:
-    """A pod that wants to come in: its namespace's labels and its own. `beside` is whether that is the policies' namespace."""
+    """A client pod: the labels of its namespace and its own. `beside` says whether it is in the policies' namespace."""
 
     namespace: Mapping[str, str]
     pod: Mapping[str, str]
@@ -305,7 +305,7 @@ class Door:
 
 
 def ways_in(policies: Iterable[Mapping[str, Any]], pod: Mapping[str, str]) -> list[Mapping[str, Any]] | None:
-    """The rules by which a namespace's policies let anybody in to pods with these labels; None where they shut nobody out."""
+    """The ingress rules of a namespace's policies for pods with these labels; None if no policy selects the pods."""
     specs = [one.get("spec") or {} for one in policies]
     theirs = [
         spec
@@ -316,14 +316,14 @@ def ways_in(policies: Iterable[Mapping[str, Any]], pod: Mapping[str, str]) -> li
 
 
 def shut_out(rules: Iterable[Mapping[str, Any]] | None, door: Door, comer: Comer) -> bool:
-    """Whether `ways_in` leave this one outside."""
+    """Whether the rules of `ways_in` deny this client access."""
     return rules is not None and not any(lets_in(rule, door, comer) for rule in rules)
 
 
 def lets_in(rule: Mapping[str, Any], door: Door, comer: Comer) -> bool:
-    """Whether a rule of a NetworkPolicy lets this one in there.
+    """Whether a NetworkPolicy's ingress rule admits this client to this port.
 
-    An operator's own addresses are taken to be those that they should be.
+    A rule with an operator's IP blocks counts as admitting the client: the addresses cannot be checked here.
     """
     ports, peers = rule.get("ports"), rule.get("from")
     if ports and not any(_opens(one, door) for one in ports):
@@ -332,19 +332,19 @@ def lets_in(rule: Mapping[str, Any], door: Door, comer: Comer) -> bool:
 
 
 def selects(peer: Mapping[str, Any], comer: Comer) -> bool:
-    """Whether a rule's peer is this one. A peer without a selector of namespaces is of the policy's own."""
+    """Whether a rule's peer selects this client. Without a namespace selector a peer is in the policy's own namespace."""
     within = chooses(peer["namespaceSelector"], comer.namespace) if "namespaceSelector" in peer else comer.beside
     return within and chooses(peer.get("podSelector") or {}, comer.pod)
 
 
 def chooses(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a selector of labels chooses what has these."""
+    """Whether a label selector matches these labels."""
     named = (selector.get("matchLabels") or {}).items() <= labels.items()
     return named and all(meets(labels, expression) for expression in selector.get("matchExpressions") or ())
 
 
 def _opens(one: Mapping[str, Any], door: Door) -> bool:
-    """Whether an entry of a rule's ports is this one, or a range with it. One that names no port is all of them."""
+    """Whether an entry of a rule's ports includes this port. An entry without a port includes all ports."""
     if (one.get("protocol") or "TCP") != "TCP":
         return False
     first: int | str | None = one.get("port")
@@ -376,7 +376,7 @@ TRY = 'Try it: docs/howto/install-on-kubernetes.md, "Does the network enforce po
 
 
 def network_policies(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether anything is known to enforce them here.
+    """Whether a known network agent enforces NetworkPolicies in this cluster.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -404,7 +404,7 @@ def enforced(daemons: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, 
 
 
 def _lacking(daemon: Mapping[str, Any]) -> int:
-    """On how many nodes it should be ready and is not."""
+    """The number of nodes on which the DaemonSet should be ready and is not."""
     status = daemon.get("status") or {}
     return max(int(status.get("desiredNumberScheduled", 0)) - int(status.get("numberReady", 0)), 0)
 

@@ -1,4 +1,4 @@
-"""The result of a check, and how checks run: one that cannot read what it needs does not keep the next from running."""
+"""The result of a check, and the runner of checks: a check that fails to read its objects does not stop the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gnomon_platforms.kubernetes.client import Refused, Unreachable
 
 
 class Level(Enum):
-    """The result: in order, a restriction, or a fault that must be fixed."""
+    """The level of a finding: in order, a restriction, or a fault that must be fixed."""
 
     OK = "ok"
     WARN = "warn"
@@ -43,7 +43,7 @@ Look = Callable[[], tuple[Level, str, str]]
 
 
 def run_checks(checks: Iterable[tuple[str, Look]], needed: frozenset[str] = frozenset()) -> list[Finding]:
-    """Run every check in order, up to the first of the `needed` ones that fails: the following could read nothing."""
+    """Run the checks in order, up to the first failure of a `needed` one, after which the others could read nothing."""
     found: list[Finding] = []
     for name, look in checks:
         found.append(_finding(name, look))

@@ -4,11 +4,11 @@
                                                 ▲ port 9090
                                                 └─ autoscaler class: the requests that wait
 
-While a part of this is missing nothing fails: requests go to Revisions one by one. A Revision with a route gets batches if
+If a part of this is missing, nothing fails: requests go to Revisions one by one. A Revision with a route gets batches if
 
     gnomon/max-batch ▶ our autoscaler class ▶ names the Secret with the token ▶ the Secret exists ▶ its pods began with it
 
-Pods wait for a Secret that is missing; everything else that is missing costs batches, not requests.
+Pods wait for a missing Secret; anything else that is missing costs batches, not requests.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def knative_checks(cluster: Cluster, asker: Asker) -> Iterator[tuple[str, Look]]
 
 
 def serving(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether its objects are known.
+    """Whether the API server knows Knative Serving's resources.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -115,7 +115,7 @@ def serving(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def metrics(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether activators tell what waits at them. Without it nothing goes to zero, for nobody could be woken.
+    """Whether activators expose waiting requests. Otherwise nothing scales to zero: no request could wake a Revision.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -133,9 +133,9 @@ def metrics(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def rights(cluster: Cluster, asker: Asker) -> tuple[Level, str, str]:
-    """Whether the account may do what its part asks for; what all three ask for, where it is none of theirs.
+    """Whether the account has its component's permissions, or those of all three components if it belongs to none.
 
-    The autoscaler class needs more where it asks for Shadows: the pods of the nodes' pools.
+    The autoscaler class needs more if it requests Shadows: access to the pods of the nodes' pools.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -151,7 +151,7 @@ def rights(cluster: Cluster, asker: Asker) -> tuple[Level, str, str]:
 
 
 def gateway(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether the gateway is ready to which Services of Revisions that batch lead. Without it each request goes by itself.
+    """Whether the gateway for Revisions that batch is ready. Without it every request is a batch of one.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -167,7 +167,7 @@ def gateway(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def volumes(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether a Revision's pods may have the volume by which Bodies reach their node's coordinator, where there are some.
+    """Whether Revisions' pods may have the volume by which Bodies reach their node's coordinator, if there are coordinators.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -183,9 +183,9 @@ def volumes(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def alone(cluster: Cluster) -> tuple[Level, str, str]:
-    """Which Revisions have no Shadows although their policy makes them, and what the first of them lacks.
+    """Revisions that have no Shadows although their policy makes them, and what the first of them lacks.
 
-    One that no route leads to any more stays as it was: what its service lacked, its next Revision may have.
+    A Revision without a route is not reported: its service's next Revision may have what it lacks.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -205,7 +205,7 @@ def alone(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def scaling(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether functions may go to zero, and whose class is the default.
+    """Whether functions may scale to zero, and which autoscaler class is the default.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -219,7 +219,7 @@ def scaling(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def network(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether pods may be spoken to at their own addresses, and whose ingress class is the default.
+    """Whether pods are addressable at their own IPs, and which ingress class is the default.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -234,7 +234,7 @@ def network(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def domain(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether services have names outside the cluster. Under Knative's default an ingress serves callers inside only.
+    """Whether services have external domain names. With Knative's default domain, an ingress serves internal callers only.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -265,7 +265,7 @@ _ENFORCED = "where the cluster's network enforces them"
 
 
 def batch_checks(cluster: Cluster) -> Iterator[tuple[str, Look]]:
-    """The checks of what a batch passes, from a Revision's Service to a Body."""
+    """The checks of a batch's path, from a Revision's Service to a Body."""
     yield "batches' way", lambda: batch_way(cluster)
     yield "batches' network", lambda: batch_network(cluster)
     yield "batches' Revisions", lambda: batch_revisions(cluster)
@@ -300,7 +300,7 @@ def batch_way(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def batch_network(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether network policies let ingresses and the class in to the gateway, and the gateway to pods of Revisions that batch.
+    """Whether network policies admit ingresses and the autoscaler class to the gateway, and the gateway to batching Revisions.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -330,14 +330,14 @@ def batch_network(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def _led_to(cluster: Cluster, namespace: str, revision: str) -> set[str]:
-    """The addresses to which the Service of a Revision leads by slices of the autoscaler class."""
+    """The addresses in a Revision's EndpointSlices that the autoscaler class manages."""
     labels = f"{SERVICE_NAME_LABEL}={revision},{MANAGED_BY_LABEL}={MANAGER}"
     slices = cluster.items(ENDPOINT_SLICES.path(namespace), {"labelSelector": labels})
     return {ip for document in slices for ip in own_slice(document).addresses.ips}
 
 
 def _closed(cluster: Cluster, home: str, gateway: Document) -> list[tuple[str, str]]:
-    """Revisions that batch, and whose pods' ports are shut to the gateway."""
+    """Batching Revisions whose network policies do not admit the gateway."""
     closed: list[tuple[str, str]] = []
     there, labels = _labels(cluster, home), pod_labels(gateway)
     wanted = batched(cluster)
@@ -353,7 +353,7 @@ def _closed(cluster: Cluster, home: str, gateway: Document) -> list[tuple[str, s
 
 
 def _labels(cluster: Cluster, namespace: str) -> dict[str, str]:
-    """A namespace's."""
+    """The labels of a namespace."""
     found = cluster.one(NAMESPACES, None, namespace) or {}
     return {NAMESPACE_LABEL: namespace, **((found.get("metadata") or {}).get("labels") or {})}
 
@@ -367,7 +367,7 @@ Lack = tuple[str, str]
 
 
 def batch_revisions(cluster: Cluster) -> tuple[Level, str, str]:
-    """Which Revisions ask for batches and get none, and what the first of them lacks.
+    """Revisions that request batches and get none, and what the first of them lacks.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -394,7 +394,7 @@ def batch_revisions(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def batched(cluster: Cluster) -> set[Key]:
-    """The Revisions that have a route, and whose requests go through the gateway.
+    """The Revisions that have a route and whose requests pass through the gateway.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -405,7 +405,7 @@ def batched(cluster: Cluster) -> set[Key]:
 
 
 def _routed(cluster: Cluster) -> set[Key]:
-    """The Revisions that Ingresses of any class lead to."""
+    """The Revisions that Ingresses of any class route to."""
     rules = [rule for document in cluster.items(INGRESSES.path()) for rule in (document.get("spec") or {}).get("rules") or ()]
     paths = [path for rule in rules for path in (rule.get("http") or {}).get("paths") or ()]
     splits = [split for path in paths for split in path.get("splits") or () if split.get("percent", 100)]
@@ -413,7 +413,7 @@ def _routed(cluster: Cluster) -> set[Key]:
 
 
 def _not_buffered(document: Document) -> Lack | None:
-    """Why its requests do not come to the gateway."""
+    """The reason why a Revision's requests bypass the gateway, and the remedy; None if they do not."""
     if not buffered(document):
         named = _annotations(document).get(CLASS_ANNOTATION, "not said")
         if named != CLASS:
@@ -430,7 +430,7 @@ def _misread(document: Document) -> Lack | None:
 
 
 def _without_token(cluster: Cluster, document: Document, secret: Document | None) -> Lack | None:
-    """Why its pods cannot know the gateway by its token, or do not. One that wants no batches larger than one needs none."""
+    """The reason why a Revision's pods cannot authenticate the gateway by its token; None if they can or max-batch is 1."""
     namespace, name = _key(document)
     key = RevisionReader(_any)(document).token_key
     if not key:
@@ -440,7 +440,7 @@ def _without_token(cluster: Cluster, document: Document, secret: Document | None
     if secret is None:
         return f"there is no Secret {BATCH_SECRET} in {namespace}, and its pods wait for it", make
     if not (secret.get("data") or {}).get(key):
-        # Other services have their keys there.
+        # Patch only this key: other services keep their keys in the same Secret.
         value = "'\"$(openssl rand -hex 32)\"'"
         more = f'kubectl -n {namespace} patch secret {BATCH_SECRET} -p \'{{"stringData":{{"{key}":"{value}"}}}}\''
         return f"the Secret {BATCH_SECRET} in {namespace} has no key {key}", more
@@ -453,7 +453,7 @@ def _without_token(cluster: Cluster, document: Document, secret: Document | None
 
 
 def _any(_: Settings) -> None:
-    """Whether its settings can be served by is not asked here."""
+    """Accept all settings: this check does not validate them."""
 
 
 def _annotations(document: Document) -> dict[str, str]:
@@ -461,9 +461,9 @@ def _annotations(document: Document) -> dict[str, str]:
 
 
 def _changed(secret: Document, key: str) -> str:
-    """When this key of it was written last, as far as the API server has kept that: RFC 3339, in UTC, so that texts compare.
+    """The time of the key's last change, from the Secret's managedFields: RFC 3339 in UTC, so that strings compare.
 
-    It keeps one time for all that a program has written, so a key may count as written when its neighbour was.
+    There is one time per field manager, so a key may have the time of a change to another key.
     """
     metadata = secret["metadata"]
     fields = [
@@ -473,7 +473,7 @@ def _changed(secret: Document, key: str) -> str:
 
 
 def _began(pod: Mapping[str, Any]) -> str:
-    """When the first of the user's containers that run began; empty where none does."""
+    """The earliest start time of the pod's running user containers; empty if none runs."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     running = [(one.get("state") or {}).get("running") or {} for one in statuses if one.get("name") != QUEUE_CONTAINER]
     return min((one["startedAt"] for one in running if one.get("startedAt")), default="")

@@ -28,7 +28,7 @@ def machine_checks(state: Path) -> Iterator[tuple[str, Look]]:
 
 
 def room(state: Path) -> tuple[Level, str, str]:
-    """Whether there is memory and disk to begin with.
+    """Whether there is enough free memory and disk space.
 
     Raises:
         GnomonError: 500 `no_disk`.
@@ -41,7 +41,7 @@ def room(state: Path) -> tuple[Level, str, str]:
 
 
 def control_groups() -> tuple[Level, str, str]:
-    """Which mechanism bounds an instance's memory."""
+    """The mechanism that limits an instance's memory."""
     groups = MemoryGroups()
     groups.close()
     if groups.available:
@@ -66,7 +66,7 @@ def huge_pages(setting: Path, release: str) -> tuple[Level, str, str]:
 
 
 def allocator(found: Path | None) -> tuple[Level, str, str]:
-    """Which allocator models have their tensors from."""
+    """The memory allocator of models' tensors."""
     if found is None:
         return (
             Level.WARN,

@@ -42,7 +42,7 @@ class Installation:
 
 
 def gateway_of(system: str) -> ShadowClient:
-    """The gateway, as it may ask for Shadows."""
+    """The gateway as a client of nodes' coordinators."""
     return ShadowClient(system, GATEWAY, "kubectl apply -k deploy/openfaas-models", FUNCTION_LABEL)
 
 
@@ -66,7 +66,7 @@ def installed_by(system: str) -> str:
 
 
 def namespaces(cluster: Cluster, names: tuple[str, str]) -> tuple[Level, str, str]:
-    """Ours and that of functions: there, and under Pod Security's strictest level.
+    """Whether the gateway's and the functions' namespaces exist and enforce Pod Security's level restricted.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -118,7 +118,7 @@ def function_namespaces(cluster: Cluster, system: str, functions: str) -> tuple[
 
 
 def rights(cluster: Cluster, installation: Installation) -> tuple[Level, str, str]:
-    """Whether the account may do all that this installation asks for: more where it is cluster-wide, or has coordinators.
+    """Whether the account has all permissions of this installation: more if it is cluster-wide or has coordinators.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -140,7 +140,7 @@ def rights(cluster: Cluster, installation: Installation) -> tuple[Level, str, st
 
 
 def login(cluster: Cluster, system: str) -> tuple[Level, str, str]:
-    """The Secret without which the gateway's pods wait.
+    """Whether the login Secret exists, without which the gateway's pods wait.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -159,7 +159,7 @@ def login(cluster: Cluster, system: str) -> tuple[Level, str, str]:
 
 
 def peers(cluster: Cluster, system: str) -> tuple[Level, str, str]:
-    """The Secret by which replicas share the functions.
+    """Whether the Secret exists by which replicas share the functions.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -173,7 +173,7 @@ def peers(cluster: Cluster, system: str) -> tuple[Level, str, str]:
 
 
 def cluster_wide(cluster: Cluster, system: str) -> bool:
-    """Whether the gateway looks after every marked namespace.
+    """Whether the gateway manages every marked namespace.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -192,12 +192,12 @@ def is_restricted(namespace: dict[str, object]) -> bool:
 
 
 def restrict(names: list[str]) -> str:
-    """The command that makes namespaces strict."""
+    """The command that sets Pod Security's level restricted on namespaces."""
     return f"kubectl label namespace {' '.join(names)} {SECURITY_LABEL}=restricted --overwrite"
 
 
 def rivals(cluster: Cluster, namespace: str) -> tuple[Level, str, str]:
-    """Look for them in the namespace of functions.
+    """Look for conflicting autoscalers in the namespace of functions.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -250,7 +250,7 @@ def providers(cluster: Cluster, functions: str) -> tuple[Level, str, str]:
 
 
 def managing(deployment: dict[str, Any], functions: str) -> Iterator[str]:
-    """The containers of a Deployment that are faas-netes for this namespace, or do not say for which."""
+    """A Deployment's faas-netes containers for this namespace, or for an unspecified one."""
     metadata, pod = deployment["metadata"], deployment["spec"]["template"]["spec"]
     for container in pod.get("containers") or ():
         if image_name(container.get("image", "")) != PROVIDER:

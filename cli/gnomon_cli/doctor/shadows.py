@@ -1,7 +1,7 @@
 """Bodies with Shadows on a cluster: the CSI driver, the coordinators of nodes, and the client that asks them for Shadows.
 
-The client is a Deployment of ours with `--coordinator-token`: the gateway on OpenFaaS, or the autoscaler class on Knative.
-Coordinators must know it by their token, network policies must admit it, and only one may ask. Without coordinators nothing
+The client is a Gnomon Deployment with `--coordinator-token`: the gateway on OpenFaaS, or the autoscaler class on Knative. It must
+have the coordinators' token, network policies must admit it, and there may be only one client. Without coordinators nothing
 fails: Bodies run without Shadows.
 """
 
@@ -38,14 +38,14 @@ NODE_DRIVERS = Resource("storage.k8s.io/v1", "csinodes", "CSINode", namespaced=F
 
 
 def shadow_checks(cluster: Cluster, install: str = INSTALL_NODES) -> Iterator[tuple[str, Look]]:
-    """The checks of deploy/openfaas/coordinator, which the command `install` makes."""
+    """The checks of deploy/openfaas/coordinator, which the command `install` installs."""
     yield "Shadows' driver", lambda: driver(cluster, install)
     yield "Shadows' coordinators", lambda: coordinators(cluster, install)
     yield "Shadows' nodes", lambda: registered(cluster)
 
 
 def daemons(cluster: Cluster) -> Document | None:
-    """The DaemonSet of coordinators; None where Shadows were never asked for.
+    """The DaemonSet of coordinators; None if it is not installed.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -79,7 +79,7 @@ def driver(cluster: Cluster, install: str) -> tuple[Level, str, str]:
 
 
 def coordinators(cluster: Cluster, install: str) -> tuple[Level, str, str]:
-    """Whether each node has one that is ready.
+    """Whether each node has a coordinator that is ready.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -100,7 +100,7 @@ def coordinators(cluster: Cluster, install: str) -> tuple[Level, str, str]:
 
 
 def registered(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether each node's kubelet knows the driver: on a node where it does not, pods with the volume wait.
+    """Whether each node's kubelet has registered the driver; otherwise pods with the volume wait on that node.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -122,13 +122,13 @@ def runs_linux(node: dict[str, Any]) -> bool:
 
 
 def knows(node: dict[str, Any]) -> bool:
-    """Whether a CSINode has our driver."""
+    """Whether a CSINode lists Gnomon's driver."""
     return any(one.get("name") == CSI_DRIVER for one in (node.get("spec") or {}).get("drivers") or ())
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowClient:
-    """A Deployment that may ask for Shadows. `install` makes it do so; pods of its Bodies have the label `bodies`."""
+    """A Deployment that may request Shadows. `install` enables that; pods of its Bodies have the label `bodies`."""
 
     namespace: str
     deployment: str
@@ -157,7 +157,7 @@ def has_option(cluster: Cluster, client: ShadowClient, option: str = "--coordina
 
 
 def token_known(cluster: Cluster, client: ShadowClient, other: ShadowClient) -> tuple[Level, str, str]:
-    """Whether nodes' coordinators know the client by its token, and no other client.
+    """Whether nodes' coordinators have this client's token, and no other client has it.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -185,7 +185,7 @@ def _without_token(cluster: Cluster, client: ShadowClient, other: ShadowClient) 
     if daemons(cluster) is None:
         return Level.OK, "No Deployment asks for Shadows.", ""
     if has_option(cluster, other):
-        # Two clients would end each other's Shadows.
+        # Two clients of the same coordinators would end each other's Shadows.
         return Level.OK, f"Shadows are made for {other}, and not for {client}.", ""
     return Level.WARN, f"{client} has no --coordinator-token: Bodies run without Shadows.", client.install
 
@@ -215,7 +215,7 @@ def network_open(cluster: Cluster, client: ShadowClient) -> tuple[Level, str, st
 
 
 def secret(cluster: Cluster, namespace: str) -> bytes | None:
-    """The token in a namespace's Secret; None where there is none.
+    """The token in a namespace's Secret; None if it has none.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
