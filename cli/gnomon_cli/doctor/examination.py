@@ -23,7 +23,7 @@ def examine_machine(state: Path) -> list[Finding]:
 def examine_cluster(
     kubeconfig: Path | None, context: str | None, namespaces: tuple[str, str], account: tuple[str, str] | None, *, knative: bool
 ) -> list[Finding]:
-    """Findings about a cluster. `namespaces` are for system and functions; permissions are checked for `account` or the caller."""
+    """Findings about a cluster. `namespaces` are the system's and functions'; permissions those of `account` or the user."""
     try:
         api = connect(kubeconfig, context)
     except GnomonError as error:

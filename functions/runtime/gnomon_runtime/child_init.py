@@ -2,7 +2,7 @@
 
 The child is alone (one thread) until the application is loaded, which is why it may change users, namespaces and limits here.
 
-A pool container stays nobody's: it enters no sandbox until a load makes it the Shadow of a function, whose order it then gets.
+A pool container belongs to no function: it enters no sandbox until a load, with an order, makes it a function's Shadow.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _OVER = object()
 def await_order(control: socket.socket, supervisor: int, rehearsal: Steps) -> NoReturn:
     """Wait for an order, become its instance and never return. Without an order, end with the zygote.
 
-    With the order come its channel, its log and, for an instance that can be part of a pair, its coordination socket. Until then
-    it rehearses, step by step.
+    With the order come the channel, the log and, for an instance that can be part of a pair, the coordination socket. Until then
+    the child rehearses, step by step.
     """
     _rehearse(control, rehearsal)
     try:
@@ -68,7 +68,7 @@ def await_order(control: socket.socket, supervisor: int, rehearsal: Steps) -> No
 
 
 def _rehearse(control: socket.socket, rehearsal: Steps) -> None:
-    """Until the order comes. A rehearsal that fails has only cost time: what it found out shows again where it matters."""
+    """Rehearse until the order arrives. A failure here is harmless: a real fault will show again in the load."""
     try:
         while not select.select([control], [], [], 0)[0] and next(rehearsal, _OVER) is not _OVER:
             pass
@@ -77,7 +77,7 @@ def _rehearse(control: socket.socket, rehearsal: Steps) -> None:
 
 
 def live(order: Order, supervisor: int, rehearsal: Steps, *, coordinated: bool = False) -> int:
-    """Enter the sandbox, load the application, serve."""
+    """Enter the sandbox, load the application and serve. Returns the exit status."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -93,7 +93,7 @@ def live(order: Order, supervisor: int, rehearsal: Steps, *, coordinated: bool =
     application = load_function(order.launch)
     collaborate = getattr(application, "collaborate", None)
     if coordination is not None and collaborate is None:
-        # A user's code has no business with it.
+        # User code must not have the coordination socket.
         coordination.close()
         coordination = None
     idle_work = collaborate(coordination) if collaborate is not None and coordination is not None else None
@@ -101,7 +101,7 @@ def live(order: Order, supervisor: int, rehearsal: Steps, *, coordinated: bool =
 
 
 def settle(order: Order, supervisor: int) -> bool:
-    """Become who the order says, with its CPUs and environment; False when the supervisor has gone meanwhile."""
+    """Apply the order: control groups, sandbox, user, CPUs and environment. False if the supervisor has ended meanwhile."""
     linux.allow_inspection()
     for file in order.groups:
         with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ def settle(order: Order, supervisor: int) -> bool:
 
 
 def _live_in_the_pool(coordination: socket.socket | None, supervisor: int, rehearsal: Steps) -> int:
-    """Wait to become somebody's Shadow."""
+    """Wait as an empty container for a load. Returns the exit status."""
     if coordination is None:
         sys.stderr.write("A pool container without a coordination socket is of no use.\n")
         return START_FAILED
@@ -144,7 +144,7 @@ def _live_in_the_pool(coordination: socket.socket | None, supervisor: int, rehea
 
 
 def enter(description: Sandbox) -> None:
-    """Enter a sandbox in which this Python and our packages still work."""
+    """Enter a sandbox in which this Python and Gnomon's packages stay readable."""
     own = [sys.prefix, sys.base_prefix, os.path.realpath(sys.executable)]
     own += [
         str(Path(module.__file__).parent) for name in ("gnomon_core", "gnomon_runtime") if (module := sys.modules[name]).__file__
@@ -172,7 +172,7 @@ def use_cores(cores: int) -> None:
 
 
 def _openblas_threads(cores: int) -> None:
-    """Set the threads of every OpenBLAS that is loaded: it reads its variable only when it is."""
+    """Set the number of threads of every loaded OpenBLAS: it reads its variable at load time only."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     for path in {line.split(maxsplit=5)[5] for line in lines if "openblas" in line}:
         library = ctypes.CDLL(path)
@@ -183,24 +183,24 @@ def _openblas_threads(cores: int) -> None:
 
 
 def renew_seeds() -> None:
-    """Give this instance random numbers of its own, unlike those of its siblings."""
+    """Reseed the random generators, whose state all forks of the zygote share."""
     random.seed()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
     torch = sys.modules.get("torch")
     if torch is not None:
-        # `torch.seed` also asks for every kind of accelerator: 10 ms and a thousand page faults in a fork.
+        # `torch.seed` would also probe every kind of accelerator: 10 ms and a thousand page faults in a fork.
         torch.default_generator.seed()
 
 
 def _take_descriptors(channel: int, log: int, coordination: Sequence[int] = ()) -> None:
-    """Standard input is empty, output goes to the log, the channel is 3, the coordination socket 4, and nothing else is open."""
+    """Set the descriptors: 0 empty, 1 and 2 the log, 3 the channel, 4 the coordination socket; close all others."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    # Out of the way first: either may already have the other's number.
+    # Duplicate to high numbers first: each may have the other's target number.
     wanted = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR + 1) for number in (channel, *coordination)]
     for number, descriptor in enumerate(wanted, CHANNEL):
         os.dup2(descriptor, number, inheritable=False)
@@ -208,7 +208,7 @@ def _take_descriptors(channel: int, log: int, coordination: Sequence[int] = ()) 
 
 
 def _await_adoption(supervisor: int) -> None:
-    """Wait until the process between us and the zygote has ended and we are the supervisor's child."""
+    """Wait until the intermediate process of the double fork has ended and the supervisor is the parent."""
     deadline_s = time.monotonic() + ADOPTION_S
     while os.getppid() != supervisor and time.monotonic() < deadline_s:
         time.sleep(0.0002)

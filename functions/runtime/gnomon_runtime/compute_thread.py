@@ -1,4 +1,4 @@
-"""The thread that runs an application: one call after the other, and between calls it serves a Body's Shadows.
+"""The thread that runs an application: one call after another, and a Body's idle work (its Shadows) in between.
 
 A thread of its own, because an application is used by one thread at a time and because torch keeps a pool of threads for each
 thread that calls it. For the idle work (`application.IdleWork`) it is the batch channel: an eventfd that counts the waiting
@@ -22,10 +22,10 @@ Result = TypeVar("Result")
 
 
 class ComputeThread:
-    """The thread is a daemon: a process that ends waits for its requests, not for the thread."""
+    """A daemon thread that runs calls in order: the process's exit does not wait for the thread itself."""
 
     holds_more = False
-    """Every waiting call has been counted."""
+    """Always false: every waiting call is counted in the eventfd."""
 
     def __init__(self, name: str) -> None:
         self._waiting: deque[Callable[[], None]] = deque()

@@ -2,12 +2,12 @@
 
     no volume                 the Body works without Shadows, and logs so once
     the volume's socket ▶ connect: that connection is the Body's coordination socket (`gnomon_core.coordination`)
-    the other end closes ▶ the Body goes on as it is ▶ connect again, as often as it takes
+    the other end closes ▶ the Body keeps its pairs ▶ reconnect, with back-off
 
-Two Bodies in one pod, say workers of a server, would take each other's place at the socket for ever. So a connection that hardly
-lasted is not made again at once.
+Two Bodies in one pod, such as workers of a server, would replace each other at the socket for ever. So after a short connection
+the next one waits for a back-off.
 
-The volume identifies the pod, so the Body sends no identity. No batch waits for any of this.
+The volume identifies the pod, so the Body sends no identity. Batches never wait for the connection.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SOCKET = "/run/gnomon/coordination.sock"
 VARIABLE = "GNOMON_COORDINATION"
 RETRY_S, LONGEST_RETRY_S = 0.25, 4.0
 STABLE_S = 2.0
-"""A connection that lasted so long ended with its coordinator."""
+"""A connection that lasted this long, in seconds, ended because its coordinator ended: reconnect without back-off."""
 Collaborate = Callable[[socket.socket], IdleWork]
 
 
@@ -39,7 +39,7 @@ def socket_from(environment: Mapping[str, str]) -> Path | None:
 
 
 class CoordinatorLink:
-    """Keeps a Body connected to its node's coordinator, from a thread that only waits."""
+    """Keeps a Body connected to its node's coordinator, from a thread that mostly sleeps."""
 
     def __init__(self, path: Path, compute_thread: ComputeThread, collaborate: Collaborate) -> None:
         """`collaborate` takes orders from a connection, in the thread of `compute_thread`."""
@@ -79,7 +79,7 @@ class CoordinatorLink:
 
 
 def say(text: str) -> None:
-    """A line of the function's log."""
+    """Write a line to the function's log."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
@@ -89,7 +89,7 @@ def _connected(path: Path) -> socket.socket | None:
     try:
         folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # By its folder's descriptor: an address has room for 107 bytes only.
+            # Through the folder's descriptor, because a Unix socket address is limited to 107 bytes.
             connection.connect(f"/proc/self/fd/{folder}/{path.name}")
         finally:
             os.close(folder)

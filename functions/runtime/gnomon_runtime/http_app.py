@@ -1,14 +1,14 @@
 """The application inside an image: the workload contract of OpenFaaS, and the batch channel, on one HTTP port.
 
-    /, /anything         a request of its own: a batch of one, of no gateway's queue
+    /, /anything         a single request: a batch of one, outside any gateway's queue
     POST /gnomon/batch   a BATCH frame of gnomon_core.wire, answered with a RESULT frame or a stream of frames; needs the token.
                          One of an older epoch than was seen is refused: the result bears the newest, its members 409 stale_epoch
     POST /gnomon/resize  a RESIZE frame: so many threads from the next batch on; needs the token
     GET /gnomon/pair     upgraded to gnomon-pair/1: a Shadow's work for the Body that asks (gnomon_runtime.pair); needs the token
     /_/health, /_/ready  200, or 503 from the moment the process has been told to end
 
-Every way in feeds one executor of as many threads as the application executes batches at once, by its `hello`: mostly a single
-one, because torch keeps a pool of threads for each thread that calls it. A batch whose time is over when its turn comes is not
+All routes feed one executor, with as many threads as the application executes batches at once (`hello`): mostly one, because
+torch keeps a pool of threads for each thread that calls it. A batch whose time is over when its turn comes is not
 run. A stream ends, and its generator is closed, when the caller closes the connection: that of a batch after the part that is
 being made then, that of a request of its own when a part cannot be written. Between batches a Body listens to the coordinator of
 its node, where its pod has that one's volume (`coordinator_link`).
@@ -61,7 +61,7 @@ class Service:
         self.draining = False
 
     def coordinate(self, environment: Mapping[str, str]) -> None:
-        """Take orders from the coordinator of this node, where the application is a Body. To be called before the first batch."""
+        """Connect to this node's coordinator if the application is a Body. Must be called before the first batch."""
         collaborate = getattr(self._application, "collaborate", None)
         if collaborate is None:
             return
@@ -73,16 +73,16 @@ class Service:
         CoordinatorLink(path, self._executor, collaborate)
 
     def run(self, batch: Frame, *, of_queue: bool = True) -> Frame | Iterator[Frame]:
-        """Answer a batch when its turn comes. Those that are of no gateway's queue have no epoch."""
+        """Run a batch in the executor. Batches outside any gateway's queue have no epoch."""
         answer = self._executor.submit(self._run, batch, self._clock(), of_queue).result()
         return answer if isinstance(answer, Frame) else self._stream(answer)
 
     def resize(self, cores: int) -> None:
-        """Use so many threads from the next batch on. Only the thread that computes can be told that."""
+        """Set the number of threads from the next batch on. Runs in the executor: torch's setting is per thread."""
         self._executor.submit(self._application.resize, cores).result()
 
     def serve_body(self, connection: socket.socket) -> None:
-        """Work for the Body at the other end of a connection, until one of us ends."""
+        """Serve the Body at the other end of a connection until either side ends."""
         assert isinstance(self._application, ForBodies)
         self._application.serve_body(connection, lambda task: self._executor.submit(task).result(), lambda: self.draining)
 
@@ -102,7 +102,7 @@ class Service:
         return self._application.run(batch)
 
     def _stream(self, frames: Iterator[Frame]) -> Iterator[Frame]:
-        """The frames, each made by the executor. Other batches may run between two of them."""
+        """Yield the frames, each made in the executor. Other batches may run between two frames."""
         try:
             while (frame := self._executor.submit(next, frames, None).result()) is not None:
                 yield frame
@@ -113,7 +113,7 @@ class Service:
 
 
 def create_app(environment: Mapping[str, str] = os.environ) -> Flask:
-    """The Flask application for what the environment describes."""
+    """Create the Flask application for the function that the environment describes."""
     service = Service(load_function(launch_from(environment)))
     service.coordinate(environment)
     token = _token(environment)
@@ -166,7 +166,7 @@ def create_app(environment: Mapping[str, str] = os.environ) -> Flask:
 
 
 class _Upgraded(Response):
-    """An answer that takes the connection over."""
+    """A response that takes over the connection."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(status=101)
@@ -174,7 +174,7 @@ class _Upgraded(Response):
 
     def __call__(self, environ: Mapping[str, Any], _start_response: object) -> NoReturn:
         self._service.serve_body(environ[CONNECTION])
-        # gunicorn takes this as the end of the connection, and writes no answer of its own to it.
+        # gunicorn treats StopIteration as the end of the connection, and writes no response.
         raise StopIteration
 
 
@@ -193,7 +193,7 @@ def _authorize(token: str | None, header: str) -> None:
 
 
 def _body(max_bytes: int) -> bytes:
-    """The request's body. Flask's own limit cuts a chunked body short without a word, so it is not used."""
+    """The request's body. Flask's own limit would silently truncate a chunked body, so it is not used."""
     length = request.content_length or 0
     body: bytes = b"" if length > max_bytes else request.environ["wsgi.input"].read(max_bytes + 1)
     if max(length, len(body)) > max_bytes:
@@ -240,7 +240,7 @@ def _framed(answer: Frame | Iterator[Frame]) -> Response:
 
 
 def _plain(answer: Frame | Iterator[Frame]) -> Response:
-    """The answer to a request of its own."""
+    """The HTTP response to a single request."""
     if isinstance(answer, Frame):
         (member,) = answer.members
         return Response(bytes(member.body), member.code, _headers(member.meta))
@@ -249,13 +249,13 @@ def _plain(answer: Frame | Iterator[Frame]) -> Response:
 
 
 def _closing(frames: Iterator[Frame], response: Response) -> Response:
-    """The response, which ends the stream that it is made of however it ends itself: that may be in the middle."""
+    """Close the handler's stream when the response ends, also if it ends in the middle."""
     response.call_on_close(getattr(frames, "close", lambda: None))
     return response
 
 
 def _has_left(connection: socket.socket | None) -> bool:
-    """Whether the caller has closed its connection, on which it sends nothing while it is answered."""
+    """Whether the client has disconnected: it sends nothing while it waits, so readable means closed."""
     try:
         return connection is not None and not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
@@ -267,7 +267,7 @@ def _has_left(connection: socket.socket | None) -> bool:
 def _pieces(frames: Iterator[Frame]) -> Iterator[bytes]:
     for frame in frames:
         if frame.kind is Kind.STREAM_END and frame.members:
-            # A chunked answer that ends without its last chunk tells the client that it is not whole.
+            # A chunked response without its last chunk tells the client that the response is incomplete.
             raise ConnectionError("the handler failed in the middle of its answer")
         yield from (bytes(member.body) for member in frame.members)
 

@@ -1,7 +1,7 @@
-"""The life of an instance: say hello, then answer batch after batch until the channel ends.
+"""The main loop of an instance: send HELLO, then answer batch after batch until the channel ends.
 
 One thread, blocking reads, one write a result: between a batch's arrival and the function's code there are two system calls. The
-receive buffer is used again for the next frame unless the function has kept a view of it.
+receive buffer is reused for the next frame unless the function has kept a view of it.
 
 A batch that was cancelled before it was read, because this process did not get to it in time, is not run.
 
@@ -14,8 +14,8 @@ An application that executes several batches at once says so in its HELLO (`conc
 
     read a frame ─▶ let another thread read ─▶ execute ─▶ send the result ─▶ wait for the turn to read
 
-The thread that reads a batch executes it, so that none is handed from thread to thread. There is one thread more than batches:
-somebody always reads, and a probe, a cancellation or the order to stop is heard while all others execute.
+The thread that reads a batch executes it, so that no batch is handed from thread to thread. There is one thread more than
+batches: one thread can always read, so that a probe, a cancellation or STOP is received while all others execute.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class FrameSocket:
         self._end = 0
 
     def receive(self) -> Frame:
-        """The next frame. Its bodies are views into the buffer.
+        """Receive the next frame. Its bodies are views into the buffer.
 
         Raises:
-            ChannelClosedError: there will be no other.
+            ChannelClosedError: the channel has ended.
             WireError: the bytes are not a frame.
 
         """
@@ -85,7 +85,7 @@ class FrameSocket:
             raise ChannelClosedError from error
 
     def end_input(self) -> None:
-        """Receive nothing more than what has been sent by now; what is received then can still be answered."""
+        """Shut down the receiving side: frames sent until now can still be read and answered."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
 
@@ -94,7 +94,7 @@ class FrameSocket:
 
     @property
     def closed(self) -> bool:
-        """Whether the descriptor is none any more."""
+        """Whether the descriptor is closed."""
         try:
             os.fstat(self._socket.fileno())
         except OSError:
@@ -103,7 +103,7 @@ class FrameSocket:
 
     @property
     def holds_more(self) -> bool:
-        """Whether a frame, or its beginning, came together with the last one. Asked for every batch: no system call."""
+        """Whether a frame, or its beginning, arrived together with the last one. No system call: this is read for every batch."""
         return self._end > self._start
 
     def waiting(self) -> bool:
@@ -111,10 +111,10 @@ class FrameSocket:
         return self.holds_more or bool(select.select([self._socket], [], [], 0)[0])
 
     def _begin(self) -> None:
-        """Move what is left over to the front of a buffer that nobody else looks at."""
+        """Move unread bytes to the front of a buffer to which no view exists."""
         rest = bytes(memoryview(self._buffer)[self._start : self._end])
         try:
-            # A bytearray with a view on it cannot grow: this is how a view that the function has kept shows.
+            # A bytearray with an exported view cannot be resized: this detects a view that the function has kept.
             self._buffer.append(0)
             self._buffer.pop()
         except BufferError:
@@ -137,7 +137,7 @@ class FrameSocket:
 
 
 def _after(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
-    """The rest of these buffers after `sent` bytes were sent."""
+    """The unsent rest of these buffers, after `sent` bytes."""
     for index, part in enumerate(parts):
         if sent < len(part):
             return [memoryview(part)[sent:], *parts[index + 1 :]]
@@ -191,7 +191,7 @@ class Instance:
             _resize(self._application, frame)
         elif frame.kind is Kind.STOP:
             self._stopping = True
-        # A CANCEL that arrives here is for a batch that has been answered already; `_run` sees those that overtake.
+        # A CANCEL here is for a batch already answered; `_run` handles one that arrives before its batch has run.
 
     def _run(self, frame: Frame) -> None:
         if frame.epoch < self._epoch:
@@ -199,7 +199,7 @@ class Instance:
             return
         self._epoch = frame.epoch
         if self._channel.holds_more and self._interrupted(frame.batch_id):
-            # The gateway has given this batch up: it drops the result, and learns that the instance is free.
+            # The gateway has cancelled this batch: it discards the result, but learns from it that the instance is idle.
             self._channel.send(same_for_all(frame, Member(499, 1, b"", b"")))
             return
         answer = self._application.run(frame)
@@ -234,7 +234,7 @@ class Instance:
 
 
 class ConcurrentInstance:
-    """The loop of an application that executes `concurrency` batches at once. Threads begin as they are needed."""
+    """The loop of an application that executes `concurrency` batches at once. Threads are started on demand."""
 
     def __init__(self, channel: FrameSocket, application: Application, concurrency: int) -> None:
         self._channel = channel
@@ -262,7 +262,7 @@ class ConcurrentInstance:
         signal.signal(signal.SIGTERM, lambda *_: self._channel.end_input())
         self._channel.send(_hello(self._application.hello()))
         self._take_turns()
-        # Only the thread that reads begins another, and nobody reads any more.
+        # Only a reading thread starts others, and no thread reads any more: the list is final.
         for thread in self._threads:
             thread.join()
         if self._failure is not None:
@@ -286,12 +286,12 @@ class ConcurrentInstance:
     def _fail(self, error: BaseException) -> None:
         self._ended, self._failure = True, error
         if self._channel.closed:
-            # The application closed the descriptor under the thread that reads from it, which nothing can wake any more.
+            # The application has closed the channel's descriptor; the thread blocked in its read could never be woken.
             os._exit(1)
         self._channel.end_input()
 
     def _next(self) -> Frame | None:
-        """The next batch to execute, when it is this thread's turn to read; None where there will be none."""
+        """Wait for this thread's turn to read. Returns the next batch to execute; None once the channel has ended."""
         with self._reading:
             while not self._ended:
                 try:
@@ -309,11 +309,11 @@ class ConcurrentInstance:
         return None
 
     def _begin(self, frame: Frame) -> Frame:
-        """Execute this batch, and make sure that a thread goes on reading the channel."""
+        """Register this batch for execution, and ensure that another thread reads the channel."""
         self._epoch = frame.epoch
-        # The buffer is for whoever reads next.
+        # Copy the batch: the next reader reuses the buffer.
         frame.members = [member._replace(body=bytes(member.body)) for member in frame.members]
-        # A sender that keeps to what HELLO said never waits here; one that does not must not have more executed.
+        # A sender that respects HELLO's concurrency never waits here; the limit holds for others too.
         self._free.acquire()
         self._running.add(frame.batch_id)
         with self._counting:

@@ -4,8 +4,8 @@ It is an application like any other: the image's port, probes, token and drain a
 connection (`gnomon_runtime.pair.remote_link`), and gets the same answers to the same messages as from a Shadow on its own node.
 What comes is checked before it is computed, because the token may be known to more than one Body.
 
-A Shadow works for one Body. When another connection comes, the one before it is closed: it is the same Body's, which has
-lost it and cannot say so, or that of a Body that has been replaced.
+A Shadow works for one Body. A new connection closes the previous one, which either the same Body has lost without notice, or
+belongs to a Body that has been replaced.
 
 `Launch.options`: `program`, `weights` and `layers` (paths), `weight_mode`, and `blocks`, the numbers of those to hold.
 """
@@ -46,7 +46,7 @@ class BlocksApplication:
         program, weights, layers = (Path(options[name]) for name in ("program", "weights", "layers"))
         self._held = HeldBlocks(program, weights, layers, options.get("weight_mode", "shared"))
         self._held.hold(options["blocks"])
-        # For any run of any blocks: memory that is never used costs nothing.
+        # Large enough for any run of any blocks: pages that are never touched cost nothing.
         self._sizes = hand_over_bytes(self._held.layers, launch.max_batch)
         self._lock = threading.Lock()
         self._current: socket.socket | None = None
@@ -63,7 +63,7 @@ class BlocksApplication:
         return error_result(batch, GnomonError(415, "unsupported_media_type", text, "Ask the Body."))
 
     def serve_body(self, connection: socket.socket, turn: Turn, ending: Callable[[], bool]) -> None:
-        """Agree to an upgrade, and answer the Body at the other end until either of us ends."""
+        """Accept the upgrade, and answer the Body at the other end until either side ends."""
         with self._lock:
             if self._current is not None:
                 _shut(self._current)
@@ -75,7 +75,7 @@ class BlocksApplication:
                 if link.comes(_LOOK_S):
                     self._answer(link, turn)
         except (OSError, NonsenseError):
-            # The Body has gone, or talks nonsense. It computes alone, and comes again if it wants to.
+            # The Body has disconnected or sent an invalid message. It computes alone, and may reconnect.
             pass
         finally:
             with self._lock:
@@ -86,8 +86,8 @@ class BlocksApplication:
         """Compute the newest of the waiting hand-overs: earlier ones were given up.
 
         Raises:
-            OSError: the Body has gone, or stalls.
-            NonsenseError: it talks nonsense.
+            OSError: the Body has disconnected, or stalls.
+            NonsenseError: it sends an invalid message.
 
         """
         asked = [message for message in link.pending() if message.kind is Say.COMPUTE]
@@ -96,7 +96,7 @@ class BlocksApplication:
 
 
 def _shut(connection: socket.socket) -> None:
-    """Wake whoever serves it: for them it has ended."""
+    """Shut down a connection, which wakes the thread that serves it."""
     try:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -1,9 +1,8 @@
-"""A Body's end of the way to a Shadow on another node: the same as `Link`, over a TCP stream.
+"""A Body's end of the data path to a Shadow on another node: the same as `Link`, over a TCP stream.
 
-A hand-over is given to the kernel at once as far as its buffers take it. The rest of it, and the answer, move beside the Body's
-own rows: a thread of this process sends and receives, and sleeps in between. It has no Python to run that would hold up the
-Body, as it only calls the kernel, which lets go of the interpreter. What has arrived it puts in a list, and makes the link's
-descriptor readable.
+A hand-over is written at once as far as the kernel's socket buffer takes it. The rest, and the answer, are transferred while the
+Body computes its own rows: a thread of this process sends and receives, and sleeps in between. The thread hardly delays the Body,
+as it spends its time in system calls, which release the GIL. It queues what arrives, and makes the link's descriptor readable.
 
     Body     ▓▓▓▓┤ write, send ├▓▓▓▓▓▓ own rows ▓▓▓▓▓▓┤ join
     thread             … the rest ┤          ├ receive ┤
@@ -12,9 +11,9 @@ descriptor readable.
 A stream has an order: while a hand-over that was given up is still on its way, there cannot be another, which is then a miss. The
 connection is made once, beside the batches; one that breaks ends the pair, and whoever wants another says `pair` again.
 
-How long a Shadow takes is counted here, from the hand-over until its answer has come: it says only how long it computed. Example:
-15 ms are foretold, and 10 of work and a wire of 20 each way take 50. The first answer is late after 30; what it took is learned,
-and the next is given 51.
+A Shadow's time is measured here, from the hand-over until its answer has arrived: the Shadow itself knows only its compute time.
+Example: 15 ms are predicted; 10 of work and 20 of network each way take 50. The first answer is late after 30; its time is
+learned, and the next timeout is 51.
 
 A pair's messages over TCP, for a Shadow on another node than its Body: on the HTTP port of the Shadow's instance, upgraded.
 
@@ -28,17 +27,17 @@ here each side has a buffer of its own, and after the message come its first byt
 but the beginning of a message has to be parsed, `decode` believes none of the numbers, and a tensor is received where it is
 computed on.
 
-A stream is neither repaired nor searched for the next message: nonsense ends the connection, and with it the pair.
+There is no resynchronisation: an invalid message ends the connection, and with it the pair.
 
 A Shadow's end of the way to a Body on another node: the same as `Link`, over a TCP stream.
 
-A Shadow has nothing to do but its Body's hand-overs. So nobody sends or receives beside it: what has begun to arrive is received
-to its end, and an answer is sent to its end, unless the Body stalls.
+A Shadow only serves its Body's hand-overs, so it needs no thread for transfers: a message is received completely once it has
+begun, and an answer is sent completely, unless the Body stalls.
 
     Body     ─ hand-over 6 ─ hand-over 7 ─▶      6 was given up: 7 has been received over its tensors
     Shadow                         ◀─ answer 7 ─
 
-How a Body comes to a Shadow on another node: a URL and a token become a connection that carries a pair's messages.
+How a Body connects to a Shadow on another node: a URL and a token become a connection that carries a pair's messages.
 
     {"do": "pair", …, "url": "http://10.0.3.7:8080", "token": "…"}  ─▶  connect, ask for the upgrade, read 101  ─▶  a stream
 
@@ -75,7 +74,7 @@ _IDLE_S, _EVERY_S, _TIMES = 5, 2, 3
 
 
 class Incoming:
-    """Messages as they arrive, their tensors in a buffer that is kept."""
+    """A parser of arriving messages, with a persistent buffer for their tensors."""
 
     def __init__(self, buffer: SharedBuffer) -> None:
         self.buffer = buffer
@@ -86,15 +85,15 @@ class Incoming:
 
     @property
     def begun(self) -> bool:
-        """Whether a message has come in part."""
+        """Whether a message has arrived in part."""
         return self._message is not None or self._filled > 0
 
     def take(self, connection: socket.socket) -> Message | None:
         """The next message, when all of it has arrived; None when the socket, which must not block, has no more.
 
         Raises:
-            PeerGoneError: there will be no more.
-            NonsenseError: what came is no message.
+            PeerGoneError: the connection has ended.
+            NonsenseError: the bytes are not a valid message.
 
         """
         while (message := self._whole()) is None:
@@ -110,7 +109,7 @@ class Incoming:
         return message
 
     def _whole(self) -> Message | None:
-        """The message, if it is complete. Finds out what to receive next where it is not."""
+        """The message if it is complete; else None, with the next part to receive set up."""
         while self._filled == len(self._place):
             if self._message is not None:
                 message = self._message
@@ -132,10 +131,10 @@ class Outgoing:
         self._parts: list[memoryview] = [memoryview(encode(message)), buffer.view(tensor_bytes(message))]
 
     def push(self, connection: socket.socket) -> bool:
-        """Send what the socket, which must not block, takes now. Whether that was all.
+        """Send until the non-blocking socket would block. Returns whether everything was sent.
 
         Raises:
-            PeerGoneError: nobody reads any more.
+            PeerGoneError: the connection has ended.
 
         """
         while self._parts:
@@ -150,7 +149,7 @@ class Outgoing:
 
 
 def prepare(connection: socket.socket) -> None:
-    """Make a TCP connection fit for hand-overs: no waiting for more to send, and a peer that has silently gone is noticed."""
+    """Configure a TCP connection for hand-overs: no Nagle delay, and keep-alive probes that detect a dead peer."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
@@ -161,7 +160,7 @@ def prepare(connection: socket.socket) -> None:
 
 
 def _after(parts: Sequence[memoryview], sent: int) -> list[memoryview]:
-    """The rest of these buffers after `sent` bytes were sent."""
+    """The unsent rest of these buffers, after `sent` bytes."""
     left: list[memoryview] = []
     for part in parts:
         gone = min(sent, len(part))
@@ -178,11 +177,11 @@ _END = b"\r\n\r\n"
 
 
 def approach(url: str, token: str) -> socket.socket:
-    """A connection to the Shadow behind this URL, upgraded and not blocking.
+    """Connect to the Shadow at this URL. Returns the upgraded, non-blocking connection.
 
     Raises:
-        ValueError: the URL or the token is none.
-        PeerGoneError: nobody is there, or whoever is there refuses.
+        ValueError: the URL or the token is not valid.
+        PeerGoneError: the peer is unreachable, or refuses the upgrade.
 
     """
     host, port = address(url)
@@ -209,7 +208,7 @@ def address(url: str) -> tuple[str, int]:
     """Host and port of http://HOST[:PORT].
 
     Raises:
-        ValueError: it is no such URL.
+        ValueError: the URL has another form.
 
     """
     parts = urlsplit(url)
@@ -237,7 +236,7 @@ def _switched(connection: socket.socket, until_s: float) -> None:
         if left_s <= 0 or len(answer) > MAX_ANSWER_BYTES:
             raise packets.PeerGoneError("the Shadow does not answer the upgrade")
         connection.settimeout(left_s)
-        # Byte by byte: what comes after the last line is a message, and there is none before one is asked for.
+        # Byte by byte, so as not to read beyond the response's end: the bytes after it belong to messages.
         byte = connection.recv(1)
         if not byte:
             raise packets.PeerGoneError("the Shadow has hung up on the upgrade")
@@ -248,10 +247,10 @@ def _switched(connection: socket.socket, until_s: float) -> None:
 
 
 def way_to(message: Mapping[str, Any], descriptors: list[int]) -> DataPath:
-    """The way that an order to pair names: descriptors for a Shadow of this node, a URL and a token for one of another.
+    """The data path of a "pair" order: buffers for a Shadow on this node, a URL and a token for one on another.
 
     Raises:
-        ValueError, OSError: it names none.
+        ValueError, OSError: the order has no data path.
 
     """
     if "url" in message:
@@ -263,8 +262,8 @@ class RemoteLink(DataPath):
     """The data path to the Shadow at a URL. It is not `ready` before the Shadow has agreed.
 
     Raises:
-        ValueError: the URL is none.
-        OSError: the process may have no more descriptors or threads.
+        ValueError: the URL is not valid.
+        OSError: the process has reached its limit of descriptors or threads.
 
     """
 
@@ -276,7 +275,7 @@ class RemoteLink(DataPath):
         self._incoming = Incoming(self.back)
         self._sending: Outgoing | None = None
         self._arrived: deque[tuple[float, Message | Exception]] = deque()
-        """With the time at which it had."""
+        """Messages with their times of arrival."""
         self._told_s: dict[int, float] = {}
         """By the number of a hand-over, when it had been made."""
         self._connection: socket.socket | None = None
@@ -301,13 +300,13 @@ class RemoteLink(DataPath):
         return self._news
 
     def foretell(self) -> None:
-        """Nothing: on the way to another node 0.2 ms are little."""
+        """Do nothing: compared with the network, 0.2 ms are little."""
 
     def hand_over(self, begin: int, end: int, values: Sequence[Tensor], first_row: int) -> Outcome | None:
         if self._sending is not None:
             with contextlib.suppress(NonsenseError):
                 self.late += self.pending()
-            # The last one still leaves the buffer that this one would be written to.
+            # The previous hand-over is still being sent from the buffer that this one would overwrite.
             self.sequence += 1
             return Outcome.FULL
         trouble = super().hand_over(begin, end, values, first_row)
@@ -329,7 +328,7 @@ class RemoteLink(DataPath):
         return True
 
     def close(self) -> None:
-        """The connection ends at once, or as soon as it has been made."""
+        """Close the connection, at once or as soon as it has been made."""
         with self._lock:
             self._over = True
             if self._ended:
@@ -350,7 +349,7 @@ class RemoteLink(DataPath):
             return None
         arrived_s, arrived = self._arrived[0]
         if isinstance(arrived, Exception):
-            # The end is kept, so that later calls report it again.
+            # The error stays in the queue, so that later calls raise it again.
             raise arrived
         self._arrived.popleft()
         told_s = self._told_s.pop(arrived.sequence, None)
@@ -414,7 +413,7 @@ class StreamLink(DataPath):
         self._poll = select.poll()
 
     def agree(self) -> None:
-        """Answer the upgrade that the Body has asked for.
+        """Accept the upgrade that the Body has requested.
 
         Raises:
             OSError: the Body has gone, or does not read.
@@ -428,10 +427,10 @@ class StreamLink(DataPath):
         return self._connection.fileno()
 
     def foretell(self) -> None:
-        """Nothing: on the way to another node 0.2 ms are little."""
+        """Do nothing: compared with the network, 0.2 ms are little."""
 
     def comes(self, wait_s: float) -> bool:
-        """Whether something has come, or the Body has gone, within so long."""
+        """Wait up to so many seconds. Returns whether bytes have arrived or the Body has disconnected."""
         return self._await(select.POLLIN, wait_s)
 
     def send(self, message: Message) -> bool:
