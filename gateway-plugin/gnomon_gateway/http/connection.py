@@ -3,22 +3,22 @@
     transport ─▶ PortionReader ─▶ GatewayProtocol ─▶ Exchange (hot routes)
                  8 KB a read       httptools       └▶ uvicorn's cycle (ASGI)
 
-uvicorn parses with httptools and runs ASGI. Here a request of a hot route becomes an `Exchange` instead; every other request goes
-uvicorn's way. Two requests matter at any moment: `_receiving`, whose body has not come to its end, and `_active`, which is being
-answered. Usually they are one; they differ when a client pipelines, or was answered before it had sent everything.
+uvicorn parses with httptools and runs ASGI. Here a request of a hot route becomes an `Exchange` instead; every other request is
+served by uvicorn. A connection has at most two current requests: `_receiving`, whose body is incomplete, and `_active`, which is
+being answered. Usually they are the same; they differ if a client pipelines, or is answered before it has sent the whole body.
 
 Fairness: a connection parses one portion of a head, or about 512 parser events, in a turn of the event loop; then the other
-connections have their turn. Nothing is read from a client that does not take its answers.
+connections have their turn. Nothing is read from a client that does not read its responses.
 
 Request smuggling: the head must say more than the parser asks for, so that no proxy in front of the gateway reads the request
 differently. One Host, a known version, and a body that ends after its length or its last chunk (RFC 9112, 2.3, 3.2 and 6.1).
 
 Graceful close: closing a socket with unread data resets the connection, and the reset may destroy the answer on its way. The
-connection is shut down for writing instead and closed a second later. When the server stops, requests that have been sent and not
-read are still answered: their clients could not know whether they were executed.
+connection is shut down for writing instead and closed a second later. When the server stops, requests that clients have sent are
+still read and answered: otherwise clients could not know whether they were executed.
 
-Timeouts: a connection notes what it waits for and since when, and `TimeoutCheck` looks at all of them twice a second, in slices.
-uvicorn sets a timer for each request, and none for receiving one.
+Timeouts: a connection records its phase and the phase's start, and `TimeoutCheck` checks all connections twice a second, in
+slices. uvicorn sets a timer for each request, and none for receiving one.
 
 Write buffers: a client that reads slowly leaves its answer in the gateway's memory; fifty such clients held 500 MB. Above a bound
 on all connections together the slowest reader is disconnected, then the next slowest.
@@ -47,18 +47,18 @@ from gnomon_gateway.http.acceptor import Peer, has_disconnected, has_sent
 from gnomon_gateway.http.exchange import SMALL_BYTES, STATUS_LINES, Exchange, HotRoutes, error_lines
 
 PORTION_BYTES = 8 << 10
-"""Read at a time, unless the rest of a body of a stated length is longer."""
+"""The size of one read, unless more remains of a body with a stated length."""
 BODY_PORTION_BYTES = 256 << 10
 MOST_EVENTS = 512
 """Parser events of a connection in one turn of the event loop, after which the other connections have theirs."""
 REQUEST_EVENTS = 8
-"""A request is as much work as so many chunks."""
+"""The cost of parsing a request, in chunks."""
 PORTION_EVENTS = 32
-"""A portion without a single event, such as empty lines, is work as well."""
+"""The cost of any portion, in chunks: even one without events, such as empty lines."""
 
 
 class ReadBuffer:
-    """The memory that all connections of a server read into: a read is parsed before the next one begins."""
+    """The read buffer that all connections of a server share: a read is parsed before the next one begins."""
 
     def __init__(self) -> None:
         self.body_portion = memoryview(bytearray(BODY_PORTION_BYTES))
@@ -66,7 +66,7 @@ class ReadBuffer:
 
 
 class Flow(FlowControl):
-    """uvicorn's flow control; also stops reading while the client takes no answer, and until the next turn of the event loop."""
+    """uvicorn's flow control, which also pauses reading while the client reads no response, or until the loop's next turn."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(transport)
@@ -152,10 +152,10 @@ class PortionReader(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         connection, view = self._connection, self._view
-        # The body's rest is never more than the body: where a head may be among it, the portion is small.
+        # A large portion holds only bytes of the current body: a portion that may contain the next head is small.
         connection.feed(view[:nbytes] if nbytes > PORTION_BYTES else bytes(view[:nbytes]))
         connection.events += PORTION_EVENTS
-        if nbytes < len(view):  # nothing more has come
+        if nbytes < len(view):  # the socket's buffer is empty
             self._begin_events = connection.events
         elif connection.is_in_head or connection.events - self._begin_events > MOST_EVENTS:
             self._begin_events = connection.events
@@ -171,7 +171,7 @@ def new_parser(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time and size limits on what clients send and take.
+    """Time and size limits on clients' requests, and on reading responses.
 
     A body has `body_s` plus a second for each `body_bytes_per_s` of it that has arrived, so that a large upload over a slow line
     passes and a trickle does not; a request that is still coming when the server stops has `last_s`. All bodies above 64 KiB that
@@ -534,7 +534,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.phase == _IDLE:
             self.phase, self.since_s = _HEAD, self.context.now_s
         self._portion = data
-        # The parser joins the pieces of a header in its own memory and says nothing before its end, nor of a chunk's extensions.
+        # The parser buffers a header's pieces without a callback until its end, and never reports a chunk's extensions.
         self._silent_bytes += len(data)
         try:
             self.parser.feed_data(data)
@@ -566,12 +566,12 @@ class GatewayProtocol(HttpToolsProtocol):
         return self._active is not None
 
     def answer_and_close(self) -> None:
-        """Close behind the answer that is under way; go on where there is none."""
+        """Close after the current response; do nothing if there is none."""
         if self._active is not None:
             self._active.keep_alive = False
 
     def shutdown(self) -> None:
-        """Answer what is under way, and what the client has sent or is about to send; then close."""
+        """Answer the requests in flight, and those that the client has sent or is about to send; then close."""
         self.answer_and_close()
         if self._active is None and not expects_request(self):
             self.transport.close()
@@ -642,7 +642,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
-        if self._receiving is None:  # a trailer is no header: whoever looked at the head has not seen it
+        if self._receiving is None:  # else it is a trailer: dropped, because the head was checked without it
             if name in CHECKED:
                 self._head.note(name, value)
             self.headers.append((name, value))
@@ -665,10 +665,10 @@ class GatewayProtocol(HttpToolsProtocol):
             self.refuse(malformed())
             return
         if parser.should_upgrade():
-            return  # the parser goes no further; `_ignore_upgrade` does
+            return  # the parser stops here; `_ignore_upgrade` continues with a new parser
         self.events += REQUEST_EVENTS
         self.phase, self.since_s = _BODY, self.context.now_s
-        # The wait before the connection was accepted is its first request's, whatever route that has.
+        # The wait before the connection was accepted counts for its first request, on any route.
         arrived_s, self.arrived_s = self.arrived_s or monotonic(), 0.0
         url = self.url = in_origin_form(self.url, self.headers)
         if not url.startswith(self.context.prefixes):
@@ -732,7 +732,7 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         self._turning = True
         try:
-            # A loop and not a recursion: a client may pipeline a thousand requests that are all answered at once.
+            # A loop, not recursion: a client may pipeline a thousand requests that are all answered at once.
             while self.pipeline and self.phase != _CLOSING and not self.transport.is_closing():
                 cycle, app = self.pipeline.pop()
                 self._start_asgi_task(cycle, app)
@@ -756,7 +756,7 @@ class GatewayProtocol(HttpToolsProtocol):
     # Helpers
 
     def unread_bytes(self) -> float:
-        """How much of the body that is being received may still come."""
+        """The number of bytes that the current body still lacks; infinity if unknown."""
         return 0 if self._receiving is None else body_bytes(self.headers) - self.received_bytes
 
     def _leaves_body_unread(self, answered: Any) -> bool:
@@ -789,13 +789,13 @@ class GatewayProtocol(HttpToolsProtocol):
 
 _LINGER_S = 1.0
 _SLICES = 20
-"""A pass over all connections is made in so many turns."""
+"""The number of turns of the event loop in which all connections are checked."""
 _SLICE_SIZE = 128
-"""Connections that are looked at in a turn at most, which takes 0.15 ms: a pass over 10,000 has more turns, and takes 2 s."""
+"""The most connections that are checked in a turn, which takes 0.15 ms: a pass over 10,000 needs more turns, and takes 2 s."""
 _SLICE_S = 0.001
-"""How long a slice may take; looking at a connection takes a microsecond, closing one twenty or more."""
+"""The longest slice in seconds; checking a connection takes a microsecond, closing one twenty or more."""
 WRITE_BUFFER_S = 30.0
-"""Instead of `idle_s` for an answer behind which the connection ends."""
+"""The timeout, in place of `idle_s`, of a response after which the connection ends."""
 
 
 class TimeoutCheck:

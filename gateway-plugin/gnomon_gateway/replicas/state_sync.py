@@ -76,7 +76,7 @@ class OtherReplicas:
     ) -> None:
         self.leads = leads
         self.lost: dict[str, LostInstance] = {}
-        """Instances that were lost here while another process leads, until the leader has heard of them."""
+        """Instances that were lost here while another process leads, until the leader has confirmed the report."""
         self._asked = asked
         self._now_s = now_s
         self._loads: dict[str, dict[str, ReplicaLoad]] = {}
@@ -187,7 +187,7 @@ def _combined(parts: list[ReplicaLoad]) -> ReplicaLoad:
 
 
 class Reporter:
-    """Makes reports of these functions, and of the instances in `lost`, which are removed once the leader has heard of them."""
+    """Reports of these functions, and of the instances in `lost`, which are removed once the leader has confirmed them."""
 
     def __init__(self, runtimes: Callable[[], Iterable[FunctionRuntime]], lost: MutableMapping[str, LostInstance]) -> None:
         self._runtimes, self._lost = runtimes, lost
@@ -199,7 +199,7 @@ class Reporter:
         self._wanted: dict[str, int] = {}
 
     def want(self, function: str) -> None:
-        """A request waits, and the function has no instance."""
+        """Record that a request waits while the function has no instance."""
         self._wanted[function] = self._number + 1
 
     def report(self, heard: int) -> dict[str, Any]:

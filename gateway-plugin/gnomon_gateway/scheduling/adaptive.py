@@ -1,23 +1,23 @@
-"""`adaptive`: a batch leaves as soon as an instance is idle, unless waiting for company is worth it to those who wait.
+"""`adaptive`: a batch leaves as soon as an instance is idle, unless waiting for further requests lowers the total latency.
 
 **Which instance.** The smallest idle one (a Body with its Shadow is one: quicker, and with a larger batch than alone) on
 which the request that has waited longest meets the objective, as in AsyFunc's Algorithm 3. Where none meets it, the largest
 takes those whose deadlines it meets, and those that it cannot answer even alone are given up.
 
-**When.** While another instance is idle too, the next request has an instance of its own: nobody waits. Before the last idle
-instance, n samples wait for one more if that makes the sum of all latencies smaller. The next request is expected after a gap
-of g, and something would be idle again after f, when this batch or another ends:
+**When.** While another instance is idle too, the next request has an instance of its own: no request waits. For the last idle
+instance, n samples wait for one more if that lowers the sum of all latencies. The next request is expected after a gap of g, and
+an instance would be idle again after f, when this batch or another ends:
 
     n · (g + t(n + 1) − t(n))  <  max(0, f − g) + t(1) − t(n + 1)
-    what those who wait lose      what the newcomer gains
+    loss of the waiting samples   gain of the next request
 
-Example: any batch takes 160 ms. At 20 requests/s, g is 50 ms: one sample loses 50 ms by waiting and the newcomer gains 110,
-two lose 100, three lose 150: they leave. At 2 requests/s, nobody gains anything. Nor does anybody where a batch of n takes n
-times as long as one sample.
+Example: any batch takes 160 ms. At 20 requests/s, g is 50 ms: one sample loses 50 ms by waiting and the next request gains 110,
+two lose 100, three lose 150: they leave. At 2 requests/s waiting gains nothing, nor does it if a batch of n takes n times as long
+as one sample.
 
-**How long.** At most half of what the batch takes, or `gnomon/max-wait-ms` where that is set, and never so long that the batch
-would miss the objective, with a tenth of its time left over, because what is predicted is a mean. The rate may be misjudged: a
-lone request is answered within 1.5 times its execution all the same.
+**How long.** At most half of the batch's execution time, or `gnomon/max-wait-ms` if set, and never so long that the batch would
+miss the objective, with a margin of a tenth of its time, because predictions are means. Even if the rate is misjudged, a single
+request is answered within 1.5 times its execution time.
 
 `adaptive-paper` is Algorithm 3 as printed, which spends the whole objective on waiting. For each idle instance, smallest first,
 *t_s* = how long the oldest request has waited + how long the batch takes there, and the batch leaves for that instance when
@@ -30,10 +30,10 @@ Example: SLO 100 ms, 4 samples wait, the oldest for 45 ms, a batch takes 40 ms. 
 Where no idle instance meets the SLO, the largest takes the latest requests that do, and the earlier ones are dropped.
 
 `adaptive-fill` waits as the paper does, a tenth of the batch's time less, or `gnomon/max-wait-ms`, and gives up nothing that can
-still meet its deadline. It makes the fewest batches: for those who pay by the batch, as on Lambda, and for `batch+`, whose plans
-count on full ones.
+still meet its deadline. It makes the fewest batches: for platforms billed by the batch, such as Lambda, and for `batch+`, whose
+plans assume full batches.
 
-All wait while no instance is idle, and send at once while nothing is known about latency, because that is how one learns.
+All three wait while no instance is idle, and dispatch at once while the latency is unknown, because only batches measure it.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from gnomon_core.scheduling import Dispatch, FleetView, QueueView, Reject, Sched
 from gnomon_gateway.scheduling.basic import batch_size, fill
 
 TIMER_SLACK_S = 0.002
-"""The timer is set this much early: event loops wake a millisecond or so late, and late here means the objective is missed."""
+"""The timer is set this much early: event loops wake about a millisecond late, and a late batch misses the objective."""
 PATIENCE = 0.5
-"""Of what a batch takes: so long it may wait for company."""
+"""The longest wait for further requests, as a share of the batch's execution time."""
 SPARE = 0.1
 """Of a batch's predicted time, left over when deciding how long to wait. A prediction is a mean: without it every second batch
 that the timer sends would miss the objective."""
@@ -85,7 +85,7 @@ class Adaptive:
         return _rescue(queue, fleet.idle[-1], latency, now_s)
 
     def _due_s(self, queue: QueueView, fleet: FleetView, slot: Slot, latency: LatencyModel, now_s: float) -> float:
-        """Until when what waits should wait for one more sample before it leaves for this instance; the past if it should not."""
+        """The time until which the lane should wait for one more sample for this instance; not after `now_s` if it should not."""
         samples = queue.samples
         if (fleet.room or len(fleet.idle)) > 1 or samples >= slot.max_batch:
             return now_s
@@ -144,7 +144,7 @@ class AdaptivePaper:
         return self._rescue(queue, fleet.idle[-1], latency, now_s)
 
     def _rescue(self, queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
-        """The latest requests that can meet the SLO leave, the earlier ones are dropped."""
+        """Dispatch the latest requests that can meet the SLO, and reject the earlier ones."""
         kept: list[Waiting] = []
         samples = 0
         for request in reversed(queue.requests):
@@ -165,7 +165,7 @@ class AdaptivePaper:
 
 
 class AdaptiveFill(AdaptivePaper):
-    """Algorithm 3's waiting, bounded by `max_wait_s` too; rejection by the requests' own deadlines."""
+    """The wait of Algorithm 3, bounded by `max_wait_s` too; rejection by the requests' own deadlines."""
 
     name = "adaptive-fill"
     spare = SPARE
@@ -175,7 +175,7 @@ class AdaptiveFill(AdaptivePaper):
 
 
 def _rescue(queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
-    """The objective is missed everywhere: send what meets its deadline, oldest first, and give up what cannot even alone."""
+    """No instance meets the objective: dispatch requests that meet their deadlines, oldest first; reject those that cannot."""
     kept: list[Waiting] = []
     hopeless: list[Waiting] = []
     samples, earliest_s = 0, float("inf")

@@ -1,14 +1,11 @@
-"""`fixed`: a buffer (B, T). A batch leaves when it is full or when its oldest request has waited T.
+"""The policies `fixed` and `immediate`, and the batch size that all policies share.
 
-B is `gnomon/max-batch`, T is `gnomon/max-wait-ms`; an instance that takes fewer than B gets its own largest batch.
+`fixed`: a buffer (B, T). A batch leaves when it is full or when its oldest request has waited T. B is `gnomon/max-batch`, T is
+`gnomon/max-wait-ms`; an instance whose largest batch is below B gets that.
 
-Filling a batch from the first requests of a lane: how many of them are worth it, and are in time together.
-
-`immediate`: what waits leaves as soon as an instance is idle.
-
-No instance idles while a request waits. Batches form by themselves while all instances are busy, as large as the load makes them
-and no larger than is worth it: where a larger batch answers no more samples a second, it only makes all of them wait longer.
-Several idle instances share what waits where that answers it sooner.
+`immediate`: waiting requests leave as soon as an instance is idle. Batches form while all instances are busy, as large as the
+load makes them, but no larger than pays off: where a larger batch answers no more samples a second, it only delays all of them.
+Several idle instances share the waiting requests if that answers them sooner.
 
 Example, EfficientNet-Lite0 on one core: batches of 1, 2, 4 and 8 take 19, 35, 77 and 164 ms, that is 52, 58, 52 and 49 samples a
 second. Eight that wait are answered by 138 ms in four batches of 2, the first of them after 35, and by 164 in one.
@@ -22,10 +19,10 @@ from gnomon_core.interfaces import LatencyModel
 from gnomon_core.scheduling import Dispatch, FleetView, QueueView, ScheduleAction, Slot, Waiting, WaitUntil
 
 NEAR = 0.95
-"""Of the highest rate: a size that comes so near to it is as good, and the largest of those is taken. Means of what was measured
-differ by some percent from one size to the next; and a size that was never tried is thought to be as good as its neighbours."""
+"""Share of the highest rate from which a size counts as equally good; the largest of these is taken. Measured means differ by
+some percent from one size to the next, and a size that was never measured is assumed to be as good as its neighbours."""
 SHORT_S = 0.005
-"""What is said of shorter batches is mostly what surrounds them, and each batch has its own price for the gateway."""
+"""Below this time sizes are not compared: measured latency is mostly overhead, and each batch costs the gateway time."""
 
 
 def fill(requests: Iterable[Waiting], max_batch: int) -> tuple[Waiting, ...]:
@@ -47,10 +44,10 @@ def fill(requests: Iterable[Waiting], max_batch: int) -> tuple[Waiting, ...]:
 
 
 def batch_size(queue: QueueView, fleet: FleetView, slot: Slot, latency: LatencyModel, now_s: float) -> int:
-    """How many samples this idle instance should take now, of those that wait.
+    """The number of waiting samples that this idle instance should take now.
 
-    As many as are worth it; fewer where other idle instances answer the rest sooner; and no more than meet the deadline of the
-    first, which is the earliest.
+    The largest size with about the best rate; fewer if other idle instances answer the rest sooner; and no more than meet the
+    deadline of the first request, which is the earliest.
     """
     most = worthwhile(min(queue.samples, slot.max_batch), queue.variant, slot, latency)
     if most <= 1:
