@@ -1,9 +1,9 @@
-"""The models of a cluster's functions as a gateway has them: what is in the repository, and what was measured of it.
+"""The models of a cluster's functions: files and layer blocks from the repository, and their measured profiles.
 
     gnomon/model ─▶ repository ─▶ files, layer blocks ─▶ profile
 
-Every gateway reads them for itself: the one that leads decides by them, those that have functions' queues make batches by them.
-Whether any node can make Shadows is another matter.
+Each gateway reads them itself: the leader for its decisions, the owners of functions' queues for batching. Whether a node can
+make Shadows does not matter here.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gnomon_platforms.profile_files import LayerFiles, ProfileFiles
 
 
 class ServedModels:
-    """`folder` is what nodes' pools have of the repository; `profiles` what was measured, on `machine_id` if that has any.
+    """The models of functions. `folder` is the repository's folder as nodes' pools mount it; `profiles` the measured profiles.
 
-    A repository that is elsewhere has no such folder, and nodes make no Shadows then: what is fetched from it is fetched here.
-    `network` is what an operator declares to lie between nodes. Without it no profile prices that, and no Shadow is made on
-    another node than its Body's: what the two ends' software takes on one machine says nothing of a cluster.
+    Profiles of `machine_id` are preferred. A remote repository has no such folder, and nodes then make no Shadows: files are
+    fetched to this machine only. `network` is the operator's declaration of the network between nodes. Without it no profile has
+    a network cost, and no remote Shadow is made: a measurement on one machine says nothing about a cluster.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ServedModels:
         self._layers = LayerFiles()
         self._network = network
         self._last: dict[str, tuple[ModelEntry, Layers] | None] = {}
-        """By the reference, what the repository has said of it."""
+        """By model reference, the repository's last answer."""
 
     @property
     def on_nodes(self) -> bool:
@@ -56,9 +56,9 @@ class ServedModels:
         return None if found is None else found[1]
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """What was measured of the function's model; None without a profile of these very blocks.
+        """The profile of the function's model; None without a profile of exactly these blocks.
 
-        With the network's price only where it was declared: then it is that of what was declared and of both ends' software.
+        The profile has a network cost only if a network was declared: that of the network and of both ends' software.
         """
         found = self._found(spec)
         if found is None:
@@ -70,10 +70,10 @@ class ServedModels:
         return replace(profile, network=None if self._network is None else self._network.over(profile.network))
 
     def files(self, spec: FunctionSpec) -> dict[str, str]:
-        """Where a pool finds the files of the function's model, below its folder.
+        """The paths of the files of the function's model, relative to the pool's folder.
 
         Raises:
-            GnomonError: the repository has it no more; 409 `no_such_body` where it is not in that folder.
+            GnomonError: the repository no longer has the model; 409 `no_such_body` if the model is not in that folder.
 
         """
         if self._folder is None:
@@ -91,10 +91,10 @@ class ServedModels:
         if reference is None:
             return None
         try:
-            # Nothing that is asked for here is in the weights, which may be far away.
+            # No weights are needed here: do not fetch them, as they may be remote.
             entry = self._repository.get_blocks(reference, ())
         except GnomonError as error:
-            # A repository that does not answer takes nothing back.
+            # While the repository does not answer, its last answer holds.
             return self._last.get(reference) if error.status == HTTPStatus.SERVICE_UNAVAILABLE else None
         layers = None if entry.layers is None else self._layers.of({"layers": str(entry.layers)})
         found = self._last[reference] = None if layers is None else (entry, layers)

@@ -1,4 +1,4 @@
-"""One Shadow on a node: the platform's record of it, the rows that nodes report, and the requests that are sent.
+"""The record of a Shadow on a node, the rows that nodes report of Shadows, and the requests that are sent.
 
     requested here ─▶ STARTING, known to its node since the answer     found in a node's state ─▶ adopted, known since that state
     a function ─ repository and profiles, read in a thread ─▶ `FunctionModel` ─▶ the JSON of a request
@@ -67,7 +67,7 @@ class Bodies(Protocol):
         ...
 
     def set_pairs(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
-        """Tell a Body's instance the Shadows that work for it now."""
+        """Set the Shadows that work for a Body's instance now."""
         ...
 
 
@@ -96,7 +96,7 @@ class Claims(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShadowContext:
-    """What the platform provides to the Shadows of its Bodies.
+    """The context that the platform provides to the Shadows of its Bodies.
 
     `epoch` is the leader's fencing token. `adopting_s` is for how many more seconds Bodies of an earlier process may be found.
     `models` are the models of all functions.

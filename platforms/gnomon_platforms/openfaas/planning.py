@@ -1,29 +1,25 @@
-"""What is to be written next for one function: a pure function of what is seen of it and what is wanted.
+"""The next steps for one function: a pure function of its observed and desired state.
 
-Every plan is made anew from everything, and says the same as long as it has not been seen to be carried out; so one that was
-lost, sent twice or begun by a process that has died does no harm. A plan's numbers are absolute, never "one more".
+Every plan is computed from the whole state, and stays the same until its effect is observed; so a plan that was lost, sent twice
+or left unfinished by a process that has died does no harm. A plan's numbers are absolute, never increments.
 
-    an instance waits, no spare pod ▶ raise the number ▶ a gated pod appears ▶ claim it: node, ungated ▶ healthy ▶ let it serve
-    an instance is to go ▶ make its pod unready and cheap ▶ release it ▶ remove it by its uid; a spare comes for it
-    nobody waits for a spare ▶ lower the number: a spare is gated, and so the first to go
-    another version waits ▶ release what serves ▶ change the template ▶ each goes when its instance does
-    all have the template ▶ guard it: what others change of it costs no pod that serves, and is an update like any other
-    pods cannot be made (a quota, a webhook) ▶ go on with those there are; nobody waits ▶ let the number be theirs
-    a pod has ended by itself ▶ remove it: it is in no ReplicaSet's number, and none removes it
-    the function was removed ▶ each goes when its instance does ▶ remove the Deployment, and with it all that is left
+    an instance waits, no spare pod ▶ scale up ▶ a gated pod appears ▶ claim it: node, no gate ▶ healthy ▶ set its readiness gate
+    an instance ends ▶ make its pod unready, with the lowest deletion cost ▶ release it ▶ delete it by uid; a spare replaces it
+    no instance needs a spare ▶ scale down: a spare is gated, and so removed first
+    another version waits ▶ release serving pods ▶ change the template ▶ each is deleted when its instance ends
+    all have the template ▶ guard it: a change by others removes no serving pod, and is an update like any other
+    pods cannot be created (a quota, a webhook) ▶ continue with the existing ones; none waits ▶ scale down to their number
+    a pod has ended by itself ▶ delete it: no ReplicaSet counts it, and none deletes it
+    the function was removed ▶ each pod is deleted when its instance ends ▶ delete the Deployment and its dependents
 
-What was written for a function, and may not be seen of it yet: informers are behind, and who wrote may have had no answer.
+`Unseen` records writes that may not be observed yet: informers lag, and a write may have had no answer. Without it, a plan would
+give an instance a second pod before its first claim is observed, or claim a spare that an earlier scale-down may remove.
 
-A plan is made from what is seen. Two things would be done otherwise each time for as long as they are not: an instance would be
-given another pod than the one that it was given, and have two; and a spare would be given out that a lowered number may cost.
-
-Whom a ReplicaSet would remove next, and so how far its number may be lowered now.
-
-A ReplicaSet that has too many pods removes, in this order: those without a node; pending before unknown before running ones;
-unready before ready ones; those with the lower deletion cost. Ties are settled by rules that we do not rely on (how many share
-a node, how long they have been ready, restarts, age). So a victim that is unready and cheapest still stays, as long as another
-pod is pending: lowering the number then would cost that one. The number is lowered only as far as the order begins with
-victims.
+`removable` computes how far the number of replicas may be lowered, by the order in which a ReplicaSet removes pods: those without
+a node; pending before unknown before running ones; unready before ready ones; those with the lower deletion cost. Further
+criteria break ties (pods on a node, time since ready, restarts, age), and are not relied on. So an unready victim with the lowest
+cost still stays while another pod is pending: a scale-down would remove that one. The number is lowered only as far as the order
+begins with victims.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
 
 VICTIM_COST = -1_000_000_000
 CLAIMED_COST = 1_000
-"""Of pods that stand for an instance, so that a spare one goes before them while both wait for a node."""
+"""The deletion cost of claimed pods, so that a spare is removed before them while both wait for a node."""
 _PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
@@ -62,7 +58,7 @@ def counted(pods: Iterable[PodFacts]) -> list[PodFacts]:
 
 
 def latest(victim: PodFacts) -> Rank:
-    """The place that a victim may have come to by the time the number is lowered: a pod that is not gated may start meanwhile."""
+    """The latest possible rank of a victim when the number is lowered: a pod without a gate may start meanwhile."""
     return (
         rank(victim)
         if victim.gated
@@ -71,14 +67,14 @@ def latest(victim: PodFacts) -> Rank:
 
 
 def earliest(pod: PodFacts) -> Rank:
-    """The place that any other pod may have come to: one that is ready may be so no longer."""
+    """The earliest possible rank of any other pod: a ready pod may become unready."""
     return replace(rank(pod), ready=False)
 
 
 def removable(pods: Iterable[PodFacts], victims: Collection[str]) -> int:
-    """By how many a ReplicaSet's number can be lowered now without costing anybody but the victims, given by name.
+    """By how many a ReplicaSet's number can be lowered so that it removes only victims, given by name.
 
-    It holds whatever pods do until the number is lowered, as long as nobody is given a victim and no gate is lifted.
+    This holds whatever pods do meanwhile, as long as no victim is claimed and no gate is removed.
     """
     pods = counted(pods)
     first = min((earliest(pod) for pod in pods if pod.name not in victims), default=None)
@@ -87,17 +83,16 @@ def removable(pods: Iterable[PodFacts], victims: Collection[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A number that was lowered to `to`: the names of the pods that the ReplicaSet counted, and of the spares that are to go."""
+    """A scale-down to `to`: the names of the pods that the ReplicaSet counted, and of the spares that it should remove."""
 
     to: int
     counted: frozenset[str]
     spares: frozenset[str]
 
     def possible(self, pods: Iterable[PodFacts]) -> int:
-        """How many pods the ReplicaSet may count as long as it has not removed as many as it was to; 0 from then on.
+        """How many pods the ReplicaSet may count until it has removed enough; 0 from then on.
 
-        It may not have heard of those that ended since, by themselves or by somebody else's doing, and would remove one more
-        for each.
+        Its cache may lack the end of pods that have ended or were deleted by others since: it would remove one more for each.
         """
         pods = tuple(pods)
         gone = self.spares - {pod.name for pod in counted(pods)}
@@ -108,7 +103,7 @@ class Lowered:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An instance that has no pod yet, as far as is seen; `claimed` is the one, by name, that it was given already."""
+    """An instance without an observed pod; `claimed` is the name of the pod that an earlier plan gave it."""
 
     id: str
     node: str
@@ -117,12 +112,12 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a function is to come to.
+    """The desired state of a function.
 
-    `version` is the one that instances are wanted of, `waiting` those without a pod, in their order; `kept` are the pods of the
-    others by name, with the cores that they are to have, None where the deployment says that. Every other pod is to go, but
-    while `adopting` those that an earlier process claimed may be given to instances that are asked for again, unless they are
-    `going`. `lowered` is how the number was lowered last, if it was not raised since.
+    `version` is that of new instances, `waiting` the instances without a pod, in their order; `kept` are the pods of the other
+    instances by name, with their desired cores, None if the deployment sets them. All other pods are to be removed, but while
+    `adopting`, pods that an earlier process claimed may be given to new instances, unless they are `going`. `lowered` is the last
+    scale-down, if there was no scale-up since.
     """
 
     version: int
@@ -134,20 +129,20 @@ class Wanted:
 
     @property
     def nobody(self) -> bool:
-        """Whether no instance is there, to come or to go."""
+        """Whether the function has no instance that runs, starts or ends."""
         return not (self.waiting or self.kept or self.going)
 
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """Make the Deployment, or give it the template of the wanted version; with so many pods."""
+    """Create the Deployment, or set the template of the desired version, with this number of replicas."""
 
     replicas: int
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Let the Deployment have so many pods; `lowered` where that are fewer than it had."""
+    """Set the Deployment's replicas; `lowered` is set for a scale-down."""
 
     replicas: int
     lowered: Lowered | None = field(default=None, compare=False)
@@ -155,7 +150,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Give a pod to an instance: it gets its node, and the scheduler may have it."""
+    """Bind a pod to an instance: set its node affinity and remove its scheduling gate."""
 
     pod: PodFacts
     waiting: Waiting
@@ -163,7 +158,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Give a pod other cores in place."""
+    """Resize a pod in place."""
 
     pod: PodFacts
     cores: int
@@ -171,21 +166,21 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Let a healthy pod be ready."""
+    """Set the readiness gate of a healthy pod."""
 
     pod: PodFacts
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Make a pod unready, and the first to go."""
+    """Make a pod unready, with the lowest deletion cost."""
 
     pod: PodFacts
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Take a pod out of its ReplicaSet's hands; the Deployment of this uid stays its owner."""
+    """Release a pod from its ReplicaSet; the Deployment with this uid becomes its owner."""
 
     pod: PodFacts
     owner_uid: str
@@ -193,21 +188,21 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove a pod that was released, or has ended by itself."""
+    """Delete a pod that was released, or has ended by itself."""
 
     pod: PodFacts
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Let no pod go for a template of this version that somebody else changes."""
+    """Set the guarded update strategy: others' changes of this version's template then remove no serving pod."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Remove the Deployment of a function that was removed, and with it everything that is the function's."""
+    """Delete the Deployment of a removed function, and with it all its dependents."""
 
 
 Step: TypeAlias = Deploy | Scale | Claim | Resize | Serve | Retire | Release | Remove | Guard | Withdraw
@@ -220,8 +215,8 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
     if deployed is None or (deployed.removed and wanted.nobody):
         return (*steps, *_begun_or_ended(deployed, wanted))
     mine = counted(pods)
-    # What the ReplicaSet's controller knows of pods may be older than what we do. While it has as many as it should, by our own
-    # view, it knows of every release: it would have made a spare for each that it knows of, and removed what is too many.
+    # The ReplicaSet controller's cache may be older than ours. If it has the right number of pods in our view, it has seen every
+    # release: it would have created a spare for each release that it has seen, and removed surplus pods.
     balanced = len(mine) == deployed.pods
     starved = _starved(deployed, mine)
     steps += _of_kept(pods, wanted)
@@ -235,7 +230,7 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
     spares = [pod for pod in usable if pod.version == wanted.version]
     all_stay = _with_which_all_stay(deployed, pods, wanted)
     if wanted.waiting and all_stay:
-        # The ReplicaSet is about to remove some: a spare that was given out now might be among them.
+        # The ReplicaSet is about to remove pods: a spare that is claimed now might be among them.
         return (*steps, Scale(all_stay + max(0, len(wanted.waiting) - len(spares))))
     claims = _claims(spares, wanted.waiting)
     steps += claims
@@ -244,20 +239,20 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
     surplus = [pod for pod in others if pod.name not in claimed and (pod.instance is None or pod not in usable)]
     let_go = _let_go(deployed, surplus, settled=balanced or starved)
     if missing > 0:
-        # The number is only raised here: whom a lower one would cost is not known while anything is under way.
+        # Only scale up here: while steps are in flight it is uncertain which pods a scale-down would remove.
         raised = max(deployed.replicas, len(mine) + missing)
         steps += [Scale(raised)] if raised != deployed.replicas else []
-        # Where no more can be made, who waits may wait for the place of one that is to go.
+        # If no more pods can be created, a waiting instance may need the quota of a pod that is to be removed.
         return (*steps, *(let_go if starved else ()))
     steps += let_go
-    # With a release under way it is not known whom a lower number would cost.
+    # While a release is in flight it is uncertain which pods a scale-down would remove.
     if (balanced or starved) and not deployed.restarted and not any(isinstance(step, Release) for step in let_go):
         steps += _lowered(deployed, mine, frozenset(pod.name for pod in surplus if pod.instance is None))
     return tuple(steps)
 
 
 def _with_which_all_stay(deployed: DeployedFunction, pods: Iterable[PodFacts], wanted: Wanted) -> int:
-    """The number with which the ReplicaSet removes no pod, whatever it has not heard of; 0 where it removes none now."""
+    """The number with which the ReplicaSet removes no pod, however stale its cache is; 0 if it removes none now."""
     possible = 0 if wanted.lowered is None else wanted.lowered.possible(pods)
     number = deployed.pods if wanted.lowered is None or not possible else min(deployed.pods, wanted.lowered.to)
     needed = max(len(counted(pods)), possible)
@@ -265,7 +260,7 @@ def _with_which_all_stay(deployed: DeployedFunction, pods: Iterable[PodFacts], w
 
 
 def _changed(deployed: DeployedFunction, pods: Collection[PodFacts], wanted: Wanted, *, settled: bool) -> list[Step]:
-    """What leads to the wanted template: what serves is released first, and nothing changes before that is known."""
+    """The steps to the desired template: serving pods are released first, and the template changes after that is observed."""
     kept = [pod for pod in pods if pod.name in wanted.kept]
     if kept and not settled:
         return []
@@ -274,7 +269,7 @@ def _changed(deployed: DeployedFunction, pods: Collection[PodFacts], wanted: Wan
 
 
 def _let_go(deployed: DeployedFunction, surplus: Iterable[PodFacts], *, settled: bool) -> list[Step]:
-    """What becomes of pods that nobody wants and some instance had: unready first, then out of the ReplicaSet's hands."""
+    """The steps for pods of ended instances: make them unready first, then release them from the ReplicaSet."""
     steps: list[Step] = []
     for pod in surplus:
         if pod.instance is None:
@@ -287,10 +282,10 @@ def _let_go(deployed: DeployedFunction, surplus: Iterable[PodFacts], *, settled:
 
 
 def _lowered(deployed: DeployedFunction, mine: Collection[PodFacts], spares: frozenset[str]) -> list[Step]:
-    """The number without these spares, and without pods that cannot be made.
+    """The scale-down by these spares, and by pods that cannot be created.
 
-    Only a spare has its place in the order of removal from the beginning; it is certainly the first where all others are ready,
-    and the Deployment says so.
+    Only a spare's rank is fixed from its creation. A spare is certainly removed first if all other pods are ready, and the
+    Deployment's status agrees.
     """
     if not all(pod.ready for pod in mine if pod.name not in spares) or deployed.available != len(mine) - len(spares):
         return []
@@ -301,29 +296,29 @@ def _lowered(deployed: DeployedFunction, mine: Collection[PodFacts], spares: fro
 
 
 def _starved(deployed: DeployedFunction, mine: Collection[PodFacts]) -> bool:
-    """Whether the ReplicaSet cannot make the pods that it lacks, and knows of every release that costs somebody.
+    """Whether the ReplicaSet cannot create its missing pods, and has seen every release that matters.
 
-    Its status is of what it had before it tried. A pod that it has made since could stand for one of whose release it has not
-    heard; but that one is ready as far as it knows, and the new one is not yet.
+    Its status counts pods before the failed attempt. A pod created since could hide a release that it has not seen; but then the
+    number of ready pods differs: the released one counts as ready for it, and the new one is not ready yet.
     """
     known = (len(mine), sum(pod.ready for pod in mine)) == (deployed.counted, deployed.available)
     return bool(deployed.failure) and known and len(mine) < deployed.pods
 
 
 def _left(pod: PodFacts) -> bool:
-    """Whether nobody but us removes a pod: no ReplicaSet counts it any more."""
+    """Whether only Gnomon deletes this pod: no ReplicaSet counts it any more."""
     return pod.released or pod.phase in ENDED_PHASES
 
 
 def _begun_or_ended(deployed: DeployedFunction | None, wanted: Wanted) -> tuple[Step, ...]:
-    """What comes before everything else, and after it: the Deployment itself."""
+    """The first and the last step of a function: create its Deployment, or delete it."""
     if deployed is not None:
         return (Withdraw(),)
     return (Deploy(len(wanted.waiting)),) if wanted.waiting else ()
 
 
 def _of_kept(pods: Iterable[PodFacts], wanted: Wanted) -> list[Step]:
-    """Pods that have an instance: their cores, and whether they serve."""
+    """The steps for pods that have an instance: resize them, and set their readiness gates."""
     steps: list[Step] = []
     for pod in pods:
         if pod.name not in wanted.kept or pod.ending:
@@ -337,7 +332,7 @@ def _of_kept(pods: Iterable[PodFacts], wanted: Wanted) -> list[Step]:
 
 
 def _claims(spares: list[PodFacts], waiting: Iterable[Waiting]) -> list[Claim]:
-    """Who gets which spare: what it was given already, else one that runs where it is wanted, else one that is gated still."""
+    """Match spares to instances: the pod already claimed, else one that runs on the desired node, else a gated one."""
     waiting = tuple(waiting)
     left = sorted(spares, key=lambda pod: (pod.gated, not pod.healthy, pod.created_at, pod.name))
     free = {pod.name for pod in left} - {one.claimed for one in waiting}
@@ -353,24 +348,24 @@ def _claims(spares: list[PodFacts], waiting: Iterable[Waiting]) -> list[Claim]:
 
 
 class Unseen:
-    """`claimed` is the pod, by name, that each instance was to be given; `lowered` how the number was lowered last."""
+    """Writes that may not be observed yet: `claimed` has each instance's pod by name, `lowered` is the last scale-down."""
 
     def __init__(self) -> None:
         self.claimed: dict[str, str] = {}
         self.lowered: Lowered | None = None
 
     def sent(self, step: Step) -> None:
-        """A step is about to be written. It may be carried out although nobody says so."""
+        """Record a step before it is written: it may be executed even if there is no answer."""
         if isinstance(step, Claim):
             self.claimed[step.waiting.id] = step.pod.name
         elif isinstance(step, Scale) and step.lowered is not None:
             self.lowered = step.lowered
 
     def written(self, step: Step) -> None:
-        """A step was carried out: a number that was raised costs nobody."""
+        """Record an executed step: a scale-up ends the effect of an earlier scale-down."""
         if isinstance(step, Scale):
             self.lowered = step.lowered
 
     def forget(self, instance_id: str) -> None:
-        """An instance has ended."""
+        """Forget an instance that has ended."""
         self.claimed.pop(instance_id, None)

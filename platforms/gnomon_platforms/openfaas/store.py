@@ -1,30 +1,26 @@
-"""The store of functions that is the cluster itself: see `stored_functions`, `stored_secrets` and `stored_namespaces`.
+"""The function store on Kubernetes: functions, secrets and namespaces are stored in the cluster itself.
 
-Nothing is kept beside Kubernetes: whoever has a kubeconfig sees the same functions, and a gateway on another machine serves them.
-Calls block. What they wait for runs on a thread with an event loop of its own, on which informers and writer live; watchers are
-called there as well, and may ask for functions and namespaces, but must not write.
+There is no other database: a gateway on another machine sees and serves the same functions. Calls block. Informers and writer run
+on their own thread with an event loop; watchers are called on that thread, and may read functions and namespaces, but must not
+write.
 
-Functions in the cluster: each is its Deployment, which says in annotations what was deployed, and when.
+`StoredFunctions`: a function is its Deployment, whose annotations hold the deployed document and the time of its creation.
 
     put ▶ the Deployment, with no pods yet, or the annotations and labels of the one that is there ▶ its Service and its token
     delete ▶ a mark: it is listed no more ▶ the platform lets its pods answer what they have, and removes the Deployment
 
-A Deployment with 0 pods is a function as well, so nothing is lost by scaling to zero. What is written here is metadata: how many
-pods there are, and when their template changes, is the platform's. A call returns when the change has been seen in the cluster,
-so that what is read next holds it.
+A Deployment with 0 pods is still a function, so scaling to zero loses nothing. The store only writes metadata: the platform sets
+replicas and changes the template. A call returns when the informer has observed the change, so that the next read contains it.
 
-Namespaces of functions: Kubernetes' own, with the annotation `openfaas: "1"`.
+`StoredNamespaces`: namespaces of functions are Kubernetes' namespaces with the annotation `openfaas: "1"`. A namespace holds more
+than functions and belongs to its creator: deleting it here only removes the mark, and the labels and annotations that users set
+by OpenFaaS's API, whose keys an annotation of ours lists. Other labels and annotations are neither shown nor changed. A namespace
+that is created here enforces the Pod Security Standard "restricted", which this API cannot loosen.
 
-A namespace holds more than functions and belongs to whoever made it: one that is deleted here only loses its mark, and the labels
-and annotations that users gave it by OpenFaaS's API, whose keys an annotation of ours lists; those of its owner are neither shown
-nor touched, and `kubectl delete namespace` is the owner's. One that is made here takes only pods that are "restricted", and
-nobody loosens that here.
-
-Users' secrets as faas-netes' users know them: a Secret of the function's namespace, with one entry that has its name.
-
-Those that are made here bear the label `app.kubernetes.io/managed-by: openfaas`, and only those are listed, changed and removed.
-A function may also name one that somebody else has made (`kubectl create secret`), unless it holds credentials of the cluster or
-the token of another function's batch route.
+`StoredSecrets`: users' secrets as in faas-netes: a Secret of the function's namespace with one entry of the same name. Secrets
+that are created here have the label `app.kubernetes.io/managed-by: openfaas`, and only those are listed, changed and removed. A
+function may also name another Secret (`kubectl create secret`), unless it holds credentials of the cluster or the token of
+another function's batch route.
 """
 
 from __future__ import annotations
@@ -72,9 +68,9 @@ FURNISH_S = 3.0
 
 
 class StoredFunctions:
-    """The functions of one namespace, or of all. Everything but `all` is called on the loop that it was started on.
+    """The functions of one namespace, or of all. All methods but `all` must be called on the loop of `start`.
 
-    `told` is called after each change, with whose it was.
+    `told` is called with the function's key after each change.
     """
 
     def __init__(
@@ -144,7 +140,7 @@ class StoredFunctions:
         await self._until_seen(spec.key, written)
 
     async def delete(self, key: FunctionKey) -> bool:
-        """Let a function be listed no more; whether it was.
+        """Mark a function as removed, so that it is no longer listed; whether it was listed.
 
         Raises:
             GnomonError: what the API server refuses.
@@ -166,7 +162,7 @@ class StoredFunctions:
         return there
 
     async def _clear(self, target: Target, version: int) -> None:
-        """Remove what is left of a removed function of this name, if its pods could be taken for those of the new one."""
+        """Delete the Deployment of a removed function of this name, if its pods could be taken for the new function's."""
 
         def decide(seen: Document | None) -> Write | None:
             return Delete() if seen is not None and _removed(seen) and _version(seen) >= version else None
@@ -174,7 +170,7 @@ class StoredFunctions:
         await self._writer.settle(target, decide, f"remove what is left of {target.name}")
 
     async def _until_seen(self, key: FunctionKey, written: Document) -> None:
-        """Return when the informer holds this, or something later; or after a while, for it is written all the same."""
+        """Wait until the informer has this version or a later one; also return after a timeout, as the write has succeeded."""
         metadata = written["metadata"]
 
         def seen() -> bool:
@@ -250,7 +246,7 @@ def stored_namespace(document: Document) -> StoredNamespace | None:
 
 
 def marked(stored: StoredNamespace, seen: Document | None) -> Write:
-    """What makes a namespace of functions, or of one that is there; it has these labels and annotations beside its owner's."""
+    """The write that creates a namespace of functions, or marks an existing one, with these labels and annotations."""
     keys = {field: sorted(getattr(stored, field)) for field in FIELDS}
     ours = {NAMESPACE_ANNOTATION: NAMESPACE_MARK, NAMESPACE_KEYS_ANNOTATION: json.dumps(keys)}
     wanted = {"labels": stored.labels, "annotations": {**stored.annotations, **ours}}
@@ -261,7 +257,7 @@ def marked(stored: StoredNamespace, seen: Document | None) -> Write:
 
 
 def unmarked(seen: Document | None) -> Write | None:
-    """What takes the mark away, and what was set here; None where there is no mark."""
+    """The write that removes the mark and the keys that were set here; None if there is no mark."""
     if seen is None or stored_namespace(seen) is None:
         return None
     ours = {"labels": (), "annotations": (NAMESPACE_ANNOTATION, NAMESPACE_KEYS_ANNOTATION)}
