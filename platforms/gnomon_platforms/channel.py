@@ -6,7 +6,7 @@
         └───── the instance is lost, or the owner closes the channel ────────────────────────────────────────────────▶ CLOSED
 
 Each batch that `run` accepts ends exactly once: with its result, or with None when the instance was lost or the channel closed.
-`done` is called before the owner hears that the channel has ended. A batch for a channel that takes none ends with None, and was
+`done` is called before the owner is notified of the channel's end. A batch for a channel that takes none ends with None, and was
 certainly not received.
 
 There are two kinds of transport. One connection carries the frames of every batch (`local`), or each batch is an exchange of its
@@ -44,7 +44,7 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """A batch in flight: its number of members, who waits for its answer, and what has come of the answer.
+    """A batch in flight: its number of members, its callbacks, and the parts of the answer so far.
 
     The frame that was sent is not kept: it holds the buffers of its requests.
     """
@@ -55,7 +55,7 @@ class Batch:
     done: Done
     stream: Stream | None
     cancelled: bool = False
-    """Whether nobody waits for the answer any more."""
+    """Whether the batch was cancelled: no client waits for the answer."""
     sent: bool = False
     """Whether the instance may have received a part of the batch."""
     trouble: str = ""
@@ -84,12 +84,12 @@ class Batch:
             self.result = joined(self.parts) if ended else None
         else:
             self.stream(part)
-            # An end with a member says that the answer broke off.
+            # A STREAM_END with a member means that the answer broke off.
             self.result = self._empty() if ended and not part.members else None
         return ended
 
     def left(self) -> Frame:
-        """The result of a stream that is left before its end, after its first part."""
+        """The result of a stream that is cancelled after its first part."""
         return self._empty() if self.stream is not None else joined(self.parts)
 
     def _empty(self) -> Frame:
@@ -160,7 +160,7 @@ class Channel(ABC):
             self._release()
 
     def report_to(self, on_lost: Callable[[str], None]) -> None:
-        """Tell another owner of the instance why the channel has ended."""
+        """Set a new owner, who is told why the channel ends."""
         self._on_lost = on_lost
 
     # What a transport adds
@@ -170,7 +170,7 @@ class Channel(ABC):
         """Send the frame. The transport calls `_finish` when the batch has its answer, or none."""
 
     def _cancel(self, batch: Batch) -> None:  # noqa: B027 - many transports have no way to say it
-        """Let the instance know, where that is possible, that nobody waits for a batch."""
+        """Notify the instance, if the transport can, that a batch was cancelled."""
 
     @abstractmethod
     def _release(self) -> None:
@@ -202,14 +202,14 @@ class Channel(ABC):
             return
         self._state = State.CLOSED
         self._release()
-        # The owner has this channel and would be kept by it: an ended instance must not need the garbage collector.
+        # Break the reference cycle with the owner, so that an ended instance is freed without the garbage collector.
         on_lost, self._on_lost = self._on_lost, _ignore
         on_lost(reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an exchange has ended. With `trouble`, the instance is lost; `unread` says that it had certainly received nothing."""
+    """The outcome of an exchange. With `trouble`, the instance is lost; `unread`: the instance certainly received nothing."""
 
     result: Frame | None = None
     trouble: str = ""
@@ -219,7 +219,7 @@ class Outcome:
 class ExchangeChannel(Channel):
     """A channel whose batches are exchanges of their own, each carried by a task.
 
-    `timeout_s` bounds batches that have no deadline; `peer` is who is at the other end, for the log.
+    `timeout_s` bounds batches that have no deadline; `peer` names the other end in the log.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class ExchangeChannel(Channel):
     def _transmit(self, batch: Batch, frame: Frame) -> None:
         self._last = batch
         task = self._tasks[batch.id] = self._loop.create_task(self._carry(batch, frame))
-        # The end of the batch is not in the task: one that is cancelled before its first step executes nothing.
+        # `done` is not called in the task itself: a task that is cancelled before its first step executes nothing.
         task.add_done_callback(partial(self._carried, batch))
 
     def _release(self) -> None:
@@ -284,7 +284,7 @@ class ExchangeChannel(Channel):
 
 
 def joined(parts: Sequence[Frame]) -> Frame:
-    """A streamed answer for a caller that asked for none: the beginning with all of the body, or the failure that ended it."""
+    """Join a streamed answer for a caller without `stream`: the first part with the whole body, or the failure that ended it."""
     first, last = parts[0], parts[-1]
     if last.kind is Kind.STREAM_END and last.members:
         answer = last.members[0]
@@ -296,4 +296,4 @@ def joined(parts: Sequence[Frame]) -> Frame:
 
 
 def _ignore(_: object) -> None:
-    """The owner of a channel hears of its end once."""
+    """Replacement callback: the owner is notified of the end once only."""

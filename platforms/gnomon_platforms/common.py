@@ -1,18 +1,18 @@
-"""How every platform begins an instance: by an id that no other instance had, and a record of what was asked for.
+"""Common parts of platforms: unique instance ids, and the record of an instance while it starts.
 
-What an instance takes of its node, on whatever platform counts that.
+The resources that an instance claims on its node, for platforms that count them.
 
 Cores are claimed as Kubernetes claims them: by the function's CPU request, else its limit; without either, a function that says
 its size (a model, or `gnomon/cores`) claims its cores and any other a tenth of one, because most functions wait most of the time.
 On one machine a claim that the deployment does not ask for counts only while the instance is in use (`local.nodes`).
 
-One instance from when it was asked for to its end, where its process is somebody else's: a pod's, a replica's, a sandbox's.
+The lifecycle of an instance whose process another system runs: a pod, a replica, a sandbox.
 
-    asked for ▶ ready, with a channel ▶ to end ▶ gone, of which the listener hears once
+    requested ▶ ready, with a channel ▶ draining ▶ gone, reported to the listener once
 
-Processes of this machine have lives of their own, in `local`: there the platform begins and ends them itself.
+Instances on this machine have their own lifecycle in `local`, because that platform starts and ends the processes itself.
 
-HTTP connections to instances elsewhere, as many as there are batches under way.
+HTTP sessions to remote instances, with one connection for each batch in flight.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Ids:
 
 
 class Coming:
-    """Instances that were asked for, while it is read what they are made of, which may be far away.
+    """Requested instances whose recipe is still being read, perhaps from a remote store.
 
-    They count from the beginning: whoever looks meanwhile how many there are, and asks for what is missing, would have two.
+    They count as instances from the request on; otherwise a caller that counts meanwhile would request them twice.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Coming:
 
     @contextmanager
     def counted(self, instance: Instance) -> Iterator[None]:
-        """Count it for as long. Whoever goes on from here without a pause has it counted as what it is then."""
+        """Count the instance during the block. A caller that then registers it without an `await` leaves no gap."""
         begun = asyncio.Event()
         self._coming[instance.id] = instance, begun
         try:
@@ -73,13 +73,13 @@ class Coming:
         return [instance for instance, _ in self._coming.values() if instance.function == function]
 
     async def begun(self, instance_id: str) -> None:
-        """Return when it is an instance like others, or none after all; at once for one that is not coming."""
+        """Return when the instance is registered or has failed; at once for an unknown id."""
         if (found := self._coming.get(instance_id)) is not None:
             await found[1].wait()
 
 
 def starting(instance_id: str, request: InstanceRequest, node: str, memory_bytes: int, now_s: float) -> Instance:
-    """The instance that was asked for, as its platform says it while it starts."""
+    """The record of a requested instance while it starts."""
     return Instance(
         id=instance_id,
         function=str(request.spec.key),
@@ -94,7 +94,7 @@ def starting(instance_id: str, request: InstanceRequest, node: str, memory_bytes
 
 SMALL_CLAIM_CORES = 0.1
 MODEL_OVERHEAD_BYTES = 96 * 2**20
-"""What a model's instance holds besides its weights: activations and the pages it does not share with the zygote."""
+"""Memory of a model's instance besides its weights, in bytes: activations, and pages not shared with the zygote."""
 
 
 def requested_cores(spec: FunctionSpec) -> float | None:
@@ -165,7 +165,7 @@ class RemoteLife(Generic[Channel]):
         if self.gone:
             return
         self.instance = replace(self.instance, state=InstanceState.GONE)
-        # The channel tells us of its end: each would keep the other until the garbage collector came.
+        # The channel references us by its callback: without this, the cycle would live until the garbage collector runs.
         channel, self.channel = self.channel, None
         if channel is not None:
             channel.close()
@@ -183,9 +183,9 @@ FOREIGN_KEEP_ALIVE_S = 5.0
 def open_session(
     keep_alive_s: float = POD_KEEP_ALIVE_S, *, decompress: bool = True, connect_timeout_s: float = CONNECT_TIMEOUT_S
 ) -> aiohttp.ClientSession:
-    """Connecting has a bound; how long an answer may take is known to whoever waits for it.
+    """Open an HTTP session. It bounds the time to connect only; callers bound the time to answer.
 
-    With `decompress` False an answer's body is left as it was sent: it is passed on.
+    With `decompress` False a body stays as it was sent, in order to be passed on.
     """
     import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
 

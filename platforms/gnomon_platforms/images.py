@@ -121,7 +121,7 @@ def model_named(spec: FunctionSpec, repository: ModelRepository) -> str:
 
 
 def no_model_named(spec: FunctionSpec) -> None:
-    """Refuse a model that a function names for an image which serves none: nobody would ever ask for it.
+    """Refuse a model name on an image that serves no model, where the setting would have no effect.
 
     Raises:
         GnomonError: 400 `model_unused`.

@@ -55,7 +55,7 @@ class ProfileFiles:
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
         known = self._read.get(path)
         if known is None or known[0] != stamp:
-            # While somebody copies another one over it, what it held before stays true.
+            # While the file is being overwritten, the last complete content stays valid.
             profile = _read_profile(path) or (None if known is None else known[1])
             known = self._read[path] = stamp, profile
         return known[1], stamp

@@ -14,7 +14,7 @@ from gnomon_core.wire import Frame, Kind, Member
 
 
 class Recorder:
-    """A `PlatformListener` that keeps what it is told, and waits for it."""
+    """A `PlatformListener` that records events, and waits for them."""
 
     def __init__(self) -> None:
         self.ready: dict[str, Instance] = {}
@@ -23,11 +23,11 @@ class Recorder:
         self.times_gone: Counter[str] = Counter()
         self.lines: list[tuple[str, str]] = []
         self.pairs: list[Instance] = []
-        """Bodies, each as it was told when its pair changed."""
+        """Bodies as reported by `pair_changed`."""
         self.found: dict[str, Instance] = {}
-        """Shadows that an earlier process has left, as they were told of."""
+        """Shadows as reported by `shadow_found`."""
         self.order: list[tuple[str, str]] = []
-        """What was told of which instance, in its order."""
+        """All events with their instances, in order."""
         self._told = asyncio.Event()
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
@@ -57,20 +57,20 @@ class Recorder:
         self._told.set()
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-        """Return when this holds. It is asked each time something has been told."""
+        """Return when the condition holds, which is checked after each event."""
         async with asyncio.timeout(timeout_s):
             while not condition():
                 self._told.clear()
                 await self._told.wait()
 
     async def channel(self, instance_id: str) -> BatchChannel:
-        """The channel of an instance once it is ready; fails with its reason if it goes instead."""
+        """Wait for an instance to be ready and return its channel; fails with the reason if the instance ends instead."""
         await self.until(lambda: instance_id in self.ready or instance_id in self.gone)
         assert instance_id in self.ready, self.gone[instance_id]
         return self.channels[instance_id]
 
     async def reason(self, instance_id: str) -> str:
-        """Why an instance has gone, once it has."""
+        """Wait for an instance to end and return the reason."""
         await self.until(lambda: instance_id in self.gone)
         return self.gone[instance_id]
 

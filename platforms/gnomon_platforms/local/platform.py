@@ -2,7 +2,7 @@
 
 Shadows are in `pairs`: the node's coordinator makes them from the containers of its pool.
 
-It creates, ends and resizes what it is told to, and reports what happens through the listener; it never decides to add an
+The platform creates, ends and resizes instances on command, and reports events to the listener; it never decides to add an
 instance. Everything runs on the event loop, and nothing there waits for a process.
 """
 

@@ -3,8 +3,8 @@
     requests   one after the other, each to /function/NAME/… as it came; how functions that know nothing of us are reached
     a batch    one POST to /function/NAME/gnomon/batch, to a Body that has the token; where it is refused, requests from then on
 
-What is under way ends with its batch's time. A request that broke off may have run, and is given back as lost with its slot. One
-for which there was no connection has not: then the provider is away, and what it was part of waits. Where a function without a
+Requests end with the batch's deadline. A request that broke off may have run, and is given back as lost with its slot. One
+without a connection has not run: the provider is unreachable, and the batch waits. Where a function without a
 replica cannot be woken, its requests are answered why.
 
 One HTTP exchange with a function through the provider, and when it is tried again.
@@ -22,7 +22,7 @@ One instance here: a slot, the right to have one batch under way at the provider
 
     create ▶ the function has a replica, woken where it had none ▶ ready ▶ batch after batch ▶ destroyed, or the provider was lost
 
-An idle slot costs nobody anything: what is bounded is how many there are.
+An idle slot costs nothing; only the number of slots is bounded.
 """
 
 from __future__ import annotations

@@ -62,10 +62,10 @@ class ProviderPlatform:
         self._changes = 0
         self._around = Around(lambda: not self._catalog.away, self._away, options.start_timeout_s)
         self.logs = ProviderLogs(api)
-        """What functions write, as the provider keeps it."""
+        """Log lines of functions, from the provider."""
 
     async def start(self, listener: PlatformListener) -> None:
-        """Nothing is asked of the provider: its catalog has been read."""
+        """Start without a call to the provider: the catalogue has been read already."""
         self._listener = listener
         self._session = open_session(FOREIGN_KEEP_ALIVE_S, decompress=False)
 
@@ -81,20 +81,20 @@ class ProviderPlatform:
             await self._session.close()
 
     def contents(self) -> set[str]:
-        """Nothing: what was built on this machine runs nowhere."""
+        """Empty: images built on this machine are never in use here."""
         return set()
 
     def check(self, spec: FunctionSpec) -> None:
-        """Whether there is such an image, and room, is the provider's to say; what names no process, nobody can run."""
+        """Check what a provider cannot run at all; images and capacity are the provider's to check."""
         if spec.env_process and not spec.env_process.strip():
             raise bad_request("process_missing", f"{spec.key} sets fprocess, but names none.", "Name it, or leave it out.")
 
     def revision(self, spec: FunctionSpec) -> str:
-        """The image's name, which is the provider's to read, and how batches travel, which a slot has from its beginning."""
+        """The image's name, and whether batches are sent as such, which is fixed when a slot begins."""
         return f"{spec.image} by batches" if self._batches(spec) else spec.image
 
     async def prepare(self, spec: FunctionSpec) -> None:
-        """There is nothing to be made ready; what will not be as it was asked for is told."""
+        """Warn if a function batches without the batch token; there is nothing to prepare."""
         if spec.settings.max_batch > 1 and not self._batches(spec):
             _LOG.warning(
                 "%s: a batch's requests go one after the other; batches need its secret %s and --provider-batch-token",
@@ -103,10 +103,10 @@ class ProviderPlatform:
             )
 
     def signature(self, spec: FunctionSpec) -> ModelSignature | None:
-        """None: a function there takes HTTP requests as they are."""
+        """None: a provider's functions take plain HTTP requests."""
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """None: on what it runs there, nothing was measured."""
+        """None: the provider's machines were not measured."""
 
     def nodes(self) -> tuple[Node, ...]:
         """A node per function, with its name: its cores are places, free where no slot has them."""
@@ -120,10 +120,10 @@ class ProviderPlatform:
         return tuple(slot.instance for slot in self._slots.values() if slot.instance.function == function)
 
     async def create(self, request: InstanceRequest) -> Instance:
-        """Open a slot. What follows is told to the listener.
+        """Open a slot. Later events are reported to the listener.
 
         Raises:
-            GnomonError: 503 `no_capacity` where the replicas have no place left.
+            GnomonError: 503 `no_capacity` where all places of the replicas are taken.
 
         """
         assert self._listener is not None
@@ -147,7 +147,7 @@ class ProviderPlatform:
         slot = self._slots.get(instance_id)
         if slot is not None:
             slot.stop()
-            # As everywhere else it is told from the loop, after this has returned.
+            # As on every platform, the listener is called from the loop, after this has returned.
             asyncio.get_running_loop().call_soon(slot.end, "stopped")
 
     async def resize(self, instance_id: str, cores: int) -> None:
@@ -171,7 +171,7 @@ class ProviderPlatform:
         return Usage(0.0, 0)
 
     async def scale(self, key: FunctionKey, replicas: int) -> None:
-        """Hand an operator's wish for replicas on.
+        """Forward the number of replicas that an operator requests.
 
         Raises:
             GnomonError: what the provider answers.
@@ -208,11 +208,11 @@ class ProviderPlatform:
             slot.ready(ProviderChannel(route, self._around, token, slot.end))
 
     def _batches(self, spec: FunctionSpec) -> bool:
-        """Whether batches can be sent as such: to a Body that was given the secret which we were told."""
+        """Whether batches can be sent as such: the function is a Body with the secret of our batch token."""
         return spec.settings.max_batch > 1 and BATCH_SECRET in spec.secrets and bool(self._options.batch_token)
 
     async def _replica(self, key: FunctionKey) -> None:
-        """Return when the provider says that the function has a replica. Those who wait for the same one wake it once."""
+        """Return when the function has a replica. Concurrent callers wake the function once."""
         listed = self._catalog.of(key)
         if not self._catalog.away and listed is not None and listed.available:
             return
@@ -228,7 +228,7 @@ class ProviderPlatform:
             ended.exception()  # whoever still waits for it gets it
 
     async def _wake(self, key: FunctionKey) -> None:
-        """See a replica, and ask for one where there is none and none is wanted.
+        """Wait for a replica; request one if there is none and none is requested.
 
         Raises:
             GnomonError: the provider has no such function, or refuses.
@@ -238,7 +238,7 @@ class ProviderPlatform:
         asked = False
         while self._clock.now_s() < until_s:
             if self._catalog.away:
-                # One asks whether the provider is back: the catalog. A thousand functions wait for that.
+                # Only the catalog polls an unreachable provider, so that a thousand waiting functions do not.
                 await self._clock.sleep(AWAY_POLL_S)
                 continue
             try:
