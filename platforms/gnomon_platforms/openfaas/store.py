@@ -83,7 +83,7 @@ class StoredFunctions:
         self._held: dict[FunctionKey, StoredFunction] = {}
 
     async def start(self) -> None:
-        """See all there are.
+        """Start the informer.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.
@@ -102,7 +102,7 @@ class StoredFunctions:
         await self._informer.resync()
 
     async def stop(self) -> None:
-        """Look no longer."""
+        """Stop the informer."""
         await self._informer.stop()
 
     def all(self) -> Sequence[StoredFunction]:
@@ -274,7 +274,7 @@ class StoredNamespaces:
         self._held: dict[str, StoredNamespace] = {}
 
     async def start(self) -> None:
-        """See all there are.
+        """Start the informer.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.
@@ -295,7 +295,7 @@ class StoredNamespaces:
             await self._informer.resync()
 
     async def stop(self) -> None:
-        """Look no longer."""
+        """Stop the informer."""
         if self._all:
             await self._informer.stop()
 
@@ -527,7 +527,7 @@ class KubernetesStore:
             raise
 
     def close(self) -> None:
-        """Look no longer. Everything stays in the cluster."""
+        """Stop the informers and the thread. Everything stays in the cluster."""
         with suppress(RuntimeError):  # it was closed before
             self._thread.call(self._stop())
         self._thread.close()

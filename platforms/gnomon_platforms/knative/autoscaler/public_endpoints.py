@@ -141,7 +141,7 @@ class PublicEndpoints:
         """By Revision that batches no longer, when its label was seen to be gone."""
 
     async def reconcile(self, pa: PaFacts, *, batches: bool) -> float | None:
-        """Let the public Service of this Revision lead where it is to lead; in how many seconds to look again, None for no need.
+        """Reconcile the endpoints of a Revision's public Service; the seconds until the next call, None for none.
 
         Raises:
             GnomonError: what the API server refuses.
@@ -203,7 +203,7 @@ class PublicEndpoints:
         return ips != list(wanted.ips) or any(one.addresses.ports != wanted.ports for one in there)
 
     async def _write(self, pa: PaFacts, wanted: Mapping[str, Document]) -> None:
-        """Let there be these slices of the Revision and no others; what is new comes before what goes."""
+        """Write these EndpointSlices of the Revision and delete others; new ones are written before old ones are deleted."""
         for name in [*wanted, *(name for name in self._slices_of(pa.key) if name not in wanted)]:
             manifest = wanted.get(name)
 

@@ -173,7 +173,7 @@ class Bodies:
         return next((id_ for id_, pod in self._pods.items() if pod.uid == uid), None)
 
     def instances(self, settings: Settings, now_s: float) -> tuple[Instance, ...]:
-        """Each as it is."""
+        """The present state of each Body."""
         return tuple(self.instance(id_, settings, now_s) for id_ in self._asked)
 
     def instance(self, id_: str, settings: Settings, now_s: float) -> Instance:
@@ -356,7 +356,7 @@ class RevisionInstances:
         self._lost(body_id)
 
     def resize_body(self, body_id: str, cores: int) -> None:
-        """Let a Body have these cores.
+        """Request these cores for a Body.
 
         Raises:
             GnomonError: the API server has refused them to the Body's pod lately.
@@ -382,7 +382,7 @@ class RevisionInstances:
     # Pods
 
     def match(self) -> None:
-        """Let each Body be a pod, as pods are now."""
+        """Match Bodies with the present pods."""
         lost, found = self._bodies.match(self._around.pods(self._key))
         for body_id in lost:
             self._lost(body_id)
@@ -392,7 +392,7 @@ class RevisionInstances:
                 shadows_.body_found(pod.node)
 
     async def resize(self, rules: Rules) -> None:
-        """Let pods have the cores that they are to have."""
+        """Resize pods that lack their desired cores."""
         if not self._around.resizes:
             return
         self.match()
@@ -417,7 +417,7 @@ class RevisionInstances:
 
     @property
     def asks_again_s(self) -> float | None:
-        """In how many seconds a size that was refused is asked for again; None where none was."""
+        """Seconds until a refused resize is retried; None if none was refused."""
         times = [refused.until_s for refused in self._refused.values()]
         return min(times) - self._around.clock.now_s() if times else None
 
@@ -506,7 +506,7 @@ class _RevisionActuator(Actuator[Awaitable[None]]):
 PATIENCE_S = 10.0
 """For the first answer of a repository. One that is well takes less than a second."""
 READERS = 4
-"""As many models are read at once."""
+"""The number of models that are read concurrently."""
 _READERS = ThreadPoolExecutor(READERS, "models")
 
 
@@ -595,7 +595,7 @@ class ScaledRevision:
         self._look.set()
 
     async def close(self) -> None:
-        """Look no longer."""
+        """End the reconciliation."""
         self._measured.close()
         tasks = [task for task in (self._task, self._probing) if task is not None]
         for task in tasks:

@@ -143,7 +143,7 @@ class _Takes:
 
 
 def _takes(pa: PaFacts, cluster: ClusterSettings, said: Annotations, settings: Settings) -> _Takes:
-    """By Knative's annotations, by Gnomon's where Knative's name no target, else by the cluster's defaults."""
+    """A pod's capacity by Knative's annotations, else by Gnomon's, else by the cluster's defaults."""
     by_rps = pa.annotations.get(METRIC_ANNOTATION) == "rps"
     share = said.get("target-utilization-percentage", float, 100.0 * cluster.target_utilization) / 100.0
     named = said.get("target", float, 0.0)

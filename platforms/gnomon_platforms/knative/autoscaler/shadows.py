@@ -93,7 +93,7 @@ class RevisionShadows:
         await self._coordinators.start(context, session)
 
     async def stop(self) -> None:
-        """Look no longer. Shadows work on for their Bodies."""
+        """Disconnect from coordinators. Shadows keep working for their Bodies."""
         if self._coordinators is not None:
             await self._coordinators.stop()
 
@@ -137,7 +137,7 @@ class RevisionShadows:
             _LOG.info("%s: %s", body_id, refused)
 
     async def change(self, shadow_id: str, pair: Pair) -> None:
-        """Let a Shadow hold other blocks.
+        """Change a Shadow's cores, blocks or split.
 
         Raises:
             GnomonError: 503 `no_capacity`, `node_unreachable`, or what the node refuses.

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 KEEP = -1
-"""As many pods as there are: nothing else is known to be better."""
+"""Keep the present number of pods: the desired number is unknown."""
 INFORMS = frozenset({"ScalingPolicy", "Shadows"})
 AND = ("Active", "ScaleTargetInitialized", "SKSReady")
 MAX_MESSAGE = 1000
@@ -230,7 +230,7 @@ async def asked(
 
 
 async def _read(content: aiohttp.StreamReader, most_bytes: int) -> bytes | None:
-    """All of it, or None as soon as there is more of it. A connection that is left in the middle is closed."""
+    """Read a body; None as soon as it exceeds `most_bytes`: leaving the answer then closes the connection."""
     data = bytearray()
     async for part in content.iter_any():
         data += part

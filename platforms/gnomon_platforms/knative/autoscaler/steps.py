@@ -66,7 +66,7 @@ class Steps:
         await self._writer.settle(Target(POD_AUTOSCALERS, pa.key.namespace, pa.key.name), decide, f"tell how {pa.key} is scaled")
 
     async def scale(self, pa: PaFacts, seen: ScaleTarget, replicas: int) -> bool:
-        """Let the Revision's Deployment have so many pods, at once: a request may wait for it.
+        """Set the replicas of the Revision's Deployment without a read first: a request may wait for it.
 
         The write is bound to the version that the number was decided from. False where there is another by now: news of it is on
         its way, and then it is decided anew from everything.

@@ -82,17 +82,17 @@ class Reaching:
             slot.resized()
 
     async def _token(self, facts: RevisionFacts) -> str:
-        """By which its pods take batches; empty where they take none, or it cannot be read."""
+        """The token by which the Revision's pods take batches; empty if they take none, or the token cannot be read."""
         return await self._tokens.of(facts.key.namespace, facts.token_key) if facts.takes_batches else ""
 
     async def _tell_cores(self, facts: RevisionFacts, pod: RevisionPod, token: str) -> None:
-        """Let a pod's process have as many threads as its pod has cores; it cannot see them."""
+        """Set the threads of a pod's process to the pod's cores, which the process cannot see itself."""
         if token and int(pod.effective_cores or pod.cores):
             headers = {"Authorization": f"Bearer {token}", "Content-Type": FRAME_TYPE}
             await tell_cores(self._session, address_of(pod), headers, cores_of(pod, facts))
 
     async def _renew(self, slot: PodSlot, channel: PodChannel, token: str) -> None:
-        """Let a slot that sends no batches, for its token could not be read or was refused, be opened anew with another one.
+        """Reopen a slot that sends no batches once there is another token: the first was unreadable, or refused by the pod.
 
         A pod reads its token when it starts: one that was refused by it is refused for as long as it lives.
         """
@@ -156,7 +156,7 @@ class RevisionPlatform:
         self._reaching: Reaching | None = None
 
     async def start(self, listener: PlatformListener) -> None:
-        """See which pods there are.
+        """Start the pod informer.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.
@@ -184,7 +184,7 @@ class RevisionPlatform:
         return self._pods.silent_s
 
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
-        """Look after this Revision's pods, those that are there and those that come."""
+        """Open slots in the Revision's present and future pods."""
         del version
         self._adopted.add(spec.key)
         for pod in self._pods.labelled(REVISION_LABEL, spec.key.name):
@@ -223,7 +223,7 @@ class RevisionPlatform:
         raise GnomonError(503, "no_capacity", f"How many pods {request.spec.key} has is its class's to say.", "Wait for it.")
 
     async def destroy(self, instance_id: str) -> None:
-        """Let a slot go. Its pod stays, and gets another if it is ready."""
+        """End a slot. Its pod stays, and gets another slot if it is ready."""
         slot = self._slots.get(instance_id)
         if slot is not None:
             # As everywhere else it is told from the loop, after this has returned.
@@ -261,7 +261,7 @@ class RevisionPlatform:
                 asyncio.get_running_loop().call_later(ANSWERS_S, slot.end, GONE)
 
     def _match(self, pod: RevisionPod) -> None:
-        """Let a pod have the slots that are its due: none unless it is ready, and of a Revision that is served here."""
+        """Open or retire a pod's slots: it has none unless it is ready, and of a Revision that is served here."""
         key = FunctionKey(pod.revision, pod.namespace)
         facts = self._store.of(key) if key in self._adopted else None
         there = self._of_pod.get((pod.namespace, pod.name), [])

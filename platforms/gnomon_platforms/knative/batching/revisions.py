@@ -184,7 +184,7 @@ class BufferPlans:
         self._informer: Informer[BufferStatus | None] = Informer(api, Source(POD_AUTOSCALERS, namespace), _kept)
 
     async def start(self, changed: Callable[[FunctionKey], None]) -> None:
-        """See what all of them say, and call `changed`, on the event loop, whenever one says another thing.
+        """Start the informer; `changed` is called on the event loop whenever a plan changes.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.
@@ -201,7 +201,7 @@ class BufferPlans:
         self._informer.listen(told)
 
     async def stop(self) -> None:
-        """Look no longer."""
+        """Stop the informer."""
         await self._informer.stop()
 
     @property

@@ -31,7 +31,7 @@ class RevisionStore:
         self._watchers: list[Callable[[FunctionKey], None]] = []
 
     async def start(self) -> None:
-        """See all there are.
+        """Start the informer.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.
@@ -41,7 +41,7 @@ class RevisionStore:
         self._informer.listen(self._changed)
 
     async def stop(self) -> None:
-        """Look no longer."""
+        """Stop the informer."""
         await self._informer.stop()
 
     @property
