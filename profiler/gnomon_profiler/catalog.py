@@ -151,7 +151,7 @@ def _detector(name: str, detector: Any, details: dict[str, Any]) -> CatalogModel
 
 def _ultralytics(name: str, weights: Path | None) -> CatalogModel:
     """Random weights from a fixed seed, or a state dict of the whole detector."""
-    for setting in ("YOLO_OFFLINE", "YOLO_AUTOINSTALL"):  # the package asks the network and installs others where it may
+    for setting in ("YOLO_OFFLINE", "YOLO_AUTOINSTALL"):  # it would access the network and install packages
         os.environ[setting] = str(setting == "YOLO_OFFLINE").lower()
     architecture = name.removeprefix(ULTRALYTICS_PREFIX)
     tasks = _import("ultralytics.nn.tasks", "yolo")
@@ -248,7 +248,7 @@ def _state_of(weights: Path) -> Mapping[str, Any]:
     try:
         state = _state(weights)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
-        # What torch says of it is how to read it without our caution.
+        # torch's own message would advise to load the file unsafely.
         why = "torch reads no tensors from it" if isinstance(error, pickle.UnpicklingError | EOFError) else _in_short(error)
         raise _unsupported(weights, f"is no state dict: {why}") from error
     if not isinstance(state, Mapping):

@@ -64,7 +64,7 @@ class Manifest:
         ).encode()
 
     def completes(self, other: Manifest) -> bool:
-        """Whether it is the other one with more files."""
+        """Whether this manifest has all files of the other one and more."""
         return self.signature == other.signature and other.sha256.items() <= self.sha256.items()
 
 
@@ -245,7 +245,7 @@ class ObjectFolder:
 
 
 def make_if_allowed(directory: Path) -> None:
-    """Make a folder, unless it is another's to fill: who only reads finds nothing in it, and no volume is written to."""
+    """Make a folder if permitted: a read-only volume is not written to, and readers find nothing in it."""
     try:
         make_folder(directory)
     except OSError as error:
@@ -293,7 +293,7 @@ class BaseRepository(ABC):
 
     @abstractmethod
     def _versions(self, name: str) -> list[str]:
-        """Of a model, oldest first."""
+        """The versions of a model, oldest first."""
 
     @abstractmethod
     def _keys(self) -> Iterable[tuple[str, str]]:
@@ -305,7 +305,7 @@ class BaseRepository(ABC):
 
     @abstractmethod
     def _is_stored(self, manifest: Manifest) -> bool:
-        """Whether all its files are stored and whole."""
+        """Whether all files of a manifest are stored and intact."""
 
 
 def replaces(manifest: Manifest, existing: bytes) -> bool:

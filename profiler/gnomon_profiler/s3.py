@@ -68,7 +68,7 @@ class FetchedProfiles:
         self._bucket, self._folder = bucket, folder
 
     def fetch(self, name: str, version: str) -> None:
-        """Bring those of a model that are new, or measured anew. Where they may not be read it is served without them."""
+        """Fetch a model's new and changed profiles. Without permission to read them, the model is served without profiles."""
         try:
             self._fetch(f"{name}@{version}")
         except GnomonError as error:
@@ -90,7 +90,7 @@ class FetchedProfiles:
                     self._folder.publish(found[1].encode(), _tag_of(path))
 
     def put(self, model: str, path: Path) -> None:
-        """Keep a profile of NAME@VERSION under the name of its file.
+        """Upload a profile of NAME@VERSION under its file name.
 
         Raises:
             GnomonError: 503 `repository_unreachable`.
@@ -143,7 +143,7 @@ class S3Repository(BaseRepository):
         return entry_of(manifest, self._folder)
 
     def put_profile(self, model: str, path: Path) -> None:
-        """Keep what was measured of NAME@VERSION on a machine, which this file is called after, for all that open the model."""
+        """Upload the profile of NAME@VERSION on a machine, after which the file is named, for all users of the model."""
         self._profiles.put(model, path)
 
     def get_blocks(self, reference: str, blocks: Iterable[int]) -> ModelEntry:
@@ -176,7 +176,7 @@ class S3Repository(BaseRepository):
         return self.get(f"{name}@{version}")
 
     def list(self) -> Iterator[ModelEntry]:
-        """Each is fetched, since what is listed has been verified."""
+        """All entries. Each is fetched, because listed entries are verified ones."""
         for name, version in self._keys():
             try:
                 yield self.get(f"{name}@{version}")
@@ -258,7 +258,7 @@ class S3Repository(BaseRepository):
     # Storing
 
     def _publish_manifest(self, manifest: Manifest) -> None:
-        """Put it if there is none, or in place of the very one that was read and that it may replace."""
+        """Store a manifest (compare-and-swap): if none exists, or in place of the one that was read and may be replaced."""
         key = _manifest(manifest.name, manifest.version)
         for _ in range(_ATTEMPTS):
             existing = self._bucket.read(key)
@@ -306,11 +306,11 @@ class Bucket:
         self._errors = _import("botocore.exceptions")
 
     def keys(self, begin: str) -> list[str]:
-        """The keys that begin so."""
+        """The keys with this prefix."""
         return list(self.tags(begin))
 
     def tags(self, begin: str) -> dict[str, str]:
-        """Of the objects whose keys begin so, the ETags, which are others for another content."""
+        """The ETags, which change with the content, of objects whose keys have this prefix."""
         with self._s3_errors():
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._name, Prefix=self._prefix + begin)
             return {item["Key"].removeprefix(self._prefix): item["ETag"] for page in pages for item in page.get("Contents", ())}
@@ -336,21 +336,21 @@ class Bucket:
                 yield from answer["Body"].iter_chunks(_CHUNK_BYTES)
 
     def has_digest(self, key: str, digest: str) -> bool:
-        """Whether there is an object with this SHA-256: it is read."""
+        """Whether an object with this SHA-256 exists. Reads the object."""
         found = hashlib.sha256()
         for chunk in self.chunks(key):
             found.update(chunk)
         return found.hexdigest() == digest
 
     def put_object(self, key: str, data: bytes, digest: str) -> None:
-        """Store bytes of this SHA-256, which S3 compares, unless it says that it has them."""
+        """Store bytes with this SHA-256, which S3 verifies, unless the object exists."""
         checksum = base64.b64encode(bytes.fromhex(digest)).decode()
         with self._s3_errors():
             if not self._is_stored_as(key, len(data), checksum):
                 self._client.put_object(Bucket=self._name, Key=self._prefix + key, Body=data, ChecksumSHA256=checksum)
 
     def put_if(self, key: str, data: bytes, etag: str | None) -> bool:
-        """Store bytes in place of the object with this ETag, or of none; False where there is another one by now."""
+        """Store bytes if the object still has this ETag, or does not exist for none; False if it has changed."""
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
         with self._s3_errors():
             try:

@@ -2,11 +2,11 @@
 
 A batch of tensors is concatenated, run once and cut into the members' answers. A batch of events, an HTTP request each, is a
 photograph each for an image classifier: decoded one by one, so that a broken one gets its own 4xx, then classified together.
-A forward that raises is tried again on each half of the batch until only the guilty member is left: one bad input among B costs
-at most 2·log2(B) further runs and fails nobody else.
+A forward that raises is retried on each half of the batch, down to the faulty member: one bad input among B costs at most
+2·log2(B) further runs and fails no other member.
 
-With a Shadow, batches are computed by both (`pair`); the head of their results then says how each hand-over went, and whom the
-next batch will be computed with, so that the gateway can correct what it expects of the pair, and need not be told of it.
+With a Shadow, batches are computed by both (`pair`). The head of a result then has the timing of each hand-over and the Shadows
+of the next batch, so that the gateway can correct its latency predictions without further messages.
 
 `Launch.options`: `program` and `weights` (paths), `weight_mode` ("shared" or "private"), `sha256` (of the files, by name: the
 program's is compared here, the weights' by the model repository, because hashing a mapped file would touch all of it), `layers`
@@ -52,7 +52,7 @@ Outputs: TypeAlias = tuple[Tensor, ...]
 
 
 class ModelApplication:
-    """An instance that holds a whole model: `loaded`, or what is loaded now."""
+    """The application of an instance with a whole model: `loaded`, or the launch's model, loaded now."""
 
     def __init__(self, launch: Launch, loaded: LoadedProgram | None = None) -> None:
         options = launch.options
@@ -87,7 +87,7 @@ class ModelApplication:
         torch.set_num_threads(cores)
 
     def collaborate(self, coordination: socket.socket) -> IdleWork:
-        """Take a coordinator's orders from this socket, between batches and while idle."""
+        """Carry out a coordinator's orders from this socket, between batches and while idle."""
         return self.listen(Coordination(coordination))
 
     def listen(self, coordination: Coordination) -> IdleWork:
@@ -176,7 +176,7 @@ class ModelApplication:
         return self._labels[index] if index < len(self._labels) else str(index)
 
     def _forward(self, inputs: Sequence[Tensor], sizes: Sequence[int]) -> list[Outputs | GnomonError]:
-        """Each member's outputs, or why it has none. Members that raise together are tried apart."""
+        """Each member's outputs or error. If the forward of several members raises, they are retried separately."""
         try:
             outputs, timings = self._pairing.run(inputs, self._left_s())
         except Exception as error:  # noqa: BLE001 - a kernel may raise anything
@@ -197,7 +197,7 @@ class ModelApplication:
 
 
 def _sort(members: Sequence[Member], read: Callable[[Member], Any]) -> tuple[list[Member], list[int], list[Any]]:
-    """Answers so far, the indices of the members that could be read, and what was read of them."""
+    """Read all members. Returns the answers so far, the indices of valid members, and the values read from them."""
     answers: list[Member] = []
     good: list[int] = []
     found: list[Any] = []
@@ -217,7 +217,7 @@ def _reason(error: BaseException) -> GnomonError:
         return error
     text = (str(error).strip().splitlines() or [""])[0][:200].rstrip(".")
     if isinstance(error, IndexError):
-        # Operators, shapes and types were checked: only a value, such as a token beyond the vocabulary, is left to be wrong.
+        # Operators, shapes and types were checked: only a value can be wrong, such as a token beyond the vocabulary.
         return bad_request(
             "invalid_value", f"A value of the input is out of the model's range: {text}.", "Send values within it."
         )
@@ -260,7 +260,7 @@ def read_batch(members: Sequence[Member], specs: Sequence[TensorSpec]) -> list[T
 
 
 def _typed(raw: Tensor, spec: TensorSpec) -> Tensor:
-    # A byte other than 0 and 1 is no bool to torch's kernels, so a client's bytes are compared rather than reinterpreted.
+    # torch's kernels assume that a bool is 0 or 1, so a client's bytes are compared with 0, not reinterpreted.
     return raw.ne(0) if spec.datatype == "BOOL" else raw.view(TORCH_DTYPES[spec.datatype])
 
 

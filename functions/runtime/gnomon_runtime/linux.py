@@ -54,7 +54,7 @@ def _prctl(option: int, value: int | bytes, what: str) -> None:
 
 
 def advise(begin: int, length: int, advice: int) -> None:
-    """Tell the kernel what to do with these pages of ours."""
+    """Call madvise for these pages of this process."""
     _check(_libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), ctypes.c_int(advice)), "madvise")
 
 
@@ -64,27 +64,27 @@ def become_subreaper() -> None:
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Get this signal when the parent ends. A change of the user clears it."""
+    """Receive this signal when the parent ends. A change of the user id clears this setting."""
     _prctl(_PR_SET_PDEATHSIG, signal_number, "PR_SET_PDEATHSIG")
 
 
 def forbid_inspection() -> None:
-    """No core dump, and no look into our memory and environment by other processes of the same user."""
+    """Disable core dumps, and deny other processes of the same user access to this process's memory and environment."""
     _prctl(_PR_SET_DUMPABLE, 0, "PR_SET_DUMPABLE")
 
 
 def allow_inspection() -> None:
-    """Undo it. While it holds, our files in /proc belong to root, and we cannot write our own."""
+    """Undo `forbid_inspection`, under which a process's /proc files belong to root and the process cannot write them."""
     _prctl(_PR_SET_DUMPABLE, 1, "PR_SET_DUMPABLE")
 
 
 def forbid_new_privileges() -> None:
-    """A set-uid program that we start gains nothing."""
+    """Set no_new_privs: set-uid programs that this process starts gain no privileges."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1, "PR_SET_NO_NEW_PRIVS")
 
 
 def set_process_name(name: str) -> None:
-    """The name that ps shows, cut to 15 bytes."""
+    """Set the name that ps shows, cut to 15 bytes."""
     _prctl(_PR_SET_NAME, name.encode()[:15], "PR_SET_NAME")
 
 
@@ -135,9 +135,9 @@ HUGE_BYTES = 2 << 20
 
 
 def gather_huge_pages() -> int:
-    """Move this process's own memory to huge pages where it fills them, and return how many bytes lie in some now.
+    """Move this process's private memory to huge pages where it fills them. Returns the bytes that are in huge pages now.
 
-    A kernel without huge pages, or without the call (before Linux 6.1), leaves everything as it is: forks are only slower.
+    A kernel without huge pages, or without MADV_COLLAPSE (before Linux 6.1), changes nothing: forks are only slower.
     """
     return sum(
         HUGE_BYTES for begin in huge_page_addresses(Path("/proc/self/maps").read_text(encoding="utf-8")) if _collapse(begin)

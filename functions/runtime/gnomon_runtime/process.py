@@ -1,4 +1,4 @@
-"""Functions that are a program: one process per request, as OpenFaaS's classic watchdog runs them.
+"""Programs as functions: one process per request, as OpenFaaS's classic watchdog runs them.
 
 The request's body is the program's standard input, its output the answer; the rest of the request is in the environment
 (`Http_Method`, `Http_Query`, `Http_Path` and one `Http_<Header>` per header). Members of a batch run side by side, and so do
@@ -115,7 +115,7 @@ class ProcessApplication:
         return {"kind": "process", "command": self._command, "concurrency": self._concurrency}
 
     def resize(self, cores: int) -> None:
-        """Nothing to do: the processes inherit the CPUs that the instance has."""
+        """Do nothing: the processes inherit the instance's CPUs."""
 
     def run(self, batch: Frame) -> Frame:
         """Answer every member, all at once. Called by several threads at once, up to `concurrency`."""
@@ -163,7 +163,7 @@ class ProcessApplication:
                     if not run.overran and self._left_s(run) == 0:
                         self._kill(run)
         for run in runs:
-            # The process may have closed its output and gone on.
+            # The process may have closed its output and still be running.
             try:
                 run.process.wait(None if self._timeout_s == 0 else self._left_s(run) + 0.01)
             except subprocess.TimeoutExpired:
@@ -208,7 +208,7 @@ class RedirectApplication:
         return {"kind": "redirect", "destination": self._destination}
 
     def resize(self, cores: int) -> None:
-        """Nothing here uses threads."""
+        """Do nothing: redirects use no threads."""
 
     def run(self, batch: Frame) -> Frame:
         member = Member(302, 1, f"Location: {self._destination}".encode("latin-1", "replace"), b"")
@@ -216,7 +216,7 @@ class RedirectApplication:
 
 
 def log(text: str) -> None:
-    """A line of the function's log, stamped as the watchdog stamps it."""
+    """Write a line to the function's log, with the watchdog's time stamp."""
     sys.stderr.write(f"{datetime.now().astimezone():%Y/%m/%d %H:%M:%S} {text}\n")
     sys.stderr.flush()
 
@@ -239,7 +239,7 @@ def _advance(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> No
         try:
             run.rest = run.rest[os.write(key.fd, run.rest[:READ_BYTES]) :] if run.rest else run.rest
         except BrokenPipeError:
-            # A program need not read its input.
+            # A program may exit or close its input without reading it all: not an error.
             run.rest = memoryview(b"")
         if run.rest:
             return
@@ -253,21 +253,21 @@ def _advance(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> No
 
 
 class _Children:
-    """The processes that answer requests, beside those that they have left behind, which are our children by then."""
+    """Child processes: those that answer requests, and orphans of theirs, which this subreaper has inherited."""
 
     def __init__(self) -> None:
         self._ours: set[int] = set()
         self._starting = threading.Lock()
 
     def start(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """Begin a process that somebody waits for."""
+        """Start a process that its caller waits for."""
         with self._starting:
             process = start()
             self._ours.add(process.pid)
         return process
 
     def collect(self, ended: Iterable[int]) -> None:
-        """Reap the other children that have ended: these were waited for already."""
+        """Reap other children that have ended; those in `ended` have been waited for already."""
         with self._starting:
             self._ours.difference_update(ended)
             for pid in _children() - self._ours:

@@ -35,11 +35,11 @@ class StoredCells:
 
     @property
     def largest_batch(self) -> int:
-        """Of its latency cells; 0 without any."""
+        """The largest batch among the latency cells; 0 without any."""
         return max((cell.batch for cell in self.cells), default=0)
 
     def without(self, cells: Iterable[Cell], repeats: int) -> StoredCells:
-        """Without those of these cells that were repeated less often than that."""
+        """A copy without those of these cells that have fewer repeats."""
         few = {cell for cell in cells if self.cells.get(cell, {}).get("repeats", repeats) < repeats}
         return replace(self, cells={cell: result for cell, result in self.cells.items() if cell not in few})
 
@@ -48,7 +48,7 @@ NO_STORED_CELLS = StoredCells()
 
 
 def difference(profile: ModelProfile, layers: Layers, now: Mapping[str, str]) -> str:
-    """Why the cells of a profile say nothing of a model with these blocks, or with this provenance; "" where they do."""
+    """The reason why a profile's cells cannot be reused for these blocks and this provenance; "" if they can."""
     if profile.layers != layers:
         return "it is of another program, or of other blocks"
     for key in _SAME:
@@ -66,7 +66,7 @@ def stored_cells(profile: ModelProfile) -> StoredCells:
 
 
 def source_of(provenance: Mapping[str, str]) -> str:
-    """When what has this provenance was measured, and by which version."""
+    """The time and version of the measurement with this provenance, as text."""
     return f"{provenance.get('date', 'an unknown day')} by {provenance.get('gnomon', 'an unknown version')}"
 
 
@@ -86,7 +86,7 @@ def _latencies(profile: ModelProfile) -> Iterator[tuple[Cell, Result]]:
 
 
 def _lines(profile: ModelProfile) -> Iterator[tuple[Cell, Result]]:
-    """Loading and hand-overs, where their points are those that would be measured."""
+    """The loading and hand-over cells, if their points are those that would be measured now."""
     evidence = profile.evidence
     sizes = tuple(profile.layers.parameter_bytes(numbers) for numbers in loading_sets(profile.layers))
     for mode, points in evidence.loading.items():
@@ -102,7 +102,7 @@ def _result(points: Points) -> Result:
 
 
 def _fewest(said: str) -> int:
-    """Of "10 to 40 a cell, …"; 0 where nothing is said."""
+    """The smallest number of repeats in a text such as "10 to 40 a cell, …"; 0 if there is none."""
     number = re.match(r"\d+", said)
     return int(number.group()) if number else 0
 
@@ -132,18 +132,18 @@ class ReadyTimes:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The finished cells, and what they are of."""
+    """The finished cells of a run, with their subject and plan."""
 
     subject: Subject
     plan: Plan
     results: Mapping[Cell, Result]
 
     def latencies(self) -> Iterator[tuple[Cell, Result]]:
-        """The cells that are batches."""
+        """The latency cells and their results."""
         return ((cell, result) for cell, result in self.results.items() if cell.what == "latency")
 
     def one(self, what: str, mode: str = "") -> Result:
-        """The result of a cell that is there once, or once for a weight mode."""
+        """The result of a cell that exists once, or once per weight mode."""
         return self.results[Cell(what, mode=mode)]
 
     def memory(self) -> Result:
@@ -251,7 +251,7 @@ def _starts(measured: Measured, shared: Loading, ready: ReadyTimes | None) -> _S
 
 
 def provenance_of(subject: Subject, context: ProfileContext) -> dict[str, str]:
-    """Of which model a profile is, and where and with what it was measured."""
+    """The provenance of a profile: model, machine, software and time."""
     return {
         "machine": str(context.machine),
         "machine_id": context.machine.id,
@@ -286,7 +286,7 @@ def _earlier(measured: Measured, kept: StoredCells, source: str) -> dict[str, st
 
 
 def _private_gigabytes_per_s(measured: Measured) -> float:
-    """The bandwidth of a whole model's own copy."""
+    """The bandwidth of loading a whole model in private mode, in GB/s."""
     seconds = measured.one("loading", "private")["seconds"]
     return measured.subject.layers.parameter_bytes() / seconds[-1] / 1e9 if seconds else 0.0
 
@@ -301,7 +301,7 @@ def _loading(subject: Subject, result: Result) -> Loading:
 
 
 def _block_loads(subject: Subject, result: Result) -> tuple[float, ...]:
-    """Seconds of each block loaded by itself; 0 for one without weights."""
+    """Loading time of each block by itself, in seconds; 0 for a block without weights."""
     by_block = {
         numbers[0]: seconds
         for numbers, seconds in zip(loading_sets(subject.layers), result["seconds"], strict=True)

@@ -48,7 +48,7 @@ class Cell:
 
     @property
     def cost(self) -> float:
-        """About how long it takes beside the other cells."""
+        """The estimated duration relative to other cells."""
         return self.batch / self.cores if self.cores else _FIXED_COST
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of it: which cores and batches, how often each batch at least, and the CPUs that there are.
+    """The plan of a run: cores, batches, the minimum repeats of each batch, and the available CPUs.
 
     A noisy cell is measured up to `tries` times.
     """
@@ -86,7 +86,7 @@ class Plan:
     """The largest batch that there are cells of besides these."""
 
     def cells(self) -> Iterator[Cell]:
-        """All cells, those that everything else is judged by first."""
+        """All cells, the most important ones first."""
         for cores in sorted(self.cores):
             for batch in sorted(self.batches):
                 yield Cell("latency", cores, batch)
@@ -102,7 +102,7 @@ class Plan:
         return Cell("memory", batch=max(*self.batches, self.largest))
 
     def cpus_for(self, cores: int) -> list[int]:
-        """The CPUs that so many cores are: the last ones, since the kernel's own work tends to sit on the first."""
+        """The CPUs for this number of cores: the last ones, because the kernel's own work tends to run on the first."""
         return list(self.cpus[-cores:])
 
 

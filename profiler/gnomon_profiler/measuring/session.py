@@ -1,21 +1,21 @@
-"""Cell after cell until all are measured, and the noisy ones again.
+"""A profiling run: measures cell after cell, and noisy cells again.
 
 Each cell is in the journal before the next one begins. Cells of one number of cores are one order, so that the model is loaded
 once for them. When everything has been measured once, cells whose spread is above `NOISY` are tried again; the quickest try
 counts, and its spread is part of the profile.
 
-Finished cells on disk, a line each, so that a run that was killed goes on where it stopped.
+The journal has finished cells on disk, a line each, so that a killed run continues where it stopped.
 
-The first line says what the cells are of: the model's files, the machine, the software and the settings. A journal of anything
-else is not gone on with; it is begun anew. A line that was cut off by a kill is dropped. A cell may have several lines, since
+The first line is the identity of the cells: the model's files, the machine, the software and the settings. A journal with another
+identity is discarded. A line that was cut off by a kill is dropped. A cell may have several lines, since
 noisy ones are measured again: the quickest counts, because what disturbs a measurement only ever adds to it.
 
-What a profile was measured on: in words for people, and as a name for its file.
+The machine of a profile: as text for people, and as a file name.
 
-The process that measures, as a conversation: an order goes out, measured cells come back one by one.
+The protocol with the measuring process: an order is sent, measured cells arrive one by one.
 
-It is another program (`python -m gnomon_runtime.measuring`) because it needs torch and this part does not, and because an
-instance is a fork of such a process. It gets a session of its own: Ctrl-C reaches the one who talks to it, not it.
+The measuring process is another program (`python -m gnomon_runtime.measuring`), because it needs torch and this module does not,
+and because an instance is a fork of such a process. It has a session of its own, so that Ctrl-C reaches only this process.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Journal:
         return min(self._results.get(cell.key, []), key=_seconds, default=None)
 
     def tries(self, cell: Cell) -> int:
-        """How often it has been measured."""
+        """The number of times that a cell has been measured."""
         return len(self._results.get(cell.key, []))
 
     def add(self, cell: Cell, result: Result) -> None:
-        """Keep a measurement; it is on disk when this returns."""
+        """Append a measurement; it is on disk when this returns."""
         self._results.setdefault(cell.key, []).append(result)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_line({"cell": cell.key, "result": result}))
@@ -82,7 +82,7 @@ class Journal:
             os.fsync(file.fileno())
 
     def remove(self) -> None:
-        """Forget everything: the profile is written."""
+        """Delete the journal, once the profile is written."""
         self._path.unlink(missing_ok=True)
 
 
@@ -123,7 +123,7 @@ class Measures(Protocol):
 
 @dataclass(slots=True)
 class Remaining:
-    """How long the rest will take, from how long the cells so far have taken."""
+    """An estimate of the remaining time, from the durations of the finished cells."""
 
     total_cost: float
     began_s: float
@@ -161,7 +161,7 @@ class Session:
         self._now_s = now_s
 
     def run(self) -> dict[Cell, Result]:
-        """Every cell's best measurement, and what was known before of others.
+        """Measure all cells. Returns each cell's best measurement, the known cells included.
 
         Raises:
             GnomonError: 500 `measuring_failed`; what was measured before is in the journal.
@@ -293,7 +293,7 @@ _LAST_WORDS_BYTES = 600
 
 
 class MeasuringProcess:
-    """The process while it is needed, as a context manager. `hello` says what it runs on."""
+    """The measuring process, as a context manager. `hello` describes its machine and software."""
 
     def __init__(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process

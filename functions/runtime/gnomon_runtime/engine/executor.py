@@ -60,9 +60,9 @@ IN_PLACE: Mapping[str, Callable[..., Tensor]] = {
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Which memory a tensor is a view of. Only tensors that are alive at once can be compared: addresses are used again.
+    """The address of a tensor's storage. Only tensors alive at the same time can be compared: addresses are reused.
 
-    Empty storages are all at 0 and pass for one, which forbids a reuse that would gain nothing.
+    Empty storages all have address 0 and count as one, which only forbids reuse that would gain nothing.
     """
     return int(tensor.untyped_storage().data_ptr())
 
@@ -111,7 +111,7 @@ class CheckedRun:
         self.slots = constants.copy()
         for slot, tensor in inputs.items():
             self.slots[slot] = tensor
-        # Also inputs that the run frees are held until its end: their addresses must not come to stand for other tensors.
+        # Inputs that the run frees are held until its end as well, because their addresses must not be reused.
         self._held = [content for content in self.slots if isinstance(content, Tensor)]
         self._permanent = {storage_of(tensor) for tensor in self._held}
         self._made: dict[int, Tensor] = {}
@@ -169,7 +169,7 @@ class CheckedRun:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one form runs. `slots` holds weights and constants, and None where values will be."""
+    """The plan for inputs of one form. `slots` holds weights and constants, and None for values."""
 
     slots: Slots
     steps: tuple[Step, ...]
@@ -227,7 +227,7 @@ def _take(steps: Sequence[Step], slots: Slots) -> None:
 
 
 class Executor(PlannedOperations):
-    """A program that is ready to run. One thread at a time.
+    """A program that is ready to run. Not thread-safe: one thread at a time.
 
     Raises:
         GnomonError: 422 `invalid_program` when the program may not run.
@@ -252,7 +252,7 @@ class Executor(PlannedOperations):
         return outputs
 
     def peak_bytes(self, batch: int) -> int | None:
-        """The most that values held at once at this batch size, weights and inputs not counted; None before its first run."""
+        """The peak bytes of values at this batch size, weights and inputs not counted; None before its first run."""
         plan = self._plans.get(batch)
         return plan.peak_bytes if plan else None
 
@@ -352,7 +352,7 @@ class BoundOperation:
     """An operation on slots.
 
     `writes` are (position, slot) of the results that something reads, one with position -1 if the call returns the tensor itself;
-    `clears` are the slots of values that nobody reads after this operation. `pieces` is how many results it must make.
+    `clears` are the slots of values that no later operation reads. `pieces` is how many results it must make.
     """
 
     op: str
@@ -409,7 +409,7 @@ def bind(
 ) -> Bindings:
     """The program's operations, bound to slots that hold its weights.
 
-    `passing` are inputs that nobody but this run holds, so that each can be freed after its last use.
+    `passing` are inputs that only this run holds, so that each can be freed after its last use.
     """
     return _Binder(program, weights, frozenset(passing)).bind(list(operations))
 

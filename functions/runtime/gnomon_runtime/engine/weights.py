@@ -42,7 +42,7 @@ ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
-    """Tensors by name, and what loading them took."""
+    """Tensors by name, with the size of the file and the loading time in seconds."""
 
     tensors: Mapping[str, Tensor]
     mode: WeightMode
@@ -152,9 +152,9 @@ class BlockWeights:
         deque(self.holding(names), maxlen=0)
 
     def holding(self, names: Iterable[str], piece_bytes: int = WHOLE_BYTES) -> Iterator[int]:
-        """The same in steps: each makes at most so many bytes resident and says how many. The tensors are held after the last.
+        """The same in steps: each makes at most `piece_bytes` resident and yields the number. Tensors are held after the last.
 
-        Whoever has something else to do between two steps does it there: nothing of what is held changes until the end.
+        The caller may do other work between two steps: the held tensors do not change until the last one.
         """
         new = [name for name in dict.fromkeys(names) if name not in self._held]
         places = {name: self._place(name) for name in new}
@@ -168,7 +168,7 @@ class BlockWeights:
         for name in gone:
             del self._held[name]
         if self._map is not None:
-            # A page at the edge that a held tensor shares comes back at its next use, without reading the disk.
+            # A page at the edge may be shared with a held tensor: it is faulted in again at its next use, from the page cache.
             for begin, end in self._ranges(gone):
                 self._map.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
@@ -223,7 +223,7 @@ class BlockWeights:
 def _places(file: int, size: int) -> dict[str, Place]:
     """The header of a safetensors file: its length, then JSON with each tensor's type, shape and offsets behind the header."""
     try:
-        # A length beyond the file's end reads what there is, which is then no JSON.
+        # A length beyond the end of the file reads a shorter header, which is then invalid JSON.
         length = min(int.from_bytes(os.pread(file, _LENGTH_BYTES, 0), "little"), MAX_HEADER_BYTES)
         document = json.loads(os.pread(file, length, _LENGTH_BYTES))
         data = _LENGTH_BYTES + length
