@@ -1,4 +1,4 @@
-"""Carry out the actions of a decision: which method of a platform's side each one is, and what a refusal means.
+"""Carry out the actions of a decision: dispatch each to an `Actuator` method, and handle refusals.
 
     class BodiesOfAFunction:                      # an `Actuator`
         def create_body(self, action: CreateBody) -> None: …
@@ -7,8 +7,8 @@
 
     carry_out(BodiesOfAFunction(…), decision.actions)
 
-The actions are carried out in their order. One that is `Dispensable` may be refused, and the rest goes on: in a burst it may be
-refused at each tick. The refusal of any other ends the decision, because what follows may be the end of what it was to replace.
+Actions are carried out in order. A `Dispensable` action may be refused, and the rest continues: in a burst it may be
+refused at each tick. The refusal of any other action ends the decision: the next action may end the instance to be replaced.
 """
 
 from __future__ import annotations

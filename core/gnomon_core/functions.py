@@ -124,7 +124,7 @@ def read_deployment(document: object, default_namespace: str = DEFAULT_NAMESPACE
     environment, env_process = _environment(raw), _text(raw, "envProcess")
     watchdog_s = watchdog_deadline_s(environment)
     if watchdog_s is not None and env_process:
-        # A program for each request is ended by its watchdog, whose answer is to come before ours.
+        # The watchdog ends a process per request; its error response must come before our timeout.
         watchdog_s += WATCHDOG_ANSWERS_S
     limits = _texts(raw, "limits")
     _read_requests(_texts(raw, "requests"))

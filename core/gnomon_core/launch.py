@@ -22,7 +22,7 @@ MOST_CONCURRENCY = 1000
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything an instance must know to begin.
+    """The parameters with which an instance starts.
 
     `kind` is "model" (a layer program), "handler" (a user's handler.py), "process" (a process per request, as the classic
     watchdog runs it) or "redirect"; `options` holds what only that kind needs, listed where its application is defined.

@@ -1,6 +1,6 @@
 """An asyncio end of a packet socket (`gnomon_core.packets`): sends without waiting, receives without blocking.
 
-Apart from `packets`, which instances import: an instance's process does not load asyncio.
+Separate from `packets`, which instances import, because an instance's process does not load asyncio.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PacketLink:
         self._loop.add_reader(connection.fileno(), self._readable)
 
     def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a message. The descriptors belong to us from now on and are closed once they are on their way."""
+        """Send a message. Takes ownership of the descriptors, which are closed once they are sent."""
         self._outbox.append((message, tuple(descriptors)))
         self._flush()
 

@@ -62,7 +62,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     try:
         data, ancillary, flags, _ = connection.recvmsg(MAX_PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
-        # The other side has left something of ours unread. That is told once, before what it had still said itself.
+        # The other side closed with our data unread. The kernel reports that once, before the data that is still to be read.
         data, ancillary, flags, _ = connection.recvmsg(MAX_PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
     for level, kind, payload in ancillary:

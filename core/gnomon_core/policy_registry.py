@@ -1,4 +1,4 @@
-"""The policies that a function may name: those that come with Gnomon, and those of packages that somebody has installed.
+"""The policies that a function may name: the built-in ones, and those of installed packages.
 
 Each kind of policy has a table of plug-ins. A package adds to the table by an entry point in the kind's group, whose object is a
 `PolicyPlugin`. It is loaded only if the operator names it (`--policy NAME`): to install a package changes nothing.
@@ -58,7 +58,7 @@ class Kind(Generic[Policy_co]):
     built_in: Mapping[str, PolicyPlugin[Policy_co]] = field(repr=False)
 
     def policy(self, name: str, settings: Settings, offers: Mapping[str, PolicyPlugin[Policy_co]]) -> Policy_co:
-        """The policy of that name for a function with these settings.
+        """Make the policy of that name for a function with these settings.
 
         Raises:
             GnomonError: 400 `unknown_policy`, listing the known ones; `unknown_setting`, `invalid_setting` for a setting of its
@@ -156,7 +156,7 @@ def refuse_strays(settings: Settings, *known: Iterable[str]) -> None:
 
 
 def described(offers: Mapping[str, PolicyPlugin[Any]]) -> dict[str, str]:
-    """Each offer's sentence, with the settings that it alone has."""
+    """Each plug-in's description, with its own settings."""
     return {name: " ".join((offer.about, *_described(name, offer.settings))) for name, offer in sorted(offers.items())}
 
 

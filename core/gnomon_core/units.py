@@ -11,7 +11,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0
 _BYTES = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
-    # What users write although Kubernetes does not know it.
+    # Common user notation that Kubernetes does not know.
     "KB": 10**3, "MB": 10**6, "GB": 10**9,
 }  # fmt: skip
 _MOST_BYTES = 1 << 60

@@ -201,9 +201,9 @@ class FrameReader:
 
 
 class Refusal(Member):
-    """An answer that the platform gives in the function's place, on the way to it: the gateway marks it as its own errors.
+    """An answer of the platform in the function's place: the gateway marks it like its own errors.
 
-    It does not travel. What is read off the wire is a plain member: no instance is believed to speak for the platform.
+    It is never sent. Members read from the wire are plain: no instance may answer for the platform.
     """
 
     __slots__ = ()
@@ -216,7 +216,7 @@ def error_member(error: GnomonError) -> Refusal:
 
 
 def same_for_all(batch: Frame, member: Member, head: bytes = b"") -> Frame:
-    """The result of a batch whose members are all answered like this."""
+    """A result with this answer for every member of the batch."""
     return Frame(Kind.RESULT, batch.batch_id, batch.epoch, head=head, members=[member] * len(batch.members))
 
 

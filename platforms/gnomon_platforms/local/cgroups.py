@@ -3,9 +3,9 @@
 Every limited instance has a group of its own below ours, so the kernel ends a process of that instance and of no other when the
 limit is passed. A start finds and removes the empty groups of earlier processes that were killed.
 
-What instances have used: CPU seconds, as /proc tells them to everybody, and memory.
+Usage of instances: CPU seconds, from /proc, and memory.
 
-A group of each instance's own bounds and counts its memory, where there can be one.
+Where control groups are available, each instance has one, which bounds and counts its memory.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 How many empty containers the node's coordinator keeps in reserve, and the memory that they take of the node.
 
-What was asked for, and more after bursts (`most`), as far as there is memory beside the instances: those come first, and the pool
-shrinks for them. The coordinator is told when that changes, and tells how many containers it keeps from now on. Their memory is
+The pool has the configured size, and more after bursts (`most`), within the memory that instances leave: those come first, and it
+shrinks for them. The coordinator is notified of changes, and reports how many containers it keeps from now on. Their memory is
 counted whether they are there or about to be: a container that becomes a Shadow is made again, beside it.
 
 A user id of its own for every function, the same after a restart and never given twice.
 
 Instances of two functions cannot send each other signals, read each other's files or look into each other's memory. Only root can
-give a process another user; started as somebody else, functions run as that somebody.
+give a process another user; started as another user, Gnomon runs functions as that user.
 """
 
 from __future__ import annotations

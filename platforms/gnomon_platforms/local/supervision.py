@@ -1,9 +1,9 @@
-"""The processes below the platform that are no instances: the supervisor, the zygotes, and the word of the coordinator.
+"""The platform's helper processes: the supervisor, the zygotes, and the coordinator's events.
 
     start ▶ supervisor's hello ▶ up: zygotes warm, instances are born and end ▶ lost ▶ pause ▶ start …
 
 A supervisor that ends takes everything below it along. It is replaced until there is one again or the platform stops; what is
-asked for meanwhile waits here, because what is said to no supervisor would be lost. A zygote that ends is replaced when an
+requested meanwhile waits here, because a command without a supervisor would be lost. A zygote that ends is replaced when an
 instance needs it next; the one with torch by itself, because Shadows are forked from it and importing torch takes seconds.
 
 The platform's end of the supervisor: start the process, send commands, receive events. Nothing here waits or decides.
@@ -83,7 +83,7 @@ class SupervisorClient:
         return self._process.pid
 
     def send(self, message: Event, descriptors: Sequence[int] = ()) -> None:
-        """Send a command. The descriptors belong to us from now on and are closed once they are on their way."""
+        """Send a command. Takes ownership of the descriptors, which are closed once they are sent."""
         self._link.send(message, descriptors)
 
     async def stop(self) -> None:
