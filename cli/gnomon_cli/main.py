@@ -82,7 +82,7 @@ def main() -> None:
         click.echo("", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has enough: `gnomon logs f | head`.
+        # The reader of our output has closed the pipe, as in `gnomon logs f | head`.
         sys.stderr.close()
         sys.exit(EXIT_FAILURE)
     except OSError as error:

@@ -62,7 +62,7 @@ def capture_here(request: CaptureRequest, progress: Progress = lambda _: None) -
 
 
 def capture_elsewhere(request: CaptureRequest, progress: Progress = lambda _: None) -> dict[str, bytes]:
-    """The same by a process of its own.
+    """The files of an entry, captured in a separate process.
 
     Raises:
         GnomonError: that process's, or 422 `capture_failed` with its last words.
@@ -93,7 +93,7 @@ def capture_elsewhere(request: CaptureRequest, progress: Progress = lambda _: No
 
 
 def _error_of(line: str) -> GnomonError | None:
-    """The error that a line of the process is; None for what the user's own code writes there, which may begin as one does."""
+    """Parse an error from a line of the process; None for other lines, which the user's code may print."""
     try:
         return GnomonError(**json.loads(line.removeprefix(ERROR_PREFIX))) if line.startswith(ERROR_PREFIX) else None
     except (ValueError, TypeError):

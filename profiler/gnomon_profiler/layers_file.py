@@ -34,7 +34,7 @@ def invalid_layers(message: str) -> GnomonError:
 
 
 def check_layers(data: bytes, document: bytes, program: Program) -> Layers:
-    """The blocks in a `layers.json`, once they are those of this program; `document` is the program's JSON.
+    """The blocks in a `layers.json`, checked against this program; `document` is the program's JSON.
 
     Raises:
         GnomonError: 422 `invalid_layers`, naming what is wrong.
@@ -110,7 +110,7 @@ class Flow:
         return Flow(length, made, last_read, tuple(reads), tuple(results), tuple(weights))
 
     def border(self, begin: int, end: int) -> Border:
-        """Of the operations `begin` … `end` − 1."""
+        """The border of the operations `begin` … `end` − 1."""
         return Border(
             _unique(name for names in self.reads[begin:end] for name in names if self.made[name] < begin),
             _unique(name for names in self.results[begin:end] for name in names if self.last_read.get(name, -1) >= end),

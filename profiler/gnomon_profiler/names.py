@@ -39,7 +39,7 @@ def meant(name: str, source: str) -> str:
 
 
 def not_in_catalog(name: str) -> GnomonError:
-    """404, with the name that was meant where one can be guessed, and what the catalog has."""
+    """404, with the closest known name if there is one, and the catalog's names."""
     hint = f"{did_you_mean(name, known_names())} The catalog has: {', '.join(known_names())}.".strip()
     if _is_architecture(name):
         hint = f"torchvision's is called {TORCHVISION_PREFIX}{name}: `gnomon models add {TORCHVISION_PREFIX}{name}`. {hint}"

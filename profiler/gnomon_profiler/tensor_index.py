@@ -1,7 +1,7 @@
 """An index of the tensors in a weight file, and smaller weight files with some of them.
 
-A repository that is far away keeps this index beside the weights: with it a Shadow asks for the bytes of its blocks' tensors, no
-others, and each is compared with its own SHA-256, since the hash of the whole file says nothing about parts of it. The smaller
+A remote repository keeps this index beside the weights: with it a Shadow requests only the bytes of its blocks' tensors. Each
+tensor is compared with its own SHA-256, since the hash of the whole file cannot verify parts of it. The smaller
 file is a weight file like any other, and its tensors begin at multiples of 64 bytes too (`weights` says why).
 """
 

@@ -112,7 +112,7 @@ def ready(*, target: Target, name: str, namespace: str, attempts: int, interval:
 
 
 def _not_ready(gateway: Gateway, name: str, namespace: str) -> str:
-    """Why it is not ready; empty when it is."""
+    """The reason why the gateway or function is not ready; empty if it is ready."""
     if not name:
         answer = gateway.call("GET", "/healthz", authenticated=False)
         return "" if answer.status == OK else gateway.explain(answer)

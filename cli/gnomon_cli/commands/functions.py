@@ -67,7 +67,7 @@ def list_functions(*, target: Target, namespace: str, quiet: bool, verbose: bool
 
 
 def _counts(function: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Zero is written by leaving the key out."""
+    """The counts of a function; a missing key means zero, as in Go's omitempty."""
     return int(function.get("invocationCount", 0)), function.get("replicas", 0), function.get("availableReplicas", 0)
 
 

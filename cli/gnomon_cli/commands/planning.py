@@ -422,7 +422,7 @@ def print_plan_json(
 
 
 def why_not(choice: Choice, other: Plan, slo_s: float | None, budget_usd: float | None, percent: float) -> str:
-    """In what another plan is worse than the chosen one."""
+    """The reasons why another plan is worse than the chosen one."""
     plan = choice.plan
     if slo_s is not None and other.latency_s > slo_s:
         return f"P{percent:g} misses the SLO by {(other.latency_s - slo_s) * MS_PER_S:.1f} ms"

@@ -96,7 +96,7 @@ def up(  # one argument an option
 
 
 def _builder(target: Target, stack: Stack, url: str) -> Gateway:
-    """The builder is asked without our login: the signature speaks for us."""
+    """The client of the builder, without a login: the signature authenticates the request."""
     parts = urlsplit(url or target.gateway(stack).url)
     return Gateway(f"{parts.scheme}://{parts.netloc}", Credentials(), verify_tls=target.verify_tls, timeout_s=target.timeout_s)
 

@@ -2,7 +2,7 @@
 
 The same application answers the Unix socket, `POST /gnomon/batch` and `/` under gunicorn, and an Invoke on Lambda. The module of
 an application is imported when the first instance of its kind starts, so that a handler's own environment needs neither torch nor
-anything that another kind uses. An image gets no launch: its environment variables describe the function that it serves.
+anything that another kind uses. An image gets no launch document: its environment variables describe the function.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Application(Protocol):
         """Answer a BATCH frame.
 
         Returns a RESULT frame with one member per member, in order; or, for a batch of one whose answer streams, an iterator of
-        STREAM_START, any number of STREAM_DATA, and STREAM_END. It raises nothing: an error is a member's code and body.
+        STREAM_START, any number of STREAM_DATA, and STREAM_END. It never raises: an error is a member's code and body.
         """
         ...
 
@@ -53,7 +53,7 @@ class ForBodies(Protocol):
     def serve_body(
         self, connection: socket.socket, turn: Callable[[Callable[[], Task]], Task], ending: Callable[[], bool]
     ) -> None:
-        """Agree to an upgrade of the connection, and serve it until the Body has gone or `ending()`.
+        """Accept the upgrade of a connection, and serve it until the Body has disconnected or `ending()` is true.
 
         `turn` runs something in the thread that computes, when it is its turn.
         """
@@ -61,7 +61,7 @@ class ForBodies(Protocol):
 
 
 class Channel(Protocol):
-    """The batch channel, as far as waiting for it goes."""
+    """The part of a batch channel that is needed to wait for it."""
 
     @property
     def holds_more(self) -> bool:

@@ -9,8 +9,8 @@ The variable GNOMON_LAUNCH says what is served: a `Launch` whose options may nam
 "sha256"}}}`. They are fetched in parallel parts and hashed before anything reads them. The function's own variables are the
 launch's environment.
 
-One bad member never fails its neighbours: that is the application's promise. What raises here has no answer for anybody, and
-Lambda reports it as a function error.
+One bad member never fails its neighbours: the application ensures that. An exception in this module has no answer for any member,
+and Lambda reports it as a function error.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Sandbox:
         """The reply to a call. `remaining_s` is how long Lambda lets this Invoke run.
 
         Raises:
-            ValueError: the document or the frame in it is not ours.
+            ValueError: the document or its frame is not valid.
             OSError: what was handed over in S3 cannot be read, or the answer cannot be put there.
 
         """
@@ -167,5 +167,5 @@ def _sandbox() -> Sandbox:
 
 
 if "AWS_LAMBDA_RUNTIME_API" in os.environ and BODY_VARIABLE in os.environ:
-    # In the phase before the first Invoke, where a failure is reported as one of starting.
+    # Run in Lambda's init phase, before the first Invoke, so that a failure is reported as a start failure.
     _sandbox()

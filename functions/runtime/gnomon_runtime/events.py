@@ -30,7 +30,7 @@ from gnomon_core.wire import Member, error_member
 
 
 class Headers:
-    """HTTP headers: looked up in any case, and iterated as (name, value) pairs, as Flask's are."""
+    """HTTP headers: case-insensitive look-up, and iteration over (name, value) pairs, as in Flask."""
 
     __slots__ = ("_by_name", "_pairs")
 
@@ -152,7 +152,7 @@ class Event:
 
     @property
     def query_string(self) -> str:
-        """The query as it was sent."""
+        """The raw query string."""
         return self._line(2)
 
     @property
@@ -199,7 +199,7 @@ BYTES = b"Content-Type: application/octet-stream"
 ANSWER_KEYS = frozenset({"statusCode", "body", "headers"})
 LOWEST_STATUS, HIGHEST_STATUS = 200, 599
 PAIR, TRIPLE = 2, 3
-# One encoder for all answers: json.dumps makes a new one each time it is asked for anything but its defaults.
+# One encoder for all answers: json.dumps with other than default options makes a new encoder for each call.
 _to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
@@ -211,7 +211,7 @@ def member_of(result: Any) -> Member:
     """The member that answers a request with `result`.
 
     Raises:
-        WrongAnswerError: it is nothing that can be sent.
+        WrongAnswerError: the result cannot be sent as an HTTP answer.
 
     """
     kind = type(result)
@@ -229,7 +229,7 @@ def assemble(status: int, body: Any, headers: Any) -> Member:
 
 
 def parts_of(result: Any) -> tuple[int, Any, Any]:
-    """Status, body and headers of whatever the handler returned."""
+    """Status, body and headers of a handler's result, in any of the accepted forms."""
     if isinstance(result, dict):
         if result and result.keys() <= ANSWER_KEYS:
             return _status(result.get("statusCode", 200)), result.get("body"), result.get("headers")
@@ -309,7 +309,7 @@ def _pairs(headers: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def is_stream(body: Any) -> bool:
-    """Whether a body comes in pieces: a generator or another iterator."""
+    """Whether a body is a stream: a generator or another iterator."""
     return hasattr(type(body), "__next__")
 
 

@@ -51,7 +51,7 @@ LINGER_S = 2.0
 
 
 class DrainingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn's `gthread` with a readiness that ends before it does."""
+    """gunicorn's `gthread` worker, with a readiness that ends before the worker does."""
 
     _quiet_s: float
     _stop_s: float | None = None
@@ -70,10 +70,10 @@ class DrainingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no typ
         now_s = time.monotonic()
         self._latest_s = now_s + self.cfg.graceful_timeout / 2
         self._stop_s = min(now_s + self._quiet_s, self._latest_s)
-        self.method_queue.defer(lambda: None)  # wakes the loop
+        self.method_queue.defer(lambda: None)  # wakes the event loop
 
     def accept(self, listener: Any) -> None:
-        """Accept a caller that has not noticed the drain yet, which postpones the stop."""
+        """Accept a new connection during the drain: its client has not noticed the drain yet, so the stop is postponed."""
         super().accept(listener)
         if self._stop_s is not None:
             self._stop_s = min(time.monotonic() + self._quiet_s, self._latest_s)

@@ -14,8 +14,8 @@ does: 4, or 32 where it is `async`, or as `gnomon/concurrency` says (`GNOMON_CON
 `handle_batch`, there is never more than one call at a time.
 
 One member never fails another. In the list that `handle_batch` returns, an Exception stands for the failure of that member alone.
-When it raises instead, nobody knows whose fault it was. A handler that declares `RETRY_SAFE` is then asked again with one half
-and with the other, and so on until the guilty member stands alone: at most 2·log2(B) calls for one of them. Without it, a second
+If `handle_batch` raises instead, the faulty member is unknown. A handler that declares `RETRY_SAFE` is then called again with
+each half of the batch, and so on down to the faulty member: at most 2·log2(B) calls for one of them. Without it, a second
 call could repeat a side effect, so every member gets a 500; unless `gnomon/retry` says that it does no harm, and then the gateway
 sends each of them once more, by itself.
 
@@ -106,7 +106,7 @@ class HandlerApplication:
         return {"kind": "handler", "batches": batches, "max_batch": self._max_batch, "concurrency": self._concurrency}
 
     def resize(self, cores: int) -> None:
-        """Tell the handler's context, and torch where the handler uses it."""
+        """Set the number of cores in the handler's context, and torch's threads if the handler uses torch."""
         self._cores = cores
         self._size_thread()
 
@@ -201,7 +201,7 @@ def _encoder(content_type: str) -> Callable[[Any], bytes]:
 
 
 def _stream(batch_id: int, start: Member, body: Iterator[Any], encode: Callable[[Any], bytes]) -> Frame | Iterator[Frame]:
-    """The frames of a streamed answer. The first piece is taken before anything is promised, so an error there is a plain 500."""
+    """Frames of a streamed answer. The first piece is produced before the status is sent, so that an error is a plain 500."""
     try:
         first = encode(next(body))
     except StopIteration:
@@ -210,7 +210,7 @@ def _stream(batch_id: int, start: Member, body: Iterator[Any], encode: Callable[
 
 
 def _frames(batch_id: int, start: Member, first: bytes, body: Iterator[Any], encode: Callable[[Any], bytes]) -> Iterator[Frame]:
-    """START, the pieces, END. An END with a member means that the answer broke off there."""
+    """STREAM_START, the pieces, STREAM_END. An END with a member means that the handler failed in the middle."""
     end: tuple[Member, ...] = ()
     try:
         yield Frame(Kind.STREAM_START, batch_id, members=(start,))
@@ -294,7 +294,7 @@ class _EventLoop:
 async def _guarded(coroutine: Awaitable[Any]) -> Any:
     try:
         return await coroutine
-    except SystemExit as error:  # it would end the event loop, and with it every other request
+    except SystemExit as error:  # raised in a task, it would stop the event loop and every other request
         raise RuntimeError(f"the handler called exit({error.code})") from error
 
 
@@ -303,7 +303,7 @@ def _is_async(handle: Callable[..., Any] | None) -> bool:
 
 
 def _called(handle: Callable[..., Any], loop: _EventLoop | None) -> Callable[..., Any]:
-    """The handler as something that returns its result; where it is asynchronous, after it has run on the event loop."""
+    """The handler as a synchronous function; an asynchronous handler runs on the event loop."""
     if loop is None or not _is_async(handle):
         return handle
     if inspect.isasyncgenfunction(handle):

@@ -28,7 +28,7 @@ POLL_S = 0.02
 
 
 def enter(sandbox: Sandbox) -> None:
-    """Put this process, which must have a single thread, into the sandbox.
+    """Put this single-threaded process into the sandbox.
 
     Raises:
         GnomonError: 501 `secrets_unavailable` where secrets cannot be kept from others.
@@ -79,7 +79,7 @@ def own_mounts() -> None:
 
 
 def why_no_isolation() -> str | None:
-    """None where processes can have mounts of their own, else the reason why not. Tried in a child."""
+    """The reason why processes cannot have mounts of their own; None if they can. Tried in a child process."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -114,7 +114,7 @@ def _lower(which: int, value: int) -> None:
 
 
 def _data_bytes() -> int:
-    # The sixth number is data and stack in pages: what a fork inherited is not counted against the new process.
+    # The sixth number is data and stack in pages: inherited memory does not count against the new process's limit.
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
 
 
@@ -160,7 +160,7 @@ def _wait(child: int, deadline_s: float | None) -> int | None:
 
 
 def _end_all(child: int) -> None:
-    """End the child's session and every orphan that has become ours."""
+    """Kill the child's session and every orphan reparented to this process."""
     try:
         os.killpg(child, signal.SIGKILL)
     except ProcessLookupError:
@@ -177,12 +177,12 @@ def _end_all(child: int) -> None:
 
 
 def children() -> list[int]:
-    """The processes whose parent we are."""
+    """The child processes of this process."""
     return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command form."""
+    """Run a command in a sandbox, as the module docstring describes. Returns the exit status."""
     if len(arguments) < 3 or arguments[1] != "--":  # noqa: PLR2004 - description, --, command
         sys.stderr.write("usage: python -m gnomon_runtime.sandbox DESCRIPTION -- COMMAND …\n")
         return 2

@@ -2,8 +2,8 @@
 
     python -m gnomon_runtime.serve [options of gunicorn]
 
-A container's first process gets no SIGTERM that it has no handler for: one that comes while gunicorn is being imported, on a busy
-node seconds, would be lost, and the pod go on until its grace is over.
+The kernel discards SIGTERM for a container's first process unless it has a handler. A SIGTERM during the import of gunicorn,
+which takes seconds on a busy node, would be lost, and the pod would run until its grace period is over.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    """Exit at once: nothing has begun, and an exception might be caught on its way."""
+    """Exit at once: nothing has started, and an exception could be swallowed by the code that is being imported."""
     os._exit(0)
 
 

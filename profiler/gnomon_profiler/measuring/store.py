@@ -3,7 +3,7 @@
     profiles/NAME@VERSION/MACHINE.json       a gnomon_core.profiles.ModelProfile
     profiles/NAME@VERSION/MACHINE.journal    the cells of a run that is not finished
 
-A profile belongs to one program and one machine; who serves a model looks for that of both.
+A profile belongs to one program and one machine: a server looks for the profile of its model and its own machine.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ fresh fork therefore pays for some thousand page faults, and the first convoluti
 for its order, or a container for its load, there is time for both: the rehearsal takes the very way that a load takes, with files
 that exist only in its memory.
 
-It goes in steps of a few milliseconds. Whoever carries it out looks between them whether it is wanted, and goes on later, or
-never: what is left of it is paid by the load.
+The rehearsal has steps of a few milliseconds. Between them the process checks for an order. An interrupted rehearsal continues
+later or is abandoned: the load then pays for the rest.
 """
 
 from __future__ import annotations

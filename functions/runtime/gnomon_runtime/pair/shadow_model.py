@@ -1,7 +1,7 @@
 """The blocks of a model that a Shadow holds: their weights, and segments of the program that are ready to run.
 
-Any operations can be asked for that begin and end with blocks which are held: while a pair's blocks are being changed, the Shadow
-holds the old and the new ones, and its Body still means the old runs. Of the program only the operations of the blocks are
+A hand-over may name any run of operations that begins and ends with held blocks: while a pair's blocks are being changed, the
+Shadow holds the old and the new ones, and its Body still uses the old runs. Of the program only the operations of the blocks are
 checked and bound; they are compared with the allow-list and bounded in size as a Body's are.
 """
 
@@ -29,7 +29,7 @@ def computed(
 ) -> Message:
     """The answer to a hand-over whose tensors lie in `to`; what it makes of them is written to `back`.
 
-    `soon` is called when only the last operation is missing.
+    `soon` is called before the last operation: the wake-up hint for the answer.
     """
     began_s = time.monotonic()
     kind, rows = Kind.REFUSED, None
@@ -90,7 +90,7 @@ class HeldBlocks:
         return self._weights.resident_bytes
 
     def hold(self, blocks: Iterable[int]) -> None:
-        """Hold these blocks and no others. Those that are new are resident and bound when this returns.
+        """Hold these blocks and no others. New blocks are resident and bound when this returns.
 
         Raises:
             ValueError: the model has no such block.
