@@ -4,8 +4,8 @@
       annotations:
         gnomon/buffer: '{"policy": "batch", "max_batch": 8, "max_wait_s": 0.05}'
 
-Knative keeps `status.annotations` for what a reconciler has to tell beyond conditions. The plan says whose it is: a Revision that
-has changed its policy since goes by no other's plan.
+Knative provides `status.annotations` for a reconciler's data beyond conditions. The plan names its policy: it is ignored once the
+Revision has another policy.
 """
 
 from __future__ import annotations

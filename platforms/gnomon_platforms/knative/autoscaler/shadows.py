@@ -1,12 +1,12 @@
-"""Shadows for the Bodies of Revisions, from the coordinators of their nodes; and what policies that make them decide by.
+"""Shadows for the Bodies of Revisions, from their nodes' coordinators, and the data by which policies decide on Shadows.
 
-    models ▶ what was measured of a Revision's model
-    nodes, all pods ▶ what each node has left
-    coordinators ▶ whose Body may have a Shadow, and what has become of those that were wished for
+    models ▶ the profile of a Revision's model
+    nodes, all pods ▶ free capacity per node
+    coordinators ▶ which Bodies may have a Shadow, and the states of requested Shadows
 
-Pods are Knative's, and on which nodes they are is the scheduler's choice: it is accepted, and policies see it. Room is counted by
-what pods ask for, Shadows beside them. How a node is asked for a Shadow is the same as for any function of a cluster
-(`gnomon_platforms.nodes`). Each Shadow outlives who asked for it: the next leader finds it.
+The scheduler chooses the nodes of Knative's pods, and policies see its choice. Free capacity counts pods' requests and Shadows.
+Requests to nodes are the same as for functions of OpenFaaS (`gnomon_platforms.nodes`). A Shadow outlives the leader that has
+requested it: the next leader adopts it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How a plan is written: the ServerlessService, the status, the number of pods, and how large they are.
+"""Writes a plan to the API server: the ServerlessService, the status, the number of pods, and their cores.
 
-Each write is decided again from the object as it is when it is sent, and carries its uid and version; what is no longer wanted
-by then comes to nothing.
+Each write carries uid and resourceVersion, so that it does nothing to an object that has changed. Writes of the ServerlessService
+and of the status are decided again from the present object.
 """
 
 from __future__ import annotations

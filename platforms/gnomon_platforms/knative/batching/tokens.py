@@ -1,8 +1,8 @@
 """The tokens by which pods take batches: keys of the Secret `gnomon-batch-token` of their namespace.
 
-A Revision names its key, so each service can have a token of its own, by which no pod of another one can be sent batches. A token
-is read when a pod gets ready and kept for half a minute: a burst of new pods asks once, and a token that was changed is known
-soon. That nobody told it is not kept: the next pod asks again.
+A Revision names its key, so each service can have its own token, which other services' pods do not accept. A token is read when a
+pod becomes ready, and cached for half a minute: a burst of new pods reads it once, and a changed token is known soon. A transient
+error is not cached: the next pod reads again.
 """
 
 from __future__ import annotations
