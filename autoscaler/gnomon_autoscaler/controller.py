@@ -2,7 +2,7 @@
 
 Every bin of the windows each function is sampled, and if it is time its policy is asked in a worker thread (`executor`). While a
 policy decides or its decision is being carried out, the function is only sampled; a poke in between is remembered. One function's
-slow or failing policy holds up no other function.
+slow or failing policy delays no other function.
 
 **Idle functions are skipped** until an event wakes them. Where hundreds of functions are deployed, most have had no request for
 minutes. A function is idle when no request waits or executes and none arrived in all recorded history, when its instances are
@@ -216,7 +216,7 @@ def _same(last: DecisionRecord, policy: str, decision: Decision, error: str) -> 
 
 
 def _repeated(last: DecisionRecord, at: float) -> DecisionRecord:
-    # As `replace` would, in half its time: where hundreds of functions are asked each second, nearly all decisions are repeated.
+    # Half the time of `dataclasses.replace`: with hundreds of decisions a second, nearly all are repetitions.
     return DecisionRecord(
         last.at, last.policy, last.desired, last.actions, last.reason, last.error, last_at=at, repeats=last.repeats + 1
     )

@@ -551,7 +551,7 @@ class Runner:
             self._fall_back(f"{settings.autoscaler} cannot be used, fixed instead ({error_text(error)})", settings)
         else:
             self.policy_name = self._policy.name
-        # A policy that drops what it cannot read keeps the rest of its state; a new period begins now.
+        # The policy keeps the part of its state that it can read; a new period begins now.
         self._next_s = float("-inf")
 
     def _stand_in(self, failed: Question, error: str) -> None:

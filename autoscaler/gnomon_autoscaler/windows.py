@@ -6,7 +6,7 @@ sample is a point on the curve of each counter; between two points the curve is 
 
 Example with bins of 0.5 s: samples of 0 arrivals at 0.0 s and 12 at 1.5 s, two turns missed, make three bins of 4.
 
-Bins end when whoever samples looks (`origin_s` and whole bins after it), so that a look sees the half second that has just ended:
+Bins end at sampling times (`origin_s` and whole bins after it), so that a sample includes the half second that has just ended:
 a policy that answers bursts would otherwise see one that ended up to a bin ago.
 
 Most functions have had nothing for minutes. Of windows in which nothing happened only the length is kept, and all such histories

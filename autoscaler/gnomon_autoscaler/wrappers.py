@@ -66,7 +66,7 @@ class DownDelay(_Wrapper):
         wish = self.wrapped.wish(seen, inner(memory))
         since_s = seen.now_s - self.window_s(seen.settings)
         recent = [(at_s, count) for at_s, count in _wishes(memory) if at_s > since_s and count > wish.count]
-        # Only a staircase down can matter later: whatever is not above the present wish is forgotten.
+        # Monotonic queue: only earlier counts above the present one can become the maximum later.
         recent.append((seen.now_s, wish.count))
         count = max(count for _, count in recent)
         remembered: dict[str, StateValue] = {

@@ -61,7 +61,7 @@ def target_in_system(seen: Observation) -> float:
     settings = seen.settings
     if settings.target_concurrency is not None:
         return settings.target_concurrency
-    # Those that have not begun have not said it yet.
+    # Instances that still start have not reported their concurrency yet.
     concurrency = max([one.concurrency for one in seen.ready], default=settings.expected_concurrency)
     return float(concurrency * settings.max_batch)
 

@@ -74,13 +74,13 @@ def towards_memory(count: int, memory_mb: int, seen: Observation) -> tuple[Actio
     others = sorted((one for one in seen.live if mb_of(one) != memory_mb), key=cost_of_ending)
     serving = sum(one.state is InstanceState.READY for one in right)
     missing = max(0, count - len(right))
-    # Of those that serve as many stay as the new ones do not make up for; those that still start go first.
+    # Keep as many serving instances as new ones do not replace yet; instances that still start end first.
     ending = others[: max(0, len(others) - max(0, count - serving))]
     places = min(seen.settings.scale.max - len(seen.live) + len(ending), _places(seen))
     if others and missing and not ending and places <= 0 and serving == len(right):
         ending = others[:1]
     ending += sorted(right, key=cost_of_ending)[: max(0, len(right) - count)]
-    # Without others that could make room a missing one is asked for in any case: who refuses it says why.
+    # Without others that could free capacity, request the missing ones anyway: the platform's refusal says why.
     created = min(missing, max(0, places)) if others else missing
     create = CreateBody(seen.settings.cores, None, memory_mb)
     return (*(DestroyBody(one.id) for one in ending), *[create] * created)
@@ -165,7 +165,7 @@ def towards_size(count: int, seen: Observation) -> tuple[Action, ...]:
     left = [one for one in others if all(action.id != one.id for action in resized)]
     created = creations(missing - len(resized), cores, seen, room) if not left else ()
     if left and len(resized) < missing:
-        # Nothing more has room: some of those that serve and will not be needed make some.
+        # No capacity is left: end some serving instances that will not be needed, to free it.
         surplus = max(0, len(seen.ready) - count)
         return (*resized, *(DestroyBody(one.id) for one in _making_room(left, surplus, cores, room)))
     return (*resized, *created)
