@@ -49,7 +49,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class InstanceOwner:
-    """Starts and replaces the instances of functions. This one does nothing: the instances are somebody else's to manage."""
+    """The manager of functions' instances. This default does nothing: the caller manages the instances itself."""
 
     def instance_needed(self, function: str) -> None:
         """A request waits, and the function has no instance."""

@@ -37,19 +37,19 @@ class Histogram:
 
 ANSWERED = "answered"
 OUTCOMES = (ANSWERED, "late", "hurried", "failed", "refused", "nonsense", "full", "gone")
-"""How a hand-over ends. Of all but the first the Body has computed the Shadow's samples itself."""
+"""The outcomes of a hand-over. After all but the first, the Body has computed the Shadow's samples itself."""
 RATIO_BOUNDS = (0.5, 0.75, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0)
 _LONGEST_MS = 1e9
 _MOST_HEAD_BYTES = 1 << 16
-"""A hand-over takes some 150 bytes. What is longer is not read: it would keep the event loop."""
+"""A hand-over takes some 150 bytes. A longer list is not parsed, because it would block the event loop."""
 
 
 class PairMetrics:
     """The counters of one function's pairs.
 
-    `batches` were sent to a Body with a Shadow; of their samples `offloaded` were computed by it. `hand_overs` counts runs by how
-    they ended, `waited_s` is what Bodies waited in them. `predicted_s` and `measured_s` are latencies of the same batches,
-    summed, and `ratios` the histogram of measured by predicted.
+    `batches` were sent to a Body with a Shadow, which computed `offloaded` of their samples. `hand_overs` counts hand-overs by
+    outcome, `waited_s` the time that Bodies waited. `predicted_s` and `measured_s` are the summed latencies of the
+    same batches, and `ratios` the histogram of measured by predicted latency.
     """
 
     __slots__ = ("batches", "hand_overs", "measured_s", "offloaded", "predicted_s", "ratios", "waited_s")
@@ -69,7 +69,7 @@ class PairMetrics:
         return sum(self.hand_overs.values()) - self.hand_overs[ANSWERED]
 
     def done(self, batch: Batch, result: Frame, now_s: float) -> None:
-        """A batch of a pair has its result."""
+        """Count the result of a pair's batch."""
         self.batches += 1
         offloaded: dict[str, int] = {}
         """By Shadow: of its hand-overs in this batch, one for each run, the largest."""
@@ -105,7 +105,7 @@ BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.
 """The upper bounds of prometheus_client's default histogram."""
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 MOST_CODES = 20
-"""Status codes of a function that are told apart: one could answer with any number of them, and each costs the page 17 lines."""
+"""The most status codes of a function that are counted separately: each costs 17 lines of the metrics page."""
 QUEUE_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -121,10 +121,10 @@ class CodeMetrics:
 class FunctionMetrics:
     """The counters of one function.
 
-    `started` counts requests received, `left` those whose client went away before an answer. `by_code` holds count and durations
-    of the answers by status code, the function's and ours alike; `rejections` counts ours by the error's code.
-    `batch_sizes` are samples of the batches that were sent, `queue_s` how long their members had waited; `pairs` is what Shadows
-    did of them.
+    `started` counts received requests, `left` those whose client disconnected before the answer. `by_code` holds count and
+    durations of the answers by status code, the function's and the gateway's alike; `rejections` counts the gateway's by error
+    code. `batch_sizes` are the samples of the batches sent, `queue_s` the waiting times of their members; `pairs` are the
+    counters of batches with Shadows.
     """
 
     __slots__ = ("batch_sizes", "by_code", "left", "pairs", "queue_s", "rejections", "started")
@@ -139,18 +139,18 @@ class FunctionMetrics:
         self.pairs = PairMetrics()
 
     def sent(self, batch: Batch) -> None:
-        """A batch is on its way to an instance."""
+        """Count a batch that is sent to an instance."""
         self.batch_sizes.observe(batch.size)
         for request in batch.requests:
             self.queue_s.observe(batch.sent_s - request.arrived_s)
 
     def refused(self, error: GnomonError, duration_s: float) -> None:
-        """The platform has answered in the function's place."""
+        """Count an error with which the platform answered instead of the function."""
         self.rejections[error.code] = self.rejections.get(error.code, 0) + 1
         self.answered(error.status, duration_s)
 
     def answered(self, code: int, duration_s: float) -> None:
-        """An answer has been written. Beyond `MOST_CODES`, a new code counts as the first of its class: 418 as 400."""
+        """Count an answer that was written. Beyond `MOST_CODES`, a new code counts as the first of its class: 418 as 400."""
         metrics = self.by_code.get(code)
         if metrics is None and len(self.by_code) >= MOST_CODES:
             code = code // 100 * 100
@@ -163,5 +163,5 @@ class FunctionMetrics:
 
     @property
     def invocations(self) -> int:
-        """How many requests have been answered."""
+        """The number of answered requests."""
         return sum(metrics.count for metrics in self.by_code.values())

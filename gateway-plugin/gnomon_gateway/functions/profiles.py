@@ -101,7 +101,7 @@ class Corrections:
             _LOG.warning("%s cannot be read: latencies are learned afresh", self._file)
 
     def begin(self, variant: str, profile: ModelProfile) -> None:
-        """From now on the variant is foretold by this profile: go on from what the last process knew of it."""
+        """Predict the variant by this profile from now on, starting from the corrections of the last process."""
         digest = _digest(profile)
         known = self._profiles.get(variant)
         self._profiles[variant] = digest
@@ -201,7 +201,7 @@ class Corrected:
         self._by: dict[int, float] = {}
 
     def by(self, corrections: Mapping[int, float]) -> ModelProfile:
-        """The profile where batches took `corrections[cores]` times what it foretold."""
+        """The profile with its predictions multiplied by `corrections[cores]`."""
         moved = corrections.keys() != self._by.keys() or any(
             abs(ratio - self._by[cores]) > _MATTERS * self._by[cores] for cores, ratio in corrections.items()
         )
