@@ -33,7 +33,7 @@ _FIXED_COST = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One measurement. `cores`, `batch` and `mode` are set for the kinds of cells that have them."""
+    """A measurement. `cores`, `batch` and `mode` are set for the kinds of cells that have them."""
 
     what: str
     cores: int = 0

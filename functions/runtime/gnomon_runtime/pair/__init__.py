@@ -1,11 +1,11 @@
 """Body and Shadow at work: one batch, computed by both at the same time.
 
-orders       what the coordinator says, and the answers to it
-headers      the small messages that Body and Shadow send each other
-buffers      the shared memory that their tensors go through
-patience     how long a Body waits for a Shadow
-partner      one Shadow as its Body sees it
-link         the Body's end of all this, split_model what it does with a batch, body_side when it begins and ends
-stream       the same messages over TCP, for a Shadow on another node; approach how a Body comes to one, remote_link its end of it
-shadow_model the blocks that a Shadow holds, shadow_side its life from an empty container on, micro_batches its work from an image
+orders         the coordinator's orders, and the answers to them
+headers        the small messages that Body and Shadow send each other
+link           one end of the data path within a node, with its shared-memory buffers
+remote_link    the same over TCP, for a Shadow on another node, and how a Body connects to one
+partner        one Shadow as its Body sees it, with the timeout of a hand-over
+split_model    a batch computed by Body and Shadows; body_side makes, changes and ends pairs
+shadow_model   the blocks that a Shadow holds; shadow_side its lifecycle from an empty container on
+micro_batches  a Shadow's application in an image; rehearsal warms up a process that waits for its order
 """
