@@ -277,8 +277,10 @@ async def test_of_two_one_writes_and_the_other_takes_over(knative_kinds: Cluster
         knative.load["f-00001"] = 20.0
         await until(lambda: knative.replicas("f-00001") == 3, "three pods by the second")
         assert second.platform.functions() == [f"f-00001.{knative.namespace}"]
-        stack.pop_all()
+        # The stack must not stop them again, nor be collected, which ends its contexts, while the second one stops.
+        stopped = stack.pop_all()
         await second.stop()
+        assert stopped is not stack
 
 
 ONE_CORE: dict[str, Any] = {"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}}

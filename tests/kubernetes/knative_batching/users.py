@@ -79,3 +79,5 @@ class Users:
             else:
                 self.lost[caller] += 1
                 self.told.append(told)
+                # Envoy notices one by one that connections of a killed gateway are closed: at once, it might use the next one.
+                await asyncio.sleep(AGAIN_S)
