@@ -116,8 +116,8 @@ class Flow(FlowControl):
 class PortionReader(asyncio.BufferedProtocol):
     """The protocol that a transport calls for a connection. Reads small portions into the server's buffer.
 
-    uvicorn's class is an `asyncio.Protocol`, which gets up to 256 KB from each read of uvloop. With it, twenty clients that sent
-    endless heads stalled the event loop for 4 ms: each read allocated, copied and parsed that much at once.
+    uvicorn's class is an `asyncio.Protocol`, which gets up to 256 KB from each read of uvloop: each read of an endless head
+    allocates, copies and parses that much at once.
     """
 
     def __init__(self, connection: GatewayProtocol, buffer: ReadBuffer) -> None:
