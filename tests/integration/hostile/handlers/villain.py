@@ -94,7 +94,8 @@ DEEDS: dict[str, Callable[[Any, str], Any]] = {
     "segfault": lambda *_: ctypes.string_at(0),
     "abort": lambda *_: os.abort(),
     "kill itself": lambda *_: os.kill(os.getpid(), signal.SIGKILL),
-    "freeze": lambda *_: os.kill(os.getpid(), signal.SIGSTOP),
+    # The kernel may stop another thread first: without the sleep this thread could answer before the process stops.
+    "freeze": lambda *_: (os.kill(os.getpid(), signal.SIGSTOP), time.sleep(60)),
     "leave later": leave_later,
     "bomb": bomb,
     "sleep": lambda _, seconds: time.sleep(float(seconds)),
