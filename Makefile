@@ -38,22 +38,22 @@ test-slow: venv  ## what takes more than ten seconds each: benchmarks run briefl
 	@$(BIN)/python -m pytest -q tests -m slow
 
 test-kubernetes: venv  ## tests on a real Kubernetes: one booted here, or the one that KUBECONFIG names
-	@$(BIN)/python -m deploy.test_cluster run -- $(BIN)/python -m tests.kubernetes $(ONLY)
+	@$(BIN)/python -m tests.cluster run -- $(BIN)/python -m tests.kubernetes $(ONLY)
 
 cluster: venv  ## boot a real Kubernetes with Knative here, as root; prints its KUBECONFIG
-	@$(BIN)/python -m deploy.test_cluster up
+	@$(BIN)/python -m tests.cluster up
 
 cluster-down: venv  ## end it, and say so if anything stays behind
-	@$(BIN)/python -m deploy.test_cluster down
+	@$(BIN)/python -m tests.cluster down
 
 cluster-build: venv  ## compile it only, with kwok and helm
-	@$(BIN)/python -m deploy.test_cluster build
+	@$(BIN)/python -m tests.cluster build
 
 images: venv  ## build our images from their Dockerfiles, as root, without a daemon; NAMES="gnomon-gateway gnomon-body"
-	@$(BIN)/python -m deploy.test_cluster image $(or $(NAMES),gnomon-gateway)
+	@$(BIN)/python -m tests.cluster image $(or $(NAMES),gnomon-gateway)
 
 conformance: venv  ## Knative Serving's own conformance tests by the stock class and by ours, on the cluster of `make cluster`
-	@$(BIN)/python -m deploy.test_cluster.serving_conformance --parallel 2
+	@$(BIN)/python -m tests.cluster.conformance --parallel 2
 
 format: venv
 	@$(BIN)/ruff check --quiet --fix-only . && $(BIN)/ruff format --quiet .

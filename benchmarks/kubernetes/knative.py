@@ -32,11 +32,10 @@ from kubernetes import watch
 
 from benchmarks.programs import Pace, ProgramFailedError, ended_well, pace_of, pace_parser, step
 from benchmarks.report import Figure, measured, write
-from deploy.test_cluster import build, cluster
-from deploy.test_cluster.clusters import Cluster, reached
-from deploy.test_cluster.routes import SERVING, answer_for_ingress, condition
-from deploy.test_cluster.serving_conformance.defaults import CLASSES, GNOMON, STOCK, autoscaler
-from deploy.test_cluster.settings import folders, image
+from tests.cluster import build, cluster
+from tests.cluster.client import Cluster, reached
+from tests.cluster.knative import CLASSES, GNOMON, SERVING, STOCK, answer_for_ingress, autoscaler, condition
+from tests.cluster.settings import folders, image
 
 ANNOTATION = "autoscaling.knative.dev/"
 PATIENCE_S = 120.0

@@ -1,7 +1,7 @@
 """Bodies as pods of a real node, for the length of a block: a namespace, the models as its volume, the platform in this process.
 
 The cluster is the one that KUBECONFIG names, that runs here (`make cluster`), or that is booted for the block. Its node has to be
-this machine where pods are compared with processes. `deploy.test_cluster.models` says where the images come from.
+this machine where pods are compared with processes. `tests.cluster.models` says where the images come from.
 
 A control plane for the length of a block: etcd and the apiserver, with controllers and fake nodes if they are wanted.
 """
@@ -21,14 +21,6 @@ from benchmarks.gnomon import MODELS
 from benchmarks.programs import ProgramFailedError
 from benchmarks.shadow.models import StoredModel
 from benchmarks.shadow.node import Place, Told, deployment_of
-from deploy.test_cluster import build, fake_nodes, models
-from deploy.test_cluster import cluster as clusters
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster, reached, until
-from deploy.test_cluster.control_plane import ControlPlane
-from deploy.test_cluster.phases import CannotBeHad, Phases
-from deploy.test_cluster.processes import Process, Programs
-from deploy.test_cluster.settings import folders
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
@@ -37,6 +29,13 @@ from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_profiler.repository import DirectoryRepository
+from tests.cluster import build, fake_nodes, models
+from tests.cluster import cluster as clusters
+from tests.cluster.client import Cluster, Kubectl, reached, until
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.phases import CannotBeHad, Phases
+from tests.cluster.processes import Process, Programs
+from tests.cluster.settings import folders
 
 BODY_LIMIT_S = 300.0
 """A Body's pod: its container, torch, its weights; on a machine that does other things, too."""

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from deploy.test_cluster.client import documents
-from deploy.test_cluster.clusters import Cluster
+from tests.cluster.client import Cluster, documents
 
 EVERYWHERE = ""
 REFUSED = 403

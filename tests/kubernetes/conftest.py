@@ -18,9 +18,9 @@ import pytest
 from kubernetes import client
 
 from benchmarks.kubernetes.pods import booted
-from deploy.test_cluster import build
-from deploy.test_cluster.clusters import Cluster, reached, until
-from deploy.test_cluster.settings import folders, image
+from tests.cluster import build
+from tests.cluster.client import Cluster, reached, until
+from tests.cluster.settings import folders, image
 
 HERE = Path(__file__).parent
 

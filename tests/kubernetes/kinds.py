@@ -6,9 +6,8 @@ from typing import Any
 
 from kubernetes import client
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import documents
-from deploy.test_cluster.clusters import Cluster, until
+from tests.cluster import build
+from tests.cluster.client import Cluster, documents, until
 
 NOT_YET = 404, 429
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.test_cluster.settings import REGISTRY as TEST_REGISTRY
-from deploy.test_cluster.settings import TAG as TEST_TAG
+from tests.cluster.settings import REGISTRY as TEST_REGISTRY
+from tests.cluster.settings import TAG as TEST_TAG
 
 ROOT = Path(__file__).parents[2]
 HOWTO = ROOT / "docs" / "howto"
@@ -19,7 +19,7 @@ PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *HOWTO.glob("*.md")]
 FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?[^)]*\)")
 REGISTRY = "registry.example/team"
-HEAVY = shutil.ignore_patterns("test_cluster", "__pycache__", "*.whl")
+HEAVY = shutil.ignore_patterns("__pycache__", "*.whl")
 # Where a page has another one build some of its images, by the sentence that links to it.
 BUILT_ELSEWHERE = {
     "run-on-knative.md": ["models-on-kubernetes.md"],

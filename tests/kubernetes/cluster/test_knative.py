@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from deploy.test_cluster.clusters import Cluster, until
-from deploy.test_cluster.routes import SERVING, answer_for_ingress, condition
+from tests.cluster.client import Cluster, until
+from tests.cluster.knative import SERVING, answer_for_ingress, condition
 
 
 @pytest.fixture(autouse=True)

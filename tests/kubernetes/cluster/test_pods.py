@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from deploy.test_cluster.clusters import Cluster, until
+from tests.cluster.client import Cluster, until
 
 
 def available(cluster: Cluster, namespace: str, name: str) -> int:

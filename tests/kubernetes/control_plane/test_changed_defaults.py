@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster
-from deploy.test_cluster.phases import Trouble
-from deploy.test_cluster.serving_conformance.defaults import configured
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl
+from tests.cluster.knative import configured
+from tests.cluster.phases import Trouble
 
 
 def test_values_are_changed_and_changed_back_even_where_one_cannot_be(own_plane: Cluster, compiled: build.Programs) -> None:

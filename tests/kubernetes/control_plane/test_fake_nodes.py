@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 
-from deploy.test_cluster import build, fake_nodes
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster, reached, until
-from deploy.test_cluster.control_plane import ControlPlane
-from deploy.test_cluster.processes import Programs
-from deploy.test_cluster.settings import folders
+from tests.cluster import build, fake_nodes
+from tests.cluster.client import Cluster, Kubectl, reached, until
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.processes import Programs
+from tests.cluster.settings import folders
 
 NODES = 200
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kubernetes import client, watch
 
-from deploy.test_cluster.clusters import Cluster
+from tests.cluster.client import Cluster
 
 
 def config_map(name: str, **data: str) -> client.V1ConfigMap:

@@ -18,12 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster, until
-from deploy.test_cluster.models import end_coordinators
 from gnomon_coordinator.node import volumes
 from gnomon_coordinator.node.pod_sockets import SOCKET
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl, until
+from tests.cluster.models import end_coordinators
 from tests.integration.coordinator_node.node import TOKEN, Body, Node
 from tests.kubernetes.conftest import accounts
 from tests.kubernetes.coordinator_node.test_driver_on_the_cluster import (

@@ -20,11 +20,10 @@ import pytest
 import yaml
 from kubernetes import client
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster, until
 from gnomon_coordinator.node import volumes
 from gnomon_coordinator.node.pod_sockets import SOCKET
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl, until
 from tests.integration.coordinator_node.node import Body, Node
 
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "openfaas" / "coordinator"

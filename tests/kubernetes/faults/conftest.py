@@ -12,8 +12,8 @@ from kubernetes import client
 from urllib3.exceptions import HTTPError
 
 from benchmarks.kubernetes.pods import Plane, booted
-from deploy.test_cluster import build
-from deploy.test_cluster.clusters import Cluster, reached, until
+from tests.cluster import build
+from tests.cluster.client import Cluster, reached, until
 from tests.kubernetes.openfaas.kubelet import Kubelet
 
 NAMESPACE = "openfaas-fn"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.test_cluster import build
-from deploy.test_cluster.clusters import Cluster
+from tests.cluster import build
+from tests.cluster.client import Cluster
 from tests.kubernetes.kinds import install_kinds
 from tests.kubernetes.knative_autoscaler.conftest import KINDS
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative

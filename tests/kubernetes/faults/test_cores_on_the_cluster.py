@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deploy.test_cluster.clusters import Cluster, until
+from tests.cluster.client import Cluster, until
 
 LIMIT_S = 120.0
 PAUSE_S = 0.01

@@ -9,7 +9,6 @@ from typing import Any
 
 from kubernetes import client
 
-from deploy.test_cluster.clusters import Cluster, until
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.interfaces import BatchChannel
@@ -17,6 +16,7 @@ from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
+from tests.cluster.client import Cluster, until
 from tests.contracts.test_platform import deployment, instance_of
 from tests.kubernetes.faults.conftest import NAMESPACE, Breakable
 from tests.kubernetes.faults.serving import Load, load

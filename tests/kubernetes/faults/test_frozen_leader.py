@@ -6,7 +6,7 @@ import asyncio
 import secrets
 
 from benchmarks.kubernetes.leader import chain
-from deploy.test_cluster.clusters import Cluster
+from tests.cluster.client import Cluster
 
 ROUNDS = 3
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.kubernetes.pods import Plane, booted
-from deploy.test_cluster import build
-from deploy.test_cluster.clusters import Cluster, reached
+from tests.cluster import build
+from tests.cluster.client import Cluster, reached
 from tests.kubernetes.faults.conftest import answers
 from tests.kubernetes.faults.test_server_away import AWAY_S, SOAK_S, Breaking, frozen, killed
 from tests.kubernetes.kinds import install_kinds

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl
 from tests.kubernetes.conftest import plane
 from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name, kustomization
 

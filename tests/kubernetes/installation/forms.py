@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.test_cluster import build
-from deploy.test_cluster.settings import folders
+from tests.cluster import build
+from tests.cluster.settings import folders
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 CHART = DEPLOY / "charts" / "gnomon"

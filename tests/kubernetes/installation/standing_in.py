@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster, until
+from tests.cluster.client import Cluster, Kubectl, until
 from tests.kubernetes.conftest import accounts
 from tests.kubernetes.installation.forms import Manifest
 

@@ -15,10 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster, until
 from gnomon_cli.main import gnomon
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl, until
 from tests.kubernetes.conftest import accounts, plane
 from tests.kubernetes.installation.forms import DEPLOY
 

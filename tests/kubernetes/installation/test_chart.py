@@ -9,10 +9,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster
 from gnomon_platforms.kubernetes.resources import Permission, Scope
 from gnomon_platforms.openfaas.permissions import PERMISSIONS, WIDE
+from tests.cluster.client import Cluster, Kubectl
 from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name, chart, notes
 
 SYSTEM, FUNCTIONS, SERVING = "openfaas", "openfaas-fn", "knative-serving"

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl
 from tests.kubernetes.installation.forms import DEPLOY
 from tests.kubernetes.installation.test_doctor_on_kubernetes import examine
 from tests.kubernetes.kinds import install_kinds

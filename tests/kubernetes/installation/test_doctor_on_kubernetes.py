@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl, documents
-from deploy.test_cluster.clusters import Cluster
 from gnomon_cli.main import gnomon
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl, documents
 from tests.kubernetes.installation.forms import DEPLOY
 from tests.kubernetes.kinds import install_kinds
 

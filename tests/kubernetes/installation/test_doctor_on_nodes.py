@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster
 from gnomon_platforms.knative.autoscaler.objects import Condition
 from gnomon_platforms.knative.autoscaler.status import Means, shadows
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl
 from tests.kubernetes.installation.forms import DEPLOY
 from tests.kubernetes.installation.test_doctor_on_kubernetes import examine
 from tests.kubernetes.kinds import install_kinds

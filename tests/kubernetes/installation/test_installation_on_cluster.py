@@ -16,14 +16,13 @@ import pytest
 from click.testing import CliRunner
 from kubernetes import client
 
-from deploy.test_cluster import build, models
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster, until
-from deploy.test_cluster.phases import CannotBeHad
-from deploy.test_cluster.settings import folders
 from gnomon_cli.main import gnomon
 from gnomon_core.ownership import OwnershipMap
 from gnomon_platforms.kubernetes.ownership import KEY, NAME
+from tests.cluster import build, models
+from tests.cluster.client import Cluster, Kubectl, until
+from tests.cluster.phases import CannotBeHad
+from tests.cluster.settings import folders
 from tests.kubernetes.installation.forms import overlaid
 
 SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"

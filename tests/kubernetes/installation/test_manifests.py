@@ -14,11 +14,11 @@ import pytest
 import yaml
 from kubernetes import client
 
-from deploy.test_cluster.clusters import Cluster
-from deploy.test_cluster.settings import DNS_ADDRESS, KUBERNETES_ADDRESS, NODE_ADDRESS
 from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL
 from gnomon_platforms.kubernetes.resources import Scope
 from gnomon_platforms.openfaas.permissions import asked
+from tests.cluster.client import Cluster
+from tests.cluster.settings import DNS_ADDRESS, KUBERNETES_ADDRESS, NODE_ADDRESS
 from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name
 
 SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"

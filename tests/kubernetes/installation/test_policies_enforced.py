@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster
 from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl
 from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name
 from tests.kubernetes.installation.standing_in import Place, Standing, as_installed
 

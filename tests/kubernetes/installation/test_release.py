@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster, until
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl, until
 from tests.kubernetes.conftest import accounts, plane
 from tests.kubernetes.installation.forms import CHART, DEPLOY, Manifest, Name, by_name, chart, helm, settings
 

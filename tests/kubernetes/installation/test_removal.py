@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import until
 from gnomon_platforms.kubernetes import ownership
 from gnomon_server import knative_autoscaler, kubernetes
+from tests.cluster import build
+from tests.cluster.client import Kubectl, until
 from tests.kubernetes.conftest import plane
 from tests.kubernetes.installation.forms import DEPLOY, Kustomized
 

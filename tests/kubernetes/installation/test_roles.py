@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.test_cluster.client import documents
 from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY
 from gnomon_platforms.kubernetes.resources import Permission, Scope
 from gnomon_platforms.nodes.coordinators import POOLS
 from gnomon_platforms.openfaas.permissions import PERMISSIONS
+from tests.cluster.client import documents
 from tests.kubernetes.access import EVERYWHERE, Use, asked
 from tests.kubernetes.installation.forms import DEPLOY
 

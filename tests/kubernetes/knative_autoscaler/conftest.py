@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.test_cluster import build
-from deploy.test_cluster.clusters import Cluster
+from tests.cluster import build
+from tests.cluster.client import Cluster
 from tests.kubernetes.kinds import install_kinds
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
 from tests.kubernetes.openfaas.kubelet import WORKER

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from kubernetes import client
 from urllib3.exceptions import HTTPError
 
-from deploy.test_cluster.clusters import Cluster
+from tests.cluster.client import Cluster
 
 LOOK_S = 0.05
 SERVER_ERRORS = 500

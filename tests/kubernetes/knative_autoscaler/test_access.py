@@ -14,15 +14,14 @@ import pytest
 import yaml
 from kubernetes import client
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl, documents
-from deploy.test_cluster.clusters import Cluster
 from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
 from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
 from gnomon_platforms.knative.resources import GATEWAY_LABELS
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl, documents
 from tests.kubernetes.access import EVERYWHERE, Account, Use, admitted, asked, restrict
 from tests.kubernetes.kinds import SCALED_OBJECTS, define, install_kinds, rival
 from tests.kubernetes.knative_autoscaler.conftest import KINDS

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from deploy.test_cluster.clusters import Cluster
 from gnomon_cli.commands.serve_options import knative_options
 from gnomon_core.fleet import InstanceKind
 from gnomon_server.knative_autoscaler import KnativeService
+from tests.cluster.client import Cluster
 from tests.integration.coordinator_node.node import Node
 from tests.integration.coordinator_node.test_body_and_shadow import pool_processes
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative

@@ -15,10 +15,10 @@ import aiohttp
 import pytest
 from kubernetes import client
 
-from deploy.test_cluster.clusters import Cluster
-from deploy.test_cluster.routes import SERVING, answer_for_ingress, condition
 from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
 from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
+from tests.cluster.client import Cluster
+from tests.cluster.knative import SERVING, answer_for_ingress, condition
 
 SCALING = ("autoscaling.internal.knative.dev", "v1alpha1")
 ANNOTATION = "autoscaling.knative.dev/"

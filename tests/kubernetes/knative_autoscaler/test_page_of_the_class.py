@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from deploy.test_cluster.clusters import Cluster
+from tests.cluster.client import Cluster
 from tests.kubernetes.knative_autoscaler.played_knative import REVISION, PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, K, running, until
 

@@ -14,10 +14,10 @@ from typing import Any, cast
 import aiohttp
 from kubernetes import client
 
-from deploy.test_cluster.clusters import Cluster
 from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
 from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
 from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
+from tests.cluster.client import Cluster
 from tests.kubernetes.kinds import rival
 from tests.kubernetes.knative_autoscaler.played_knative import PA, REVISION, SERVING, SKS, PlayedKnative
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 from kubernetes import client
 
-from deploy.test_cluster.clusters import Cluster
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.knative.autoscaler import revision
 from gnomon_platforms.kubernetes import conflicting_autoscalers as rivals
 from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.kubernetes.conflicting_autoscalers import Rivals
+from tests.cluster.client import Cluster
 from tests.kubernetes.kinds import SCALED_OBJECTS, define, rival
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, K, running, until

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from deploy.test_cluster.clusters import Cluster
 from gnomon_coordinator.node.pod_sockets import SOCKET
 from gnomon_core.wire import decode
 from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
@@ -25,6 +24,7 @@ from gnomon_platforms.nodes.models import ServedModels
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_server.knative_autoscaler import KnativeService
 from gnomon_server.knative_gateway import KnativeGateway
+from tests.cluster.client import Cluster
 from tests.integration.coordinator_node.node import TOKEN as NODE_TOKEN
 from tests.integration.coordinator_node.node import Body, Node
 from tests.kubernetes.knative_autoscaler.played_knative import PA, Application, PlayedKnative

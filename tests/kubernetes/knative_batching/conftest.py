@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.test_cluster.clusters import Cluster
+from tests.cluster.client import Cluster
 from tests.kubernetes.knative_autoscaler.conftest import knative, knative_kinds, played_as
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
 from tests.kubernetes.knative_batching.pods import TOKEN, Pod

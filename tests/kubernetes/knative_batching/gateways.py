@@ -11,7 +11,7 @@ from typing import Any
 from kubernetes import client
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.test_cluster.clusters import Cluster
+from tests.cluster.client import Cluster
 
 SYSTEM = "knative-serving"
 PAGE_PORT = 9090

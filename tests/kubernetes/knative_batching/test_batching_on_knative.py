@@ -21,11 +21,10 @@ import aiohttp
 import pytest
 from kubernetes import client
 
-from deploy.test_cluster import build, envoy, models, settings
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster
-from deploy.test_cluster.phases import CannotBeHad
-from deploy.test_cluster.routes import SERVING, condition
+from tests.cluster import build, envoy, models, settings
+from tests.cluster.client import Cluster, Kubectl
+from tests.cluster.knative import SERVING, condition
+from tests.cluster.phases import CannotBeHad
 from tests.kubernetes.coordinator_node.test_driver_on_the_cluster import inside
 from tests.kubernetes.installation.forms import overlaid
 from tests.kubernetes.knative_batching.conftest import ENV, SECRET

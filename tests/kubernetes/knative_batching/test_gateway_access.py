@@ -12,11 +12,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl, documents
-from deploy.test_cluster.clusters import Cluster
 from gnomon_platforms.knative.resources import GATEWAY_LABELS, GATEWAY_PORT
 from gnomon_platforms.kubernetes.client import connect
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl, documents
 from tests.kubernetes.access import Account, admitted, asked, restrict
 from tests.kubernetes.kinds import install_kinds
 from tests.kubernetes.knative_autoscaler.conftest import KINDS

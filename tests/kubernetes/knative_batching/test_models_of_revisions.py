@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.test_cluster.clusters import Cluster
 from gnomon_gateway.functions import manager
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_profiler.repository import DirectoryRepository
+from tests.cluster.client import Cluster
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import running, until
 from tests.kubernetes.knative_batching.conftest import ENV, Pods

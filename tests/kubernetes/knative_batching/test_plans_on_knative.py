@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.test_cluster.clusters import Cluster
 from gnomon_core.functions import FunctionKey
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_platforms.knative.autoscaler import metrics as signals
 from gnomon_platforms.knative.buffer_status import buffer_of
 from gnomon_server.knative_gateway import KnativeGateway
+from tests.cluster.client import Cluster
 from tests.kubernetes import planned
 from tests.kubernetes.knative_autoscaler.played_knative import SERVING, PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, running, until

@@ -26,13 +26,13 @@ import pytest
 from kubernetes import client
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.test_cluster import envoy, settings
-from deploy.test_cluster.clusters import Cluster
-from deploy.test_cluster.phases import CannotBeHad
-from deploy.test_cluster.routes import condition
 from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT, GATEWAY_LABELS, GATEWAY_PORT
 from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
+from tests.cluster import envoy, settings
+from tests.cluster.client import Cluster
+from tests.cluster.knative import condition
+from tests.cluster.phases import CannotBeHad
 from tests.kubernetes.knative_autoscaler.test_on_knative import ANNOTATION, SERVING, Ksvc, Load, knative
 
 __all__ = ["knative"]
@@ -252,7 +252,7 @@ async def test_a_revision_may_ask_for_batches_while_it_serves_and_for_none_again
 
 
 class Routed(Ksvc):
-    """A ksvc of the ingress class of `deploy.test_cluster.envoy`, which is called by its host."""
+    """A ksvc of the ingress class of `tests.cluster.envoy`, which is called by its host."""
 
     async def ready(self) -> float:
         """Create it; how long it took until it was ready, which the ingress says."""

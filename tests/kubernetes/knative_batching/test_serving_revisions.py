@@ -12,9 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from deploy.test_cluster.clusters import Cluster
 from gnomon_platforms.knative.batching import channel as slots
 from gnomon_server.knative_gateway import KnativeGateway, KnativeGatewayOptions
+from tests.cluster.client import Cluster
 from tests.kubernetes.knative_autoscaler.played_knative import SERVING, PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, grace, running, until
 from tests.kubernetes.knative_batching.conftest import ENV, SECRET, Pods

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import aiohttp
 
-from deploy.test_cluster.clusters import Cluster
 from gnomon_core.wire import encode
 from gnomon_platforms.testing import request_frame
+from tests.cluster.client import Cluster
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import running
 from tests.kubernetes.knative_batching.conftest import HANDLER, SECRET

@@ -16,10 +16,10 @@ import pytest
 
 from benchmarks.kubernetes.pods import Ground, on
 from benchmarks.shadow.models import StoredModel
-from deploy.test_cluster.clusters import Cluster
-from deploy.test_cluster.phases import CannotBeHad
 from gnomon_profiler.add import ensure_model
 from gnomon_profiler.repository import DirectoryRepository
+from tests.cluster.client import Cluster
+from tests.cluster.phases import CannotBeHad
 
 MODEL = "efficientnet-lite0"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from kubernetes import client
 
-from deploy.test_cluster import models
-from deploy.test_cluster.clusters import until
-from deploy.test_cluster.routes import SERVING, condition
 from gnomon_platforms.knative.resources import QUEUE_CONTAINER, REVISION_LABEL
+from tests.cluster import models
+from tests.cluster.client import until
+from tests.cluster.knative import SERVING, condition
 from tests.kubernetes.knative_batching.conftest import ENV
 from tests.kubernetes.models.on_knative import Installed
 

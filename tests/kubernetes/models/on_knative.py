@@ -23,11 +23,10 @@ from typing import Any
 
 from kubernetes import client
 
-from deploy.test_cluster import models
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster, until
-from deploy.test_cluster.phases import CannotBeHad
 from gnomon_platforms.knative.autoscaler.configuration import CSI_FEATURE
+from tests.cluster import models
+from tests.cluster.client import Cluster, Kubectl, until
+from tests.cluster.phases import CannotBeHad
 from tests.kubernetes.coordinator_node.test_driver_on_the_cluster import inside
 from tests.kubernetes.installation.forms import overlaid
 from tests.kubernetes.knative_batching.conftest import SECRET

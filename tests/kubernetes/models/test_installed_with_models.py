@@ -6,9 +6,8 @@ from pathlib import Path
 
 from kubernetes import client
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl
 
 MODELS = Path(__file__).parents[3] / "deploy" / "openfaas-models"
 

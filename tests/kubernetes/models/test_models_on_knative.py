@@ -20,14 +20,13 @@ import pytest
 from kubernetes import client
 
 from benchmarks.shadow.models import StoredModel
-from deploy.test_cluster import build, envoy
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster, until
-from deploy.test_cluster.phases import CannotBeHad
-from deploy.test_cluster.routes import SERVING
-from deploy.test_cluster.settings import INTERFACE, NODE_ADDRESS
 from gnomon_cli.commands.run import photograph_path
 from gnomon_profiler.measuring.store import ProfileStore
+from tests.cluster import build, envoy
+from tests.cluster.client import Cluster, Kubectl, until
+from tests.cluster.knative import SERVING
+from tests.cluster.phases import CannotBeHad
+from tests.cluster.settings import INTERFACE, NODE_ADDRESS
 from tests.kubernetes.installation.test_doctor_on_kubernetes import examine
 from tests.kubernetes.measured import MAX_BATCH, SLOWER, measured_s, profile_of
 from tests.kubernetes.models.conftest import MODEL

@@ -9,11 +9,10 @@ from typing import Any, cast
 
 from kubernetes.client import AuthorizationV1Api
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl, documents
-from deploy.test_cluster.clusters import Cluster, until
 from gnomon_platforms.kubernetes.resources import Scope
 from gnomon_platforms.openfaas.permissions import asked as table
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl, documents, until
 from tests.kubernetes.access import EVERYWHERE, Account, Use, asked
 from tests.kubernetes.kinds import SCALED_OBJECTS, define
 

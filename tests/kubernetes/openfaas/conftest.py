@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from kubernetes import client
 
-from deploy.test_cluster import build
-from deploy.test_cluster.clusters import Cluster, until
+from tests.cluster import build
+from tests.cluster.client import Cluster, until
 from tests.kubernetes.conftest import plane
 from tests.kubernetes.openfaas.kubelet import Kubelet
 

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import yaml
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster
 from gnomon_core.interfaces import StoredNamespace
 from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.openfaas.options import OpenFaasOptions
@@ -19,6 +16,8 @@ from gnomon_platforms.openfaas.permissions import WIDE
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.store import KubernetesStore
 from gnomon_platforms.testing import Recorder
+from tests.cluster import build
+from tests.cluster.client import Cluster, Kubectl
 from tests.kubernetes.access import EVERYWHERE, Use, asked, moment
 from tests.kubernetes.openfaas.as_gateway import ACCOUNT, DEPLOY, installed_account
 from tests.waiting import until

@@ -17,8 +17,6 @@ from typing import Any, cast
 import pytest
 from kubernetes.client import AutoscalingV2Api
 
-from deploy.test_cluster import build
-from deploy.test_cluster.clusters import Cluster, reached, until
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
@@ -33,6 +31,8 @@ from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.store import KubernetesStore
 from gnomon_platforms.testing import Recorder
+from tests.cluster import build
+from tests.cluster.client import Cluster, reached, until
 from tests.contracts.test_platform import deployment, instance_of
 from tests.kubernetes.access import moment
 from tests.kubernetes.openfaas.as_gateway import ACCOUNT, FUNCTIONS, MAY, SYSTEM, installed_account

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from deploy.test_cluster.clusters import Cluster
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.interfaces import StoredFunction
@@ -17,6 +16,7 @@ from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder, answers, request_frame, send
+from tests.cluster.client import Cluster
 from tests.contracts.test_platform import PlatformContract, Started, deployment, instance_of
 from tests.kubernetes.openfaas.conftest import gone
 from tests.kubernetes.openfaas.kubelet import Kubelet

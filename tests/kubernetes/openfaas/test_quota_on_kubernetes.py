@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from deploy.test_cluster.clusters import Cluster
-from deploy.test_cluster.clusters import until as found
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.testing import answers, request_frame, send
+from tests.cluster.client import Cluster
+from tests.cluster.client import until as found
 from tests.contracts.test_platform import deployment, instance_of
 from tests.kubernetes.openfaas.conftest import NAMESPACE
 from tests.kubernetes.openfaas.kubelet import Kubelet

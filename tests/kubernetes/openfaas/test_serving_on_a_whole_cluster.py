@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from deploy.test_cluster import models, recipes, settings
-from deploy.test_cluster.clusters import Cluster
-from deploy.test_cluster.phases import CannotBeHad, Phases
-from deploy.test_cluster.settings import folders
+from tests.cluster import images, models, settings
+from tests.cluster.client import Cluster
+from tests.cluster.phases import CannotBeHad, Phases
+from tests.cluster.settings import folders
 from tests.kubernetes.openfaas.gateways import GNOMON, Gateway, Load
 from tests.waiting import eventually
 
@@ -37,7 +37,7 @@ def image(cluster: Cluster) -> str:
     if running is None:
         pytest.skip("this cluster has no image of ours: GNOMON_TEST_FUNCTION_IMAGE")
     try:
-        [archive] = recipes.archives(folders(), Phases(silent=True), ["gnomon-echo"])
+        [archive] = images.archives(folders(), Phases(silent=True), ["gnomon-echo"])
         models.put(running, archive)
     except CannotBeHad as reason:
         pytest.skip(str(reason))

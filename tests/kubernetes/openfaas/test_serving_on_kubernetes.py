@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 from kubernetes.client import AutoscalingV2Api
 
-from deploy.test_cluster.clusters import Cluster
 from gnomon_core.errors import GnomonError
+from tests.cluster.client import Cluster
 from tests.kubernetes.openfaas.conftest import NAMESPACE
 from tests.kubernetes.openfaas.gateways import GNOMON, Gateway, Load
 from tests.kubernetes.openfaas.kubelet import Kubelet

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from deploy.test_cluster import build
-from deploy.test_cluster.clusters import Cluster
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
@@ -28,6 +26,8 @@ from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
+from tests.cluster import build
+from tests.cluster.client import Cluster
 from tests.contracts.test_platform import deployment, instance_of
 from tests.integration.coordinator_node.node import TOKEN, Node
 from tests.kubernetes.access import asked, moment

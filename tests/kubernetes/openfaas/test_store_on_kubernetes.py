@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from kubernetes.client import ApiException
 
-from deploy.test_cluster.clusters import Cluster, until
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
@@ -19,6 +18,7 @@ from gnomon_core.interfaces import StoredNamespace
 from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.openfaas.store import KubernetesStore, require_namespace
+from tests.cluster.client import Cluster, until
 from tests.contracts.test_function_store import FunctionStoreContract, stored
 from tests.kubernetes.openfaas.opening import opened
 

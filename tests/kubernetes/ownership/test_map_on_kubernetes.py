@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from deploy.test_cluster.clusters import Cluster
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap, Replica
@@ -23,6 +22,7 @@ from gnomon_platforms.kubernetes.connections import through
 from gnomon_platforms.kubernetes.lease import Tenure
 from gnomon_platforms.kubernetes.ownership import KEY, NAME, ConfigMapBoard
 from gnomon_platforms.kubernetes.writes import Writer
+from tests.cluster.client import Cluster
 from tests.integration.ownership.conftest import Replica as Gateway
 
 FIRST = OwnershipMap(1, (Replica("a", "http://10.0.0.1:8082", 1),))

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from PIL import Image
 
-from deploy.test_cluster.clusters import Cluster
 from gnomon_coordinator.node.pod_sockets import SOCKET
 from gnomon_profiler.extractor import Description, capture
+from tests.cluster.client import Cluster
 from tests.integration.coordinator_node.node import Body, Node
 from tests.kubernetes.measured import SIDE, network, put_profiled
 from tests.kubernetes.openfaas.kubelet import PORT, WORKER, Kubelet, condition

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from deploy.test_cluster.clusters import Cluster
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap
 from gnomon_platforms.kubernetes.ownership import KEY, NAME
+from tests.cluster.client import Cluster
 from tests.integration.ownership.callers import FUNCTIONS, HANDLER, Balanced
 from tests.kubernetes.openfaas.conftest import controlled, kubelet
 from tests.kubernetes.openfaas.gateways import Gateway

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.test_cluster.clusters import Cluster, until
+from tests.cluster.client import Cluster, until
 from tests.integration.coordinator_node.node import Node
 from tests.kubernetes.openfaas.kubelet import WORKER, Kubelet
 from tests.kubernetes.replicas.bodies import LABELS, BodyKubelet, coordinator_pod, node_at, put_model

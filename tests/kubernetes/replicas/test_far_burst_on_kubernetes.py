@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deploy.test_cluster.clusters import Cluster, until
+from tests.cluster.client import Cluster, until
 from tests.integration.coordinator_node.node import Node
 from tests.integration.coordinator_node.test_body_and_shadow import pool_processes
 from tests.kubernetes.openfaas.conftest import gone

@@ -1,8 +1,8 @@
-"""etcd and the apiserver, and where a cluster is whole, the controller manager and the scheduler.
+"""etcd and the apiserver, and where a cluster is whole, the controller manager and the scheduler; and their certificates.
 
 The first two alone are enough for tests of reconcilers: they start in seconds, as any user, and objects are only what clients
 write. With the controller manager Deployments make pods, and owners that are gone take along what they own; with kwok
-(`fake_nodes.py`) pods seem to run.
+(`fake_nodes.py`) pods seem to run. One certificate authority signs a certificate for each program, anew for each boot.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import json
 import shutil
 import socket
 import ssl
+import subprocess
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.test_cluster.certificates import Certificates
-from deploy.test_cluster.processes import Process, Programs
-from deploy.test_cluster.settings import NODE_ADDRESS, POD_RANGE, SERVICE_RANGE
+from tests.cluster.processes import Process, Programs
+from tests.cluster.settings import DOMAIN, KUBERNETES_ADDRESS, NODE, NODE_ADDRESS, POD_RANGE, SERVICE_RANGE
 
 BOOT_LIMIT_S = 90.0
 
@@ -160,7 +161,100 @@ def free_port(address: str = "127.0.0.1") -> int:
 def answers(address: str, trusting: ssl.SSLContext) -> bool:
     """Whether it answers with 200."""
     try:
-        with urllib.request.urlopen(address, timeout=5, context=trusting):  # noqa: S310 - our own apiserver
+        with urllib.request.urlopen(address, timeout=5, context=trusting):
             return True
     except OSError:  # which is also how urllib words every other status
         return False
+
+
+DAYS = "30"
+CONFIGURATION = """\
+[req]
+distinguished_name = name
+[name]
+[authority]
+basicConstraints = critical, CA:TRUE
+keyUsage = critical, keyCertSign, cRLSign
+subjectKeyIdentifier = hash
+[leaf]
+basicConstraints = critical, CA:FALSE
+keyUsage = critical, digitalSignature
+authorityKeyIdentifier = keyid
+subjectAltName = ${ENV::ALTERNATIVES}
+"""
+SERVICE_NAMES = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", f"kubernetes.default.svc.{DOMAIN}"]
+EVERYWHERE = [f"DNS:{name}" for name in ["localhost", NODE, *SERVICE_NAMES]] + [
+    f"IP:{address}" for address in ["127.0.0.1", NODE_ADDRESS, KUBERNETES_ADDRESS]
+]
+
+# Name of the certificate → its subject: the user and the groups that Kubernetes' own roles are bound to.
+SUBJECTS = {
+    "admin": "/O=system:masters/CN=admin",
+    "apiserver": "/O=system:masters/CN=apiserver",
+    "etcd": "/CN=etcd",
+    "controller-manager": "/CN=system:kube-controller-manager",
+    "scheduler": "/CN=system:kube-scheduler",
+    "proxy": "/CN=system:kube-proxy",
+    "node": f"/O=system:nodes/CN=system:node:{NODE}",
+}
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """The files of one cluster's certificates."""
+
+    folder: Path
+
+    @property
+    def authority(self) -> Path:
+        """What everyone trusts."""
+        return self.folder / "authority.crt"
+
+    @property
+    def tokens(self) -> Path:
+        """The key that signs the tokens of service accounts."""
+        return self.folder / "tokens.key"
+
+    def of(self, name: str) -> tuple[Path, Path]:
+        """Certificate and key."""
+        return self.folder / f"{name}.crt", self.folder / f"{name}.key"
+
+    def make(self, names: Sequence[str] = tuple(SUBJECTS)) -> None:
+        """The authority and all certificates."""
+        self.folder.mkdir(mode=0o700, parents=True)
+        (self.folder / "openssl.cnf").write_text(CONFIGURATION)
+        self._openssl("authority", "/CN=gnomon-test-cluster", ["-extensions", "authority"])
+        for name in names:
+            signed = ["-CA", str(self.authority), "-CAkey", str(self.folder / "authority.key"), "-extensions", "leaf"]
+            self._openssl(name, SUBJECTS[name], signed)
+        _openssl(["openssl", "genrsa", "-out", self.tokens, "2048"])
+
+    def _openssl(self, name: str, subject: str, more: list[str]) -> None:
+        certificate, key = self.of(name)
+        configuration = ["-config", str(self.folder / "openssl.cnf"), "-days", DAYS, "-subj", subject]
+        curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        _openssl(["openssl", "req", "-x509", *curve, *configuration, *more, "-keyout", key, "-out", certificate])
+
+    def kubeconfig(self, name: str, server: str, target: Path) -> Path:
+        """A file by which a program, or a person, speaks to the apiserver."""
+        certificate, key = self.of(name)
+        user = {"client-certificate": str(certificate), "client-key": str(key)}
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": NODE, "cluster": {"server": server, "certificate-authority": str(self.authority)}}],
+            "users": [{"name": name, "user": user}],
+            "contexts": [{"name": name, "context": {"cluster": NODE, "user": name}}],
+            "current-context": name,
+        }
+        target.touch(mode=0o600)
+        target.write_text(json.dumps(content, indent=1))
+        return target
+
+
+def _openssl(command: Sequence[str | Path]) -> None:
+    """Run openssl. It says on its error output what it does; that is shown only where it fails."""
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin", "ALTERNATIVES": ",".join(EVERYWHERE)}
+    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command[:3]))} failed: {done.stderr.strip()}")

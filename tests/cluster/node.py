@@ -14,13 +14,12 @@ from pathlib import Path
 
 import yaml
 
-from deploy.test_cluster import control_groups, machine
-from deploy.test_cluster.certificates import Certificates
-from deploy.test_cluster.control_plane import free_port
-from deploy.test_cluster.needs import network_plugins
-from deploy.test_cluster.phases import CannotBeHad, Trouble
-from deploy.test_cluster.processes import Programs
-from deploy.test_cluster.settings import (
+from tests.cluster import machine
+from tests.cluster.control_plane import Certificates, free_port
+from tests.cluster.phases import CannotBeHad, Trouble
+from tests.cluster.processes import Programs
+from tests.cluster.requirements import network_plugins
+from tests.cluster.settings import (
     CONTROL_GROUP,
     DNS_ADDRESS,
     DOMAIN,
@@ -68,7 +67,7 @@ class Node:
         configuration = self.state / "containerd.toml"
         configuration.write_text(containerd(self.state))
         process = self.running.start("containerd", ["containerd", "--config", configuration])
-        control_groups.enter(process.pid)
+        machine.enter_control_group(process.pid)
         self.running.wait(process, lambda: self.ctr("version", check=False), START_LIMIT_S)
 
     def ctr(self, *arguments: str | Path, check: bool = True) -> bool:
@@ -104,7 +103,7 @@ class Node:
         process = self.running.start(
             "kubelet", [self.programs / "kubelet", *(f"--{name}={value}" for name, value in flags.items())]
         )
-        control_groups.enter(process.pid)
+        machine.enter_control_group(process.pid)
 
     def start_proxy(self, certificates: Certificates, server: str) -> None:
         """kube-proxy, which makes the services' addresses lead to pods."""
@@ -112,7 +111,7 @@ class Node:
         configuration = self.state / "kube-proxy.yaml"
         configuration.write_text(yaml.safe_dump(proxy(kubeconfig)))
         process = self.running.start("kube-proxy", [self.programs / "kube-proxy", f"--config={configuration}"])
-        control_groups.enter(process.pid)
+        machine.enter_control_group(process.pid)
 
 
 def network(state: Path) -> dict[str, object]:

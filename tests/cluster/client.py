@@ -1,17 +1,20 @@
-"""Speaks to a cluster by kubectl, as a user of it would: apply, wait, get. Tests use the official Python client instead."""
+"""Clients of a cluster: kubectl, as a user of it would (apply, wait, get), and the official Python client, as tests do."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from kubernetes import client, config
 
-from deploy.test_cluster.phases import Trouble
+from gnomon_platforms.kubernetes.connections import closing
+from tests.cluster.phases import Trouble
 
 # Both load plain values only; the one in C reads Knative's 400 KB of schemas in a tenth of the time.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -61,3 +64,47 @@ class Kubectl:
 def documents(*paths: Path) -> list[dict[str, Any]]:
     """The objects of YAML files, in order."""
     return [document for path in paths for document in yaml.load_all(path.read_text(), LOADER) if document]
+
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """How to reach one: its kubeconfig, and a client made of it.
+
+    The parts of its interface are not typed: tests write objects as plain dictionaries and know which fields the answers have.
+    """
+
+    kubeconfig: Path
+    api: Any
+
+    @property
+    def core(self) -> Any:
+        return client.CoreV1Api(self.api)
+
+    @property
+    def apps(self) -> Any:
+        return client.AppsV1Api(self.api)
+
+    @property
+    def custom(self) -> Any:
+        return client.CustomObjectsApi(self.api)
+
+
+def reached(kubeconfig: Path) -> Cluster:
+    """A cluster by its kubeconfig."""
+    make: Any = config.new_client_from_config  # which says nothing of its types
+    api = make(str(kubeconfig))
+    closing(api.rest_client.pool_manager)
+    return Cluster(kubeconfig, api)
+
+
+def until(check: Callable[[], Value | None], what: str, limit_s: float = 60.0) -> Value:
+    """The first true value of `check`. The limit decides how long a failure takes, so it is generous."""
+    deadline_s = time.monotonic() + limit_s
+    while not (value := check()):
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"after {limit_s:.0f} s still waiting for {what}")
+        time.sleep(0.1)
+    return value

@@ -27,11 +27,11 @@ from typing import Any
 import yaml
 from kubernetes import client
 
-from deploy.test_cluster.cluster import Running
-from deploy.test_cluster.clusters import Cluster, reached
-from deploy.test_cluster.phases import CannotBeHad, Trouble
-from deploy.test_cluster.routes import NETWORKING
-from deploy.test_cluster.settings import HERE, NODE_ADDRESS
+from tests.cluster.client import Cluster, reached
+from tests.cluster.cluster import Running
+from tests.cluster.knative import NETWORKING
+from tests.cluster.phases import CannotBeHad, Trouble
+from tests.cluster.settings import HERE, NODE_ADDRESS
 
 CLASS = "envoy"
 CLASS_ANNOTATION = "networking.knative.dev/ingress.class"
@@ -45,7 +45,7 @@ _TYPE = "type.googleapis.com/envoy"
 _HCM = f"{_TYPE}.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _HTTP = f"{_TYPE}.extensions.upstreams.http.v3.HttpProtocolOptions"
 
-_LOG = logging.getLogger("gnomon.test_cluster")
+_LOG = logging.getLogger("tests.cluster")
 
 Document = dict[str, Any]
 

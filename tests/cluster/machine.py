@@ -1,18 +1,25 @@
-"""What a cluster can leave on a machine: mounts, interfaces, nftables, chains of iptables, control groups, sysctls, folders.
+"""What a cluster changes on this machine: control groups, mounts, interfaces, nftables and iptables, sysctls, folders.
 
-`look` is asked before a boot and again after the end. Whatever is there then and was not before has been left behind.
+`look` is asked before a boot and again after the end: whatever is there then and was not before has been left behind. Every
+program of the cluster is in one control group, so that its processes are found and ended whoever is their parent: programs in
+its group `programs`, pods in `kubepods`. Version 1 of control groups has a hierarchy for each controller, version 2 one for all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.test_cluster.settings import CONTROL_GROUP
+from tests.cluster.phases import Trouble
+from tests.cluster.settings import CONTROL_GROUP
 
 CGROUPS = Path("/sys/fs/cgroup")
 SYSCTLS = Path("/proc/sys")
@@ -126,3 +133,78 @@ def save(machine: Machine, path: Path) -> None:
 def saved(path: Path) -> Machine:
     """As it was then; nothing where nothing was written."""
     return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+PROGRAMS = "programs"
+CONTROL_GROUP_LIMIT_S = 10.0
+
+
+def control_group_hierarchies() -> list[Path]:
+    """The roots: one with version 2, else one for each controller that is mounted, and version 2 beside them if it is there."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [CGROUPS]
+    kinds = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    return [Path(place) for _, place, kind, *_ in kinds if kind in ("cgroup", "cgroup2")]
+
+
+def make_control_groups() -> None:
+    """The group in each hierarchy; with version 2 it gets the controllers that a kubelet wants."""
+    for root in control_group_hierarchies():
+        if root == CGROUPS:
+            (root / "cgroup.subtree_control").write_text("+cpu +cpuset +memory +pids +io")
+        group = root / CONTROL_GROUP
+        group.mkdir(exist_ok=True)
+        if (root / "cpuset.cpus").exists() and root != CGROUPS:
+            # A new cpuset of version 1 is empty, and nobody can enter an empty one.
+            for name in ("cpuset.cpus", "cpuset.mems"):
+                (group / name).write_text((root / name).read_text())
+    _tracking_group().mkdir(exist_ok=True)
+
+
+def _tracking_group() -> Path:
+    """The group by which our programs and their children are known. Its controller limits nothing."""
+    roots = control_group_hierarchies()
+    named = next((root for root in roots if root.name in ("pids", "systemd")), roots[0])
+    return named / CONTROL_GROUP / PROGRAMS
+
+
+def enter_control_group(pid: int) -> None:
+    """A program, and from then on whatever it starts, is one of ours."""
+    (_tracking_group() / "cgroup.procs").write_text(str(pid))
+
+
+def control_group_members() -> list[int]:
+    """Every process in our group or below it."""
+    found: set[int] = set()
+    for root in control_group_hierarchies():
+        for path in (root / CONTROL_GROUP).rglob("cgroup.procs"):
+            with contextlib.suppress(OSError):
+                found |= {int(pid) for pid in path.read_text().split()}
+    return sorted(found - {os.getpid(), 0})
+
+
+def end_control_groups() -> None:
+    """Kill whoever is left in it, and remove it."""
+    deadline_s = time.monotonic() + CONTROL_GROUP_LIMIT_S
+    while remaining := control_group_members():
+        for pid in remaining:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline_s:
+            raise Trouble(f"Processes {remaining} of the cluster do not end.")
+        time.sleep(0.05)
+    for root in control_group_hierarchies():
+        groups = [path for path in (root / CONTROL_GROUP).rglob("*") if path.is_dir()]
+        for group in [*sorted(groups, key=lambda path: -len(path.parts)), root / CONTROL_GROUP]:
+            _remove(group, deadline_s)
+
+
+def _remove(group: Path, deadline_s: float) -> None:
+    """A group can be removed a moment after its last process has ended."""
+    while group.exists():
+        try:
+            group.rmdir()
+        except OSError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.02)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from deploy.test_cluster.phases import Trouble
+from tests.cluster.phases import Trouble
 
 POLL_S = 0.05
 LINES_SHOWN = 15

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.test_cluster import build, knative, needs
-from deploy.test_cluster.__main__ import sizes
-from deploy.test_cluster.images import Image
-from deploy.test_cluster.phases import CannotBeHad
-from deploy.test_cluster.recipes import DEBIAN, RECIPES, Recipe, assembled, digest
+from tests.cluster import build, knative, requirements
+from tests.cluster.__main__ import sizes
+from tests.cluster.images import DEBIAN, RECIPES, Image, Recipe, assembled, digest
+from tests.cluster.phases import CannotBeHad
 
 
 @pytest.fixture
@@ -110,7 +109,7 @@ def test_knatives_objects_get_our_images_and_leave_room_for_functions() -> None:
 
 def test_a_disk_without_room_is_a_reason_to_skip(tmp_path: Path) -> None:
     with pytest.raises(CannotBeHad, match="GB of disk are needed"):
-        needs.room(tmp_path / "not" / "there", 1e9)
+        requirements.room(tmp_path / "not" / "there", 1e9)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +203,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def asked(words: list[str], cache: Path, prefix: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
-    return asked_of("deploy.test_cluster", words, cache, prefix, **environment)
+    return asked_of("tests.cluster", words, cache, prefix, **environment)
 
 
 def asked_of(
@@ -258,7 +257,7 @@ def test_without_go_nothing_is_compiled(tmp_path: Path) -> None:
 
 def test_without_modules_nothing_is_compiled(tmp_path: Path) -> None:
     """One is asked for first: who has no way to the proxy hears of it in a second, and not after a thousand attempts."""
-    if shutil.which("go") is None or shutil.disk_usage(tmp_path).free < needs.BUILD_GB * 1e9:
+    if shutil.which("go") is None or shutil.disk_usage(tmp_path).free < requirements.BUILD_GB * 1e9:
         pytest.skip("needs go, and as much room as compiling does")
     modules = str(tmp_path / "modules")
     done = asked(["build"], tmp_path, GOPROXY="http://127.0.0.1:1", GOMODCACHE=modules, GOTOOLCHAIN="local")
@@ -267,7 +266,7 @@ def test_without_modules_nothing_is_compiled(tmp_path: Path) -> None:
 
 
 def run_with(kubeconfig: str, script: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    command = [*prefix, sys.executable, "-m", "deploy.test_cluster", "run", "--", "sh", "-ec", script]
+    command = [*prefix, sys.executable, "-m", "tests.cluster", "run", "--", "sh", "-ec", script]
     environment = {**os.environ, "KUBECONFIG": kubeconfig}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
@@ -294,7 +293,7 @@ def test_a_kubeconfig_that_is_no_file_is_said_to_be_none(tmp_path: Path) -> None
 def test_conformance_that_an_ordinary_user_asks_for_is_an_error(nobody: tuple[str, ...], tmp_path: Path) -> None:
     """Who asks what is passed must not be told by a status of 0 that all is well."""
     kept = tmp_path / "kept.json"
-    done = asked_of("deploy.test_cluster.serving_conformance", ["--keep", str(kept)], tmp_path, nobody)
+    done = asked_of("tests.cluster.conformance", ["--keep", str(kept)], tmp_path, nobody)
     assert done.returncode == 3
     assert "needs root" in done.stderr
     assert not kept.exists()
@@ -303,6 +302,6 @@ def test_conformance_that_an_ordinary_user_asks_for_is_an_error(nobody: tuple[st
 def test_conformance_without_a_cluster_is_an_error(tmp_path: Path) -> None:
     if os.geteuid():
         pytest.skip("needs root")
-    done = asked_of("deploy.test_cluster.serving_conformance", [], tmp_path, PATH=str(tmp_path))
+    done = asked_of("tests.cluster.conformance", [], tmp_path, PATH=str(tmp_path))
     assert done.returncode == 3
     assert "no cluster runs" in done.stderr or "no Envoy" in done.stderr

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from deploy.test_cluster import machine, teardown
-from deploy.test_cluster.phases import Phases, Trouble
-from deploy.test_cluster.processes import Process, Programs, began
-from deploy.test_cluster.serving_conformance.record import Comparison, record
-from deploy.test_cluster.settings import Folders
+from tests.cluster import cluster, machine
+from tests.cluster.conformance import Comparison, record
+from tests.cluster.phases import Phases, Trouble
+from tests.cluster.processes import Process, Programs, began
+from tests.cluster.settings import Folders
 
 STOCK = """\
 --- PASS: TestRouteCreation (8.12s)
@@ -103,7 +103,7 @@ def test_new_leftovers_are_reported() -> None:
 
 def test_ending_what_never_began_does_nothing(tmp_path: Path) -> None:
     phases = Phases(silent=True)
-    teardown.end(Folders(cache=tmp_path, state=tmp_path / "state"), phases)
+    cluster.end(Folders(cache=tmp_path, state=tmp_path / "state"), phases)
     assert phases.took_s == {}
 
 
@@ -113,7 +113,7 @@ def test_an_end_ends_the_recorded_programs_and_removes_the_state(tmp_path: Path)
     folders.state.mkdir()
     process = Programs(folders.state).start("sleeper", ["sleep", "600"])
     assert json.loads((folders.state / "processes.json").read_text())[0]["name"] == "sleeper"
-    teardown.end(folders, Phases(silent=True))
+    cluster.end(folders, Phases(silent=True))
     assert not process.runs()
     assert not folders.state.exists()
 

@@ -20,12 +20,12 @@ from typing import Any
 
 import yaml
 
-from deploy.test_cluster import cluster as clusters
-from deploy.test_cluster import needs, recipes
-from deploy.test_cluster.client import Kubectl, documents
-from deploy.test_cluster.clusters import Cluster, until
-from deploy.test_cluster.phases import CannotBeHad, Phases
-from deploy.test_cluster.settings import HERE, folders, image
+from tests.cluster import cluster as clusters
+from tests.cluster import requirements
+from tests.cluster.client import Cluster, Kubectl, documents, until
+from tests.cluster.images import archives, kept
+from tests.cluster.phases import CannotBeHad, Phases
+from tests.cluster.settings import HERE, folders, image
 
 COORDINATOR = HERE.parents[1] / "deploy" / "openfaas" / "coordinator"
 NODES = "gnomon-nodes"
@@ -66,10 +66,10 @@ def images(cluster: Cluster) -> Images:
         raise CannotBeHad(
             "this cluster has no image of a Body: GNOMON_TEST_BODY_IMAGE and GNOMON_TEST_COORDINATOR_IMAGE name them"
         )
-    body = recipes.kept(folders(), Phases(silent=True), "gnomon-body")
+    body = kept(folders(), Phases(silent=True), "gnomon-body")
     if body is None:
         raise CannotBeHad("the image of a Body was not built from these sources: make images NAMES=gnomon-body")
-    [coordinator] = recipes.archives(folders(), Phases(silent=True), ["gnomon-coordinator"])
+    [coordinator] = archives(folders(), Phases(silent=True), ["gnomon-coordinator"])
     for archive in (body, coordinator):
         put(running, archive)
     return Images(image("gnomon-body"), image("gnomon-coordinator"))
@@ -87,7 +87,7 @@ def small(cluster: Cluster, name: str, variable: str) -> str:
     running = ours(cluster)
     if running is None:
         raise CannotBeHad(f"this cluster has no image of ours: {variable} names it")
-    [archive] = recipes.archives(folders(), Phases(silent=True), [name])
+    [archive] = archives(folders(), Phases(silent=True), [name])
     put(running, archive)
     return image(name)
 
@@ -96,7 +96,7 @@ def put(running: clusters.Running, archive: Path) -> None:
     """Make an image known to the cluster, once."""
     known = running.folders.state / f"has-{archive.name}"
     if not known.exists():
-        needs.room(running.folders.cache, UNPACKED * archive.stat().st_size / 1e9)
+        requirements.room(running.folders.cache, UNPACKED * archive.stat().st_size / 1e9)
         running.node.import_image(archive)
         known.touch()
 

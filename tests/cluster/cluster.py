@@ -1,23 +1,28 @@
-"""Boots the whole cluster, phase by phase, and ends it again."""
+"""Boots the whole cluster, phase by phase, and ends it again.
+
+The end asks neither the apiserver nor containerd, so it works on whatever a crash has left. The order: programs, then every
+process in the cluster's control group, then mounts, interfaces, tables, chains and folders that were not there before.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.test_cluster import build, control_groups, control_plane, knative, machine, needs, teardown
-from deploy.test_cluster.client import Kubectl, documents
-from deploy.test_cluster.images import Image
-from deploy.test_cluster.node import Node
-from deploy.test_cluster.phases import Phases, Trouble
-from deploy.test_cluster.processes import Programs
-from deploy.test_cluster.settings import HERE, NODE, Folders, image
+from tests.cluster import build, control_plane, knative, machine, requirements
+from tests.cluster.client import Kubectl, documents
+from tests.cluster.images import Image
+from tests.cluster.node import Node
+from tests.cluster.phases import Phases, Trouble
+from tests.cluster.processes import Programs
+from tests.cluster.settings import HERE, INTERFACE, KUBELET_FOLDER, NODE, Folders, image
 
 NODE_LIMIT_S = 60.0
 NAMES_LIMIT_S = 120.0
@@ -58,23 +63,23 @@ def up(folders: Folders, phases: Phases) -> Running:
     if running := runs(folders):
         return running
     if folders.state.exists():
-        teardown.end(folders, phases)
+        end(folders, phases)
     shutil.rmtree(folders.cache / LAST_LOGS, ignore_errors=True)
-    needs.check_node(folders)
+    requirements.check_node(folders)
     build.check(folders)
-    needs.install_packages(phases)
+    requirements.install_packages(phases)
     compiled = build.programs(folders, phases)
     archives = write_images(compiled, phases)
     folders.state.mkdir(mode=0o700, parents=True)
-    machine.save(machine.look(), folders.state / teardown.BEFORE)
-    machine.save({"sysctls": [f"{name}={value}" for name, value in machine.sysctls().items()]}, folders.state / teardown.SYSCTLS)
+    machine.save(machine.look(), folders.state / BEFORE)
+    machine.save({"sysctls": [f"{name}={value}" for name, value in machine.sysctls().items()]}, folders.state / SYSCTLS)
     try:
         _boot(Running(folders, compiled), archives, phases)
     except BaseException:
         with contextlib.suppress(OSError):
             shutil.copytree(folders.logs, folders.cache / LAST_LOGS)
             phases.say(f"           the logs are kept in {folders.cache / LAST_LOGS}")
-        teardown.end(folders, phases)
+        end(folders, phases)
         raise
     (folders.state / UP).touch()
     return Running(folders, compiled)
@@ -95,7 +100,7 @@ def _boot(running: Running, archives: list[Path], phases: Phases) -> None:
     state, node = running.folders.state, running.node
     plane = control_plane.whole(state, running.compiled.folder)
     with phases.phase("containerd"):
-        control_groups.make()
+        machine.make_control_groups()
         node.make_interface()
         node.start_containerd()
     # Importing waits for the disk, booting a control plane for the processor.
@@ -144,7 +149,7 @@ def borrowed(folders: Folders, phases: Phases) -> Iterator[Path]:
         try:
             yield folders.kubeconfig
         finally:
-            teardown.end(folders, phases)
+            end(folders, phases)
 
 
 def named(text: str) -> Path:
@@ -165,3 +170,79 @@ def named(text: str) -> Path:
 def alone(folders: Folders, phases: Phases) -> contextlib.AbstractContextManager[None]:
     """There is one cluster: two commands neither boot it at once, nor does one end it under another's tests."""
     return phases.alone(folders.cache / "in-use", "boots, uses or ends the cluster")
+
+
+BEFORE = "machine-before.json"
+SYSCTLS = "sysctls-before.json"
+TEARDOWN_LIMIT_S = 10.0
+
+# Tables that kube-proxy makes; they are removed where the cluster brought them.
+TABLES = ("table ip kube-proxy", "table ip6 kube-proxy")
+
+
+def end(folders: Folders, phases: Phases) -> None:
+    """End the cluster whose state is in the folder. Does nothing where there is none; Trouble where something stays behind."""
+    if not folders.state.exists():
+        return
+    before = machine.saved(folders.state / BEFORE)
+    with phases.phase("end"):
+        for process in reversed(Programs(folders.state).all()):
+            process.end(patience_s=0)  # all that they know is about to be removed
+        if os.geteuid() == 0 and before:
+            machine.end_control_groups()
+            _unmount([folders.state, KUBELET_FOLDER, Path("/run/containerd")], before["mounts"])
+            _remove_network(before)
+            for setting in machine.saved(folders.state / SYSCTLS).get("sysctls", []):
+                name, _, value = setting.partition("=")
+                machine.set_sysctl(name, value)
+            _remove_paths(before["paths"])
+        shutil.rmtree(folders.state)
+        behind = _left(before)
+    if behind:
+        raise Trouble("this was not on the machine before the cluster, and is there after it:\n" + "\n".join(behind))
+
+
+def _left(before: machine.Machine) -> list[str]:
+    """What has stayed. The kernel takes its time over namespaces and groups, so it is asked until it has finished."""
+    deadline_s = time.monotonic() + TEARDOWN_LIMIT_S
+    while before and (behind := machine.left(before, machine.look())):
+        if time.monotonic() > deadline_s:
+            return behind
+        time.sleep(0.2)
+    return []
+
+
+def _unmount(places: list[Path], before: list[str]) -> None:
+    """Everything that is mounted below these and was not, the deepest first."""
+    there = [mount for mount in machine.mounts() if any(Path(mount).is_relative_to(place) for place in places)]
+    for mount in before:
+        if mount in there:
+            there.remove(mount)
+    for mount in sorted(there, key=len, reverse=True):
+        subprocess.run(["umount", "--lazy", mount], check=True, capture_output=True)
+
+
+def _remove_network(before: machine.Machine) -> None:
+    """The node's interface and kube-proxy's tables. Pods' interfaces go with their namespaces, soon after the last process."""
+    if INTERFACE in machine.interfaces():
+        subprocess.run(["ip", "link", "delete", INTERFACE], check=True)
+    for table in set(machine.asked(["nft", "list", "tables"])) & set(TABLES) - set(before["nftables"]):
+        subprocess.run(["nft", "delete", *table.split()], check=True)
+    deadline_s = time.monotonic() + TEARDOWN_LIMIT_S
+    while pods := [name for name in machine.interfaces() if name.startswith("veth") and name not in before["interfaces"]]:
+        if time.monotonic() > deadline_s:
+            for name in pods:
+                subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
+            return
+        time.sleep(0.05)
+
+
+def _remove_paths(before: list[str]) -> None:
+    """Folders that programs make by names of their own, and what they put into those that were there."""
+    for name in machine.MADE_PATHS:
+        path = Path(name)
+        if name not in before:
+            shutil.rmtree(path, ignore_errors=True)
+        for made in set(machine.beneath(path)) - set(before):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(made) if Path(made).is_dir() and not Path(made).is_symlink() else Path(made).unlink()

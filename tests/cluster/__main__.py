@@ -1,4 +1,4 @@
-"""The commands: up, down, run, build, image, load, status.
+"""The commands: up, down, run, build, image, pack, load, status.
 
 `run` ends with the command's status. Where no cluster can be had it says why and ends with 0, because then there is nothing to
 test here; `up` and `build` end with 3 instead.
@@ -15,20 +15,21 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-import deploy.test_cluster
-from deploy.test_cluster import build, cluster, needs, recipes, teardown
-from deploy.test_cluster.phases import CANNOT_BE_HAD, CannotBeHad, Phases, Trouble
-from deploy.test_cluster.settings import folders
+import tests.cluster
+from tests.cluster import build, cluster, images, requirements
+from tests.cluster.images import Image
+from tests.cluster.phases import CANNOT_BE_HAD, CannotBeHad, Phases, Trouble
+from tests.cluster.settings import folders
 
-PATIENCE_S = 30.0
-"""For a command that is told to end."""
+TERMINATE_LIMIT_S = 30.0
+"""How long a command may take to end after SIGTERM."""
 
 
 def main() -> int:
     """One command."""
     parser = argparse.ArgumentParser(
-        prog="python -m deploy.test_cluster",
-        description=deploy.test_cluster.__doc__,
+        prog="python -m tests.cluster",
+        description=tests.cluster.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
@@ -37,9 +38,16 @@ def main() -> int:
     commands.add_parser("build", help="compile only; needs no root")
     commands.add_parser("status", help="say whether one runs, or what the machine lacks for one")
     commands.add_parser("load", help="make images known to the running cluster").add_argument("archives", nargs="+", type=Path)
-    images = commands.add_parser("image", help="build our images from their Dockerfiles; needs root, and PyPI for the first time")
-    images.add_argument("names", nargs="+", choices=sorted(recipes.RECIPES))
-    images.add_argument("--load", action="store_true", help="make them known to the running cluster")
+    image = commands.add_parser("image", help="build our images from their Dockerfiles; needs root, and PyPI for the first time")
+    image.add_argument("names", nargs="+", choices=sorted(images.RECIPES))
+    image.add_argument("--load", action="store_true", help="make them known to the running cluster")
+    pack = commands.add_parser(
+        "pack", help="write the archive of an image from a folder: pack ARCHIVE REFERENCE FOLDER ENTRYPOINT …"
+    )
+    pack.add_argument("archive", type=Path)
+    pack.add_argument("reference")
+    pack.add_argument("folder", type=Path)
+    pack.add_argument("entrypoint", nargs=argparse.REMAINDER)
     commands.add_parser("run", help="run a command with GNOMON_TEST_KUBECONFIG set").add_argument(
         "words", nargs=argparse.REMAINDER
     )
@@ -66,6 +74,9 @@ def carry_out(asked: argparse.Namespace) -> int:
     match asked.command:
         case "load":
             return load(asked.archives)
+        case "pack":
+            Image(asked.reference, {"": asked.folder}, asked.entrypoint).write(asked.archive)
+            return 0
         case "image":
             return make_images(asked.names, known=asked.load)
         case "run":
@@ -89,7 +100,7 @@ def down() -> int:
     """End."""
     phases = Phases()
     with cluster.alone(folders(), phases):
-        teardown.end(folders(), phases)
+        cluster.end(folders(), phases)
     return 0
 
 
@@ -114,7 +125,7 @@ def compile_for_some(phases: Phases) -> None:
 
 def make_images(names: list[str], *, known: bool) -> int:
     """Our images, built if need be; where `known`, to the cluster that runs."""
-    made = recipes.archives(folders(), Phases(), names)
+    made = images.archives(folders(), Phases(), names)
     print(sizes(made))
     return load(made) if known else 0
 
@@ -138,8 +149,8 @@ def status() -> int:
     """What there is, or why nothing can be."""
     running = cluster.runs(folders())
     if not running:
-        needs.check_node(folders())
-        lacking = needs.packages()
+        requirements.check_node(folders())
+        lacking = requirements.packages()
         print(f"none runs; {'everything is installed' if not lacking else f'to be installed: {chr(32).join(lacking)}'}")
         return 1
     print(running.kubectl("get", "pods", "--all-namespaces", "-o", "wide"), end="")
@@ -160,7 +171,7 @@ def run(words: list[str]) -> int:
             # Ctrl-C has reached the command as well; a SIGTERM has not.
             process.terminate()
             try:
-                process.wait(PATIENCE_S)
+                process.wait(TERMINATE_LIMIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

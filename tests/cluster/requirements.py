@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from deploy.test_cluster import control_groups
-from deploy.test_cluster.machine import SYSCTLS
-from deploy.test_cluster.phases import CannotBeHad, Phases
-from deploy.test_cluster.settings import HERE, INTERFACE, KUBELET_FOLDER, Folders
+from tests.cluster import machine
+from tests.cluster.machine import SYSCTLS
+from tests.cluster.phases import CannotBeHad, Phases
+from tests.cluster.settings import HERE, INTERFACE, KUBELET_FOLDER, Folders
 
 GO = (1, 26)
 PLUGIN_FOLDERS = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
@@ -68,7 +68,7 @@ def check_node(folders: Folders) -> None:
     lacking = [name for name, bit in CAPABILITIES.items() if not effective_capabilities() >> bit & 1]
     if lacking:
         raise CannotBeHad(f"root lacks {' and '.join(lacking)} here, as in a container; a node needs --privileged")
-    if not os.access(SYSCTLS / "net/ipv4/ip_forward", os.W_OK) or not control_groups.hierarchies():
+    if not os.access(SYSCTLS / "net/ipv4/ip_forward", os.W_OK) or not machine.control_group_hierarchies():
         raise CannotBeHad("this container may not make routes or control groups; a node needs --privileged")
     if KUBELET_FOLDER.exists() and any(KUBELET_FOLDER.iterdir()):
         raise CannotBeHad(f"{KUBELET_FOLDER} is not empty: this machine is a node of another cluster")

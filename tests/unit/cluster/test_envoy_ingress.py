@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deploy.test_cluster import envoy
+from tests.cluster import envoy
 
 NAMES = {"Knative-Serving-Revision": "f-00001", "Knative-Serving-Namespace": "users"}
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.test_cluster.build import Programs as Compiled
-from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.phases import Trouble
-from deploy.test_cluster.processes import Process, Programs
+from tests.cluster.build import Programs as Compiled
+from tests.cluster.client import Kubectl
+from tests.cluster.phases import Trouble
+from tests.cluster.processes import Process, Programs
 
 MARK = "kwok.x-k8s.io/node"
 # Of kwok's stages: nodes that live, and pods that start and end at once.

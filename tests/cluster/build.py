@@ -14,9 +14,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.test_cluster import needs
-from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
-from deploy.test_cluster.settings import HERE, Folders
+from tests.cluster import requirements
+from tests.cluster.phases import CannotBeHad, Phases, Trouble
+from tests.cluster.settings import HERE, Folders
 
 SOURCES = HERE / "programs"
 KWOK_SOURCES = HERE / "kwok"
@@ -98,9 +98,9 @@ def check(folders: Folders) -> None:
     """
     if kept(folders):
         return
-    needs.check_go()
-    needs.room(folders.cache, needs.BUILD_GB)
-    _go(SOURCES, ["mod", "download", PROBED], limit_s=PROBE_LIMIT_S)
+    requirements.check_go()
+    requirements.room(folders.cache, requirements.BUILD_GB)
+    go(SOURCES, ["mod", "download", PROBED], limit_s=PROBE_LIMIT_S)
 
 
 def programs(folders: Folders, phases: Phases) -> Programs:
@@ -127,8 +127,8 @@ def _alone(folders: Folders, phases: Phases, sources: Path, manifests: dict[str,
 
 
 def _compile(folders: Folders, phases: Phases, sources: Path, manifests: dict[str, str]) -> Programs:
-    needs.check_go()
-    needs.room(folders.cache, needs.BUILD_GB)
+    requirements.check_go()
+    requirements.room(folders.cache, requirements.BUILD_GB)
     everything = folders.cache / sources.name
     target = everything / digest(sources)
     target.mkdir(parents=True, exist_ok=True)
@@ -136,12 +136,12 @@ def _compile(folders: Folders, phases: Phases, sources: Path, manifests: dict[st
         f"           compiling {sources.name} into {target}: once, about {MINUTES[sources.name]} of two cores from nothing"
     )
     with phases.phase(f"modules of {sources.name}"):
-        _go(sources, ["list", "-deps", "tool", "./..."])
+        go(sources, ["list", "-deps", "tool", "./..."])
     with phases.phase(f"compiling {sources.name}"):
         flags = ["-trimpath", "-buildvcs=false", NO_DEBUGGER, "-ldflags", linker_flags()]
-        _go(sources, ["build", *flags, "-o", f"{target}/", "tool", "./..."])
+        go(sources, ["build", *flags, "-o", f"{target}/", "tool", "./..."])
     for module, folder in manifests.items():
-        place = Path(_go(sources, ["list", "-m", "-f", "{{.Dir}}", module]).strip())
+        place = Path(go(sources, ["list", "-m", "-f", "{{.Dir}}", module]).strip())
         copy = target / "manifests" / module.rpartition("/")[2]
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(place / folder, copy, copy_function=shutil.copyfile)
@@ -154,7 +154,7 @@ def _compile(folders: Folders, phases: Phases, sources: Path, manifests: dict[st
     return Programs(target)
 
 
-def _go(sources: Path, arguments: list[str], limit_s: float | None = None) -> str:
+def go(sources: Path, arguments: list[str], limit_s: float | None = None) -> str:
     """Go without C, so that programs run in empty images."""
     try:
         done = subprocess.run(
