@@ -79,4 +79,11 @@ class Tell:
     message: Mapping[str, Any]
 
 
-Effect: TypeAlias = Send | Connect | Fork | Assign | Kill | Close | Tell
+@dataclass(frozen=True, slots=True)
+class LogError:
+    """Write an error of this coordinator to the platform's log."""
+
+    text: str
+
+
+Effect: TypeAlias = Send | Connect | Fork | Assign | Kill | Close | Tell | LogError

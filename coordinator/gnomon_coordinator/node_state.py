@@ -77,7 +77,8 @@ class NodeState:
         elif row is not None:
             if row.kind is Kind.BODY:
                 for partner in self.lifecycle.shadows_of(row):
-                    self.lifecycle.outlives_body(partner, "its Body has gone", now_s)
+                    with self.lifecycle.contain_faults():
+                        self.lifecycle.outlives_body(partner, "its Body has gone", now_s)
                 self.lifecycle.body_gone(self.table.get(instance_id) or row, now_s)
             elif row.status is Status.SILENT:
                 self.pool.failed(now_s)
@@ -96,12 +97,13 @@ class NodeState:
         if row is None or row.status is Status.BARRED or message.epoch != self.epoch or message.say == "stale":
             # A message for another coordinator. Only the supervisor decides whether this one has been replaced.
             return
-        if row.kind is Kind.EMPTY:
-            self._container_said(row, message, now_s)
-        elif row.kind is Kind.SHADOW:
-            self._shadow_said(row, message, now_s)
-        else:
-            self._body_said(row, message, now_s)
+        with self.lifecycle.contain_faults():
+            if row.kind is Kind.EMPTY:
+                self._container_said(row, message, now_s)
+            elif row.kind is Kind.SHADOW:
+                self._shadow_said(row, message, now_s)
+            else:
+                self._body_said(row, message, now_s)
 
     def _container_said(self, row: Record, message: InstanceMessage, now_s: float) -> None:
         if message.say == "registered" and row.status is Status.SILENT:
@@ -164,7 +166,8 @@ class NodeState:
         """Handle an instance that breaks the protocol or does not read: a Body serves on without Shadows, others are ended."""
         shadow = self._shadow(instance_id)
         if shadow is not None:
-            self.lifecycle.protocol_broken(shadow, reason, now_s)
+            with self.lifecycle.contain_faults():
+                self.lifecycle.protocol_broken(shadow, reason, now_s)
             return
         self._effects.append(Close(instance_id))
         row = self.table.get(instance_id)
@@ -176,8 +179,9 @@ class NodeState:
     def _bar(self, body: Record, reason: str, now_s: float) -> None:
         self.table.set_status(body.id, Status.BARRED)
         for partner in self.lifecycle.shadows_of(body):
-            if not self.lifecycle.outlives_body(partner, reason, now_s):
-                self.lifecycle.end(partner, reason, now_s)
+            with self.lifecycle.contain_faults():
+                if not self.lifecycle.outlives_body(partner, reason, now_s):
+                    self.lifecycle.end(partner, reason, now_s)
 
     def hung_up(self, instance_id: str, now_s: float) -> None:
         """Handle an instance that has closed its socket. Usually it has ended, as the supervisor will report; if not, end it."""
@@ -205,7 +209,8 @@ class NodeState:
         """Change a Shadow's task. An unknown Shadow is ignored: the next request to create it has the complete task."""
         shadow = self._shadow(shadow_id)
         if shadow is not None and shadow.task is not None and shadow.state not in ENDING:
-            self.lifecycle.change(shadow, change.applied_to(shadow.task), now_s)
+            with self.lifecycle.contain_faults():
+                self.lifecycle.change(shadow, change.applied_to(shadow.task), now_s)
 
     def remote_body_connected(self, shadow_id: str, connection: Descriptors) -> None:
         """A Body of another node has connected to this Shadow."""
@@ -220,13 +225,15 @@ class NodeState:
         if shadow is None:
             descriptors.close()
         else:
-            self.lifecycle.promote(shadow, descriptors, now_s)
+            with self.lifecycle.contain_faults():
+                self.lifecycle.promote(shadow, descriptors, now_s)
 
     def destroy(self, shadow_id: str, now_s: float) -> None:
         """End a Shadow, after its Body has unpaired. For an unknown Shadow the platform gets an event that it does not exist."""
         shadow = self._shadow(shadow_id)
         if shadow is not None:
-            self.lifecycle.end(shadow, "asked to", now_s)
+            with self.lifecycle.contain_faults():
+                self.lifecycle.end(shadow, "asked to", now_s)
         else:
             self._effects.append(Tell({"event": "failed", "shadow": shadow_id, "reason": "there is none"}))
 
@@ -234,7 +241,8 @@ class NodeState:
         """The shared memory of a pair could not be made."""
         shadow = self._shadow(shadow_id)
         if shadow is not None:
-            self.lifecycle.end(shadow, reason, now_s)
+            with self.lifecycle.contain_faults():
+                self.lifecycle.end(shadow, reason, now_s)
 
     def report(self) -> None:
         """Send the platform the whole table."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_coordinator import protocol
-from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, Send, Tell
+from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, LogError, Send, Tell
 from gnomon_coordinator.links import Link, LinkBrokenError, LinkEndedError, LinkSelector
 from gnomon_coordinator.node_state import NodeState
 from gnomon_coordinator.protocol import BadMessageError
@@ -245,6 +245,8 @@ class Server:
                 self._forget(instance_id)
             case Tell(message):
                 self._tell(message)
+            case LogError(text):
+                log(text)
 
     def _send(self, instance_id: str, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
         link = self._instances.get(instance_id)

@@ -23,12 +23,24 @@ End. The Body unpairs first, then the Shadow stops; a process that does not answ
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from gnomon_coordinator import protocol
-from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, Send, Tell
+from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, LogError, Send, Tell
 from gnomon_coordinator.pool_size import PoolSize
 from gnomon_coordinator.protocol import BadMessageError, InstanceMessage, PairReport, Task
-from gnomon_coordinator.shadow_states import ENDING, KNOWN_TO_BODY, PROMOTING, TRANSITIONS, LoadQueue, Shadow, State, buffer_sizes
+from gnomon_coordinator.shadow_states import (
+    ENDING,
+    KNOWN_TO_BODY,
+    PROMOTING,
+    TRANSITIONS,
+    LoadQueue,
+    Shadow,
+    State,
+    UndeclaredTransitionError,
+    buffer_sizes,
+)
 from gnomon_coordinator.table import Kind, Record, RegistrationTable, Status
 from gnomon_core.blocks import Layers
 from gnomon_core.pairs import MAX_SHADOWS
@@ -68,14 +80,33 @@ class ShadowLifecycle:
     # Transitions
 
     def _enter(self, shadow: Shadow, state: State, now_s: float) -> None:
-        """Change the state, start its timeout, and show both in the table. No other function changes a state."""
-        assert state is shadow.state or state in TRANSITIONS[shadow.state], f"{shadow.id}: {shadow.state.name} to {state.name}"
+        """Change the state, start its timeout, and show both in the table. No other function changes a state.
+
+        Raises:
+            UndeclaredTransitionError: the state may not follow the present one. Nothing has changed.
+
+        """
+        if state is not shadow.state and state not in TRANSITIONS[shadow.state]:
+            raise UndeclaredTransitionError(shadow, state)
         shadow.state = state
         shadow.deadline_s = None if state.timeout_s is None else now_s + state.timeout_s
         self.table.set_status(shadow.id, state.status)
         body = self._body_of(shadow)
         if body is not None and state in KNOWN_TO_BODY:
             self._update_body_status(body.id)
+
+    @contextmanager
+    def contain_faults(self) -> Iterator[None]:
+        """Handle a part of an event that concerns one Shadow: an undeclared transition ends that Shadow, not the coordinator.
+
+        Without this, one defect in the state machine would end the coordinator, and each restart of it interrupts every pair of
+        the node. The Shadow is killed, because what its process holds is no longer known.
+        """
+        try:
+            yield
+        except UndeclaredTransitionError as error:
+            self._effects.append(LogError(f"{error}; this Shadow is killed"))
+            self._kill_faulty(error.shadow)
 
     def _advance(self, shadow: Shadow, now_s: float) -> None:
         """Take the next step towards the requested task, if one can be taken now."""
@@ -92,15 +123,18 @@ class ShadowLifecycle:
     def time_out(self, now_s: float) -> None:
         """End every state whose timeout has passed."""
         for shadow in list(self.shadows.values()):
-            if shadow.deadline_s is None or now_s < shadow.deadline_s:
-                continue
-            if shadow.state is State.UNPAIRING:
-                self._separate(shadow, "its Body did not answer")
-                self._stop(shadow, now_s)
-            elif shadow.state is State.STOPPING:
-                self._kill(shadow, now_s)
-            else:
-                self.end(shadow, f"waited {shadow.state.timeout_s:g} s for {shadow.state.awaits}", now_s)
+            if shadow.deadline_s is not None and now_s >= shadow.deadline_s:
+                with self.contain_faults():
+                    self._end_after_timeout(shadow, now_s)
+
+    def _end_after_timeout(self, shadow: Shadow, now_s: float) -> None:
+        if shadow.state is State.UNPAIRING:
+            self._separate(shadow, "its Body did not answer")
+            self._stop(shadow, now_s)
+        elif shadow.state is State.STOPPING:
+            self._kill(shadow, now_s)
+        else:
+            self.end(shadow, f"waited {shadow.state.timeout_s:g} s for {shadow.state.awaits}", now_s)
 
     def tick(self, now_s: float) -> None:
         """Start the loads whose turn it is, and unpair Bodies from Shadows on other nodes that were never requested."""
@@ -124,25 +158,26 @@ class ShadowLifecycle:
         """Create a Shadow, or continue with an existing one. Takes ownership of the descriptors."""
         shadow = self.shadows.get(task.shadow)
         reason = self._refusal(task, layers, descriptors, shadow)
-        if reason and shadow is not None:
-            self.end(shadow, reason, now_s)
-        elif reason:
-            self._effects.append(Tell({"event": "failed", "shadow": task.shadow, "reason": reason}))
-        elif shadow is None and task.way is not None:
-            self._create_remote(task, layers, now_s)
-        elif shadow is None:
-            shadow = Shadow(task.shadow, State.AWAITING_CONTAINER, task, task, layers, descriptors)
-            self.shadows[task.shadow] = shadow
-            self.table.insert(task.shadow, Kind.SHADOW, Status.LOADING)
-            self._link(task)
-            self._find_container(shadow, now_s)
-            return
-        else:
-            # A Shadow keeps the descriptors that it has; one that was found after a restart may need these.
-            if shadow.task is None:
-                shadow.launch_fds, descriptors = descriptors, None
-            shadow.task, shadow.layers = task, layers
-            self._resume(shadow, now_s)
+        with self.contain_faults():
+            if reason and shadow is not None:
+                self.end(shadow, reason, now_s)
+            elif reason:
+                self._effects.append(Tell({"event": "failed", "shadow": task.shadow, "reason": reason}))
+            elif shadow is None and task.way is not None:
+                self._create_remote(task, layers, now_s)
+            elif shadow is None:
+                shadow = Shadow(task.shadow, State.AWAITING_CONTAINER, task, task, layers, descriptors)
+                self.shadows[task.shadow] = shadow
+                self.table.insert(task.shadow, Kind.SHADOW, Status.LOADING)
+                self._link(task)
+                descriptors = None
+                self._find_container(shadow, now_s)
+            else:
+                # A Shadow keeps the descriptors that it has; one that was found after a restart may need these.
+                if shadow.task is None:
+                    shadow.launch_fds, descriptors = descriptors, None
+                shadow.task, shadow.layers = task, layers
+                self._resume(shadow, now_s)
         if descriptors is not None:
             descriptors.close()
 
@@ -240,8 +275,9 @@ class ShadowLifecycle:
         """A container has been forked. Returns whether it was forked for a Shadow."""
         shadow = self._forking.pop(container, None)
         if shadow is not None:
-            self._assign(shadow, container)
-            self._load(shadow, now_s)
+            with self.contain_faults():
+                self._assign(shadow, container)
+                self._load(shadow, now_s)
         return shadow is not None
 
     def container_gone(self, container: str, now_s: float) -> bool:
@@ -253,7 +289,8 @@ class ShadowLifecycle:
                 return False
             self._effects.append(Close(shadow.id))
         if shadow.state in (State.AWAITING_CONTAINER, State.QUEUED, State.LOADING):
-            self._find_container(shadow, now_s)
+            with self.contain_faults():
+                self._find_container(shadow, now_s)
         else:
             self._separate(shadow, "it is ended")
             self._forget(shadow)
@@ -292,7 +329,8 @@ class ShadowLifecycle:
 
     def _start_loads(self, now_s: float) -> None:
         for shadow in self._load_queue.start(now_s):
-            self._load(shadow, now_s)
+            with self.contain_faults():
+                self._load(shadow, now_s)
 
     def _load(self, shadow: Shadow, now_s: float) -> None:
         assert shadow.task is not None
@@ -407,7 +445,8 @@ class ShadowLifecycle:
         # Supervisors hand over local Shadows only: after a restart, a remote Shadow is known by the platform's request alone.
         self._unclaimed_until_s |= {(body.id, pair.shadow): now_s + CLAIM_S for pair in unknown if pair.elsewhere}
         for shadow in self.shadows_of(body):
-            self._advance(shadow, now_s)
+            with self.contain_faults():
+                self._advance(shadow, now_s)
 
     def body_paired(self, shadow: Shadow, now_s: float) -> None:
         """The Body uses the buffers that it was given."""
@@ -616,11 +655,12 @@ class ShadowLifecycle:
         """A Body has ended: its Shadows end as well."""
         self._reports.pop(body.id, None)
         for shadow in self.shadows_of(body):
-            if shadow.state is State.AWAITING_CONTAINER:
-                self.end(shadow, "its Body has gone", now_s)
-            else:
-                self._tell("ending", shadow, reason="its Body has gone")
-                self._kill(shadow, now_s)
+            with self.contain_faults():
+                if shadow.state is State.AWAITING_CONTAINER:
+                    self.end(shadow, "its Body has gone", now_s)
+                else:
+                    self._tell("ending", shadow, reason="its Body has gone")
+                    self._kill(shadow, now_s)
 
     def gone(self, shadow: Shadow) -> None:
         """A Shadow's process has ended."""
@@ -645,6 +685,20 @@ class ShadowLifecycle:
             self._separate(shadow, "it is ended")
             self._enter(shadow, State.KILLED, now_s)
             self._effects.append(Kill(shadow.id))
+
+    def _kill_faulty(self, shadow: Shadow) -> None:
+        """End a Shadow whose next state is undeclared. `State.KILLED` has no timeout, so this needs no time."""
+        reason = "its coordinator's state machine failed"
+        body = self._body_of(shadow)
+        if body is not None and body.status is not Status.BARRED:
+            # In any state the Body may hold buffers of this pair by now. To a Body that holds none, this says nothing new.
+            self._effects.append(Send(body.id, protocol.unpair(shadow.id)))
+        if shadow.state is State.AWAITING_CONTAINER:
+            self._forget(shadow)
+            self._tell("failed", shadow, reason=reason)
+        else:
+            self._tell("ending", shadow, reason=reason)
+            self._kill(shadow, 0.0)
 
     def _ends_remotely(self, shadow: Shadow) -> bool:
         """Remove a Shadow on another node: on the Body's node the unpairing is its end. Returns False for a local Shadow."""

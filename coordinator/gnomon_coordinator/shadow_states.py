@@ -125,6 +125,14 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 """From each state to the states that may follow. To enter a state again, which starts its timeout anew, is always allowed."""
 
 
+class UndeclaredTransitionError(Exception):
+    """A transition that `TRANSITIONS` does not have: a defect of the state machine, which the Shadow's process did not cause."""
+
+    def __init__(self, shadow: Shadow, to: State) -> None:
+        super().__init__(f"{shadow.id}: undeclared transition from {shadow.state.name} to {to.name}")
+        self.shadow = shadow
+
+
 @dataclass(slots=True)
 class Shadow:
     """A Shadow. `task` is None for one that an earlier coordinator made, until the platform requests it."""

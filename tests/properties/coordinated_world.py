@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, Send, Tell
+from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, LogError, Send, Tell
 from gnomon_coordinator.node_state import NodeState
 from gnomon_coordinator.protocol import InstanceMessage, Task
 from gnomon_coordinator.table import Kind
@@ -113,6 +113,8 @@ class World:
                 link.closed = not (body in self.links and shadow in self.links)
             case Tell(message):
                 self.told.append(dict(message))
+            case LogError(text):
+                raise AssertionError(text)
             case Close(name):
                 self.links.pop(name, None)
             case Assign(container, shadow, _):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, Send, Tell
+from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, LogError, Send, Tell
 from gnomon_coordinator.node_state import NodeState
 from gnomon_coordinator.protocol import InstanceMessage, PairReport, Task
 from gnomon_coordinator.table import Kind, Status
@@ -101,6 +101,9 @@ class PlayedNode:
 
     def forks(self) -> list[str]:
         return [one.id for one in self.done if isinstance(one, Fork)]
+
+    def errors(self) -> list[str]:
+        return [one.text for one in self.done if isinstance(one, LogError)]
 
     def killed(self) -> list[str]:
         return [one.id for one in self.done if isinstance(one, Kill)]
