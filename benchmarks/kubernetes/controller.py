@@ -36,9 +36,9 @@ from gnomon_core.interfaces import StoredFunction
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import Action, FunctionLoad, LoadCounters
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
-from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.kubernetes.client import Api, connect
 from gnomon_platforms.kubernetes.informer import Informer, Source

@@ -1,11 +1,13 @@
-"""The Prometheus page: plain counters read at a scrape, under the names that OpenFaaS's dashboards and autoscalers use.
+"""Metrics: the counters of functions, and the Prometheus page that reads them at a scrape.
+
+A function's counters are plain Python, a few hundred nanoseconds a request; nothing is labelled, locked or formatted before a
+scrape. Metrics of pairs are counted from the Bodies' own reports: the head of a result that a pair computed has a list under
+"pair", an entry for each hand-over, with the number of samples, how it ended (`outcome`) and its times. A Body runs a user's
+model, so its report is not trusted: no more samples than the batch had, only known outcomes, only finite times.
 
 The page is rendered on the event loop, whose counters have no locks, in slices of a millisecond between which other work runs.
-Concurrent scrapes share the next page, and rendering takes a bounded share of the loop's time.
-
-`gateway_*` and `http_*` are OpenFaaS's series, `provider_http_*` its providers', `gnomon_*` Gnomon's own. `function_name` is
-always `name.namespace`. Besides functions, the page has the control routes' requests (by route, method and status), a replica's
-functions and forwarded requests, and the event loop's lag.
+Concurrent scrapes share the next page, and rendering takes a bounded share of the loop's time. `gateway_*` and `http_*` are
+OpenFaaS's series, `provider_http_*` its providers', `gnomon_*` Gnomon's own. `function_name` is always `name.namespace`.
 
 Event loop lag (`LoopLag`) shows whether something blocks the loop: a task sleeps and measures how late it wakes. Code that ran
 too long in between delayed every request by as much.
@@ -15,29 +17,178 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import accumulate, islice
+from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gnomon_core.clock import Clock
+from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.settings import Settings
-from gnomon_gateway.api.routes import find
-from gnomon_gateway.asynchronous.callbacks import Callbacks
-from gnomon_gateway.asynchronous.queue import AsyncQueue
-from gnomon_gateway.functions.metrics import BUCKETS_S, FunctionMetrics, Histogram
-from gnomon_gateway.replicas.replica import ReplicaAgent
+from gnomon_core.wire import Frame, WireError
+from gnomon_gateway.queueing.queue import Batch
+
+
+class Histogram:
+    """Counts by upper bound. `counts` are per bucket, not cumulative; the last is for everything above the last bound."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+ANSWERED = "answered"
+OUTCOMES = (ANSWERED, "late", "hurried", "failed", "refused", "nonsense", "full", "gone")
+"""The outcomes of a hand-over. After all but the first, the Body has computed the Shadow's samples itself."""
+RATIO_BOUNDS = (0.5, 0.75, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0)
+_LONGEST_MS = 1e9
+_MOST_HEAD_BYTES = 1 << 16
+"""A hand-over takes some 150 bytes. A longer list is not parsed, because it would block the event loop."""
+
+
+class PairMetrics:
+    """The counters of one function's pairs.
+
+    `batches` were sent to a Body with a Shadow, which computed `offloaded` of their samples. `hand_overs` counts hand-overs by
+    outcome, `waited_s` the time that Bodies waited. `predicted_s` and `measured_s` are the summed latencies of the
+    same batches, and `ratios` the histogram of measured by predicted latency.
+    """
+
+    __slots__ = ("batches", "hand_overs", "measured_s", "offloaded", "predicted_s", "ratios", "waited_s")
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.offloaded = 0
+        self.hand_overs = dict.fromkeys(OUTCOMES, 0)
+        self.waited_s = 0.0
+        self.predicted_s = 0.0
+        self.measured_s = 0.0
+        self.ratios = Histogram(RATIO_BOUNDS)
+
+    @property
+    def misses(self) -> int:
+        """Hand-overs that a Shadow did not answer as it should have."""
+        return sum(self.hand_overs.values()) - self.hand_overs[ANSWERED]
+
+    def done(self, batch: Batch, result: Frame, now_s: float) -> None:
+        """Count the result of a pair's batch."""
+        self.batches += 1
+        offloaded: dict[str, int] = {}
+        """By Shadow: of its hand-overs in this batch, one for each run, the largest."""
+        for one in _hand_overs(result):
+            outcome, samples, waited_ms = str(one.get("outcome")), one.get("samples"), one.get("waited_ms")
+            if outcome not in self.hand_overs or type(samples) is not int:
+                continue
+            self.hand_overs[outcome] += 1
+            if outcome == ANSWERED:
+                shadow = str(one.get("shadow"))
+                offloaded[shadow] = max(offloaded.get(shadow, 0), samples)
+            if isinstance(waited_ms, int | float) and 0 <= waited_ms < _LONGEST_MS:
+                self.waited_s += waited_ms / 1e3
+        self.offloaded += max(0, min(sum(offloaded.values()), batch.size))
+        predicted_s, measured_s = batch.expected_end_s - batch.sent_s, now_s - batch.sent_s
+        if predicted_s > 0:
+            self.predicted_s += predicted_s
+            self.measured_s += measured_s
+            self.ratios.observe(measured_s / predicted_s)
+
+
+def _hand_overs(result: Frame) -> list[Mapping[str, Any]]:
+    if len(result.head) > _MOST_HEAD_BYTES:
+        return []
+    try:
+        found = result.head_json().get("pair")
+    except (WireError, RecursionError):
+        return []
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+"""The upper bounds of prometheus_client's default histogram."""
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+MOST_CODES = 20
+"""The most status codes of a function that are counted separately: each costs 17 lines of the metrics page."""
+QUEUE_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(slots=True)
+class CodeMetrics:
+    """The answers with one status code. `buckets` are counts per bucket, not cumulative; the last is for everything longer."""
+
+    count: int
+    sum_s: float
+    buckets: list[int]
+
+
+class FunctionMetrics:
+    """The counters of one function.
+
+    `started` counts received requests, `left` those whose client disconnected before the answer. `by_code` holds count and
+    durations of the answers by status code, the function's and the gateway's alike; `rejections` counts the gateway's by error
+    code. `batch_sizes` are the samples of the batches sent, `queue_s` the waiting times of their members; `pairs` are the
+    counters of batches with Shadows.
+    """
+
+    __slots__ = ("batch_sizes", "by_code", "left", "pairs", "queue_s", "rejections", "started")
+
+    def __init__(self) -> None:
+        self.started = 0
+        self.left = 0
+        self.by_code: dict[int, CodeMetrics] = {}
+        self.rejections: dict[str, int] = {}
+        self.batch_sizes = Histogram(BATCH_SIZES)
+        self.queue_s = Histogram(QUEUE_BOUNDS_S)
+        self.pairs = PairMetrics()
+
+    def sent(self, batch: Batch) -> None:
+        """Count a batch that is sent to an instance."""
+        self.batch_sizes.observe(batch.size)
+        for request in batch.requests:
+            self.queue_s.observe(batch.sent_s - request.arrived_s)
+
+    def refused(self, error: GnomonError, duration_s: float) -> None:
+        """Count an error with which the platform answered instead of the function."""
+        self.rejections[error.code] = self.rejections.get(error.code, 0) + 1
+        self.answered(error.status, duration_s)
+
+    def answered(self, code: int, duration_s: float) -> None:
+        """Count an answer that was written. Beyond `MOST_CODES`, a new code counts as the first of its class: 418 as 400."""
+        metrics = self.by_code.get(code)
+        if metrics is None and len(self.by_code) >= MOST_CODES:
+            code = code // 100 * 100
+            metrics = self.by_code.get(code)
+        if metrics is None:
+            metrics = self.by_code[code] = CodeMetrics(0, 0.0, [0] * (len(BUCKETS_S) + 1))
+        metrics.count += 1
+        metrics.sum_s += duration_s
+        metrics.buckets[bisect_left(BUCKETS_S, duration_s)] += 1
+
+    @property
+    def invocations(self) -> int:
+        """The number of answered requests."""
+        return sum(metrics.count for metrics in self.by_code.values())
+
 
 _TURNED_AWAY = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
 API_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -50,32 +201,10 @@ class ControlCounters:
     def __init__(self) -> None:
         self.durations: dict[tuple[str, str, int], Histogram] = {}
 
-    def observe(self, method: str, path: str, status: int, duration_s: float) -> None:
-        pattern = next((route.path for route in find(path) if method in route.methods), None)
-        key = (method, pattern, status) if pattern and status not in _TURNED_AWAY else ("other", "unknown", status)
+    def observe(self, method: str, route: str | None, status: int, duration_s: float) -> None:
+        """Count a response. `route` is the pattern of the request's path, None for an unknown route."""
+        key = (method, route, status) if route and status not in _TURNED_AWAY else ("other", "unknown", status)
         self.durations.setdefault(key, Histogram(API_BOUNDS_S)).observe(duration_s)
-
-
-class Measured:
-    """An ASGI middleware that counts responses."""
-
-    def __init__(self, application: ASGIApp, counters: ControlCounters, now_s: Callable[[], float]) -> None:
-        self._application = application
-        self._counters = counters
-        self._now_s = now_s
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begin_s = self._now_s()
-        status = 0
-
-        async def watch(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        await self._application(scope, receive, watch)
-        self._counters.observe(scope["method"], scope["path"], status, self._now_s() - begin_s)
 
 
 SLICE_S = 0.001
@@ -155,27 +284,6 @@ class GatewayCollector(Collector):
         lag = HistogramMetricFamily("gnomon_event_loop_lag_seconds", "How late the gateway's event loop wakes a sleeper.")
         _add(lag, (), self._loop_lag)
         yield lag
-
-
-class AsyncCollector(Collector):
-    """The Prometheus collector of asynchronous calls and their callbacks."""
-
-    def __init__(self, queue: AsyncQueue, callbacks: Callbacks) -> None:
-        self._counters = queue.counters
-        self._callbacks = callbacks
-
-    def collect(self) -> Iterator[Metric]:
-        counters = self._counters
-        yield GaugeMetricFamily("gnomon_async_waiting", "Asynchronous calls that are not finished.", counters.waiting)
-        yield GaugeMetricFamily("gnomon_async_waiting_bytes", "Bytes of their bodies.", counters.waiting_bytes)
-        calls = CounterMetricFamily("gnomon_async_calls", "What happened to asynchronous calls.", labels=("event",))
-        for event in ("accepted", "refused", "retried", "completed"):
-            calls.add_metric((event,), getattr(counters, event))
-        yield calls
-        callbacks = CounterMetricFamily("gnomon_async_callbacks", "Callbacks by how they ended.", labels=("outcome",))
-        callbacks.add_metric(("delivered",), self._callbacks.delivered)
-        callbacks.add_metric(("failed",), self._callbacks.failed)
-        yield callbacks
 
 
 class MetricsPage:
@@ -390,32 +498,3 @@ class LoopLag:
             begin_s = self._clock.now_s()
             await self._clock.sleep(PERIOD_S)
             self.histogram.observe(max(0.0, self._clock.now_s() - begin_s - PERIOD_S))
-
-
-class OwnershipCollector(Collector):
-    """The Prometheus collector of a replica's counters; yields nothing where `life` returns None (a single gateway)."""
-
-    def __init__(self, life: Callable[[], ReplicaAgent | None]) -> None:
-        self._life = life
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics."""
-        life = self._life()
-        if life is None:
-            return
-        holdings, forwarder = life.holdings, life.forwarder
-        functions = GaugeMetricFamily("gnomon_owned_functions", "Functions that this replica dispatches.", labels=["state"])
-        functions.add_metric(["serving"], len(holdings.serving))
-        functions.add_metric(["draining"], len(holdings.draining))
-        forwarded = CounterMetricFamily(
-            "gnomon_forwarded_requests", "Requests on their way between replicas, by what became of them.", labels=["event"]
-        )
-        for event, count in asdict(forwarder.counters).items():
-            forwarded.add_metric([event], count)
-        yield GaugeMetricFamily("gnomon_ownership_epoch", "The newest map of owners that is known here.", value=holdings.epoch)
-        yield functions
-        yield forwarded
-        yield GaugeMetricFamily(
-            "gnomon_forwarding_requests", "Requests that are not answered here, now.", value=forwarder.requests
-        )
-        yield GaugeMetricFamily("gnomon_ownerless_requests", "Requests that wait for an owner, now.", value=forwarder.waiting)

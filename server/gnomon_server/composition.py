@@ -27,30 +27,28 @@ from gnomon_autoscaler.registry import SCALING
 from gnomon_core.addresses import from_this_machine, http_url
 from gnomon_core.clock import Clock, WallClock, utc_now_s
 from gnomon_core.functions import FunctionKey
+from gnomon_gateway.api.access import BasicAuth, Guard, host_rule, read_basic_auth, require_safe_binding
 from gnomon_gateway.api.application import control_application
-from gnomon_gateway.api.auth import BasicAuth, read_basic_auth, require_safe_binding
 from gnomon_gateway.api.builds import build_routes, payload_secret
-from gnomon_gateway.api.control import Control
-from gnomon_gateway.api.guard import Guard
+from gnomon_gateway.api.control import Control, this_version
+from gnomon_gateway.api.invocation import GatewayApp
 from gnomon_gateway.api.namespaces import Namespaces
-from gnomon_gateway.api.origin import host_rule
 from gnomon_gateway.api.secrets import Secrets
-from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore, Invoke
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
-from gnomon_gateway.asynchronous.queue import AsyncQueue, RetryRule, read_retry_rule
+from gnomon_gateway.asynchronous.invoker import Invoker
+from gnomon_gateway.asynchronous.queue import AsyncCollector, AsyncQueue, RetryRule, read_retry_rule
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import Corrections, LatencyModels, ProfiledLatency
+from gnomon_gateway.functions.service import FunctionStatus
 from gnomon_gateway.http.server import GatewayServer
-from gnomon_gateway.inside_call import Invoker
-from gnomon_gateway.logs import LogBook
-from gnomon_gateway.metrics import AsyncCollector, ControlCounters, GatewayCollector, LoopLag, MetricsPage, OwnershipCollector
+from gnomon_gateway.metrics import ControlCounters, GatewayCollector, LoopLag, MetricsPage
+from gnomon_gateway.replicas.replica import OwnershipCollector
 from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.scheduling.registry import SCHEDULING
-from gnomon_gateway.service import FunctionStatus
-from gnomon_gateway.version import this_version
 from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
 from gnomon_platforms.local.recipes import function_users, private_folders
 from gnomon_profiler.places import open_repository

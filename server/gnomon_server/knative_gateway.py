@@ -34,16 +34,16 @@ from gnomon_core.policy_registry import described
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
+from gnomon_gateway.api.revisions import HELD_S, RevisionApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
 from gnomon_gateway.functions.validation import scheduler_of
 from gnomon_gateway.http.server import GatewayServer
-from gnomon_gateway.logs import LogBook
 from gnomon_gateway.metrics import ControlCounters, GatewayCollector, LoopLag, MetricsPage
 from gnomon_gateway.replicas.state_sync import OtherReplicas
-from gnomon_gateway.revisions import HELD_S, RevisionApp
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_platforms.knative.autoscaler import metrics as signals
 from gnomon_platforms.knative.autoscaler.metrics import Learned

@@ -23,9 +23,9 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_core.interfaces import ModelRepository
 from gnomon_core.profiles import Network
+from gnomon_gateway.functions.logs import LogReader
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.http.pass_through import PassThrough, Place
-from gnomon_gateway.logs import LogReader
 from gnomon_gateway.replicas.peers import PeerSecret, read_peer_secret
 from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.kubernetes.client import SERVICE_ACCOUNT, Asked, connect

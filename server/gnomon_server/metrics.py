@@ -9,8 +9,8 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.functions.service import FunctionService
 from gnomon_gateway.metrics import FunctionReading
-from gnomon_gateway.service import FunctionService
 from gnomon_platforms.kubernetes.figures import cluster_figures
 
 if TYPE_CHECKING:

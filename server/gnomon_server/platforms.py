@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from gnomon_autoscaler.registry import Policies
+    from gnomon_gateway.functions.logs import LogReader
     from gnomon_gateway.functions.manager import Manager
-    from gnomon_gateway.logs import LogReader
-    from gnomon_gateway.service import FunctionService
+    from gnomon_gateway.functions.service import FunctionService
     from gnomon_server.store_changes import Work
 
 

@@ -18,10 +18,9 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.interfaces import ModelRepository
 from gnomon_core.scaling import DecisionRecord
-from gnomon_gateway.api.control import unknown_function
+from gnomon_gateway.functions.logs import LogReader
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.logs import LogReader
-from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
+from gnomon_gateway.functions.service import FunctionDetail, FunctionStatus, KnownPolicies, unknown_function
 from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.provider.api import ProviderApi
 from gnomon_platforms.provider.catalog import Catalog, ProviderStore

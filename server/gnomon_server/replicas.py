@@ -18,8 +18,8 @@ from gnomon_autoscaler.controller import Autoscaler
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap
-from gnomon_gateway.api.guard import Guard
-from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.api.access import Guard
+from gnomon_gateway.api.invocation import GatewayApp
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.replicas import state_sync
 from gnomon_gateway.replicas.assigner import Assigner

@@ -16,7 +16,7 @@ from typing import Any
 
 from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
-from gnomon_gateway.queueing.request import Batch
+from gnomon_gateway.queueing.queue import Batch
 from gnomon_simulator.costs import Cost
 
 SHOWN = (50.0, 90.0, 95.0, 99.0, 99.9)

@@ -49,7 +49,7 @@ from gnomon_core.scaling import (
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Answer, Dispatcher, Drained, Effect, Send
 from gnomon_gateway.dispatch.latency import GivenLatency, LearnedLatency, LiveLatency
-from gnomon_gateway.queueing.request import LaneKey, Request
+from gnomon_gateway.queueing.queue import LaneKey, Request
 from gnomon_gateway.scheduling.registry import SCHEDULING, Schedulers, scheduling_policy
 from gnomon_simulator.costs import cost
 from gnomon_simulator.events import Events, stream

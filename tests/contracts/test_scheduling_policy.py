@@ -13,8 +13,7 @@ from gnomon_core.interfaces import SchedulingPolicy
 from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import Dispatch, FleetView, Reject, Slot, WaitUntil
 from gnomon_core.settings import Settings
-from gnomon_gateway.queueing.queue import Lane
-from gnomon_gateway.queueing.request import LaneKey, Request
+from gnomon_gateway.queueing.queue import Lane, LaneKey, Request
 from gnomon_gateway.scheduling.registry import BUILT_IN, scheduling_policy
 
 NOW_S = 100.0

@@ -15,10 +15,8 @@ from gnomon_core.profiles import LatencyTable
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_gateway.dispatch.dispatcher import Answer, Dispatcher, Effect, Send
 from gnomon_gateway.dispatch.latency import GivenLatency
-from gnomon_gateway.queueing.admission import Admission, Capacity
-from gnomon_gateway.queueing.prediction import BatchTimes, Place
-from gnomon_gateway.queueing.queue import FunctionQueue
-from gnomon_gateway.queueing.request import LaneKey, Request
+from gnomon_gateway.queueing.admission import Admission, BatchTimes, Capacity, Place
+from gnomon_gateway.queueing.queue import FunctionQueue, LaneKey, Request
 from gnomon_gateway.scheduling.registry import BUILT_IN, scheduling_policy
 from gnomon_simulator.arrivals import poisson
 from gnomon_simulator.events import stream

@@ -19,7 +19,7 @@ from gnomon_core.pairs import Pair
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Answer, Cancel, Dispatcher, Drained, Effect, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, Batch, LaneKey, Request
+from gnomon_gateway.queueing.queue import ADMITTED, ANSWERED, DISPATCHED, Batch, LaneKey, Request
 from gnomon_gateway.scheduling.registry import BUILT_IN, scheduling_policy
 
 EVENTS = LaneKey("events", "v")

@@ -5,6 +5,7 @@ A path's methods are one endpoint, so that a wrong method gets a 405 that names 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
@@ -13,17 +14,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gnomon_core.errors import GnomonError, not_found
+from gnomon_gateway.api.access import Guard, Guarded, error_response, pattern, unexpected
 from gnomon_gateway.api.control import Control, Handler, Handlers
-from gnomon_gateway.api.decisions import DecisionRoutes
-from gnomon_gateway.api.functions import DetailRoutes, Functions, SystemRoutes
-from gnomon_gateway.api.guard import Guard, Guarded, error_response, unexpected
+from gnomon_gateway.api.functions import DecisionRoutes, DetailRoutes, Functions, SystemRoutes
 from gnomon_gateway.api.logs import LogRoutes
 from gnomon_gateway.api.namespaces import NamespaceRoutes
 from gnomon_gateway.api.secrets import SecretRoutes
-from gnomon_gateway.metrics import ControlCounters, Measured
+from gnomon_gateway.metrics import ControlCounters
 
 
 def control_application(
@@ -47,7 +47,7 @@ def control_application(
     routes += [Route(path, _Endpoint(by_method)) for path, by_method in handlers.items()]
     application = Starlette(routes=routes, exception_handlers={HTTPException: _from_starlette})
     application.router.redirect_slashes = False
-    return Measured(Guarded(application, guard), counters, control.now_s)
+    return Measured(Guarded(application, guard), counters)
 
 
 class _Endpoint:
@@ -85,3 +85,25 @@ async def _from_starlette(request: Request, error: Exception) -> Response:
         return _wrong_method((error.headers or {}).get("Allow", ""))
     path = request.url.path
     return error_response(not_found("route_not_found", f"There is nothing at {path[:200]!r}.", "GET / lists what there is."))
+
+
+class Measured:
+    """An ASGI middleware that counts responses."""
+
+    def __init__(self, application: ASGIApp, counters: ControlCounters) -> None:
+        self._application = application
+        self._counters = counters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begin_s = time.monotonic()
+        status = 0
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        await self._application(scope, receive, watch)
+        method = scope["method"]
+        self._counters.observe(method, pattern(scope["path"], method), status, time.monotonic() - begin_s)

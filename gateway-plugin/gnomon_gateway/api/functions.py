@@ -35,12 +35,11 @@ from gnomon_core.fleet import Instance, InstanceKind
 from gnomon_core.functions import PROBLEM, FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import Usage
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import DecisionRecord
+from gnomon_core.scaling import DecisionRecord, action_to_json
 from gnomon_core.settings import refuse_misspelt
-from gnomon_gateway.api.control import Control, Handlers, unknown_function
-from gnomon_gateway.api.documents import flag_in_query, key_in_path, namespace_in_query, read_object, text_field
+from gnomon_gateway.api.control import Control, Handlers, flag_in_query, key_in_path, namespace_in_query, read_object, text_field
 from gnomon_gateway.asynchronous.queue import read_retry_rule
-from gnomon_gateway.service import FunctionDetail, FunctionStatus
+from gnomon_gateway.functions.service import FunctionDetail, FunctionStatus, unknown_function
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -375,3 +374,58 @@ def _refuse_above_maximum(status: FunctionStatus, replicas: int) -> None:
             f"replicas is {replicas}; {status.spec.key.name} may have at most {most}.",
             "Raise its label com.openfaas.scale.max and deploy it again, or ask for fewer.",
         )
+
+
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1_000
+
+
+class DecisionRoutes:
+    """The handlers of decisions and policies."""
+
+    def __init__(self, control: Control) -> None:
+        self._functions = control.functions
+
+    def handlers(self) -> Handlers:
+        return {
+            "/gnomon/functions/{name}/decisions": {"GET": self.decisions},
+            "/gnomon/policies": {"GET": self.policies},
+        }
+
+    async def decisions(self, request: Request) -> Response:
+        limit = _read_limit(request.query_params.get("limit", str(DEFAULT_LIMIT)))
+        key = key_in_path(request)
+        records = self._functions.decisions(key, limit)
+        if records is None:
+            raise unknown_function(key)
+        return JSONResponse([_decision(record) for record in records])
+
+    async def policies(self, _: Request) -> Response:
+        known = self._functions.policies()
+        return JSONResponse({"scaling": _listed(known.scaling), "scheduling": _listed(known.scheduling)})
+
+
+def _read_limit(text: str) -> int:
+    try:
+        limit = int(text)
+    except ValueError:
+        limit = 0
+    if not 1 <= limit <= MAX_LIMIT:
+        raise bad_request("invalid_query", f"limit is {text[:100]!r}.", f"Use a whole number from 1 to {MAX_LIMIT}.")
+    return limit
+
+
+def _decision(record: DecisionRecord) -> dict[str, Any]:
+    return {
+        "at": rfc3339(record.at),
+        "policy": record.policy,
+        "reason": record.reason,
+        "desired": record.desired,
+        "error": record.error,
+        "repeats": record.repeats,
+        "actions": [action_to_json(action) for action in record.actions],
+    }
+
+
+def _listed(policies: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "description": policies[name]} for name in sorted(policies)]

@@ -12,9 +12,9 @@ from starlette.types import Receive, Scope, Send
 from gnomon_core.clock import moment_s, rfc3339
 from gnomon_core.functions import parse_key
 from gnomon_core.interfaces import LogLine, LogQuery
-from gnomon_gateway.api.control import Control, Handlers, unknown_function
-from gnomon_gateway.api.documents import flag_in_query, invalid_query, namespace_in_query
-from gnomon_gateway.logs import LineSource, Logs
+from gnomon_gateway.api.control import Control, Handlers, flag_in_query, invalid_query, namespace_in_query
+from gnomon_gateway.functions.logs import LineSource, Logs
+from gnomon_gateway.functions.service import unknown_function
 
 MEDIA_TYPE = "application/x-ndjson"
 

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,11 +19,7 @@ from starlette.responses import JSONResponse, Response
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_core.interfaces import FunctionStore, StoredNamespace
-from gnomon_gateway.api.documents import read_object, text_field, texts_field
-
-if TYPE_CHECKING:
-    from gnomon_gateway.api.control import Control, Handlers
-
+from gnomon_gateway.api.control import Control, Handlers, read_object, text_field, texts_field
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 

@@ -10,7 +10,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -18,11 +18,7 @@ from starlette.responses import JSONResponse, Response
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import FunctionStore
-from gnomon_gateway.api.documents import namespace_in_query, read_object, text_field
-
-if TYPE_CHECKING:
-    from gnomon_gateway.api.control import Control, Handlers
-
+from gnomon_gateway.api.control import Control, Handlers, namespace_in_query, read_object, text_field
 
 MAX_SECRET_BYTES = 256 * 1024
 MAX_NAME_LENGTH = 253

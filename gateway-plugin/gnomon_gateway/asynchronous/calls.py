@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 
 from gnomon_core.errors import INTERNAL_HEADER, GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
+from gnomon_gateway.http.headers import DEADLINE_HEADER, read_deadline_s
 from gnomon_gateway.store import open_database
 
 SCHEMA_VERSION = 1

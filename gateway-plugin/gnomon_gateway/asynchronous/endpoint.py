@@ -14,11 +14,11 @@ from starlette.responses import Response
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, parse_key
-from gnomon_gateway.api.control import Handlers, unknown_function
-from gnomon_gateway.api.documents import read_body
+from gnomon_gateway.api.control import Handlers, read_body
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import Call, Headers, take_deadline
 from gnomon_gateway.asynchronous.queue import AsyncQueue
+from gnomon_gateway.functions.service import unknown_function
 from gnomon_gateway.http.headers import HOP_BY_HOP
 
 MAX_HEADER_BYTES = 32 * 1024

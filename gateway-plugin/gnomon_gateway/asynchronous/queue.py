@@ -17,11 +17,14 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import TypeAlias
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError, bad_request
@@ -204,6 +207,27 @@ class AsyncQueue:
     def _discount(self, call: Call) -> None:
         self.counters.waiting -= 1
         self.counters.waiting_bytes -= call.body_bytes
+
+
+class AsyncCollector(Collector):
+    """The Prometheus collector of asynchronous calls and their callbacks."""
+
+    def __init__(self, queue: AsyncQueue, callbacks: Callbacks) -> None:
+        self._counters = queue.counters
+        self._callbacks = callbacks
+
+    def collect(self) -> Iterator[Metric]:
+        counters = self._counters
+        yield GaugeMetricFamily("gnomon_async_waiting", "Asynchronous calls that are not finished.", counters.waiting)
+        yield GaugeMetricFamily("gnomon_async_waiting_bytes", "Bytes of their bodies.", counters.waiting_bytes)
+        calls = CounterMetricFamily("gnomon_async_calls", "What happened to asynchronous calls.", labels=("event",))
+        for event in ("accepted", "refused", "retried", "completed"):
+            calls.add_metric((event,), getattr(counters, event))
+        yield calls
+        callbacks = CounterMetricFamily("gnomon_async_callbacks", "Callbacks by how they ended.", labels=("outcome",))
+        callbacks.add_metric(("delivered",), self._callbacks.delivered)
+        callbacks.add_metric(("failed",), self._callbacks.failed)
+        yield callbacks
 
 
 Job: TypeAlias = Callable[[], Awaitable[None]]

@@ -27,8 +27,10 @@ is quarantined (`quarantine`): for some minutes, equal inputs are executed in ba
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import logging
+from collections import OrderedDict
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import NamedTuple, TypeAlias, cast
@@ -41,11 +43,9 @@ from gnomon_core.scheduling import Dispatch, FleetView, Reject, ScheduleAction, 
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.fleet import Sizing, Worker, Workers
 from gnomon_gateway.dispatch.latency import Doubts, LiveLatency
-from gnomon_gateway.dispatch.quarantine import Quarantine
 from gnomon_gateway.queueing.admission import Admission, Late
-from gnomon_gateway.queueing.queue import FunctionQueue, Lane
-from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, Batch, LaneKey, Request
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.queueing.queue import ADMITTED, ANSWERED, DISPATCHED, Batch, FunctionQueue, Lane, LaneKey, Request
+from gnomon_gateway.scheduling.policies import Immediate
 
 SUCCESS = frozenset(range(200, 300))
 FAILED = 500
@@ -782,3 +782,56 @@ def queue_moved() -> GnomonError:
 def function_removed() -> GnomonError:
     """503: the function was removed while the request waited."""
     return GnomonError(503, "function_removed", "The function has been removed.", "Deploy it again.")
+
+
+KEPT_S = 300.0
+MOST = 1024
+"""The most inputs in quarantine; beyond, the oldest is released."""
+_REQUEST_LINES = 3
+
+
+class Quarantine:
+    """The quarantined inputs of one function. Costs nothing while there are none."""
+
+    __slots__ = ("_until_s",)
+
+    def __init__(self) -> None:
+        self._until_s: OrderedDict[bytes, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._until_s)
+
+    def add(self, request: Request, now_s: float) -> None:
+        """The request has failed in a batch of its own."""
+        digest = _digest(request)
+        self._until_s[digest] = now_s + KEPT_S
+        self._until_s.move_to_end(digest)
+        if len(self._until_s) > MOST:
+            self._until_s.popitem(last=False)
+
+    def release(self, request: Request) -> None:
+        """The request has succeeded."""
+        if self._until_s:
+            self._until_s.pop(_digest(request), None)
+
+    def isolate(self, request: Request, now_s: float) -> None:
+        """Give an arriving request a batch of its own if an equal input is in quarantine. The request is not retried then."""
+        if not self._until_s or not request.replay_safe or request.lane.solo:
+            return
+        digest = _digest(request)
+        until_s = self._until_s.get(digest)
+        if until_s is None:
+            return
+        if now_s >= until_s:
+            del self._until_s[digest]
+            return
+        request.lane = request.lane._replace(solo=True)
+        request.retried = True
+
+
+def _digest(request: Request) -> bytes:
+    lane = request.lane
+    known = hashlib.blake2b(f"{lane.kind}\n{lane.variant}\n".encode() + lane.head, digest_size=16)
+    known.update(b"\n".join(request.meta.split(b"\n", _REQUEST_LINES)[:_REQUEST_LINES]))
+    known.update(request.body)
+    return known.digest()

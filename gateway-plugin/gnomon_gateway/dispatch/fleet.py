@@ -27,9 +27,8 @@ from collections.abc import Sequence
 from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import FleetView, Slot
 from gnomon_gateway.dispatch.latency import LiveLatency
-from gnomon_gateway.queueing.admission import Capacity
-from gnomon_gateway.queueing.prediction import Place
-from gnomon_gateway.queueing.request import Batch
+from gnomon_gateway.queueing.admission import Capacity, Place
+from gnomon_gateway.queueing.queue import Batch
 
 
 class Worker:

@@ -27,9 +27,9 @@ from gnomon_core.signature import ModelSignature
 from gnomon_gateway.dispatch.dispatcher import function_removed
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.health import StartFailures
-from gnomon_gateway.functions.metrics import PairMetrics
+from gnomon_gateway.functions.service import FunctionDetail, FunctionStatus
+from gnomon_gateway.metrics import PairMetrics
 from gnomon_gateway.replicas.state_sync import NO_LOAD, OtherReplicas, add_counters
-from gnomon_gateway.service import FunctionDetail, FunctionStatus
 
 _LOG = logging.getLogger("gnomon.functions")
 

@@ -37,10 +37,10 @@ from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.dispatcher import Answer, Cancel, Dispatcher, Effects, Send, function_removed, queue_moved
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.functions.health import PROBE_TIMEOUT_S, Health
-from gnomon_gateway.functions.metrics import FunctionMetrics
 from gnomon_gateway.functions.profiles import Corrected
 from gnomon_gateway.http.exchange import internal_error
-from gnomon_gateway.queueing.request import ANSWERED, Batch, LaneKey, Request, Responder
+from gnomon_gateway.metrics import FunctionMetrics
+from gnomon_gateway.queueing.queue import ANSWERED, Batch, LaneKey, Request, Responder
 
 LOOK_AFTER_S = 0.005
 """Requests that have waited so long are checked for a closed connection before they are sent to an instance."""

@@ -23,7 +23,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import BatchChannel
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.fleet import Worker
-from gnomon_gateway.queueing.request import Batch
+from gnomon_gateway.queueing.queue import Batch
 
 EVERY_S = 3.0
 PROBE_TIMEOUT_S = 5.0

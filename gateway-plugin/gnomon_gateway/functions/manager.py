@@ -22,17 +22,16 @@ from gnomon_core.interfaces import Explains, FunctionStore, Platform, Restartabl
 from gnomon_core.policy_registry import described
 from gnomon_core.profiles import REREAD_S
 from gnomon_core.scaling import DecisionRecord
-from gnomon_gateway.api.control import unknown_function
 from gnomon_gateway.functions.deployments import Deployed, UnservedFunctions
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, lanes, names_of, no_such_function
 from gnomon_gateway.functions.health import StartFailures
 from gnomon_gateway.functions.instances import Instances, ScalingControl, outlive_gateway, refuse_foreign_autoscaler
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.profiles import LatencyModels
+from gnomon_gateway.functions.service import FunctionDetail, FunctionStatus, KnownPolicies, unknown_function
 from gnomon_gateway.functions.validation import Checks, FunctionInputs, ShadowNotice
-from gnomon_gateway.logs import LogBook
 from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.scheduling.registry import BUILT_IN, Schedulers
-from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
 
 _LOG = logging.getLogger("gnomon.functions")
 

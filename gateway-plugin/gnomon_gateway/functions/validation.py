@@ -18,7 +18,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_gateway.functions.instances import ScalingControl, outlive_gateway
-from gnomon_gateway.logs import LogBook
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.scheduling.registry import BUILT_IN, Schedulers, scheduling_policy
 

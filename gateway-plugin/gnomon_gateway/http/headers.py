@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from functools import lru_cache
 
-from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME
+from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME, bad_request
 from gnomon_core.wire import Member, Refusal
 
 HOP_BY_HOP = frozenset(
@@ -88,6 +88,25 @@ def _lines(meta: bytes) -> bytes:
 def named_by_connection(value: bytes) -> frozenset[bytes]:
     """The header names that a `Connection` header adds to the hop-by-hop ones."""
     return frozenset(token.strip().lower() for token in value.split(b","))
+
+
+DEADLINE_HEADER = b"x-gnomon-deadline-ms"
+
+
+def read_deadline_s(value: bytes) -> float:
+    """The seconds that an `X-Gnomon-Deadline-Ms` header allows.
+
+    Raises:
+        GnomonError: 400 `invalid_deadline`.
+
+    """
+    try:
+        deadline_ms = float(value)
+    except ValueError:
+        deadline_ms = 0.0
+    if not 0 < deadline_ms < float("inf"):
+        raise bad_request("invalid_deadline", "X-Gnomon-Deadline-Ms is not a number of milliseconds above 0.", "Send 500, say.")
+    return deadline_ms / 1e3
 
 
 MAX_BYTES = 128

@@ -29,13 +29,12 @@ from typing import Any
 
 from gnomon_core.errors import INTERNAL_HEADER, GnomonError
 from gnomon_core.ownership import Replica
-from gnomon_gateway.api.guard import Guard
-from gnomon_gateway.app import MAX_BODY_BYTES, ControlApp, GatewayApp
+from gnomon_gateway.api.access import Guard
+from gnomon_gateway.api.invocation import MAX_BODY_BYTES, ControlApp, GatewayApp
 from gnomon_gateway.dispatch.dispatcher import deadline_exceeded, function_removed, queue_moved
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.exchange import Exchange
-from gnomon_gateway.http.headers import HOP_BY_HOP, named_by_connection, new_call_id
-from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
+from gnomon_gateway.http.headers import DEADLINE_HEADER, HOP_BY_HOP, named_by_connection, new_call_id, read_deadline_s
 from gnomon_gateway.replicas.assignment import Place
 from gnomon_gateway.replicas.peers import HEADER, PeerConnection, Peers
 from gnomon_gateway.v2 import routes as v2

@@ -29,15 +29,15 @@ from typing import Any
 from gnomon_core.addresses import http_url
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipBoard, Replica
-from gnomon_gateway.api.guard import FROM_PEER, Guard
-from gnomon_gateway.app import ControlApp, GatewayApp
+from gnomon_gateway.api.access import FROM_PEER, Guard
+from gnomon_gateway.api.invocation import ControlApp, GatewayApp
 from gnomon_gateway.asynchronous.calls import FunctionAnswer, Invocation, Invoke, answer_of
 from gnomon_gateway.dispatch.dispatcher import deadline_exceeded
 from gnomon_gateway.functions.function_runtime import FunctionDirectory
 from gnomon_gateway.http.connection import Limits
 from gnomon_gateway.http.exchange import Exchange
+from gnomon_gateway.http.headers import DEADLINE_HEADER
 from gnomon_gateway.http.server import GatewayServer
-from gnomon_gateway.invoke import DEADLINE_HEADER
 from gnomon_gateway.replicas.assignment import OwnedFunctions, Place
 from gnomon_gateway.replicas.forwarding import (
     CLIENT_HEADER,

@@ -20,15 +20,18 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.ownership import OwnershipBoard, OwnershipMap, Replica
-from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.api.invocation import GatewayApp
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.replicas.assignment import OwnedFunctions, Place, ReplicaStatus
 from gnomon_gateway.replicas.forwarding import Forwarder
@@ -275,6 +278,35 @@ class ReplicaAgent:
             self._reading = False
         if self.holdings.claims():
             self.look()
+
+
+class OwnershipCollector(Collector):
+    """The Prometheus collector of a replica's counters; yields nothing where `life` returns None (a single gateway)."""
+
+    def __init__(self, life: Callable[[], ReplicaAgent | None]) -> None:
+        self._life = life
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics."""
+        life = self._life()
+        if life is None:
+            return
+        holdings, forwarder = life.holdings, life.forwarder
+        functions = GaugeMetricFamily("gnomon_owned_functions", "Functions that this replica dispatches.", labels=["state"])
+        functions.add_metric(["serving"], len(holdings.serving))
+        functions.add_metric(["draining"], len(holdings.draining))
+        forwarded = CounterMetricFamily(
+            "gnomon_forwarded_requests", "Requests on their way between replicas, by what became of them.", labels=["event"]
+        )
+        for event, count in asdict(forwarder.counters).items():
+            forwarded.add_metric([event], count)
+        yield GaugeMetricFamily("gnomon_ownership_epoch", "The newest map of owners that is known here.", value=holdings.epoch)
+        yield functions
+        yield forwarded
+        yield GaugeMetricFamily(
+            "gnomon_forwarding_requests", "Requests that are not answered here, now.", value=forwarder.requests
+        )
+        yield GaugeMetricFamily("gnomon_ownerless_requests", "Requests that wait for an owner, now.", value=forwarder.waiting)
 
 
 def describe(holdings: OwnedFunctions) -> Mapping[str, Any]:

@@ -12,8 +12,7 @@ from typing import TypeAlias
 from gnomon_core.interfaces import SchedulingPolicy
 from gnomon_core.policy_registry import GROUPS, Kind, PolicyPlugin
 from gnomon_core.settings import Settings
-from gnomon_gateway.scheduling.adaptive import Adaptive, AdaptiveFill, AdaptivePaper
-from gnomon_gateway.scheduling.basic import Fixed, Immediate
+from gnomon_gateway.scheduling.policies import Adaptive, AdaptiveFill, AdaptivePaper, Fixed, Immediate
 
 Schedulers: TypeAlias = Mapping[str, PolicyPlugin[SchedulingPolicy]]
 

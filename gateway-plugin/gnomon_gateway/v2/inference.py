@@ -14,9 +14,8 @@ from gnomon_core.wire import Frame, Member
 from gnomon_gateway.dispatch.dispatcher import QUEUE_MOVED
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.http.exchange import Exchange
-from gnomon_gateway.http.headers import call_id_of, lines_of
-from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
-from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.http.headers import DEADLINE_HEADER, call_id_of, lines_of, read_deadline_s
+from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.v2 import messages as answers
 from gnomon_gateway.v2.messages import Infer
 from gnomon_gateway.v2.reading import Reading

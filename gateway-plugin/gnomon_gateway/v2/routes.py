@@ -19,12 +19,12 @@ from typing import Any
 
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_gateway.api.control import this_version
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.v2 import messages as answers
 from gnomon_gateway.v2.inference import Inference
 from gnomon_gateway.v2.reading import carries_tensors
-from gnomon_gateway.version import this_version
 
 PREFIX = b"/v2"
 READY = b"/v2/health/ready"

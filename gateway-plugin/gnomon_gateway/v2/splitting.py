@@ -15,7 +15,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_core.wire import Frame, Member
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-from gnomon_gateway.queueing.request import Request, Responder
+from gnomon_gateway.queueing.queue import Request, Responder
 from gnomon_gateway.v2.messages import Infer
 
 MOST_SAMPLES, FEW_SAMPLES, MOST_BYTES = 256, 8, 8 << 20

@@ -22,10 +22,10 @@ from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.wire import Frame, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
-from gnomon_gateway.logs import LogBook
-from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.aws_lambda.invocation import Report
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform

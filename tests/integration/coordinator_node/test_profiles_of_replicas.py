@@ -21,9 +21,9 @@ from gnomon_core.interfaces import ModelEntry, StoredFunction
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions import manager
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
-from gnomon_gateway.logs import LogBook
 from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.kubernetes.client import Api

@@ -19,7 +19,7 @@ from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
-from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.api.invocation import GatewayApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, InstanceOwner, no_such_function
 from gnomon_gateway.http.connection import Limits

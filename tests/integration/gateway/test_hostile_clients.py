@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from gnomon_gateway.api.invocation import Invocation
 from gnomon_gateway.http.connection import Limits
 from gnomon_gateway.http.exchange import Exchange
-from gnomon_gateway.invoke import Invocation
-from gnomon_gateway.queueing.request import Batch, Request
+from gnomon_gateway.queueing.queue import Batch, Request
 from tests.garbage import collected_only_when_asked, garbage
 from tests.waiting import until
 

@@ -19,8 +19,8 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.pairs import Pair
 from gnomon_core.settings import Settings
 from gnomon_gateway.asynchronous.calls import FunctionAnswer, Headers, Invocation
+from gnomon_gateway.asynchronous.invoker import Invoker
 from gnomon_gateway.functions.function_runtime import LOOK_AFTER_S
-from gnomon_gateway.inside_call import Invoker
 from gnomon_gateway.scheduling.registry import scheduling_policy
 from gnomon_gateway.v2.json_process import LARGE_BYTES
 from tests.waiting import until

@@ -23,23 +23,28 @@ from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.interfaces import Usage
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import CreateBody, DecisionRecord
+from gnomon_gateway.api.access import BasicAuth, Guard, host_rule
 from gnomon_gateway.api.application import control_application
-from gnomon_gateway.api.auth import BasicAuth
-from gnomon_gateway.api.control import Control, unknown_function
-from gnomon_gateway.api.guard import Guard
+from gnomon_gateway.api.control import Control, Version
 from gnomon_gateway.api.namespaces import Namespaces
-from gnomon_gateway.api.origin import host_rule
 from gnomon_gateway.api.secrets import Secrets
 from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore, FunctionAnswer, Invocation
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
 from gnomon_gateway.asynchronous.queue import AsyncLimits, AsyncQueue, read_retry_rule
-from gnomon_gateway.functions.metrics import FunctionMetrics, Histogram, PairMetrics
-from gnomon_gateway.logs import LogBook
-from gnomon_gateway.metrics import AsyncCollector, ControlCounters, FunctionReading, GatewayCollector, MetricsPage
-from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
+from gnomon_gateway.functions.logs import LogBook
+from gnomon_gateway.functions.service import FunctionDetail, FunctionStatus, KnownPolicies, unknown_function
+from gnomon_gateway.metrics import (
+    AsyncCollector,
+    ControlCounters,
+    FunctionMetrics,
+    FunctionReading,
+    GatewayCollector,
+    Histogram,
+    MetricsPage,
+    PairMetrics,
+)
 from gnomon_gateway.store import SqliteStore
-from gnomon_gateway.version import Version
 from tests.waiting import until
 
 USER, PASSWORD = "admin", "s3cret"

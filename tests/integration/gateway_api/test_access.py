@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from yarl import URL
 
-from gnomon_gateway.api.auth import BasicAuth
-from gnomon_gateway.api.routes import ANY, ROUTES, Access
+from gnomon_gateway.api.access import ANY, ROUTES, Access, BasicAuth
 
 
 def credentials(user: str, password: str) -> dict[str, str]:

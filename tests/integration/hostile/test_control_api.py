@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gnomon_core.settings import SCALE_TABLE, TABLE
-from gnomon_gateway.api.routes import ANY, ROUTES, Access
+from gnomon_gateway.api.access import ANY, ROUTES, Access
 from tests.integration.hostile.conftest import MODEL, Answer, Attacked, check_error
 
 GOOD = {"service": "deployed", "image": "functions/alpine", "envProcess": "cat", "labels": {"com.openfaas.scale.min": "0"}}

@@ -26,8 +26,8 @@ from gnomon_core.settings import Settings
 from gnomon_core.wire import Frame, Kind, Member, decode, encode
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-from gnomon_gateway.queueing.request import Request
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.queueing.queue import Request
+from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_platforms.common import open_session
 from gnomon_platforms.knative.autoscaler.metrics import FIGURE, SECONDS, learned
 from gnomon_platforms.knative.autoscaler.objects import RevisionPod

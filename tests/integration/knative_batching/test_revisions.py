@@ -15,11 +15,11 @@ from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
 from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.api.revisions import RevisionApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
 from gnomon_gateway.http.server import GatewayServer
-from gnomon_gateway.revisions import RevisionApp
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_platforms.knative.autoscaler.status import ANSWERS, HEADERS
 from gnomon_platforms.knative.batching.tokens import KEPT_S, Tokens
 from tests.integration.kubernetes_platform.scripted import Answer, Script, refusal, serving

@@ -21,10 +21,8 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.ownership import OwnershipBoard
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
-from gnomon_gateway.api.auth import BasicAuth
-from gnomon_gateway.api.guard import Guard, Guarded
-from gnomon_gateway.api.origin import host_rule
-from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.api.access import BasicAuth, Guard, Guarded, host_rule
+from gnomon_gateway.api.invocation import GatewayApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
 from gnomon_gateway.http.server import GatewayServer

@@ -22,9 +22,8 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
-from gnomon_gateway.api.guard import Guard
-from gnomon_gateway.api.origin import host_rule
-from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.api.access import Guard, host_rule
+from gnomon_gateway.api.invocation import GatewayApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
 from gnomon_gateway.http.server import GatewayServer

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from gnomon_core.clock import WallClock
-from gnomon_gateway.api.auth import BasicAuth
-from gnomon_gateway.api.guard import FROM_PEER
+from gnomon_gateway.api.access import FROM_PEER, BasicAuth
 from gnomon_gateway.replicas.assigner import Assigner
 from tests.integration.gateway.conftest import Response
 from tests.integration.ownership.conftest import SECRET, Replica, until

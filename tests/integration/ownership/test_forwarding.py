@@ -11,7 +11,7 @@ import pytest
 
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.asynchronous.calls import Invocation
-from gnomon_gateway.inside_call import Invoker
+from gnomon_gateway.asynchronous.invoker import Invoker
 from gnomon_gateway.metrics import MetricsPage, OwnershipCollector
 from tests.integration.gateway.conftest import MODEL
 from tests.integration.ownership.conftest import SECRET, until

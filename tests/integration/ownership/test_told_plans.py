@@ -18,9 +18,8 @@ from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import Capabilities
 from gnomon_core.scaling import Decision, Observation, PolicyState, SetBufferPlan
-from gnomon_gateway.api.guard import Guard
-from gnomon_gateway.api.origin import host_rule
-from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.api.access import Guard, host_rule
+from gnomon_gateway.api.invocation import GatewayApp
 from gnomon_gateway.replicas.assignment import Place
 from gnomon_server.replicas import Replicas
 from gnomon_server.scaling import ScalingAdapter

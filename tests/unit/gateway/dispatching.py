@@ -6,8 +6,8 @@ from gnomon_core.interfaces import SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Answer, Dispatcher, Effect, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.queueing.request import LaneKey, Request
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.queueing.queue import LaneKey, Request
+from gnomon_gateway.scheduling.policies import Immediate
 
 EVENTS = LaneKey("events", "f")
 TENSORS = LaneKey("tensors", "f")

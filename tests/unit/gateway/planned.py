@@ -10,11 +10,11 @@ from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.instances import ScalingControl
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
-from gnomon_gateway.logs import LogBook
 from gnomon_gateway.replicas.state_sync import OtherReplicas
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.scheduling.registry import BUILT_IN
 from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted

@@ -25,7 +25,7 @@ from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.deployments import Deployed
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.instances import Instances
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.scheduling.policies import Immediate
 
 NAME = "fn.openfaas-fn"
 PAIR = Pair(2, (1, 2), (0, 1, 1, 2))

@@ -6,10 +6,8 @@ import pytest
 
 from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import Dispatch, FleetView, Reject, ScheduleAction, Slot, WaitUntil
-from gnomon_gateway.queueing.queue import Lane
-from gnomon_gateway.queueing.request import LaneKey, Request
-from gnomon_gateway.scheduling.adaptive import TIMER_SLACK_S, Adaptive, AdaptivePaper
-from gnomon_gateway.scheduling.basic import Fixed, Immediate
+from gnomon_gateway.queueing.queue import Lane, LaneKey, Request
+from gnomon_gateway.scheduling.policies import TIMER_SLACK_S, Adaptive, AdaptivePaper, Fixed, Immediate
 
 SLO_S = 0.1
 SMALL = Slot("small", 1, 4)

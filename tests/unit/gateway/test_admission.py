@@ -8,10 +8,8 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import Pair
-from gnomon_gateway.queueing.admission import Admission, Capacity
-from gnomon_gateway.queueing.prediction import LEAST_MARGIN, MOST_MARGIN, Place
-from gnomon_gateway.queueing.queue import FunctionQueue
-from gnomon_gateway.queueing.request import LaneKey, Request
+from gnomon_gateway.queueing.admission import LEAST_MARGIN, MOST_MARGIN, Admission, Capacity, Place
+from gnomon_gateway.queueing.queue import FunctionQueue, LaneKey, Request
 
 LANE = LaneKey("events", "v")
 

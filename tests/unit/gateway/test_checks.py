@@ -15,7 +15,7 @@ from gnomon_core.interfaces import Capabilities, SchedulingPolicy
 from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.settings import Settings, read_settings
 from gnomon_gateway.functions.validation import Checks, FunctionInputs
-from gnomon_gateway.scheduling.basic import Fixed
+from gnomon_gateway.scheduling.policies import Fixed
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_gateway.store import SqliteStore
 from gnomon_server.scaling import ScalingAdapter

@@ -20,14 +20,14 @@ from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_core.wire import Frame, decode, encode, error_result
 from gnomon_gateway.asynchronous.calls import FunctionAnswer, Invocation
+from gnomon_gateway.asynchronous.invoker import Invoker
 from gnomon_gateway.asynchronous.queue import DEFAULT_RULE
 from gnomon_gateway.dispatch.latency import KEPT_BATCHES, Curve, LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
-from gnomon_gateway.inside_call import Invoker
-from gnomon_gateway.logs import LogBook
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
 from tests.unit.gateway.test_dispatching_pairs import arrive, largest, make, sizes

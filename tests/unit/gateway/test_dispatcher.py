@@ -12,8 +12,8 @@ from gnomon_core.scheduling import Dispatch, FleetView, QueueView, ScheduleActio
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Answer, Cancel, Deadlines, Dispatcher, Drained, Send, function_removed
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.queueing.request import ANSWERED, LaneKey, Request
-from gnomon_gateway.scheduling.basic import Fixed, Immediate
+from gnomon_gateway.queueing.queue import ANSWERED, LaneKey, Request
+from gnomon_gateway.scheduling.policies import Fixed, Immediate
 from tests.unit.gateway.dispatching import EVENTS, TENSORS, errors, make, request, sent
 
 

@@ -17,11 +17,10 @@ from gnomon_core.wire import Frame, Kind
 from gnomon_gateway.dispatch.dispatcher import Answer, Dispatcher, Effect, Send
 from gnomon_gateway.dispatch.fleet import Sizing, Workers
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.metrics import PairMetrics
 from gnomon_gateway.functions.profiles import ProfiledLatency
-from gnomon_gateway.queueing.request import Batch, LaneKey, Request
-from gnomon_gateway.scheduling.adaptive import AdaptivePaper
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.metrics import PairMetrics
+from gnomon_gateway.queueing.queue import Batch, LaneKey, Request
+from gnomon_gateway.scheduling.policies import AdaptivePaper, Immediate
 from gnomon_gateway.v2.splitting import join, most_samples, split
 from tests.made_up_models import BlockPlan, made_up_profile
 

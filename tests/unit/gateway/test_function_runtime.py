@@ -16,8 +16,8 @@ from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.dispatcher import function_removed
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-from gnomon_gateway.queueing.request import Request
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.queueing.queue import Request
+from gnomon_gateway.scheduling.policies import Immediate
 
 
 class Echo:

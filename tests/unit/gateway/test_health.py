@@ -12,7 +12,7 @@ from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions import health
 from gnomon_gateway.functions.health import Health
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.scheduling.policies import Immediate
 
 
 class Played:

@@ -11,7 +11,7 @@ from gnomon_core.scaling import Resize
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Dispatcher, Drained, Effect, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.scheduling.policies import Immediate
 from tests.unit.gateway.dispatching import errors, request, sent
 from tests.unit.gateway.shadow_stage import NAME, Scripted, Silent, Stage
 

@@ -16,8 +16,8 @@ from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.latency import MANY_PAIRS, GivenLatency, LearnedLatency, never_falling
 from gnomon_gateway.functions.profiles import Corrected, ProfiledLatency
-from gnomon_gateway.queueing.request import LaneKey, Request
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.queueing.queue import LaneKey, Request
+from gnomon_gateway.scheduling.policies import Immediate
 from tests.unit.gateway.dispatching import errors, request, sent
 
 

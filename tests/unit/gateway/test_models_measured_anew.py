@@ -18,9 +18,9 @@ from gnomon_core.scaling import CreateBody, SetBufferPlan
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions import manager
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import Corrections, LatencyModels, ProfiledLatency
-from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
 from tests.waiting import until

@@ -16,15 +16,14 @@ from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.scaling import CreateBody
 from gnomon_core.settings import Settings
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_gateway.dispatch.dispatcher import Answer, Dispatcher, Effect, Send
+from gnomon_gateway.dispatch.dispatcher import KEPT_S, MOST, Answer, Dispatcher, Effect, Quarantine, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.dispatch.quarantine import KEPT_S, MOST, Quarantine
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
-from gnomon_gateway.logs import LogBook
-from gnomon_gateway.queueing.request import Batch, LaneKey, Request
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.queueing.queue import Batch, LaneKey, Request
+from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
 

@@ -5,9 +5,8 @@ import re
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.api.routes import ROUTES, Access, access
-from gnomon_gateway.http.headers import UnfitHeadersError, named_by_connection, new_call_id, response_lines
-from gnomon_gateway.invoke import read_deadline_s
+from gnomon_gateway.api.access import ROUTES, Access, access
+from gnomon_gateway.http.headers import UnfitHeadersError, named_by_connection, new_call_id, read_deadline_s, response_lines
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from gnomon_core.scaling import CreateBody
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.health import StartFailures, summary
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
-from gnomon_gateway.logs import LogBook
-from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
 

@@ -18,12 +18,12 @@ from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.deployments import Deployed
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
-from gnomon_gateway.logs import LogBook
-from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.replicas.state_sync import LostInstance, OtherReplicas, PairFollower, Reporter, pairs_to_json
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted
 from tests.unit.ownership.test_queue_changes_hands import Client, OneInstance, turn

@@ -14,9 +14,9 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import LogQuery, StoredFunction
 from gnomon_core.profiles import ModelProfile
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
-from gnomon_gateway.logs import LogBook
 from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted

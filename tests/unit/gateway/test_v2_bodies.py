@@ -25,11 +25,11 @@ from gnomon_gateway.dispatch.dispatcher import Dispatcher, Send
 from gnomon_gateway.dispatch.fleet import QUIET_S
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
-from gnomon_gateway.logs import LogBook
-from gnomon_gateway.queueing.request import LaneKey, Request
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.queueing.queue import LaneKey, Request
+from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
 from gnomon_gateway.v2.messages import Infer, error_body, read_request, write_answer
 from tests.unit.gateway.shadow_stage import Scaling, Scripted

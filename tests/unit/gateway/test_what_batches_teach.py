@@ -8,8 +8,8 @@ from gnomon_core.pairs import Pair
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.queueing.request import LaneKey, Request
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.queueing.queue import LaneKey, Request
+from gnomon_gateway.scheduling.policies import Immediate
 
 LANE = LaneKey("events", "m")
 MODEL, HANDLER = Settings(model="m"), Settings()

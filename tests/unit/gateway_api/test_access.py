@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.api.auth import BasicAuth, is_loopback, read_basic_auth, require_safe_binding
-from gnomon_gateway.api.origin import host_rule
+from gnomon_gateway.api.access import BasicAuth, host_rule, is_loopback, read_basic_auth, require_safe_binding
 
 
 def header(user: str, password: str) -> str:

@@ -11,7 +11,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import LogLine, LogQuery
 from gnomon_gateway import logs
-from gnomon_gateway.logs import LogBook, Logs
+from gnomon_gateway.functions.logs import LogBook, Logs
 
 FN = FunctionKey("fn")
 

@@ -15,18 +15,20 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_core.settings import read_settings
 from gnomon_core.wire import Frame, Kind
-from gnomon_gateway.api.routes import ANY, ROUTES
-from gnomon_gateway.functions.metrics import MOST_CODES, FunctionMetrics, Histogram
+from gnomon_gateway.api.access import ANY, ROUTES
 from gnomon_gateway.metrics import (
     API_BOUNDS_S,
+    MOST_CODES,
     PERIOD_S,
     ControlCounters,
+    FunctionMetrics,
     FunctionReading,
     GatewayCollector,
+    Histogram,
     LoopLag,
     MetricsPage,
 )
-from gnomon_gateway.queueing.request import Batch, LaneKey, Request
+from gnomon_gateway.queueing.queue import Batch, LaneKey, Request
 from tests.waiting import until
 
 

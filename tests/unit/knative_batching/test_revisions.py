@@ -17,7 +17,7 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-from gnomon_gateway.scheduling.basic import Immediate
+from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_platforms.knative.autoscaler.metrics import (
     FIGURE,
     MOST_BATCH,

@@ -19,9 +19,9 @@ from gnomon_core.interfaces import Capabilities
 from gnomon_core.scaling import Decision, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
-from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store import SqliteStore
 from gnomon_server.scaling import ScalingAdapter
 from gnomon_server.scaling_state import MOST, SavedScalingState, ScalingStateTransfer

@@ -15,7 +15,7 @@ from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.asynchronous.calls import FunctionAnswer, Headers, Invocation, answer_of
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.headers import UnfitHeadersError, member_lines
-from gnomon_gateway.queueing.request import Request, Responder
+from gnomon_gateway.queueing.queue import Request, Responder
 from gnomon_gateway.v2 import messages as answers
 from gnomon_gateway.v2.messages import Infer
 from gnomon_gateway.v2.reading import Reading, carries_tensors

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gnomon_core.errors import GnomonError
+from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.interfaces import Usage
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import DecisionRecord
-from gnomon_gateway.functions.metrics import PairMetrics
+from gnomon_gateway.metrics import PairMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +130,10 @@ class FunctionService(Protocol):
         ...
 
     def policies(self) -> KnownPolicies: ...
+
+
+def unknown_function(key: FunctionKey) -> GnomonError:
+    """404 for a function that is not deployed."""
+    return not_found(
+        "function_not_found", f"There is no function {str(key)[:200]!r}.", "List them with `gnomon list`, or deploy it first."
+    )

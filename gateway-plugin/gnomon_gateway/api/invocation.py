@@ -1,31 +1,51 @@
-r"""`/function/{name}[.namespace][/path]`: one HTTP request to a function, and its answer back.
+r"""The gateway's application: the routes that bypass ASGI, `/function/…` and `/v2…`, and everything else as ASGI.
+
+    /function/{name}[.namespace][/path]   one HTTP request to a function, and its answer back, here
+    /v2…                                  v2/
+    everything else                       the control application (`application`)
 
 The request travels as it is (method, path below the name, query, headers, body) in the member of a batch; the answer's status,
-headers and body come back the same way. Redirects are passed on, not followed. Headers that we add to the request:
+headers and body come back the same way. Redirects are passed on, not followed. Headers that the gateway adds to the request:
 `X-Call-Id` (kept if the client sent one), `X-Start-Time` (nanoseconds since 1970), `X-Forwarded-For` and `-Host` (given ones are
 believed only where a gateway in front is known to set them); to the answer: the first two and `X-Duration-Seconds`.
 `X-Gnomon-Deadline-Ms` asks for a shorter deadline than the function's.
 
 A model's function takes images as they are; tensors (JSON or binary) are read as the open inference protocol reads them.
 An answer streams if the client accepts `text/event-stream` or `application/x-ndjson`; such a request is a batch of its own.
+
+While the gateway drains, admitted requests are answered and new requests to functions are refused with a retry hint; all other
+paths are served, so that health checks report the draining.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.errors import GnomonError
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_gateway.api.routes import ANY
+from gnomon_gateway.api.access import ANY
 from gnomon_gateway.dispatch.dispatcher import QUEUE_MOVED
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.exchange import Exchange, too_large
-from gnomon_gateway.http.headers import HOP_BY_HOP, UnfitHeadersError, call_id_of, lines_of, member_lines, named_by_connection
-from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.http.headers import (
+    DEADLINE_HEADER,
+    HOP_BY_HOP,
+    UnfitHeadersError,
+    call_id_of,
+    lines_of,
+    member_lines,
+    named_by_connection,
+    read_deadline_s,
+)
+from gnomon_gateway.queueing.queue import Request
+from gnomon_gateway.v2.routes import PREFIX as V2_PREFIX
+from gnomon_gateway.v2.routes import READ, READY, InferenceRoutes, refuse
 
-PREFIX = b"/function/"
-DEADLINE_HEADER = b"x-gnomon-deadline-ms"
+MAX_BODY_BYTES = 64 << 20
+"""The default limit of a request's body."""
+FUNCTION_PREFIX = b"/function/"
 _METHODS = frozenset(method.encode() for method in ANY)
 _STREAMS = (b"text/event-stream", b"application/x-ndjson")
 _REPLACED = frozenset({b"x-call-id", b"x-start-time", b"x-forwarded-for", b"x-forwarded-host", b"expect", DEADLINE_HEADER})
@@ -37,8 +57,58 @@ _LOOKED_AT = _NOT_SENT_ON | {b"host", b"accept", b"content-length"}
 TensorRoute = Callable[[Exchange, FunctionRuntime], bool]
 """Takes a request to a model's function if it carries tensors; returns whether it was taken."""
 
+ControlApp = Callable[[Any, Any, Any], Awaitable[None]]
 
-class Functions:
+
+class GatewayApp:
+    """The application of a `GatewayServer`: the functions of a directory, and a control application for all other paths.
+
+    While `draining` is set, no function gets a new request. `behind` says that a stock OpenFaaS gateway is in front of this one.
+    `ready` returns whether functions can be reached, which `/v2/health/ready` reports.
+    """
+
+    prefixes = (FUNCTION_PREFIX, V2_PREFIX)
+
+    def __init__(
+        self,
+        directory: FunctionDirectory,
+        control_app: ControlApp,
+        *,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        behind: bool = False,
+        ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.draining = False
+        self.max_body_bytes = max_body_bytes
+        self._control_app = control_app
+        self._inference = InferenceRoutes(directory, max_body_bytes, ready)
+        self._functions = FunctionRoutes(directory, max_body_bytes, self._inference.take_tensors, behind=behind)
+
+    def begin(self, exchange: Exchange) -> None:
+        """Begin a request on a hot route, whose headers have been received."""
+        if self.draining:
+            self._turn_away(exchange)
+        elif exchange.path.startswith(FUNCTION_PREFIX):
+            self._functions.begin(exchange)
+        else:
+            self._inference.begin(exchange)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._control_app(scope, receive, send)
+
+    def _turn_away(self, exchange: Exchange) -> None:
+        error = GnomonError(
+            503, "stopping", "The gateway is stopping and takes no new requests.", "Try again.", retry_after_s=1.0
+        )
+        if exchange.path.startswith(FUNCTION_PREFIX):
+            exchange.fail(error, close=True)
+        elif exchange.path == READY or exchange.method not in READ:
+            refuse(exchange, error)
+        else:
+            self._inference.begin(exchange)
+
+
+class FunctionRoutes:
     """The route, for all functions of a directory. `behind`: a gateway in front states the origin of requests."""
 
     def __init__(self, directory: FunctionDirectory, max_body_bytes: int, tensors: TensorRoute, *, behind: bool = False) -> None:
@@ -52,7 +122,7 @@ class Functions:
         if exchange.method not in _METHODS:
             exchange.fail(_wrong_method())
             return
-        name, slash, rest = exchange.path[len(PREFIX) :].partition(b"/")
+        name, slash, rest = exchange.path[len(FUNCTION_PREFIX) :].partition(b"/")
         function = name.decode("latin-1")
         runtime = self._directory.lookup(function)
         if runtime is None:
@@ -213,22 +283,6 @@ class Invocation:
 
     def _own_lines(self) -> bytes:
         return lines_of(self._call_id, self._began_ns, self._began_s)
-
-
-def read_deadline_s(value: bytes) -> float:
-    """The seconds that an `X-Gnomon-Deadline-Ms` header allows.
-
-    Raises:
-        GnomonError: 400 `invalid_deadline`.
-
-    """
-    try:
-        deadline_ms = float(value)
-    except ValueError:
-        deadline_ms = 0.0
-    if not 0 < deadline_ms < float("inf"):
-        raise bad_request("invalid_deadline", "X-Gnomon-Deadline-Ms is not a number of milliseconds above 0.", "Send 500, say.")
-    return deadline_ms / 1e3
 
 
 def _wrong_method() -> GnomonError:

@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_gateway.api.routes import ANY
-from gnomon_gateway.app import MAX_BODY_BYTES
+from gnomon_gateway.api.access import ANY
+from gnomon_gateway.api.invocation import MAX_BODY_BYTES, FunctionRoutes
 from gnomon_gateway.functions.function_runtime import FunctionDirectory
 from gnomon_gateway.http.exchange import Exchange
-from gnomon_gateway.invoke import Functions
 
 REVISION_HEADER, NAMESPACE_HEADER = b"knative-serving-revision", b"knative-serving-namespace"
 PROBE_HEADER, HASH_HEADER = b"k-network-probe", b"k-network-hash"
@@ -38,7 +37,7 @@ class RevisionApp:
     def __init__(self, directory: FunctionDirectory, *, max_body_bytes: int = MAX_BODY_BYTES, held_s: float = HELD_S) -> None:
         self._directory = directory
         self._max_body_bytes, self._held_s = max_body_bytes, held_s
-        self._functions = Functions(directory, max_body_bytes, lambda _exchange, _runtime: False, behind=True)
+        self._functions = FunctionRoutes(directory, max_body_bytes, lambda _exchange, _runtime: False, behind=True)
 
     def begin(self, exchange: Exchange) -> None:
         """Begin a request, whose headers have been received."""
