@@ -40,6 +40,7 @@ from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
 from gnomon_gateway.asynchronous.invoker import Invoker
 from gnomon_gateway.asynchronous.queue import AsyncCollector, AsyncQueue, RetryRule, read_retry_rule
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import Corrections, LatencyModels, ProfiledLatency
@@ -47,7 +48,6 @@ from gnomon_gateway.functions.service import FunctionStatus
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.metrics import ControlCounters, GatewayCollector, LoopLag, MetricsPage
 from gnomon_gateway.replicas.replica import OwnershipCollector
-from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
 from gnomon_platforms.local.recipes import function_users, private_folders
@@ -119,10 +119,9 @@ class Gnomon:
         self._housekeeping = Housekeeping(builder, self._named_images, self.platform.contents)
         policies = backend.policies(SCALING.with_named(options.policies))
         # If replicas share the functions, another replica may lead.
-        self._leads = not backend.shares
         self._replicas: Replicas | None = None
-        elsewhere = OtherReplicas(lambda: self._leads)
-        scaling = ScalingAdapter(policies, lambda: self.platform.capabilities, elsewhere.leads, self._want)
+        elsewhere = self._elsewhere = OtherReplicas(leads=not backend.shares)
+        scaling = ScalingAdapter(policies, lambda: self.platform.capabilities, elsewhere, self._want)
         self._logs = LogBook(utc_now_s)
         profiled = ProfiledLatency()
         latency = LearnedLatency(profiled)
@@ -149,7 +148,7 @@ class Gnomon:
             self.manager.status,
             clock,
         )
-        self._invoke: Invoke = Invoker(self.manager)
+        self._invoke: Invoke = Invoker(self.manager.directory)
         self._app = self._application()
         if backend.shares:
             self._replicas = self._share(elsewhere, scaling)
@@ -169,14 +168,14 @@ class Gnomon:
         await self._namespaces.refresh()
         self._started = True
         await self.platform.start(self.manager.instances)
-        if self._leads:
+        if self._elsewhere.leads:
             await self._namespaces.ensure(self.options.namespaces)
         self._scaling_state.restore()
         await asyncio.to_thread(self._corrections.load)
         await self.manager.start()
         self._backend.follow(self.manager, self._namespaces.refresh)
         self._tasks += [asyncio.create_task(self._corrections.run())]
-        if self._leads:
+        if self._elsewhere.leads:
             self._tasks += [asyncio.create_task(self.autoscaler.run())]
         self._keep_house()
         await self._async_queue.start()
@@ -189,7 +188,7 @@ class Gnomon:
     async def _lead(self) -> None:
         """Start to scale functions: this process has become the leader of several replicas."""
         await self._backend.lead()
-        self._leads = True
+        self._elsewhere.leads = True
         await self._namespaces.ensure(self.options.namespaces)
         await self.manager.lead()
         self._tasks += [asyncio.create_task(self.autoscaler.run())]
@@ -276,7 +275,7 @@ class Gnomon:
         self._guard = Guard(hosts, self._auth, function_users() if self._backend.isolates_users else range(0))
         application = control_application(control, self._guard, counters, [asynchronous.handlers(), *build])
         return GatewayApp(
-            self.manager,
+            self.manager.directory,
             application,
             max_body_bytes=self.options.max_body_bytes,
             behind=self.options.behind,

@@ -36,6 +36,7 @@ from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
 from gnomon_gateway.api.revisions import HELD_S, RevisionApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
@@ -43,7 +44,6 @@ from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
 from gnomon_gateway.functions.validation import scheduler_of
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.metrics import ControlCounters, GatewayCollector, LoopLag, MetricsPage
-from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_platforms.knative.autoscaler import metrics as signals
 from gnomon_platforms.knative.autoscaler.metrics import Learned
@@ -158,12 +158,12 @@ class KnativeGateway:
             self._logs,
             fetch_model=_no_fetch,
             now=utc_now_s,
-            elsewhere=OtherReplicas(lambda: False, asked=False),
+            elsewhere=OtherReplicas(leads=False, asked=False),
             schedulers=self._schedulers,
         )
         self._loop_lag = LoopLag(clock)
         self._changes = StoreChanges()
-        app = RevisionApp(self.manager, held_s=options.held_s)
+        app = RevisionApp(self.manager.directory, held_s=options.held_s)
         self.server = GatewayServer(app, options.host, options.port, grace_s=GRACE_S)
         collector = GatewayCollector(
             lambda: readings(self.manager, self.manager, lambda _: 0), ControlCounters(), self._loop_lag.histogram
@@ -284,7 +284,7 @@ class RevisionMetrics:
         for runtime in self._runtimes():
             latency_s = runtime.latency_s() if self._takes_batches(runtime.key) else ()
             if latency_s:
-                sizes = {worker.slot.size for worker in runtime.dispatcher.workers.by_id.values()}
+                sizes = {worker.size for worker in runtime.dispatcher.workers.by_id.values()}
                 found[runtime.key] = Learned(latency_s, runtime.latency_spread(sizes))
         return found
 

@@ -20,12 +20,13 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap
 from gnomon_gateway.api.access import Guard
 from gnomon_gateway.api.invocation import GatewayApp
+from gnomon_gateway.functions.deployments import LostInstance, OtherReplicas
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.replicas import state_sync
 from gnomon_gateway.replicas.assigner import Assigner
 from gnomon_gateway.replicas.gateway import SharedGateway
 from gnomon_gateway.replicas.replica import Reports
-from gnomon_gateway.replicas.state_sync import LostInstance, OtherReplicas, PairFollower, Reporter
+from gnomon_gateway.replicas.state_sync import PairFollower, Reporter
 from gnomon_server.kubernetes import ClusterBackend
 from gnomon_server.scaling import ScalingAdapter
 from gnomon_server.scaling_state import ScalingStateTransfer
@@ -56,19 +57,19 @@ class Replicas:
         self._manager = manager
         self._reporter = Reporter(manager.runtimes, elsewhere.lost)
         self._followed = PairFollower(manager.instances.runtime_of)
-        transfer = ScalingStateTransfer(autoscaler, elsewhere.leads)
+        transfer = ScalingStateTransfer(autoscaler, lambda: elsewhere.leads)
         self._board = cluster.board()
         host, port = cluster.inside
         self._shared = SharedGateway(
             app,
             guard,
-            manager,
+            manager.directory,
             self._board,
             cluster.peer_secret(),
             identity=cluster.leader.identity,
             host=host,
             port=port,
-            leads=elsewhere.leads,
+            leads=lambda: elsewhere.leads,
             reports=Reports(
                 self._reporter,
                 self._heard,
@@ -131,11 +132,11 @@ class Replicas:
 
     def _knows(self) -> bool:
         """Whether this replica leads and is not leaving. If not, followers keep the state that they have."""
-        return self._elsewhere.leads() and not self._leaving
+        return self._elsewhere.leads and not self._leaving
 
     def _follow_plans(self, plans: Mapping[str, Any]) -> None:
         """Apply the leader's plans. Ignored once this replica leads: the message is then a late one of the previous leader."""
-        if not self._elsewhere.leads():
+        if not self._elsewhere.leads:
             state_sync.follow(self._manager.instances, plans)
 
     def _heard(self, replica: str, report: Mapping[str, Any]) -> None:
@@ -144,7 +145,7 @@ class Replicas:
         for instance, (reason, served) in report["lost"].items():
             self._manager.instances.lost_elsewhere(str(instance), LostInstance(str(reason), bool(served)))
         for function in report["wanted"]:
-            if self._manager.lookup(str(function)) is not None:
+            if self._manager.directory.lookup(str(function)) is not None:
                 self._scaling.poke(str(function))
 
 

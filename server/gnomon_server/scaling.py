@@ -11,25 +11,26 @@ from gnomon_core.policy_registry import described
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
+from gnomon_gateway.functions.deployments import OtherReplicas
 
 
 class ScalingAdapter:
     """A `ScalingControl` that an `Autoscaler` answers. `bind` sets it later, because it observes the adapter's users.
 
-    `capabilities` is called when a function names a policy. While another process leads (`leads`), nothing is decided here, and
-    `wanted` is called with functions that need a decision.
+    `capabilities` is called when a function names a policy. While another process leads (`elsewhere`), nothing is decided here,
+    and `wanted` is called with functions that need a decision.
     """
 
     def __init__(
         self,
         policies: Policies,
         capabilities: Callable[[], Capabilities],
-        leads: Callable[[], bool] = lambda: True,
+        elsewhere: OtherReplicas | None = None,
         wanted: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._policies = policies
         self._capabilities = capabilities
-        self._leads, self._wanted = leads, wanted
+        self._elsewhere, self._wanted = elsewhere or OtherReplicas(), wanted
         self._bound: Autoscaler | None = None
 
     def bind(self, autoscaler: Autoscaler) -> None:
@@ -39,11 +40,11 @@ class ScalingAdapter:
     @property
     def _autoscaler(self) -> Autoscaler | None:
         """The autoscaler, if this process leads."""
-        return self._bound if self._leads() else None
+        return self._bound if self._elsewhere.leads else None
 
     def check(self, settings: Settings) -> str:
         policy = scaling_policy(settings.autoscaler, settings, self._policies)
-        if self._leads():
+        if self._elsewhere.leads:
             require(policy, self._capabilities())
         return policy.default_scheduler
 
@@ -58,7 +59,7 @@ class ScalingAdapter:
     def poke(self, function: str) -> None:
         if self._autoscaler is not None:
             self._autoscaler.poke(function)
-        elif not self._leads():
+        elif not self._elsewhere.leads:
             self._wanted(function)
 
     def request(self, function: str, instances: int) -> None:

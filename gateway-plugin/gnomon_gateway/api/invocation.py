@@ -141,7 +141,7 @@ class FunctionRoutes:
             return
         if invocation.content_length > self._max_body_bytes:
             invocation.refuse_unread(too_large(self._max_body_bytes))
-        elif invocation.content_length and not runtime.has_room_for(invocation.content_length):
+        elif invocation.content_length and not runtime.dispatcher.queue.has_room(invocation.content_length):
             invocation.refuse_queue_full()
         else:
             exchange.accept(invocation, self._max_body_bytes)
@@ -255,7 +255,7 @@ class Invocation:
         except UnfitHeadersError as error:
             self.refuse(_unfit(error))
             return
-        self._exchange.respond(member.code, lines + self._own_lines(), member.body)
+        self._exchange.respond(member.code, lines + lines_of(self._call_id, self._began_ns, self._began_s), member.body)
 
     def refuse(self, error: GnomonError) -> None:
         if error.code == QUEUE_MOVED and self._exchange.move_on():

@@ -36,10 +36,10 @@ from http import HTTPStatus
 from typing import NamedTuple, TypeAlias, cast
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.interfaces import LatencyModel, SchedulingPolicy
+from gnomon_core.interfaces import SchedulingPolicy
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import LoadCounters
-from gnomon_core.scheduling import Dispatch, FleetView, Reject, ScheduleAction, WaitUntil
+from gnomon_core.scheduling import Dispatch, Reject, ScheduleAction, WaitUntil
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.fleet import Sizing, Worker, Workers
 from gnomon_gateway.dispatch.latency import Doubts, LiveLatency
@@ -56,6 +56,7 @@ QUEUE_MOVED = "queue_moved"
 """The error code by which a request is forwarded to the queue's new owner."""
 _SMALL_HEAP = 64
 _SIMPLEST = Immediate()
+_ONLY_WAITS = frozenset({WaitUntil})
 _NEVER = float("inf")
 _LOG = logging.getLogger(__name__)
 
@@ -141,14 +142,14 @@ class Dispatcher:
         load.advance(now_s)
         load.arrivals += len(requests)
         load.last_request_s = now_s
-        admission, idle = self.admission, self.workers.any_idle
+        admission, idle = self.admission, bool(self.workers.idle)
         effects: Effects = []
         lanes: list[Lane] = []
         for request in requests:
             error = admission.refusal(request, now_s, settled=not lanes)
             if error is not None and error.status != HTTPStatus.GATEWAY_TIMEOUT and lanes:
                 self._schedule_lanes(lanes, now_s, effects)
-                lanes, idle = [], self.workers.any_idle
+                lanes, idle = [], bool(self.workers.idle)
                 error = admission.refusal(request, now_s)
             if error is not None:
                 request.state = ANSWERED
@@ -278,8 +279,8 @@ class Dispatcher:
         self._load.advance(now_s)
         answers: Effects = []
         if batch.live and self._teaches(worker, batch, codes):
-            self.latency.observe(batch.lane.variant, worker.slot.size, batch.size, now_s - batch.sent_s, batch.pair)
-            self._doubts.measured(batch.lane.variant, worker.slot.size, batch.size, now_s)
+            self.latency.observe(batch.lane.variant, worker.size, batch.size, now_s - batch.sent_s, batch.pair)
+            self._doubts.measured(batch.lane.variant, worker.size, batch.size, now_s)
             self._learned(batch.lane, now_s)
         self._collect(batch, codes, now_s, answers)
         batch.end()
@@ -318,7 +319,7 @@ class Dispatcher:
         """
         if not self.learns or worker.draining or batch.streamed:
             return False
-        if batch.pair is not worker.pair or batch.instance_size != worker.slot.size:
+        if batch.pair is not worker.pair or batch.instance_size != worker.size:
             return False
         return not self._is_model or (len(codes) == len(batch.requests) and SUCCESS.issuperset(codes))
 
@@ -372,7 +373,7 @@ class Dispatcher:
     @property
     def wake_s(self) -> float:
         """The latest time for the next call of `timer`; infinity if nothing is due."""
-        wake_s = self._deadlines.next_s()
+        wake_s = self._deadlines.next_s
         for lane in self.queue.lanes.values():
             if lane.wake_s < wake_s and lane:
                 wake_s = lane.wake_s
@@ -418,15 +419,16 @@ class Dispatcher:
         decides in the policy's place.
         """
         lane.wake_s = _NEVER
-        if lane.overtaken and self.workers.any_idle:
+        workers = self.workers
+        if lane.overtaken and workers.idle:
             self.admission.put_in_order(lane, now_s)
         again = True
-        while again and self.workers.any_idle:
+        while again and lane.samples and workers.idle:
             self._refuse_hopeless(lane, now_s, effects)
-            if not lane:
+            if not lane.samples:
                 break
-            actions = self._asked(lane, now_s)
-            if all(isinstance(action, WaitUntil) for action in actions):
+            actions = self._ask(lane, now_s)
+            if _ONLY_WAITS.issuperset(map(type, actions)):
                 leave_by_s = self.admission.leave_by_s(lane, now_s)
                 if leave_by_s <= now_s:
                     actions = self._simplest(lane, now_s)
@@ -442,24 +444,25 @@ class Dispatcher:
                     lane.wake_s = min(lane.wake_s, max(action.time_s, now_s + MIN_WAIT_S))
         self._load.busy_cores = self.workers.busy_cores
 
-    def _asked(self, lane: Lane, now_s: float) -> Sequence[ScheduleAction]:
-        actions = ask(self.policy, lane, self.workers.view(solo=lane.solo), self.latency, now_s)
-        if actions is None:
-            # A policy that fails must not stop the function: `immediate` decides this once.
+    def _ask(self, lane: Lane, now_s: float) -> Sequence[ScheduleAction]:
+        """The policy's actions for this lane. A policy that raises must not stop the function: `immediate` decides this once."""
+        try:
+            return self.policy.next(lane, self.workers.view(solo=lane.solo), self.latency, now_s)
+        except Exception:  # noqa: BLE001 - policies may be third-party code
+            _LOG.exception("scheduling policy %s raised; `immediate` decides in its place", self.policy.name)
             self.policy_errors += 1
-            actions = self._simplest(lane, now_s)
-        return actions
+            return self._simplest(lane, now_s)
 
     def _simplest(self, lane: Lane, now_s: float) -> Sequence[ScheduleAction]:
         return _SIMPLEST.next(lane, self.workers.view(solo=lane.solo), self.latency, now_s)
 
     def _refuse_hopeless(self, lane: Lane, now_s: float, effects: Effects) -> None:
         """Answer the oldest requests that would be late: executing them would only delay others."""
-        while lane:
-            request = lane.head()
+        while lane.samples:
             verdict = self.admission.would_be_late(lane, now_s)
             if verdict is None:
                 return
+            request = lane.head()
             if verdict is Late.EVER:
                 self._doubt(request, now_s)
             self._withdraw(request, effects)
@@ -474,7 +477,7 @@ class Dispatcher:
             return False
         self._last_batch += 1
         batch = Batch(self._last_batch, worker.id, lane.key, requests, now_s)
-        batch.pair, batch.instance_size = worker.pair, worker.slot.size
+        batch.pair, batch.instance_size = worker.pair, worker.size
         batch.expected_end_s = now_s + (self.latency.seconds(lane.variant, batch.instance_size, batch.size, batch.pair) or 0.0)
         for request in requests:
             self.queue.remove(request)
@@ -531,7 +534,7 @@ class Dispatcher:
 
     def _expire(self, now_s: float, effects: Effects) -> None:
         """Answer every request whose deadline has passed."""
-        if self._deadlines.next_s() > now_s:
+        if self._deadlines.next_s > now_s:
             return
         for request in self._deadlines.due(now_s):
             waited_s = now_s - request.arrived_s
@@ -672,15 +675,18 @@ class Deadlines:
     bounded by twice the number of requests in the system.
     """
 
-    __slots__ = ("_heap", "_live")
+    __slots__ = ("_heap", "_live", "next_s")
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Request]] = []
         self._live = 0
+        self.next_s = _NEVER
+        """The earliest deadline, perhaps of a dead entry; infinity if there is none."""
 
     def add(self, request: Request) -> None:
         heapq.heappush(self._heap, (request.deadline_s, request.id, request))
         self._live += 1
+        self.next_s = self._heap[0][0]
 
     def forget(self) -> None:
         """A request was answered; its entry is dead from now on."""
@@ -689,10 +695,7 @@ class Deadlines:
         if len(heap) > _SMALL_HEAP and len(heap) > 2 * self._live:
             self._heap = [entry for entry in heap if entry[2].state != ANSWERED]
             heapq.heapify(self._heap)
-
-    def next_s(self) -> float:
-        """The earliest deadline, perhaps of a dead entry; infinity if there is none."""
-        return self._heap[0][0] if self._heap else float("inf")
+            self.next_s = self._heap[0][0] if self._heap else _NEVER
 
     def due(self, now_s: float) -> list[Request]:
         """Remove and return the unanswered requests whose deadline has passed."""
@@ -703,18 +706,8 @@ class Deadlines:
             # The deadline of a stream is lifted when its first part arrives, after the entry was made.
             if request.state != ANSWERED and request.deadline_s <= now_s:
                 late.append(request)
+        self.next_s = heap[0][0] if heap else _NEVER
         return late
-
-
-def ask(
-    policy: SchedulingPolicy, lane: Lane, fleet: FleetView, latency: LatencyModel, now_s: float
-) -> Sequence[ScheduleAction] | None:
-    """The policy's actions for this lane; None if the policy raised."""
-    try:
-        return policy.next(lane, fleet, latency, now_s)
-    except Exception:  # noqa: BLE001 - policies may be third-party code
-        _LOG.exception("scheduling policy %s raised; `immediate` decides in its place", policy.name)
-        return None
 
 
 def may_take(worker: Worker, lane: Lane, requests: tuple[Request, ...]) -> bool:

@@ -32,9 +32,10 @@ from gnomon_gateway.queueing.queue import Batch
 
 
 class Worker:
-    """An instance that can take batches, `concurrency` at a time. It is idle while it can take another.
+    """An instance that can take batches, `concurrency` at a time. It is idle while it can take another (`room`).
 
-    A batch has at most `most` samples, and `slot.max_batch` where the objective bounds it.
+    `size` is its memory in MB where it is sized by memory (Lambda), else its cores. A batch has at most `max_batch` samples, and
+    at most `slot.max_batch` where the objective bounds it.
     `usual` is the size of its batches while more samples wait: a policy may prefer smaller batches (see `immediate`). Until it
     does, `usual` is the largest batch.
 
@@ -43,8 +44,8 @@ class Worker:
     """
 
     __slots__ = (
-        "batches", "concurrency", "cores", "draining", "id", "memory_mb", "most", "number", "order", "pair", "slot", "solo_slot",
-        "usual",
+        "batches", "concurrency", "cores", "draining", "id", "max_batch", "memory_mb", "number", "order", "pair", "room", "size",
+        "slot", "solo_slot", "usual",
     )  # fmt: skip
 
     order: tuple[int, int, int, int]
@@ -57,19 +58,17 @@ class Worker:
         self.number = number
         self.cores = 0
         self.memory_mb: int | None = None
-        self.most = 0
+        self.size = 0
+        self.max_batch = 0
         self.pair: Pair | None = None
         self.concurrency = 1
         self.batches: dict[int, Batch] = {}
         """The batches in execution, by id, in the order of sending."""
         self.draining = False
-
-    @property
-    def room(self) -> int:
+        self.room = 0
         """The number of further batches that the instance takes now."""
-        return 0 if self.draining else max(0, self.concurrency - len(self.batches))
 
-    def size(self, max_batch: int) -> None:
+    def bound(self, max_batch: int) -> None:
         """Set the largest batch. Not to be called while the instance is in the idle list, whose order depends on it."""
         pair = self.pair
         self.usual = max_batch
@@ -78,7 +77,8 @@ class Worker:
         self.rank()
 
     def rank(self) -> None:
-        """Update the sort key after a change of size or load. Not to be called while the instance is in the idle list."""
+        """Update `room` and the sort key after a change of size or load. Not to be called for an instance in the idle list."""
+        self.room = 0 if self.draining else max(0, self.concurrency - len(self.batches))
         pair = self.pair
         cores = self.cores + (sum(pair.cores) if pair is not None else 0)
         self.order = (self.slot.max_batch, len(self.batches), cores, self.number)
@@ -90,7 +90,7 @@ class Worker:
 class Workers:
     """The fleet, with the views that policies see. A view is made when it is asked for and kept until something changes."""
 
-    __slots__ = ("_added", "_capacity", "_idle", "_sizing", "_solo_view", "_view", "busy", "busy_cores", "by_id", "starting")
+    __slots__ = ("_added", "_capacity", "_sizing", "_solo_view", "_view", "busy", "busy_cores", "by_id", "idle", "starting")
 
     def __init__(self, sizing: Sizing) -> None:
         self._sizing = sizing
@@ -98,7 +98,8 @@ class Workers:
         self.busy = 0
         self.busy_cores = 0
         self.starting = 0
-        self._idle: list[Worker] = []
+        self.idle: list[Worker] = []
+        """The instances that can take a batch, in the order of `Worker`."""
         self._added = 0
         self._view: FleetView | None = None
         self._solo_view: FleetView | None = None
@@ -113,7 +114,7 @@ class Workers:
                 instances=len(workers),
                 samples=sum([worker.usual * worker.concurrency for worker in workers]),
                 batch=smallest.usual if smallest else 1,
-                size=smallest.slot.size if smallest else 1,
+                size=smallest.size if smallest else 1,
                 pair=smallest.pair if smallest else None,
             )
         return self._capacity
@@ -124,25 +125,21 @@ class Workers:
         Idle places come last, and among them those of the largest instance.
         """
         places = [
-            Place(worker.slot.size, worker.pair, worker.usual, max(0.0, batch.expected_end_s - now_s), idle=False)
+            Place(worker.size, worker.pair, worker.usual, max(0.0, batch.expected_end_s - now_s), idle=False)
             for worker in self.by_id.values()
             if not worker.draining
             for batch in worker.batches.values()
         ]
-        for worker in self._idle:
-            places += [Place(worker.slot.size, worker.pair, worker.usual, 0.0, idle=True)] * worker.room
+        for worker in self.idle:
+            places += [Place(worker.size, worker.pair, worker.usual, 0.0, idle=True)] * worker.room
         return places
-
-    @property
-    def any_idle(self) -> bool:
-        return bool(self._idle)
 
     def view(self, *, solo: bool) -> FleetView:
         """The fleet as a policy sees it; `solo` for lanes whose batches hold one request."""
         view = self._solo_view if solo else self._view
         if view is None:
-            idle = tuple([worker.solo_slot if solo else worker.slot for worker in self._idle])
-            room = sum([worker.room for worker in self._idle])
+            idle = tuple([worker.solo_slot if solo else worker.slot for worker in self.idle])
+            room = sum([worker.room for worker in self.idle])
             view = FleetView(idle, self.busy, self.starting, self._free_s(), room)
             if solo:
                 self._solo_view = view
@@ -162,7 +159,7 @@ class Workers:
             self._leave_idle(worker)
         if worker.batches:
             self.busy_cores += cores - worker.cores
-        worker.cores, worker.most, worker.memory_mb = cores, max_batch, memory_mb
+        worker.cores, worker.max_batch, worker.memory_mb = cores, max_batch, memory_mb
         worker.concurrency = worker.concurrency if concurrency is None else concurrency
         self._size(worker)
 
@@ -181,7 +178,7 @@ class Workers:
     def size_again(self) -> None:
         """Latency predictions have changed: update each instance's largest batch."""
         for worker in self.by_id.values():
-            if self._sizing.largest(worker.slot.size, worker.most, worker.pair) != worker.slot.max_batch:
+            if self._sizing.largest(worker.size, worker.max_batch, worker.pair) != worker.slot.max_batch:
                 self._leave_idle(worker)
                 self._size(worker)
 
@@ -192,9 +189,9 @@ class Workers:
             self.busy += 1
             self.busy_cores += worker.cores
         worker.batches[batch.id] = batch
-        if worker.concurrency > 1:
-            worker.rank()
-            self._idle_again(worker)
+        worker.rank()
+        if worker.room:
+            insort(self.idle, worker)
 
     def took(self, worker: Worker, batch: Batch, left: int) -> None:
         """Learn the policy's usual batch size from a batch and the number of samples left waiting.
@@ -207,21 +204,20 @@ class Workers:
 
     def release(self, worker: Worker, batch: Batch) -> None:
         """Remove a finished batch from the instance, which can then take another."""
-        if worker.concurrency > 1:
-            self._leave_idle(worker)
+        self._leave_idle(worker)
         del worker.batches[batch.id]
         if not worker.batches:
             self.busy -= 1
             self.busy_cores -= worker.cores
-        if worker.concurrency > 1:
-            worker.rank()
-        self._idle_again(worker)
+        worker.rank()
+        if worker.room:
+            insort(self.idle, worker)
 
     def drain(self, worker: Worker) -> None:
         """Send the instance no further batches."""
-        worker.draining = True
         self._leave_idle(worker)
-        self._resized()
+        worker.draining, worker.room = True, 0
+        self._capacity = None
 
     def remove(self, worker: Worker) -> None:
         """The instance has ended, with the batches that it executed."""
@@ -230,12 +226,12 @@ class Workers:
             self.busy_cores -= worker.cores
         self._leave_idle(worker)
         del self.by_id[worker.id]
-        self._resized()
+        self._capacity = None
 
     def set_starting(self, count: int) -> None:
         if count != self.starting:
             self.starting = count
-            self._changed()
+            self._view = self._solo_view = None
 
     def _free_s(self) -> float:
         """When the first executing batch is expected to end."""
@@ -246,30 +242,17 @@ class Workers:
 
     def _size(self, worker: Worker) -> None:
         """The instance's cores, limit or Shadows have changed."""
-        size = worker.cores if worker.memory_mb is None else worker.memory_mb
-        worker.size(self._sizing.largest(size, worker.most, worker.pair))
-        self._idle_again(worker)
-        self._resized()
-
-    def _idle_again(self, worker: Worker) -> None:
+        worker.size = worker.cores if worker.memory_mb is None else worker.memory_mb
+        worker.bound(self._sizing.largest(worker.size, worker.max_batch, worker.pair))
         if worker.room:
-            if self._idle:
-                insort(self._idle, worker)
-            else:
-                self._idle.append(worker)
-        self._changed()
+            insort(self.idle, worker)
+        self._capacity = self._view = self._solo_view = None
 
     def _leave_idle(self, worker: Worker) -> None:
-        if worker in self._idle:
-            self._idle.remove(worker)
-        self._changed()
-
-    def _changed(self) -> None:
+        """Take the instance out of the idle list before its order changes; the views are outdated from now on."""
+        if worker in self.idle:
+            self.idle.remove(worker)
         self._view = self._solo_view = None
-
-    def _resized(self) -> None:
-        self._capacity = None
-        self._changed()
 
 
 def _power(worker: Worker) -> tuple[int, int]:

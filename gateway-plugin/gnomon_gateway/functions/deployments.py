@@ -1,40 +1,273 @@
-"""The state of one deployed function: its deployment, its runtime, and which of its instances are wanted.
+"""The state of one deployed function: deployment, runtime, load at other replicas, and why its instances do not start.
 
-A stored function that cannot be served, for example because its secret was deleted, is retried (`UnservedFunctions`):
+Failed starts (`StartFailures`):
 
-    cannot be served ▶ reason in its log ▶ retried every five seconds ─┬─ served ──▶ forgotten
-                                                                       └─ removed ─▶ forgotten
+    a start fails ─▶ retried at once, calls wait ─┬─ ready ─▶ forgotten
+                                                  └─ fails again ─▶ calls get 503 `function_cannot_start` until one is ready
+    no node has capacity ─▶ while the function has no instance at all, calls get that refusal
 
-Meanwhile the API lists the function without replicas, and calls get 503: a temporary failure is no 404.
+Calls are refused while a retry starts or its back-off lasts. After the back-off one call is admitted, so that a function that is
+started by its requests is tried again.
+
+Other replicas (`OtherReplicas`). If several gateways share the functions, the leader decides by the load of all of them, from
+their reports (`replicas.state_sync`). The counters of a replica that has left are kept, so that sums never fall; its queue is
+not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
-from gnomon_core.functions import FunctionKey, FunctionSpec, parse_key
-from gnomon_core.interfaces import SchedulingPolicy, StoredFunction
+from gnomon_core.functions import FunctionSpec
+from gnomon_core.interfaces import SchedulingPolicy
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import FunctionLoad, LoadCounters, SetBufferPlan
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_gateway.dispatch.dispatcher import function_removed
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-from gnomon_gateway.functions.health import StartFailures
-from gnomon_gateway.functions.service import FunctionDetail, FunctionStatus
-from gnomon_gateway.metrics import PairMetrics
-from gnomon_gateway.replicas.state_sync import NO_LOAD, OtherReplicas, add_counters
 
 _LOG = logging.getLogger("gnomon.functions")
 
 SchedulerOf: TypeAlias = Callable[[Settings], SchedulingPolicy]
 """Makes the scheduling policy of a function with these settings."""
+
+
+FINAL_FAILURES = 2
+"""The first failed start is retried at once; from the second in a row on, callers get the reason."""
+
+
+RETRY_S = 1.0
+"""The shortest `Retry-After` of a function that cannot start."""
+
+
+SHOWN_CHARACTERS = 600
+
+
+LOG_ENDS = "; its log ends: "
+
+
+@dataclass(slots=True)
+class StartFailures:
+    """Why a function has fewer instances than wanted, since an instance was last ready or the function was last deployed."""
+
+    failures: int = 0
+    reason: str = ""
+    shortage: GnomonError | None = None
+    """The last refusal of the platform to create an instance; None after one was created."""
+    at_s: float = float("-inf")
+    logged: str = ""
+
+    def failed(self, now_s: float, reason: str) -> None:
+        """An instance ended before it was ready."""
+        self.failures += 1
+        self.reason, self.at_s = summary(reason), now_s
+
+    def refused(self, now_s: float, refusal: GnomonError) -> bool:
+        """The platform refused an instance. Returns whether the function's log does not have this reason yet."""
+        self.shortage, self.at_s = refusal, now_s
+        news, self.logged = self.logged != refusal.code, refusal.code
+        return news
+
+    def created(self) -> None:
+        """An instance was created: there was capacity."""
+        self.shortage = None
+
+    def ready(self) -> None:
+        """An instance is ready: the function can start."""
+        self.failures, self.reason = 0, ""
+
+    @property
+    def problem(self) -> GnomonError | None:
+        """The reason as one error; None if none is known."""
+        if self.failures:
+            return GnomonError(
+                503,
+                "function_cannot_start",
+                f"The function cannot start: {self.reason}",
+                "Fix it and deploy it again; `gnomon logs NAME` has the rest.",
+                retry_after_s=RETRY_S,
+            )
+        return self.shortage
+
+    def final(self, instances: int) -> bool:
+        """Whether an immediate retry is not expected to help. `instances` is their number: one that ends frees capacity."""
+        return self.failures >= FINAL_FAILURES if self.failures else self.shortage is not None and not instances
+
+    def refusal(self, now_s: float, *, starting: int, instances: int, backoff_s: float) -> GnomonError | None:
+        """The error for a call while no instance is ready; None if the call should wait.
+
+        `starting` of the function's `instances` are starting; `backoff_s` is the time until the autoscaler starts the next one.
+        """
+        problem, retry_s = self.problem, max(backoff_s, self.at_s + RETRY_S - now_s)
+        if problem is None or not self.final(instances) or (retry_s <= 0 and not starting):
+            return None
+        after_s = max(RETRY_S, retry_s)
+        return GnomonError(problem.status, problem.code, problem.message, problem.hint, retry_after_s=after_s)
+
+
+def summary(reason: str) -> str:
+    """How an instance ended, with the last line of its log only."""
+    how, ends, log = reason.partition(LOG_ENDS)
+    last = log.rpartition(" | ")[2]
+    return (f"{last} ({how})" if ends and last else how)[:SHOWN_CHARACTERS]
+
+
+_NO_COUNTERS = LoadCounters()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLoad:
+    """The load of a function at one replica, or at all other replicas together.
+
+    `latency_s`, `ratios` (measured by predicted latency, by cores) and `spread` (their mean relative error) are those of the
+    replica that served last; `spread` is 0 if unknown, as from replicas of an earlier version.
+    """
+
+    counters: LoadCounters = _NO_COUNTERS
+    invocations: int = 0
+    latency_s: tuple[float, ...] = ()
+    ratios: Mapping[int, float] = field(default_factory=dict)
+    spread: float = 0.0
+    in_flight: Mapping[str, int] = field(default_factory=dict)
+    """Requests by instance, without idle instances."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostInstance:
+    """An instance that ended or froze, as seen by the replica that sent it batches. `served`: it had answered a batch."""
+
+    reason: str
+    served: bool = False
+
+
+NO_LOAD = ReplicaLoad()
+
+
+class OtherReplicas:
+    """The load at other replicas. `leads` is whether this process decides, which may change; `now_s` is the counters' clock.
+
+    With `asked` False, no leader asks for lost instances, so they are not kept.
+    """
+
+    def __init__(self, *, leads: bool = True, now_s: Callable[[], float] = time.monotonic, asked: bool = True) -> None:
+        self.leads = leads
+        self.lost: dict[str, LostInstance] = {}
+        """Instances that were lost here while another process leads, until the leader has confirmed the report."""
+        self._asked = asked
+        self._now_s = now_s
+        self._loads: dict[str, dict[str, ReplicaLoad]] = {}
+        """By replica, then by function."""
+        self._gone: dict[str, ReplicaLoad] = {}
+        """The counters of replicas that have left, by function."""
+        self._numbers: dict[str, int] = {}
+
+    def lose(self, instance_id: str, lost: LostInstance) -> None:
+        """Keep a lost instance for the next report to the leader."""
+        if self._asked:
+            self.lost[instance_id] = lost
+
+    def hear(self, replica: str, functions: Mapping[str, Any]) -> None:
+        """Take a replica's report. Functions that are not in it have not changed.
+
+        Raises:
+            KeyError, TypeError, ValueError: the document is no valid report.
+
+        """
+        read = {name: self._read(document) for name, document in functions.items()}
+        self._loads.setdefault(replica, {}).update(read)
+        for name in read:
+            self._numbers[name] = self._numbers.get(name, 0) + 1
+
+    def keep(self, replicas: Collection[str]) -> None:
+        """Forget every replica that is not one of these, but keep its counters."""
+        for replica in self._loads.keys() - set(replicas):
+            for name, told in self._loads.pop(replica).items():
+                self._numbers[name] = self._numbers.get(name, 0) + 1
+                counted = replace(told.counters, queued=0, executing=0, oldest_wait_s=0.0)
+                left = replace(told, counters=counted, in_flight={})
+                self._gone[name] = _combined([self._gone.get(name, NO_LOAD), left])
+
+    def forget(self, function: str) -> None:
+        """The function was removed: a new function of that name starts from zero."""
+        for functions in (self._gone, self._numbers, *self._loads.values()):
+            functions.pop(function, None)  # type: ignore[attr-defined]
+
+    def of(self, function: str) -> ReplicaLoad:
+        """The load of a function at all other replicas together."""
+        if function not in self._numbers:
+            return NO_LOAD
+        parts = [functions[function] for functions in self._loads.values() if function in functions]
+        return _combined([self._gone.get(function, NO_LOAD), *parts])
+
+    def in_flight(self, function: str, instance_id: str) -> int:
+        """The number of requests that an instance executes for other replicas."""
+        if function not in self._numbers:
+            return 0
+        return sum(
+            functions[function].in_flight.get(instance_id, 0) for functions in self._loads.values() if function in functions
+        )
+
+    def stamp(self, function: str) -> int:
+        """A number that changes with each report of the function."""
+        return self._numbers.get(function, 0)
+
+    def _read(self, document: Mapping[str, Any]) -> ReplicaLoad:
+        idle_s = document["idle_s"]
+        return ReplicaLoad(
+            LoadCounters(
+                arrivals=int(document["arrivals"]),
+                successes=int(document["successes"]),
+                concurrency_s=float(document["concurrency_s"]),
+                busy_core_s=float(document["busy_core_s"]),
+                queued=int(document["queued"]),
+                executing=int(document["executing"]),
+                oldest_wait_s=float(document["oldest_wait_s"]),
+                last_request_s=0.0 if idle_s is None else self._now_s() - float(idle_s),
+            ),
+            int(document["invocations"]),
+            tuple(map(float, document["latency_s"])),
+            {int(cores): float(ratio) for cores, ratio in document["ratios"].items()},
+            float(document.get("spread", 0.0)),
+            {str(instance): int(count) for instance, count in document["in_flight"].items()},
+        )
+
+
+def add_counters(one: LoadCounters, other: LoadCounters) -> LoadCounters:
+    """The sum of the counters of two queues of one function."""
+    if other is _NO_COUNTERS:
+        return one
+    return LoadCounters(
+        arrivals=one.arrivals + other.arrivals,
+        successes=one.successes + other.successes,
+        concurrency_s=one.concurrency_s + other.concurrency_s,
+        busy_core_s=one.busy_core_s + other.busy_core_s,
+        queued=one.queued + other.queued,
+        executing=one.executing + other.executing,
+        oldest_wait_s=max(one.oldest_wait_s, other.oldest_wait_s),
+        last_request_s=max(one.last_request_s, other.last_request_s),
+    )
+
+
+def _combined(parts: list[ReplicaLoad]) -> ReplicaLoad:
+    whole = NO_LOAD
+    for part in sorted(parts, key=lambda one: one.counters.last_request_s):
+        whole = ReplicaLoad(
+            add_counters(whole.counters, part.counters),
+            whole.invocations + part.invocations,
+            part.latency_s or whole.latency_s,
+            part.ratios or whole.ratios,
+            part.spread or whole.spread,
+            {**whole.in_flight, **part.in_flight},
+        )
+    return whole
 
 
 @dataclass(slots=True)
@@ -63,10 +296,10 @@ class Deployed:
     plan: SetBufferPlan | None = None
     start_failures: StartFailures = field(default_factory=StartFailures)
     been_ready: bool = False
+    name: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        return self.runtime.name
+    def __post_init__(self) -> None:
+        self.name = self.runtime.name
 
     def update(
         self, spec: FunctionSpec, policy: SchedulerOf, signature: ModelSignature | None, profile: ModelProfile | None
@@ -168,74 +401,3 @@ class Deployed:
         if state is instance.state and in_flight == instance.in_flight:
             return instance  # the usual case: a copy costs more than the rest of `load`
         return replace(instance, state=state, busy=in_flight > 0, in_flight=in_flight)
-
-
-RETRY_S = 5.0
-
-
-class UnservedFunctions:
-    """The stored functions that cannot be served. `retry` serves a function, and adds it again if that fails."""
-
-    def __init__(self, retry: Callable[[FunctionKey], Awaitable[None]], log: Callable[[FunctionKey, str, str], None]) -> None:
-        self._retry, self._log = retry, log
-        self._stored: dict[FunctionKey, StoredFunction] = {}
-        self._reasons: dict[FunctionKey, str] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    def __contains__(self, key: FunctionKey) -> bool:
-        return key in self._stored
-
-    def __iter__(self) -> Iterator[FunctionKey]:
-        return iter(self._stored)
-
-    def add(self, stored: StoredFunction, reason: str) -> None:
-        """The function cannot be served. The same reason is logged once."""
-        key = stored.spec.key
-        self._stored[key] = stored
-        if self._reasons.get(key) != reason:
-            self._reasons[key] = reason
-            self._log(key, "", f"gnomon: {key} is not served: {reason}")
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-
-    def forget(self, key: FunctionKey) -> None:
-        """The function is served or removed."""
-        self._stored.pop(key, None)
-        self._reasons.pop(key, None)
-
-    def get(self, key: FunctionKey) -> StoredFunction | None:
-        """The stored function; None if it is served or unknown."""
-        return self._stored.get(key)
-
-    def status(self, key: FunctionKey) -> FunctionStatus | None:
-        stored = self._stored.get(key)
-        return None if stored is None else FunctionStatus(stored.spec, stored.created_at)
-
-    def detail(self, key: FunctionKey) -> FunctionDetail | None:
-        status = self.status(key)
-        return None if status is None else FunctionDetail(status, status.spec.settings.scheduler or "", (), {}, PairMetrics())
-
-    def refusal(self, name: str) -> GnomonError | None:
-        """The error for calls of `name` or `name.namespace`; None if the function is served or unknown."""
-        if parse_key(name) not in self._stored:
-            return None
-        # The reason may name a secret, which callers of the function need not know.
-        text = f"The function {name[:200]!r} cannot be served now."
-        return GnomonError(503, "function_not_served", text, "Its log says why; it is tried again.", retry_after_s=RETRY_S)
-
-    async def stop(self) -> None:
-        """Stop retrying."""
-        self._stored.clear()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while self._stored:
-            await asyncio.sleep(RETRY_S)
-            for key in tuple(self._stored):
-                try:
-                    await self._retry(key)
-                except Exception:  # noqa: BLE001 - the failure may be temporary
-                    _LOG.exception("%s: the retry to serve it failed", key)
-        self._task = None

@@ -8,6 +8,10 @@
 `InstanceOwner` it is asked for an instance if requests wait and there is none, and told of an instance that no longer answers.
 Everything runs on the event loop and returns at once; only draining is awaited.
 
+Health (`Health`). An idle instance is sent a canary every few seconds. A busy instance is bounded by its batches: once all of
+them have taken several times as long as their requests allow, no client waits any more and the instance is replaced. A part of a
+streamed answer is a sign of life. A channel that knows its instance's health, such as from the pod's status, is asked instead.
+
 A channel that closes before its batch has ended means that the instance is gone. A stream that breaks off may also mean that the
 handler gave up, which a canary request decides. An answer that cannot be written fails only its own request: the other members of
 the batch are answered all the same.
@@ -21,7 +25,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError, not_found
@@ -35,8 +39,8 @@ from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.dispatcher import Answer, Cancel, Dispatcher, Effects, Send, function_removed, queue_moved
+from gnomon_gateway.dispatch.fleet import Worker
 from gnomon_gateway.dispatch.latency import LiveLatency
-from gnomon_gateway.functions.health import PROBE_TIMEOUT_S, Health
 from gnomon_gateway.functions.profiles import Corrected
 from gnomon_gateway.http.exchange import internal_error
 from gnomon_gateway.metrics import FunctionMetrics
@@ -168,10 +172,6 @@ class FunctionRuntime:
             request.state = ANSWERED
         else:
             self._execute(self.dispatcher.left(request, time.monotonic()))
-
-    def has_room_for(self, body_bytes: int) -> bool:
-        """Whether the queue has room for a request of this size. Asked before a large body is read."""
-        return self.dispatcher.queue.has_room(body_bytes)
 
     # Instances
 
@@ -478,32 +478,30 @@ class FunctionRuntime:
             self.hand_over_waiting()
 
     def _answer(self, answer: Answer, result: Frame | None) -> None:
-        responder, answer.request.responder = answer.request.responder, None
-        try:
-            self._deliver(responder, answer, result)
-        except Exception:  # noqa: BLE001 - the other members must still be answered
-            _fail_responder(responder)
-
-    def _deliver(self, responder: Responder | None, answer: Answer, result: Frame | None) -> None:
+        """Answer one request. Counted before it is written, so that a failure to write it is counted once."""
         request, error, index = answer
+        responder, request.responder = request.responder, None
         duration_s = time.monotonic() - request.arrived_s
         request.body = request.meta = b""  # free memory: the request's entry in `Deadlines` may outlive it
         streamed = request.batch is not None and request.batch.streamed
-        if error is not None:
-            self.metrics.refused(error, duration_s)
-            if responder is not None:
-                if streamed:
-                    responder.broken()
-                else:
-                    responder.refuse(error)
-        elif streamed:
-            self.metrics.answered(200, duration_s)
-        else:
-            assert result is not None
-            member = result.members[index]
-            self.metrics.answered(member.code, duration_s)
-            if responder is not None:
-                responder.answer(member, result.head)
+        try:
+            if error is not None:
+                self.metrics.refused(error, duration_s)
+                if responder is not None:
+                    if streamed:
+                        responder.broken()
+                    else:
+                        responder.refuse(error)
+            elif streamed:
+                self.metrics.answered(200, duration_s)
+            else:
+                assert result is not None
+                member = result.members[index]
+                self.metrics.answered(member.code, duration_s)
+                if responder is not None:
+                    responder.answer(member, result.head)
+        except Exception:  # noqa: BLE001 - the other members must still be answered
+            _fail_responder(responder)
 
     def _stream(self, batch: Batch, frame: Frame) -> None:
         request = batch.requests[0]
@@ -594,19 +592,126 @@ class FunctionRuntime:
         self._profiled_variants = named.variants if profile is not None else ()
 
 
-class FunctionDirectory(Protocol):
-    """Finds deployed functions by the name in a URL."""
+PROBE_EVERY_S = 3.0
+
+
+PROBE_TIMEOUT_S = 5.0
+
+
+BUSY_FACTOR = 2.0
+
+
+BUSY_AT_LEAST_S = 10.0
+"""A batch with a short deadline may be slow because of a cold cache, which is no reason to replace the instance."""
+
+
+class Health:
+    """Checks the instances of one function. `on_frozen(instance_id, reason)` is called once for each that does not answer."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, channels: Mapping[str, BatchChannel], on_frozen: Callable[[str, str], None]
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._channels = channels
+        self._on_frozen = on_frozen
+        self._timer: asyncio.TimerHandle | None = None
+        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._reported: set[str] = set()
+        self._alive_s: dict[int, float] = {}
+
+    def start(self) -> None:
+        """Start the periodic check, if it is not running."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PROBE_EVERY_S, self._look)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for probe in self._probes.values():
+            probe.cancel()
+
+    def sign_of_life(self, batch: Batch) -> None:
+        """A part of a streamed answer has arrived."""
+        self._alive_s[batch.id] = time.monotonic()
+
+    def _look(self) -> None:
+        self._timer = None
+        now_s = time.monotonic()
+        workers = self._dispatcher.workers.by_id
+        if self._reported or self._alive_s:
+            self._forget(workers)
+        for worker in list(workers.values()):
+            if worker.id in self._reported:
+                continue
+            if worker.batches:
+                self._bound(worker, now_s)
+            elif not worker.draining and worker.id not in self._probes and not self._known_well(worker.id):
+                self._probes[worker.id] = asyncio.get_running_loop().create_task(self._probe(worker.id))
+        if workers:
+            self.start()
+
+    def _forget(self, workers: Mapping[str, Worker]) -> None:
+        """Forget instances and batches that have ended."""
+        self._reported &= workers.keys()
+        executing = {batch for worker in workers.values() for batch in worker.batches}
+        self._alive_s = {batch: at_s for batch, at_s in self._alive_s.items() if batch in executing}
+
+    def _bound(self, worker: Worker, now_s: float) -> None:
+        """Report an instance if all its batches have taken too long. A single slow batch among others only occupies one place."""
+        took_s = [self._beyond_s(batch, now_s) for batch in worker.batches.values()]
+        if all(took_s):
+            self._report(worker.id, f"its batch has been executing for {max(took_s):.1f} s")
+
+    def _beyond_s(self, batch: Batch, now_s: float) -> float:
+        """Seconds since the batch last showed life, if that is more than its requests allow; else 0."""
+        since_s = self._alive_s.get(batch.id, batch.sent_s)
+        limit_s = max(BUSY_AT_LEAST_S, BUSY_FACTOR * (batch.deadline_s - batch.sent_s))
+        return now_s - since_s if now_s - since_s > limit_s else 0.0
+
+    def _known_well(self, instance_id: str) -> bool:
+        known: Callable[[], bool] | None = getattr(self._channels.get(instance_id), "known_well", None)
+        return known is not None and known()
+
+    async def _probe(self, instance_id: str) -> None:
+        try:
+            channel = self._channels.get(instance_id)
+            if channel is None or await channel.probe(PROBE_TIMEOUT_S):
+                return
+            worker = self._dispatcher.workers.by_id.get(instance_id)
+            if worker is not None and not worker.batches and self._channels.get(instance_id) is channel:
+                self._report(instance_id, f"it did not answer a canary within {PROBE_TIMEOUT_S:.0f} s")
+        finally:
+            self._probes.pop(instance_id, None)
+
+    def _report(self, instance_id: str, reason: str) -> None:
+        if instance_id not in self._reported:
+            self._reported.add(instance_id)
+            self._on_frozen(instance_id, reason)
+
+
+class FunctionDirectory:
+    """The served functions by the names in URLs. `unserved` gives the error for a stored function that cannot be served."""
+
+    def __init__(self, unserved: Callable[[str], GnomonError | None] = lambda _: None) -> None:
+        self._unserved = unserved
+        self._by_name: dict[str, FunctionRuntime] = {}
+
+    def add(self, runtime: FunctionRuntime) -> None:
+        for name in names_of(runtime.key):
+            self._by_name[name] = runtime
+
+    def remove(self, key: FunctionKey) -> None:
+        for name in names_of(key):
+            self._by_name.pop(name, None)
 
     def lookup(self, name: str) -> FunctionRuntime | None:
-        """The function called `name` or `name.namespace`; None where there is none.
-
-        Called once per request on the event loop: a dictionary look-up, nothing that waits.
-        """
-        ...
+        """The function called `name` or `name.namespace`; None where there is none."""
+        return self._by_name.get(name)
 
     def refusal(self, name: str) -> GnomonError:
         """The error for a call of a function that `lookup` does not find: `no_such_function`, or why it is not served."""
-        ...
+        return self._unserved(name) or no_such_function(name)
 
 
 class Lanes(NamedTuple):

@@ -57,9 +57,8 @@ from gnomon_core.scaling import (
 )
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import function_removed
-from gnomon_gateway.functions.deployments import Deployed, SchedulerOf
+from gnomon_gateway.functions.deployments import Deployed, LostInstance, OtherReplicas, SchedulerOf
 from gnomon_gateway.functions.function_runtime import FunctionRuntime, InstanceOwner
-from gnomon_gateway.replicas.state_sync import LostInstance, OtherReplicas
 
 _LOG = logging.getLogger("gnomon.functions")
 
@@ -166,12 +165,12 @@ class RollingUpdate:
         """Continue the update of an earlier gateway process, from the instances that it has left."""
         old = [one for one in self._bodies.of(deployed) if one.version < deployed.version]
         deployed.keep_old = sum(one.kind is InstanceKind.BODY for one in old)
-        if self._elsewhere.leads():
+        if self._elsewhere.leads:
             await self._begin(deployed)
 
     def retire(self, deployed: Deployed) -> None:
         """Drain as many instances of earlier versions as ready new instances replace."""
-        if self._elsewhere.leads():
+        if self._elsewhere.leads:
             self._retire(deployed, deployed.replaceable(self._bodies.of(deployed), self._scaling.desired(deployed.name)))
 
     async def take_place(self, deployed: Deployed) -> None:
@@ -331,7 +330,8 @@ class Instances(InstanceOwner):
     ) -> None:
         self._platform = platform
         self._elsewhere = elsewhere or OtherReplicas()
-        self._log = log
+        self.log_line = self._log = log
+        """A line of an instance, which the platform reports: straight to the log, as there may be thousands a second."""
         self._policy = policy
         self._scaling = scaling
         self._deployed: dict[str, Deployed] = {}
@@ -358,7 +358,7 @@ class Instances(InstanceOwner):
         for instance in adopt_instances(self._platform, deployed):
             self._owners.setdefault(instance.id, deployed)
         self._report_starting(deployed)
-        if self._elsewhere.leads():
+        if self._elsewhere.leads:
             self.shadows.take_over(deployed, self.of(deployed))
         await self.rolling_update.take_over(deployed)
 
@@ -524,7 +524,7 @@ class Instances(InstanceOwner):
         if deployed is not None:
             deployed.draining.add(instance_id)
             self._log(deployed.spec.key, instance_id, f"gnomon: instance {instance_id} is stopped: {reason}")
-        if not self._elsewhere.leads():
+        if not self._elsewhere.leads:
             self._elsewhere.lose(instance_id, LostInstance(reason))
         self._begin(self._platform.destroy(instance_id))
 
@@ -540,7 +540,7 @@ class Instances(InstanceOwner):
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
         deployed = self._owners.get(instance.id)
-        if deployed is None and instance.function in self._deployed and not self._elsewhere.leads():
+        if deployed is None and instance.function in self._deployed and not self._elsewhere.leads:
             deployed = self._owners[instance.id] = self._deployed[instance.function]
         if deployed is None or instance.id in deployed.draining:
             self._begin(self._platform.destroy(instance.id))
@@ -567,7 +567,7 @@ class Instances(InstanceOwner):
             return
         failed = not deployed.runtime.has_been_ready(instance_id) and instance_id not in deployed.draining
         served = deployed.runtime.forget(instance_id)
-        if not self._elsewhere.leads():
+        if not self._elsewhere.leads:
             self._elsewhere.lose(instance_id, LostInstance(reason, served))
         elif instance_id not in deployed.draining:
             if served:
@@ -602,9 +602,6 @@ class Instances(InstanceOwner):
             self._scaling.poke(deployed.name)
         else:
             self._begin(self._platform.destroy(shadow.id))
-
-    def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
-        self._log(function, instance_id, text)
 
     # Background work
 

@@ -94,9 +94,9 @@ class LogBook:
         line = LogLine(function, instance, self._now(), text)
         book = self._books.setdefault(function, _Book())
         book.lines.append(line)
-        book.size_bytes += _size_bytes(line)
+        book.size_bytes += len(text) + LINE_OVERHEAD_BYTES
         while len(book.lines) > MAX_LINES or book.size_bytes > MAX_BYTES:
-            book.size_bytes -= _size_bytes(book.lines.popleft())
+            book.size_bytes -= len(book.lines.popleft().text) + LINE_OVERHEAD_BYTES
         for follower in self._followers.get(function, ()):
             follower.offer(line)
 
@@ -138,10 +138,6 @@ class LogBook:
         followers.discard(follower)
         if not followers:
             self._followers.pop(follower.query.function, None)
-
-
-def _size_bytes(line: LogLine) -> int:
-    return len(line.text) + LINE_OVERHEAD_BYTES
 
 
 AHEAD = 100

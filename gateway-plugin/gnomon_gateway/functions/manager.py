@@ -1,43 +1,47 @@
-"""The functions of this gateway: the API's operations, and the request path's lookup of names.
+"""The functions of this gateway: the operations of the API.
 
 A command is validated in full before anything changes, is durable when it returns, and its effects continue in the background.
 Commands for one function run one after the other; those for different functions run concurrently.
 
-A stored function that cannot be served stays visible in the API, and is retried (`UnservedFunctions`).
+A stored function that cannot be served, for example because its secret was deleted, is retried (`UnservedFunctions`):
+
+    cannot be served ▶ reason in its log ▶ retried every five seconds ─┬─ served ──▶ forgotten
+                                                                       └─ removed ─▶ forgotten
+
+Meanwhile the API lists the function without replicas, and calls get 503: a temporary failure is no 404.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.fleet import InstanceState
-from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.functions import FunctionKey, FunctionSpec, parse_key
 from gnomon_core.interfaces import Explains, FunctionStore, Platform, Restartable, StoredFunction
 from gnomon_core.policy_registry import described
 from gnomon_core.profiles import REREAD_S
 from gnomon_core.scaling import DecisionRecord
-from gnomon_gateway.functions.deployments import Deployed, UnservedFunctions
-from gnomon_gateway.functions.function_runtime import FunctionRuntime, lanes, names_of, no_such_function
-from gnomon_gateway.functions.health import StartFailures
+from gnomon_gateway.functions.deployments import Deployed, OtherReplicas, StartFailures
+from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime, lanes
 from gnomon_gateway.functions.instances import Instances, ScalingControl, outlive_gateway, refuse_foreign_autoscaler
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.functions.service import FunctionDetail, FunctionStatus, KnownPolicies, unknown_function
 from gnomon_gateway.functions.validation import Checks, FunctionInputs, ShadowNotice
-from gnomon_gateway.replicas.state_sync import OtherReplicas
+from gnomon_gateway.metrics import PairMetrics
 from gnomon_gateway.scheduling.registry import BUILT_IN, Schedulers
 
 _LOG = logging.getLogger("gnomon.functions")
 
 
 class Manager:
-    """A `FunctionService` and the request path's `FunctionDirectory`."""
+    """A `FunctionService`. `directory` is the request path's look-up of names."""
 
     def __init__(
         self,
@@ -65,12 +69,12 @@ class Manager:
         self._checks = Checks(store, platform, scaling, fetch_model, schedulers)
         self._shadow_notice = ShadowNotice(platform, scaling, self._elsewhere, logs)
         self._functions: dict[FunctionKey, Deployed] = {}
-        self._names: dict[str, FunctionRuntime] = {}
         self._locks: WeakValueDictionary[FunctionKey, asyncio.Lock] = WeakValueDictionary()
         """The locks that commands hold or wait for; others are garbage-collected."""
         self._last_version = 0
         self._profile_refresh = ProfileRefresh(self._checks, latency, self._functions, self._lock)
         self._unserved = UnservedFunctions(self.follow, logs.append)
+        self.directory = FunctionDirectory(self._unserved.refusal)
         self._background = Background()
         if isinstance(platform, Restartable):
             platform.watch_restarts(self._restarts)
@@ -105,17 +109,10 @@ class Manager:
         await self._profile_refresh.stop()
         for deployed in list(self._functions.values()):
             self.instances.release(deployed, leave=outlive_gateway(self._platform))
+        for key in list(self._functions):
+            self.directory.remove(key)
         self._functions.clear()
-        self._names.clear()
         await self.instances.settle()
-
-    # FunctionDirectory
-
-    def lookup(self, name: str) -> FunctionRuntime | None:
-        return self._names.get(name)
-
-    def refusal(self, name: str) -> GnomonError:
-        return self._unserved.refusal(name) or no_such_function(name)
 
     def runtimes(self) -> Sequence[FunctionRuntime]:
         """Every function's runtime, for the metrics."""
@@ -176,7 +173,7 @@ class Manager:
         """Replace all instances of this version by new ones, as a rolling update does: no fewer serve meanwhile."""
         async with self._lock(key):
             deployed = self._functions.get(key)
-            if deployed is None or deployed.version != version or not self._elsewhere.leads():
+            if deployed is None or deployed.version != version or not self._elsewhere.leads:
                 return
             self._last_version += 1
             stored = StoredFunction(deployed.spec, self._last_version, deployed.created_at)
@@ -205,7 +202,7 @@ class Manager:
 
     async def _follow_update(self, deployed: Deployed, stored: StoredFunction, *, takes_over: bool) -> None:
         """Another process has changed the function. It also replaces the instances, or did so until this process leads."""
-        if self._elsewhere.leads() and not takes_over and stored.version <= deployed.version:
+        if self._elsewhere.leads and not takes_over and stored.version <= deployed.version:
             return  # a watch of the store may lag behind this process's own writes
         self._change(deployed, self._with_defaults(stored.spec), await self._checks.inputs(stored.spec))
         if stored.version != deployed.version:
@@ -311,8 +308,7 @@ class Manager:
         deployed = self._functions.pop(key, None)
         if deployed is None:
             return
-        for name in names_of(key):
-            self._names.pop(name, None)
+        self.directory.remove(key)
         self.instances.release(deployed)
         self._scaling.removed(deployed.name)
         self._elsewhere.forget(deployed.name)
@@ -330,7 +326,7 @@ class Manager:
         return self._locks.setdefault(key, asyncio.Lock())
 
     def _wanted(self, deployed: Deployed) -> int:
-        if not self._elsewhere.leads():
+        if not self._elsewhere.leads:
             return len(deployed.live(self._platform.instances(deployed.name)))
         desired = self._scaling.desired(deployed.name)
         return deployed.spec.settings.scale.min if desired is None else desired
@@ -376,7 +372,7 @@ class Manager:
         self._latency.use_profile(deployed.runtime.variants, deployed.profile)
         self._unserved.forget(spec.key)
         self._functions[spec.key] = deployed
-        self._names |= dict.fromkeys(names_of(spec.key), runtime)
+        self.directory.add(runtime)
         self.instances.adopt(deployed)
         self._shadow_notice.report(spec)
         self._scaling.redeployed(name)
@@ -440,3 +436,76 @@ class ProfileRefresh:
         async with lock:
             if self._functions.get(key) is deployed:
                 await self.refresh(deployed)
+
+
+RETRY_UNSERVED_S = 5.0
+
+
+class UnservedFunctions:
+    """The stored functions that cannot be served. `retry` serves a function, and adds it again if that fails."""
+
+    def __init__(self, retry: Callable[[FunctionKey], Awaitable[None]], log: Callable[[FunctionKey, str, str], None]) -> None:
+        self._retry, self._log = retry, log
+        self._stored: dict[FunctionKey, StoredFunction] = {}
+        self._reasons: dict[FunctionKey, str] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def __contains__(self, key: FunctionKey) -> bool:
+        return key in self._stored
+
+    def __iter__(self) -> Iterator[FunctionKey]:
+        return iter(self._stored)
+
+    def add(self, stored: StoredFunction, reason: str) -> None:
+        """The function cannot be served. The same reason is logged once."""
+        key = stored.spec.key
+        self._stored[key] = stored
+        if self._reasons.get(key) != reason:
+            self._reasons[key] = reason
+            self._log(key, "", f"gnomon: {key} is not served: {reason}")
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def forget(self, key: FunctionKey) -> None:
+        """The function is served or removed."""
+        self._stored.pop(key, None)
+        self._reasons.pop(key, None)
+
+    def get(self, key: FunctionKey) -> StoredFunction | None:
+        """The stored function; None if it is served or unknown."""
+        return self._stored.get(key)
+
+    def status(self, key: FunctionKey) -> FunctionStatus | None:
+        stored = self._stored.get(key)
+        return None if stored is None else FunctionStatus(stored.spec, stored.created_at)
+
+    def detail(self, key: FunctionKey) -> FunctionDetail | None:
+        status = self.status(key)
+        return None if status is None else FunctionDetail(status, status.spec.settings.scheduler or "", (), {}, PairMetrics())
+
+    def refusal(self, name: str) -> GnomonError | None:
+        """The error for calls of `name` or `name.namespace`; None if the function is served or unknown."""
+        if parse_key(name) not in self._stored:
+            return None
+        # The reason may name a secret, which callers of the function need not know.
+        text = f"The function {name[:200]!r} cannot be served now."
+        return GnomonError(
+            503, "function_not_served", text, "Its log says why; it is tried again.", retry_after_s=RETRY_UNSERVED_S
+        )
+
+    async def stop(self) -> None:
+        """Stop retrying."""
+        self._stored.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while self._stored:
+            await asyncio.sleep(RETRY_UNSERVED_S)
+            for key in tuple(self._stored):
+                try:
+                    await self._retry(key)
+                except Exception:  # noqa: BLE001 - the failure may be temporary
+                    _LOG.exception("%s: the retry to serve it failed", key)
+        self._task = None

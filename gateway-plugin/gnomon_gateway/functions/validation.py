@@ -17,9 +17,9 @@ from gnomon_core.policy_registry import refuse_strays
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
+from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.instances import ScalingControl, outlive_gateway
 from gnomon_gateway.functions.logs import LogBook
-from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.scheduling.registry import BUILT_IN, Schedulers, scheduling_policy
 
 
@@ -144,7 +144,7 @@ class ShadowNotice:
 
     def report(self, spec: FunctionSpec) -> None:
         """Write the notice to the function's log, and to the platform's events if it has any. Only the leader reports."""
-        if not self._elsewhere.leads() or not self.text(spec):
+        if not self._elsewhere.leads or not self.text(spec):
             return
         self._logs.append(spec.key, "", f"gnomon: {self.TEXT}")
         if isinstance(self._platform, Warns):

@@ -290,7 +290,7 @@ class Lane:
         self._put(request)
 
     def put_back(self, request: Request) -> None:
-        """Put the request back to the front of the lane."""
+        """Put the request back to the front of the lane. It does not count as an arrival again."""
         self._put(request)
         self._by_id.move_to_end(request.id, last=False)
 

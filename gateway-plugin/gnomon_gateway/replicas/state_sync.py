@@ -23,167 +23,16 @@ replica that becomes the leader keeps the plans that it followed until the polic
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from gnomon_core import pairs as pair_codec
 from gnomon_core import scaling as plan_codec
 from gnomon_core.pairs import Pair, together
-from gnomon_core.scaling import LoadCounters, SetBufferPlan
+from gnomon_core.scaling import SetBufferPlan
+from gnomon_gateway.functions.deployments import LostInstance
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-
-_NO_COUNTERS = LoadCounters()
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaLoad:
-    """The load of a function at one replica, or at all other replicas together.
-
-    `latency_s`, `ratios` (measured by predicted latency, by cores) and `spread` (their mean relative error) are those of the
-    replica that served last; `spread` is 0 if unknown, as from replicas of an earlier version.
-    """
-
-    counters: LoadCounters = _NO_COUNTERS
-    invocations: int = 0
-    latency_s: tuple[float, ...] = ()
-    ratios: Mapping[int, float] = field(default_factory=dict)
-    spread: float = 0.0
-    in_flight: Mapping[str, int] = field(default_factory=dict)
-    """Requests by instance, without idle instances."""
-
-
-@dataclass(frozen=True, slots=True)
-class LostInstance:
-    """An instance that ended or froze, as seen by the replica that sent it batches. `served`: it had answered a batch."""
-
-    reason: str
-    served: bool = False
-
-
-NO_LOAD = ReplicaLoad()
-
-
-class OtherReplicas:
-    """The load at other replicas. `leads` says whether this process decides; `now_s` is the clock of the counters.
-
-    With `asked` False, no leader asks for lost instances, so they are not kept.
-    """
-
-    def __init__(
-        self, leads: Callable[[], bool] = lambda: True, now_s: Callable[[], float] = time.monotonic, *, asked: bool = True
-    ) -> None:
-        self.leads = leads
-        self.lost: dict[str, LostInstance] = {}
-        """Instances that were lost here while another process leads, until the leader has confirmed the report."""
-        self._asked = asked
-        self._now_s = now_s
-        self._loads: dict[str, dict[str, ReplicaLoad]] = {}
-        """By replica, then by function."""
-        self._gone: dict[str, ReplicaLoad] = {}
-        """The counters of replicas that have left, by function."""
-        self._numbers: dict[str, int] = {}
-
-    def lose(self, instance_id: str, lost: LostInstance) -> None:
-        """Keep a lost instance for the next report to the leader."""
-        if self._asked:
-            self.lost[instance_id] = lost
-
-    def hear(self, replica: str, functions: Mapping[str, Any]) -> None:
-        """Take a replica's report. Functions that are not in it have not changed.
-
-        Raises:
-            KeyError, TypeError, ValueError: the document is no valid report.
-
-        """
-        read = {name: self._read(document) for name, document in functions.items()}
-        self._loads.setdefault(replica, {}).update(read)
-        for name in read:
-            self._numbers[name] = self._numbers.get(name, 0) + 1
-
-    def keep(self, replicas: Collection[str]) -> None:
-        """Forget every replica that is not one of these, but keep its counters."""
-        for replica in self._loads.keys() - set(replicas):
-            for name, told in self._loads.pop(replica).items():
-                self._numbers[name] = self._numbers.get(name, 0) + 1
-                counted = replace(told.counters, queued=0, executing=0, oldest_wait_s=0.0)
-                left = replace(told, counters=counted, in_flight={})
-                self._gone[name] = _combined([self._gone.get(name, NO_LOAD), left])
-
-    def forget(self, function: str) -> None:
-        """The function was removed: a new function of that name starts from zero."""
-        for functions in (self._gone, self._numbers, *self._loads.values()):
-            functions.pop(function, None)  # type: ignore[attr-defined]
-
-    def of(self, function: str) -> ReplicaLoad:
-        """The load of a function at all other replicas together."""
-        if function not in self._numbers:
-            return NO_LOAD
-        parts = [functions[function] for functions in self._loads.values() if function in functions]
-        return _combined([self._gone.get(function, NO_LOAD), *parts])
-
-    def in_flight(self, function: str, instance_id: str) -> int:
-        """The number of requests that an instance executes for other replicas."""
-        if function not in self._numbers:
-            return 0
-        return sum(
-            functions[function].in_flight.get(instance_id, 0) for functions in self._loads.values() if function in functions
-        )
-
-    def stamp(self, function: str) -> int:
-        """A number that changes with each report of the function."""
-        return self._numbers.get(function, 0)
-
-    def _read(self, document: Mapping[str, Any]) -> ReplicaLoad:
-        idle_s = document["idle_s"]
-        return ReplicaLoad(
-            LoadCounters(
-                arrivals=int(document["arrivals"]),
-                successes=int(document["successes"]),
-                concurrency_s=float(document["concurrency_s"]),
-                busy_core_s=float(document["busy_core_s"]),
-                queued=int(document["queued"]),
-                executing=int(document["executing"]),
-                oldest_wait_s=float(document["oldest_wait_s"]),
-                last_request_s=0.0 if idle_s is None else self._now_s() - float(idle_s),
-            ),
-            int(document["invocations"]),
-            tuple(map(float, document["latency_s"])),
-            {int(cores): float(ratio) for cores, ratio in document["ratios"].items()},
-            float(document.get("spread", 0.0)),
-            {str(instance): int(count) for instance, count in document["in_flight"].items()},
-        )
-
-
-def add_counters(one: LoadCounters, other: LoadCounters) -> LoadCounters:
-    """The sum of the counters of two queues of one function."""
-    if other is _NO_COUNTERS:
-        return one
-    return LoadCounters(
-        arrivals=one.arrivals + other.arrivals,
-        successes=one.successes + other.successes,
-        concurrency_s=one.concurrency_s + other.concurrency_s,
-        busy_core_s=one.busy_core_s + other.busy_core_s,
-        queued=one.queued + other.queued,
-        executing=one.executing + other.executing,
-        oldest_wait_s=max(one.oldest_wait_s, other.oldest_wait_s),
-        last_request_s=max(one.last_request_s, other.last_request_s),
-    )
-
-
-def _combined(parts: list[ReplicaLoad]) -> ReplicaLoad:
-    whole = NO_LOAD
-    for part in sorted(parts, key=lambda one: one.counters.last_request_s):
-        whole = ReplicaLoad(
-            add_counters(whole.counters, part.counters),
-            whole.invocations + part.invocations,
-            part.latency_s or whole.latency_s,
-            part.ratios or whole.ratios,
-            part.spread or whole.spread,
-            {**whole.in_flight, **part.in_flight},
-        )
-    return whole
 
 
 class Reporter:
@@ -248,7 +97,7 @@ def document(runtime: FunctionRuntime) -> Mapping[str, Any]:
         "invocations": runtime.metrics.invocations,
         "latency_s": runtime.latency_s(),
         "ratios": runtime.ratios(),
-        "spread": runtime.latency_spread({worker.slot.size for worker in runtime.dispatcher.workers.by_id.values()}),
+        "spread": runtime.latency_spread({worker.size for worker in runtime.dispatcher.workers.by_id.values()}),
         "in_flight": runtime.all_in_flight(),
     }
 

@@ -89,9 +89,10 @@ def batch_size(queue: QueueView, fleet: FleetView, slot: Slot, latency: LatencyM
     The largest size with about the best rate; fewer if other idle instances answer the rest sooner; and no more than meet the
     deadline of the first request, which is the earliest.
     """
-    most = worthwhile(min(queue.samples, slot.max_batch), queue.variant, slot, latency)
+    most = min(queue.samples, slot.max_batch)
     if most <= 1:
         return most
+    most = worthwhile(most, queue.variant, slot, latency)
     return in_time(shared(most, queue, fleet, slot, latency), queue, slot, latency, now_s)
 
 

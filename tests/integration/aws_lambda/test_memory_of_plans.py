@@ -102,7 +102,7 @@ class Stage:
 
     def ask(self) -> None:
         """Send one sample."""
-        runtime = self.manager.lookup("line")
+        runtime = self.manager.directory.lookup("line")
         assert runtime is not None
         asked, now_s = Asked(), time.monotonic()
         self.answers.append(asked.status)

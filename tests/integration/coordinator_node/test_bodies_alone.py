@@ -57,7 +57,7 @@ async def test_model_without_coordinator_is_served_by_bodies_alone(
     measure(models)
     gateway = Replica(api, models, tmp_path, leads=True)
     await gateway.start()
-    assert gateway.manager.lookup("line") is not None, "it is served"
+    assert gateway.manager.directory.lookup("line") is not None, "it is served"
     await until(lambda: bool(server.events), "nothing is said on its Deployment")
     [event] = server.events.values()
     assert (event["reason"], event["message"], event["involvedObject"]["uid"]) == (

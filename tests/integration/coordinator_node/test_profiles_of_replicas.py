@@ -21,10 +21,10 @@ from gnomon_core.interfaces import ModelEntry, StoredFunction
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions import manager
+from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
-from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.nodes.models import ServedModels
@@ -80,12 +80,12 @@ class Replica:
     """A gateway that follows until it leads, or leads from its start."""
 
     def __init__(self, api: Api, models: Path, folder: Path, *, leads: bool = False) -> None:
-        self.leads = leads
+        self.elsewhere = OtherReplicas(leads=leads)
         self.logs = LogBook(lambda: 0.0)
         self.platform = platform_of(api, models, following=not leads)
         self.store = SqliteStore(folder / "functions.db")
         self.store.put_function(StoredFunction(SPEC, 1, 0.0))
-        scaling = ScalingAdapter(BUILT_IN, lambda: self.platform.capabilities, lambda: self.leads)
+        scaling = ScalingAdapter(BUILT_IN, lambda: self.platform.capabilities, self.elsewhere)
         profiled = ProfiledLatency()
         self.manager = Manager(
             self.store,
@@ -95,7 +95,7 @@ class Replica:
             self.logs,
             fetch_model=_is_there,
             now=lambda: 0.0,
-            elsewhere=OtherReplicas(lambda: self.leads),
+            elsewhere=self.elsewhere,
         )
 
     async def start(self) -> None:
@@ -104,12 +104,12 @@ class Replica:
 
     async def lead(self) -> None:
         await self.platform.lead()
-        self.leads = True
+        self.elsewhere.leads = True
         await self.manager.lead()
 
     def profile(self) -> ModelProfile | None:
         """What the function's batches are made by, and what the leader decides by."""
-        runtime = self.manager.lookup("line")
+        runtime = self.manager.directory.lookup("line")
         assert runtime is not None
         return runtime.profile()
 

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_gateway.api.invocation import GatewayApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.function_runtime import FunctionRuntime, InstanceOwner, no_such_function
+from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime, InstanceOwner
 from gnomon_gateway.http.connection import Limits
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.scheduling.registry import scheduling_policy
@@ -133,20 +132,15 @@ class Gateway:
     def __init__(self, diary: Path) -> None:
         self.diary = diary
         self.functions: dict[str, FunctionRuntime] = {}
+        self.directory = FunctionDirectory()
         self.owner = Owner()
         self.server: GatewayServer
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._channels: list[UnixChannel] = []
         self._connections: list[Connection] = []
 
-    def lookup(self, name: str) -> FunctionRuntime | None:
-        return self.functions.get(name.removesuffix(".openfaas-fn"))
-
-    def refusal(self, name: str) -> GnomonError:
-        return no_such_function(name)
-
     async def start(self, limits: Limits | None = None) -> None:
-        self.server = GatewayServer(GatewayApp(self, not_here, max_body_bytes=MAX_BODY_BYTES), port=0, limits=limits)
+        self.server = GatewayServer(GatewayApp(self.directory, not_here, max_body_bytes=MAX_BODY_BYTES), port=0, limits=limits)
         await self.server.start()
 
     async def deploy(
@@ -166,6 +160,7 @@ class Gateway:
             signature=signature,
             owner=self.owner,
         )
+        self.directory.add(runtime)
         for _ in range(instances):
             await self.add_instance(name)
         return runtime

@@ -286,7 +286,8 @@ async def test_request_refused_unread_is_never_executed(gateway: Any, monkeypatc
     runtime = await gateway.deploy(queue_max_requests=1)
     calls = [asyncio.ensure_future(gateway.call("/function/f/held", b"%d" % n)) for n in range(2)]
     await until(lambda: runtime.load().queued == 1)
-    has_room_for = runtime.has_room_for
+    queue = runtime.dispatcher.queue
+    has_room = queue.has_room
 
     def make_room() -> None:
         gateway.release()
@@ -294,9 +295,9 @@ async def test_request_refused_unread_is_never_executed(gateway: Any, monkeypatc
 
     def asked(body_bytes: int) -> bool:
         asyncio.get_running_loop().call_soon(make_room)
-        return bool(has_room_for(body_bytes))
+        return has_room(body_bytes)
 
-    monkeypatch.setattr(runtime, "has_room_for", asked)
+    monkeypatch.setattr(queue, "has_room", asked)
     connection = await gateway.connect()
     await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n")
     assert (await connection.answer()).status == 429

@@ -369,7 +369,7 @@ def document(*rows: list[float], **more: Any) -> bytes:
 
 
 async def call(gateway: Any, body: bytes, *headers: tuple[str, str], path: str = "/") -> FunctionAnswer:
-    return await Invoker(gateway)(Invocation(FunctionKey("m"), "POST", path, "", headers, body))
+    return await Invoker(gateway.directory)(Invocation(FunctionKey("m"), "POST", path, "", headers, body))
 
 
 async def test_a_model_takes_tensors_as_json(served: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.functions import health
+from gnomon_gateway.functions import function_runtime
 from gnomon_gateway.http.connection import Limits, Phase
 from gnomon_gateway.http.server import GatewayServer
 from tests.waiting import until
@@ -156,8 +156,8 @@ async def test_a_port_in_use_is_one_clear_line(gateway: Any) -> None:
 async def test_an_idle_instance_that_is_frozen_is_reported_and_gets_nothing_more(
     gateway: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "EVERY_S", 0.05)
-    monkeypatch.setattr(health, "PROBE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(function_runtime, "PROBE_EVERY_S", 0.05)
+    monkeypatch.setattr(function_runtime, "PROBE_TIMEOUT_S", 1.0)
     runtime = await gateway.deploy(instances=2)
     gateway.signal("i1", signal.SIGSTOP)
     await until(lambda: bool(gateway.owner.frozen))
@@ -169,8 +169,8 @@ async def test_an_idle_instance_that_is_frozen_is_reported_and_gets_nothing_more
 
 
 async def test_a_busy_instance_that_is_frozen_is_bounded_by_its_batch(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "EVERY_S", 0.05)
-    monkeypatch.setattr(health, "BUSY_AT_LEAST_S", 0.3)
+    monkeypatch.setattr(function_runtime, "PROBE_EVERY_S", 0.05)
+    monkeypatch.setattr(function_runtime, "BUSY_AT_LEAST_S", 0.3)
     await gateway.deploy(deadline_s=0.1)
     call = asyncio.ensure_future(gateway.call("/function/f/held", b"x"))
     await until(lambda: bool(gateway.owner.frozen))

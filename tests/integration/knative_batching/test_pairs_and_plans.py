@@ -128,12 +128,12 @@ async def gateway(played: Played) -> AsyncIterator[KnativeGateway]:
 
 def in_force(of: KnativeGateway) -> SetBufferPlan | None:
     """The plan that the Revision's batches are made by; None while they are made as it says itself."""
-    assert of.manager.lookup(str(KEY)) is not None
+    assert of.manager.directory.lookup(str(KEY)) is not None
     return of.manager.instances.plans().get(str(KEY))
 
 
 async def served(of: KnativeGateway) -> None:
-    await until(lambda: of.manager.lookup(str(KEY)) is not None)
+    await until(lambda: of.manager.directory.lookup(str(KEY)) is not None)
 
 
 async def test_batches_are_made_by_the_plan_as_it_is_written_changed_and_taken_back(played: Played) -> None:
@@ -155,12 +155,12 @@ async def test_a_plan_that_is_known_before_its_revision_waits_for_it(played: Pla
     async with gateway(played) as one:
         played.plan(PLAN)
         await until(lambda: one.plans.of(KEY) is not None)
-        assert one.manager.lookup(str(KEY)) is None
+        assert one.manager.directory.lookup(str(KEY)) is None
         played.revision()
         await served(one)
         await until(lambda: in_force(one) == PLAN)
         played.remove("revisions", KEY.name)
-        await until(lambda: one.manager.lookup(str(KEY)) is None)
+        await until(lambda: one.manager.directory.lookup(str(KEY)) is None)
         played.revision()
         await served(one)
         await until(lambda: in_force(one) == PLAN, "one of the same name")
@@ -172,7 +172,7 @@ async def test_a_plan_outlives_other_settings_and_is_cut_to_what_they_say(played
         played.plan(OTHER)
         await until(lambda: in_force(one) == OTHER)
         played.revision(queue_max_requests="50")
-        await until(lambda: one.manager.lookup(str(KEY)).settings.queue_max_requests == 50)  # type: ignore[union-attr]
+        await until(lambda: one.manager.directory.lookup(str(KEY)).settings.queue_max_requests == 50)  # type: ignore[union-attr]
         await until(lambda: in_force(one) == OTHER)
         played.revision(max_batch="4", deadline_ms="50")
         await until(lambda: in_force(one) == PLAN)
@@ -207,7 +207,7 @@ async def test_page_reports_batch_latencies(played: Played) -> None:
     played.put("revisions", "g-00001", metadata={"annotations": BATCHES}, spec={"containers": [{"image": "plain"}]})
     async with gateway(played) as one, aiohttp.ClientSession(f"http://{ADDRESS}:{ACTIVATOR_METRICS_PORT}") as user:
         for name in (KEY.name, "g-00001"):
-            runtime = one.manager.lookup(f"{name}.{KEY.namespace}")
+            runtime = one.manager.directory.lookup(f"{name}.{KEY.namespace}")
             assert runtime is not None
             for size in range(1, 9):
                 runtime.latency.observe(runtime.variant, 1, size, 0.01 * size)

@@ -10,14 +10,13 @@ import aiohttp
 import pytest
 
 from gnomon_core.clock import WallClock
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.api.revisions import RevisionApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
+from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_platforms.knative.autoscaler.status import ANSWERS, HEADERS
@@ -52,21 +51,17 @@ class Telling:
         return True
 
 
-class Directory:
+class Directory(FunctionDirectory):
     """The Revisions that are known."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.known: dict[str, FunctionRuntime] = {}
 
-    def lookup(self, name: str) -> FunctionRuntime | None:
-        return self.known.get(name)
-
-    def refusal(self, name: str) -> GnomonError:
-        return no_such_function(name)
-
-    def add(self) -> Telling:
+    def serve(self) -> Telling:
         runtime = FunctionRuntime(KEY, Settings(), Immediate(), LearnedLatency())
         self.known[str(KEY)] = runtime
+        self.add(runtime)
         channel = Telling()
         runtime.instance_ready(Instance("pod-1", str(KEY), 1, "", 1, 0, InstanceState.READY, 0.0), channel)
         return channel
@@ -91,7 +86,7 @@ async def user(directory: Directory) -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.mark.parametrize("path", ["/", "/v2/models/x/infer", "/function/f", "/healthz", "/system/functions?namespace=a%20b"])
 async def test_every_path_is_the_revisions(directory: Directory, user: aiohttp.ClientSession, path: str) -> None:
-    directory.add()
+    directory.serve()
     async with user.put(path, data=b"body") as answer:
         plain, _, query = path.partition("?")
         assert (answer.status, await answer.text()) == (200, f"PUT\n{plain}\n{query}\nbody")
@@ -99,7 +94,7 @@ async def test_every_path_is_the_revisions(directory: Directory, user: aiohttp.C
 
 async def test_a_pod_learns_of_every_proxy_that_a_request_came_through(directory: Directory, user: aiohttp.ClientSession) -> None:
     """Some ingresses add a line of their own behind the line that is there."""
-    channel = directory.add()
+    channel = directory.serve()
     lines = [("X-Forwarded-For", "192.0.2.7"), ("X-Forwarded-For", "10.0.0.1, 10.0.0.2")]
     async with user.get("/", headers=lines) as answer:
         assert answer.status == 200
@@ -111,7 +106,7 @@ async def test_a_pod_learns_of_every_proxy_that_a_request_came_through(directory
 async def test_request_before_the_revision_is_known_waits(directory: Directory, user: aiohttp.ClientSession) -> None:
     waiting = asyncio.create_task(user.post("/early", data=b"kept"))
     await asyncio.sleep(0.1)
-    directory.add()
+    directory.serve()
     async with await waiting as answer:
         assert (answer.status, await answer.text()) == (200, "POST\n/early\n\nkept")
 
@@ -123,7 +118,7 @@ async def test_request_for_an_unknown_revision_is_retryable(user: aiohttp.Client
 
 
 async def test_request_without_a_revision_is_refused(directory: Directory, user: aiohttp.ClientSession) -> None:
-    directory.add()
+    directory.serve()
     async with user.get("/", headers={"Knative-Serving-Revision": ""}) as answer:
         assert (answer.status, (await answer.json())["error"]["code"]) == (400, "no_revision")
 
@@ -143,7 +138,7 @@ async def test_who_stands_before_the_pods_is_told_as_activators_tell_it(user: ai
 async def test_probes_of_somebody_else_are_refused_and_are_no_requests(
     directory: Directory, user: aiohttp.ClientSession, probe: dict[str, str]
 ) -> None:
-    channel = directory.add()
+    channel = directory.serve()
     async with user.get("/healthz", headers=probe) as answer:
         assert (answer.status, (await answer.json())["error"]["code"]) == (400, "unexpected_probe")
     assert channel.metas == []

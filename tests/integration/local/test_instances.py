@@ -18,8 +18,8 @@ from gnomon_core.fleet import Instance
 from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.wire import Frame
+from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.instances import RollingUpdate
-from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_platforms.local import instances, supervision
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.local.supervision import TORCH

@@ -15,7 +15,6 @@ import pytest
 import uvloop
 
 from gnomon_core.clock import WallClock
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.ownership import OwnershipBoard
@@ -24,7 +23,7 @@ from gnomon_core.signature import ModelSignature
 from gnomon_gateway.api.access import BasicAuth, Guard, Guarded, host_rule
 from gnomon_gateway.api.invocation import GatewayApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
+from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.replicas.assigner import Assigner
 from gnomon_gateway.replicas.assignment import Place
@@ -57,17 +56,12 @@ class Replica:
     ) -> None:
         self.name = name
         self.functions: dict[str, FunctionRuntime] = {}
+        self.directory = FunctionDirectory()
         guard = Guard(host_rule("127.0.0.1", ["gnomon"]), auth)
-        app = GatewayApp(self, Guarded(not_here, guard))
-        self.shared = SharedGateway(app, guard, self, board, SECRET, identity=name, leads=leads)
+        app = GatewayApp(self.directory, Guarded(not_here, guard))
+        self.shared = SharedGateway(app, guard, self.directory, board, SECRET, identity=name, leads=leads)
         self.server = GatewayServer(self.shared.app, port=0)
         self.connections: list[Connection] = []
-
-    def lookup(self, name: str) -> FunctionRuntime | None:
-        return self.functions.get(name.removesuffix(".openfaas-fn"))
-
-    def refusal(self, name: str) -> GnomonError:
-        return no_such_function(name)
 
     @property
     def holdings(self) -> Any:
@@ -190,6 +184,7 @@ class Cluster:
             FunctionKey(name), settings, scheduling_policy("immediate", settings), LearnedLatency(), signature=signature
         )
         replica.functions[name] = runtime
+        replica.directory.add(runtime)
         for instance, channel in self._channels[name]:
             runtime.instance_ready(instance, channel)
 

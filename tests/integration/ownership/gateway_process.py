@@ -18,14 +18,13 @@ from typing import Any
 import aiohttp
 import uvloop
 
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
 from gnomon_gateway.api.access import Guard, host_rule
 from gnomon_gateway.api.invocation import GatewayApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
+from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.replicas.gateway import SharedGateway
 from gnomon_gateway.replicas.peers import read_peer_secret
@@ -43,24 +42,22 @@ class Process:
     def __init__(self, settings: dict[str, Any], name: str, session: aiohttp.ClientSession) -> None:
         self.healthy = True
         self.functions: dict[str, FunctionRuntime] = {}
+        self.directory = FunctionDirectory()
         self.board = FileBoard(Path(settings["board"]))
         self._settings, self._session = settings, session
         for function, addresses in settings["functions"].items():
             self._deploy(function, addresses)
-        app, guard = GatewayApp(self, self._control), Guard(host_rule("127.0.0.1"), None)
-        self.shared = SharedGateway(app, guard, self, self.board, read_peer_secret(Path(settings["secret"])), identity=name)
+        app, guard = GatewayApp(self.directory, self._control), Guard(host_rule("127.0.0.1"), None)
+        self.shared = SharedGateway(
+            app, guard, self.directory, self.board, read_peer_secret(Path(settings["secret"])), identity=name
+        )
         self.server = GatewayServer(self.shared.app, port=0)
-
-    def lookup(self, name: str) -> FunctionRuntime | None:
-        return self.functions.get(name.removesuffix(".openfaas-fn"))
-
-    def refusal(self, name: str) -> GnomonError:
-        return no_such_function(name)
 
     def _deploy(self, name: str, addresses: list[str]) -> None:
         values = Settings(deadline_s=self._settings["deadline_s"])
         runtime = FunctionRuntime(FunctionKey(name), values, scheduling_policy("immediate", values), LearnedLatency())
         self.functions[name] = runtime
+        self.directory.add(runtime)
         for number, address in enumerate(addresses):
             self._reach(runtime, f"{name}-{number}", address)
 

@@ -233,7 +233,7 @@ async def test_an_unknown_function_is_unknown_everywhere(two: Any) -> None:
 
 async def test_calls_from_inside_go_to_the_owner(two: Any) -> None:
     for number, replica in enumerate(two.replicas):
-        invoke = replica.shared.invoke(Invoker(replica))
+        invoke = replica.shared.invoke(Invoker(replica.directory))
         call = Invocation(
             FunctionKey("f"), "POST", "/seen", "a=1", (("x-call-id", "stored"), ("x-a", "b")), b"stored %d" % number
         )

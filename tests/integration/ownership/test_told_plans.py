@@ -20,6 +20,7 @@ from gnomon_core.interfaces import Capabilities
 from gnomon_core.scaling import Decision, Observation, PolicyState, SetBufferPlan
 from gnomon_gateway.api.access import Guard, host_rule
 from gnomon_gateway.api.invocation import GatewayApp
+from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.replicas.assignment import Place
 from gnomon_server.replicas import Replicas
 from gnomon_server.scaling import ScalingAdapter
@@ -68,8 +69,9 @@ class Replica(Planned):
     """A gateway that decides once the test lets it lead. Its parts are those of `gnomon serve`, the cluster is played."""
 
     def __init__(self, name: str, folder: Path, board: Board) -> None:
-        scaling = ScalingAdapter(POLICIES, lambda: ABLE, lambda: self.leads)
-        super().__init__(folder, scaling, leads=False)
+        elsewhere = OtherReplicas(leads=False)
+        scaling = ScalingAdapter(POLICIES, lambda: ABLE, elsewhere)
+        super().__init__(folder, scaling, elsewhere=elsewhere)
         self.name, self._board = name, board
         self.autoscaler = Autoscaler(self.instances, WallClock(), policies=POLICIES, executor=at_once)
         scaling.bind(self.autoscaler)
@@ -81,7 +83,7 @@ class Replica(Planned):
             leader=SimpleNamespace(identity=name, leading=self.leading),
             leads=self.leading.is_set,
         )
-        app, guard = GatewayApp(self.manager, not_here), Guard(host_rule("127.0.0.1"), None)
+        app, guard = GatewayApp(self.manager.directory, not_here), Guard(host_rule("127.0.0.1"), None)
         self.shared = Replicas(
             cast("ClusterBackend", cluster), WallClock(), self.manager, self.elsewhere, app,
             guard=guard, autoscaler=self.autoscaler, scaling=scaling,
@@ -116,7 +118,7 @@ class Replica(Planned):
         return [action for action in actions if isinstance(action, SetBufferPlan)]
 
     async def _lead(self) -> None:
-        self.leads = True
+        self.elsewhere.leads = True
         await self.manager.lead()
         self._deciding = asyncio.get_running_loop().create_task(self.autoscaler.run())
 
@@ -155,7 +157,7 @@ async def led(shared: Shared) -> tuple[Replica, Replica]:
     """One that leads, and one that has the function's queue."""
     leader, owner = await shared.add("a"), await shared.add("b")
     leader.leading.set()
-    await until(lambda: leader.leads)
+    await until(lambda: leader.elsewhere.leads)
     await leader.manager.deploy(deployment())
     await owner.heard_of(deployment())
     await until(lambda: owner.owns and not leader.owns)

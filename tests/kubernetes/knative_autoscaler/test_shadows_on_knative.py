@@ -172,7 +172,7 @@ async def test_a_burst_gets_a_shadow_that_outlives_the_leader_and_another_one_wh
             calling = asyncio.create_task(callers.run())
             await until(lambda: bodies.helped >= 20, "batches that both share")
             # Nobody but the Body itself tells the gateway that its batches are the pair's.
-            runtime = gateway.manager.lookup(f"{REVISION}.{bodies.namespace}")
+            runtime = gateway.manager.directory.lookup(f"{REVISION}.{bodies.namespace}")
             assert runtime is not None
             of_pairs = runtime.metrics.pairs
             await until(lambda: of_pairs.batches >= 20 and of_pairs.offloaded > 0, "batches that are made for both")

@@ -42,7 +42,9 @@ async def test_a_revisions_batches_are_as_large_as_its_models_profile_has_them_i
         # Without the model's name nothing is foretold of it.
         knative.revision("g-00001", {**BATCHES, "autoscaling.knative.dev/min-scale": "1"}, env=ENV)
         name = f"g-00001.{knative.namespace}"
-        await until(lambda: (found := gateway.manager.lookup(name)) and set(found.largest_batches().values()) == {8}, "of eight")
+        await until(
+            lambda: (found := gateway.manager.directory.lookup(name)) and set(found.largest_batches().values()) == {8}, "of eight"
+        )
         assert pods.batches == [1]
 
 

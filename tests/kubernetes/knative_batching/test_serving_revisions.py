@@ -197,12 +197,12 @@ async def test_requests_of_a_pod_deleted_with_its_node_are_answered(
 
 
 def in_flight(gateway: KnativeGateway, function: str) -> dict[str, int]:
-    runtime = gateway.manager.lookup(function)
+    runtime = gateway.manager.directory.lookup(function)
     return {} if runtime is None else runtime.all_in_flight()
 
 
 def largest(gateway: KnativeGateway, knative: PlayedKnative) -> set[int]:
-    runtime = gateway.manager.lookup(f"f-00001.{knative.namespace}")
+    runtime = gateway.manager.directory.lookup(f"f-00001.{knative.namespace}")
     return set() if runtime is None else set(runtime.largest_batches().values())
 
 

@@ -9,11 +9,11 @@ from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.instances import ScalingControl
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
-from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.scheduling.registry import BUILT_IN
 from gnomon_gateway.store import SqliteStore
@@ -41,12 +41,11 @@ class Planning(Scaling):
 
 
 class Planned:
-    """A gateway that follows another until it `leads`. Its functions wait for as many as eight, up to 300 ms."""
+    """A gateway that follows another until `elsewhere.leads`. Its functions wait for as many as eight, up to 300 ms."""
 
-    def __init__(self, folder: Path, scaling: ScalingControl | None = None, *, leads: bool = True) -> None:
-        self.leads = leads
+    def __init__(self, folder: Path, scaling: ScalingControl | None = None, elsewhere: OtherReplicas | None = None) -> None:
         self.store = SqliteStore(folder / "functions.db")
-        self.elsewhere = OtherReplicas(lambda: self.leads)
+        self.elsewhere = elsewhere or OtherReplicas()
         self.manager = Manager(
             self.store,
             Scripted(),
@@ -66,7 +65,7 @@ class Planned:
 
     def policy(self, name: str = "fn") -> Bounded:
         """What makes a function's batches."""
-        runtime = self.manager.lookup(name)
+        runtime = self.manager.directory.lookup(name)
         assert runtime is not None
         assert isinstance(runtime.policy, Bounded)
         return runtime.policy

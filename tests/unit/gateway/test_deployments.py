@@ -23,7 +23,7 @@ from gnomon_gateway.asynchronous.calls import FunctionAnswer, Invocation
 from gnomon_gateway.asynchronous.invoker import Invoker
 from gnomon_gateway.asynchronous.queue import DEFAULT_RULE
 from gnomon_gateway.dispatch.latency import KEPT_BATCHES, Curve, LearnedLatency
-from gnomon_gateway.functions.function_runtime import FunctionRuntime, no_such_function
+from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
@@ -224,19 +224,6 @@ class Way:
         return True
 
 
-class Directory:
-    """One function."""
-
-    def __init__(self, runtime: FunctionRuntime) -> None:
-        self._runtime = runtime
-
-    def lookup(self, name: str) -> FunctionRuntime | None:
-        return self._runtime if name == self._runtime.name else None
-
-    def refusal(self, name: str) -> GnomonError:
-        return no_such_function(name)
-
-
 async def called(error: GnomonError, *, at_the_instance: bool, tensors: bool) -> FunctionAnswer:
     """What a stored call is answered by such a way."""
     settings, signature = Settings(model="m" if tensors else None), MODEL if tensors else None
@@ -244,7 +231,9 @@ async def called(error: GnomonError, *, at_the_instance: bool, tensors: bool) ->
     body = Instance("i1", "fn", 1, "node", 1, 1, InstanceState.READY, 0.0)
     runtime.instance_ready(body, Way(error, at_the_instance=at_the_instance))
     content, headers = (TENSORS, JSON) if tensors else (b"x", ())
-    return await Invoker(Directory(runtime))(Invocation(runtime.key, "POST", "/", "", headers, content))
+    directory = FunctionDirectory()
+    directory.add(runtime)
+    return await Invoker(directory)(Invocation(runtime.key, "POST", "/", "", headers, content))
 
 
 @pytest.mark.parametrize("tensors", [False, True], ids=["events", "tensors"])

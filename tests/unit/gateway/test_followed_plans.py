@@ -65,7 +65,7 @@ async def test_an_update_that_is_heard_of_after_its_plan_takes_that_back_until_i
 
 async def test_next_leader_passes_followed_state_on(replica: Planned) -> None:
     hear(replica, {NAME: PLAN})
-    replica.leads = True
+    replica.elsewhere.leads = True
     await replica.manager.lead()
     assert replica.bounds() == (4, 0.05)
     assert plans_to_json(replica.instances.plans()) == plans_to_json({NAME: PLAN})

@@ -10,8 +10,8 @@ from gnomon_core.settings import Settings
 from gnomon_core.wire import Frame
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions import health
-from gnomon_gateway.functions.health import Health
+from gnomon_gateway.functions import function_runtime
+from gnomon_gateway.functions.function_runtime import Health
 from gnomon_gateway.scheduling.policies import Immediate
 
 
@@ -58,7 +58,7 @@ class Stage:
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "EVERY_S", 0.005)
+    monkeypatch.setattr(function_runtime, "PROBE_EVERY_S", 0.005)
 
 
 async def test_healthy_instance_is_not_probed_while_it_is_known() -> None:

@@ -83,7 +83,7 @@ class Stage:
         self.manager.instances.instance_ready(body, Silent())
 
     def runtime(self, name: str = "fn") -> FunctionRuntime:
-        runtime = self.manager.lookup(name)
+        runtime = self.manager.directory.lookup(name)
         assert runtime is not None
         return runtime
 

@@ -189,7 +189,7 @@ class Stage:
 
     @property
     def runtime(self) -> FunctionRuntime:
-        runtime = self.manager.lookup("fn")
+        runtime = self.manager.directory.lookup("fn")
         assert runtime is not None
         return runtime
 

@@ -17,7 +17,7 @@ from gnomon_core.interfaces import InstanceRequest, LogQuery
 from gnomon_core.scaling import CreateBody
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.health import StartFailures, summary
+from gnomon_gateway.functions.deployments import StartFailures, summary
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
@@ -96,7 +96,7 @@ class Stage:
 
     async def call(self) -> Caller:
         """A call, as far as it goes at once."""
-        caller, runtime, now_s = Caller(), self.manager.lookup("fn"), time.monotonic()
+        caller, runtime, now_s = Caller(), self.manager.directory.lookup("fn"), time.monotonic()
         assert runtime is not None
         runtime.submit(Request(runtime.event_lane, now_s, now_s + 60.0, responder=caller))
         await asyncio.sleep(0)
@@ -245,7 +245,7 @@ def test_callers_are_told_the_last_line_of_the_log(reason: str, told: str) -> No
 
 async def test_instances_that_are_killed_while_they_execute_have_not_failed_to_start(stage: Stage) -> None:
     """The end of the channel is heard first, and the instance takes no batches any more when its own end is."""
-    runtime = stage.manager.lookup("fn")
+    runtime = stage.manager.directory.lookup("fn")
     assert runtime is not None
     bodies = [await stage.start() for _ in range(2)]
     for body in bodies:

@@ -16,13 +16,13 @@ from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.pairs import Pair, together
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.deployments import Deployed
+from gnomon_gateway.functions.deployments import Deployed, LostInstance, OtherReplicas
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.queueing.queue import Request
-from gnomon_gateway.replicas.state_sync import LostInstance, OtherReplicas, PairFollower, Reporter, pairs_to_json
+from gnomon_gateway.replicas.state_sync import PairFollower, Reporter, pairs_to_json
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted

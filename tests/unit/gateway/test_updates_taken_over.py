@@ -14,10 +14,10 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import LogQuery, StoredFunction
 from gnomon_core.profiles import ModelProfile
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
-from gnomon_gateway.replicas.state_sync import OtherReplicas
 from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted
 from tests.unit.gateway.test_models_measured_anew import MODEL, OTHER, profile
@@ -47,10 +47,10 @@ class Slow(Scripted):
 
 
 class Replica:
-    """One of several gateways, which follows another until `leads`; their store says what that one writes."""
+    """One of several gateways, which follows another until `elsewhere.leads`; their store says what that one writes."""
 
     def __init__(self, folder: Path) -> None:
-        self.leads = False
+        self.elsewhere = OtherReplicas(leads=False)
         self.store = SqliteStore(folder / "functions.db")
         self.log = LogBook(lambda: 0.0)
         self.platform = Slow()
@@ -62,7 +62,7 @@ class Replica:
             self.log,
             fetch_model=_is_there,
             now=lambda: 0.0,
-            elsewhere=OtherReplicas(lambda: self.leads),
+            elsewhere=self.elsewhere,
         )
 
     def write(self, spec: FunctionSpec, version: int) -> None:
@@ -92,14 +92,14 @@ async def replica(tmp_path: Path) -> AsyncIterator[Replica]:
 async def test_update_of_the_previous_leader_is_served_by_the_next(replica: Replica, version: int) -> None:
     """It was heard of too late, or not at all."""
     replica.write(deployment(a="2"), version)
-    replica.leads = True
+    replica.elsewhere.leads = True
     await replica.manager.follow(deployment().key)
     await replica.manager.lead()
     assert replica.serves(deployment(a="2"))
 
 
 async def test_a_later_version_that_is_heard_of_after_that_is_served_too(replica: Replica) -> None:
-    replica.leads = True
+    replica.elsewhere.leads = True
     await replica.manager.lead()
     replica.write(deployment(a="2"), 2)
     await replica.manager.follow(deployment().key)
@@ -107,7 +107,7 @@ async def test_a_later_version_that_is_heard_of_after_that_is_served_too(replica
 
 
 async def test_a_store_that_is_behind_what_the_leader_has_written_takes_nothing_back(replica: Replica) -> None:
-    replica.leads = True
+    replica.elsewhere.leads = True
     await replica.manager.lead()
     await replica.manager.update(deployment(a="2"))
     replica.write(deployment(a="1"), 1)
@@ -117,7 +117,7 @@ async def test_a_store_that_is_behind_what_the_leader_has_written_takes_nothing_
 
 async def test_unserveable_function_does_not_block_leading(replica: Replica) -> None:
     replica.write(read_deployment({"service": "fn", "image": "i", "secrets": ["gone"]}), 2)
-    replica.leads = True
+    replica.elsewhere.leads = True
     await replica.manager.lead()
     lines = [one.text for one in replica.log.lines(LogQuery(deployment().key))]
     assert any("cannot be served: secret 'gone' is not in" in text for text in lines)
@@ -128,13 +128,13 @@ async def test_a_new_leader_goes_by_the_profile_of_what_a_function_serves_by_the
     """Its model is exchanged while the last one's profile is read."""
     replica.write(read_deployment({"service": "fn", "image": "i", "annotations": {"gnomon/model": MODEL}}), 2)
     await replica.manager.follow(deployment().key)
-    replica.leads, replica.platform.slow = True, MODEL
+    replica.elsewhere.leads, replica.platform.slow = True, MODEL
     leading = asyncio.create_task(replica.manager.lead())
     await until(replica.platform.asked.is_set)
     await replica.manager.update(read_deployment({"service": "fn", "image": "i", "annotations": {"gnomon/model": OTHER}}))
     replica.platform.may_go.set()
     await leading
-    runtime = replica.manager.lookup("fn")
+    runtime = replica.manager.directory.lookup("fn")
     assert runtime is not None
     assert runtime.profile() == profile(0.03, OTHER)
 
@@ -150,8 +150,8 @@ async def test_a_repository_that_cannot_be_read_keeps_nobody_from_leading(
     await replica.manager.follow(measured.key)
     if changed:
         replica.write(read_deployment({"service": "fn", "image": "i", "annotations": {"gnomon/model": OTHER}}), 3)
-    replica.leads, replica.platform.broken = True, broken
+    replica.elsewhere.leads, replica.platform.broken = True, broken
     await replica.manager.lead()
-    runtime = replica.manager.lookup("fn")
+    runtime = replica.manager.directory.lookup("fn")
     assert runtime is not None
     assert runtime.profile() == profile(0.04)

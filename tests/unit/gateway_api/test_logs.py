@@ -10,7 +10,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import LogLine, LogQuery
-from gnomon_gateway import logs
+from gnomon_gateway.functions import logs
 from gnomon_gateway.functions.logs import LogBook, Logs
 
 FN = FunctionKey("fn")

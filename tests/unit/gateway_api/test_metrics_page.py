@@ -15,7 +15,7 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_core.settings import read_settings
 from gnomon_core.wire import Frame, Kind
-from gnomon_gateway.api.access import ANY, ROUTES
+from gnomon_gateway.api.access import ANY, ROUTES, pattern
 from gnomon_gateway.metrics import (
     API_BOUNDS_S,
     MOST_CODES,
@@ -102,9 +102,9 @@ def test_our_own_series_say_what_batching_did() -> None:
 
 def test_control_requests_share_a_label_for_what_strangers_choose() -> None:
     control = ControlCounters()
-    control.observe("GET", "/system/function/a", 200, 0.01)
-    control.observe("GET", "/system/function/b", 200, 0.01)
-    control.observe("BREW", "/coffee", 401, 0.01)
+    control.observe("GET", pattern("/system/function/a", "GET"), 200, 0.01)
+    control.observe("GET", pattern("/system/function/b", "GET"), 200, 0.01)
+    control.observe("BREW", pattern("/coffee", "BREW"), 401, 0.01)
     found = samples(control=control)
     for prefix in ("", "provider_"):
         labels = (("code", "200"), ("method", "GET"), ("path", "/system/function/{name}"))
@@ -115,13 +115,13 @@ def test_control_requests_share_a_label_for_what_strangers_choose() -> None:
 
 def test_the_page_does_not_grow_by_what_strangers_ask() -> None:
     control = ControlCounters()
-    control.observe("GET", "/system/functions", 200, 0.01)
+    control.observe("GET", pattern("/system/functions", "GET"), 200, 0.01)
     before = len(samples(control=control))
     for method in (*ANY, "TRACE", "CONNECT", "BREW"):
         for route in ROUTES:
             path = re.sub(r"\{\w+\}…?", "x", route.path)
             for status in (401, 403, 404 if method not in route.methods else 401):
-                control.observe(method, path, status, 0.01)
+                control.observe(method, pattern(path, method), status, 0.01)
     grown = len(samples(control=control)) - before
     per_code = 2 * (len(API_BOUNDS_S) + 4)
     assert grown == 3 * per_code, "one series for each status, whatever the methods and paths"

@@ -19,6 +19,7 @@ from gnomon_core.interfaces import Capabilities
 from gnomon_core.scaling import Decision, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
@@ -190,10 +191,11 @@ async def test_a_function_that_was_removed_before_the_next_one_leads_begins_with
     assert document is not None
     heir.handed_on.take(document)
     able = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
-    scaling = ScalingAdapter(BUILT_IN, lambda: able, lambda: heir.leads)
+    elsewhere = OtherReplicas(leads=False)
+    scaling = ScalingAdapter(BUILT_IN, lambda: able, elsewhere)
     scaling.bind(heir.autoscaler)
     scaling.removed(NAMES[0])
-    heir.leads = True
+    heir.leads = elsewhere.leads = True
     heir.autoscaler.redeployed(NAMES[0])
     assert heir.autoscaler.desired(NAMES[0]) is None
 
