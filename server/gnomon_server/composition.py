@@ -256,7 +256,7 @@ class Gnomon:
                     ),
                     AsyncCollector(self._async_queue, self._callbacks),
                     *self._backend.collectors(),
-                    OwnershipCollector(lambda: None if self._replicas is None else self._replicas.life),
+                    OwnershipCollector(lambda: None if self._replicas is None else self._replicas.agent),
                 ]
             ),
             version=this_version(),

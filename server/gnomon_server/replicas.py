@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from gnomon_autoscaler.controller import Autoscaler
@@ -25,7 +25,6 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.replicas import state_sync
 from gnomon_gateway.replicas.assigner import Assigner
 from gnomon_gateway.replicas.gateway import SharedGateway
-from gnomon_gateway.replicas.replica import Reports
 from gnomon_gateway.replicas.state_sync import PairFollower, Reporter
 from gnomon_server.kubernetes import ClusterBackend
 from gnomon_server.scaling import ScalingAdapter
@@ -56,8 +55,8 @@ class Replicas:
         self._cluster, self._clock, self._elsewhere = cluster, clock, elsewhere
         self._manager = manager
         self._reporter = Reporter(manager.runtimes, elsewhere.lost)
-        self._followed = PairFollower(manager.instances.runtime_of)
-        transfer = ScalingStateTransfer(autoscaler, lambda: elsewhere.leads)
+        self._pairs = PairFollower(manager.instances.runtime_of)
+        self._transfer = ScalingStateTransfer(autoscaler, lambda: elsewhere.leads)
         self._board = cluster.board()
         host, port = cluster.inside
         self._shared = SharedGateway(
@@ -70,21 +69,11 @@ class Replicas:
             host=host,
             port=port,
             leads=lambda: elsewhere.leads,
-            reports=Reports(
-                self._reporter,
-                self._heard,
-                pairs=self._pairs,
-                follow_pairs=self._followed.follow,
-                plans=self._plans,
-                follow_plans=self._follow_plans,
-                learned=transfer.next,
-                keep_learned=transfer.keep,
-                follow_learned=transfer.take,
-            ),
+            state=self,
         )
         self.app = self._shared.app
         self.invoke = self._shared.invoke
-        self.life = self._shared.life
+        self.agent = self._shared.agent
         self._tasks: list[asyncio.Task[None]] = []
         self._leaving = False
         self._unwatch: Callable[[], None] = lambda: None
@@ -93,14 +82,14 @@ class Replicas:
     def want(self, function: str) -> None:
         """Ask the leader to look at this function."""
         self._reporter.want(function)
-        self._shared.life.report_now()
+        self._shared.agent.report_now()
 
     async def start(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Join the other replicas, with functions that are served already. `lead` is awaited once this replica leads."""
         await self._board.start()
         await self._shared.start()
         self._unwatch = self._board.watch(self._changed)
-        assigner = Assigner(self._board, self._shared.peers, self._clock, leads=self._cluster.leads, life=self._shared.life)
+        assigner = Assigner(self._board, self._shared.peers, self._clock, leads=self._cluster.leads, agent=self._shared.agent)
         beginning = begin_to_lead(self._cluster.leader.leading, lead, self._clock)
         self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(beginning)]
 
@@ -122,31 +111,37 @@ class Replicas:
     def _changed(self, new: OwnershipMap) -> None:
         self._elsewhere.keep({replica.id for replica in new.members})
 
-    def _pairs(self) -> Mapping[str, Any] | None:
-        """The table of Bodies and their Shadows; None unless this replica leads."""
-        return state_sync.pairs_to_json(self._manager.instances.shadows.table()) if self._knows() else None
+    # StateExchange: what this replica reports, and what it sends while it leads
 
-    def _plans(self) -> Mapping[str, Any] | None:
-        """The buffer plans of functions; None unless this replica leads."""
-        return state_sync.plans_to_json(self._manager.instances.plans()) if self._knows() else None
+    def report(self, received: int) -> dict[str, Any]:
+        return self._reporter.report(received)
 
-    def _knows(self) -> bool:
-        """Whether this replica leads and is not leaving. If not, followers keep the state that they have."""
-        return self._elsewhere.leads and not self._leaving
+    def follow(self, name: str, document: Mapping[str, Any]) -> None:
+        if name == "pairs":
+            self._pairs.follow(document)
+        elif name == "learned":
+            self._transfer.take(document)
+        elif not self._elsewhere.leads:  # else this is a late message of the previous leader
+            state_sync.follow(self._manager.instances, document)
 
-    def _follow_plans(self, plans: Mapping[str, Any]) -> None:
-        """Apply the leader's plans. Ignored once this replica leads: the message is then a late one of the previous leader."""
-        if not self._elsewhere.leads:
-            state_sync.follow(self._manager.instances, plans)
-
-    def _heard(self, replica: str, report: Mapping[str, Any]) -> None:
-        """Process a replica's load report, as the leader."""
-        self._elsewhere.hear(replica, report["functions"])
+    def take_report(self, replica: str, report: Mapping[str, Any]) -> None:
+        self._elsewhere.take_report(replica, report["functions"])
         for instance, (reason, served) in report["lost"].items():
             self._manager.instances.lost_elsewhere(str(instance), LostInstance(str(reason), bool(served)))
         for function in report["wanted"]:
             if self._manager.directory.lookup(str(function)) is not None:
                 self._scaling.poke(str(function))
+
+    def leader_state(self, address: str) -> dict[str, Any]:
+        """Pairs and plans are known while this replica leads and does not leave. If not, the others keep what they have."""
+        pairs = plans = None
+        if self._elsewhere.leads and not self._leaving:
+            pairs = state_sync.pairs_to_json(self._manager.instances.shadows.table())
+            plans = state_sync.plans_to_json(self._manager.instances.plans())
+        return {"pairs": pairs, "plans": plans, "learned": self._transfer.next(address)}
+
+    def keep(self, addresses: Collection[str]) -> None:
+        self._transfer.keep(addresses)
 
 
 async def begin_to_lead(leading: asyncio.Event, lead: Callable[[], Awaitable[None]], clock: Clock) -> None:

@@ -174,7 +174,7 @@ class OtherReplicas:
         if self._asked:
             self.lost[instance_id] = lost
 
-    def hear(self, replica: str, functions: Mapping[str, Any]) -> None:
+    def take_report(self, replica: str, functions: Mapping[str, Any]) -> None:
         """Take a replica's report. Functions that are not in it have not changed.
 
         Raises:

@@ -16,7 +16,7 @@ from typing import Any
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipBoard, OwnershipMap
-from gnomon_gateway.replicas.assignment import PATIENCE_S, Attendance, Sighting, next_map
+from gnomon_gateway.replicas.assignment import SILENCE_S, Attendance, Sighting, next_map
 from gnomon_gateway.replicas.peers import OWNERSHIP_PATH, Peers
 from gnomon_gateway.replicas.replica import ReplicaAgent
 
@@ -29,7 +29,7 @@ _LOG = logging.getLogger("gnomon.ownership")
 class Assigner:
     """Assigns the functions to replicas while this process leads.
 
-    With `life` this process is a replica too: `life` receives the reports, and owns no function while there are other replicas.
+    With `agent` this process is a replica too: `agent` receives the reports, and owns no function while there are other replicas.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class Assigner:
         clock: Clock,
         *,
         leads: Callable[[], bool],
-        life: ReplicaAgent | None = None,
-        patience_s: float = PATIENCE_S,
+        agent: ReplicaAgent | None = None,
+        silence_s: float = SILENCE_S,
         look_s: float = LOOK_S,
     ) -> None:
         self._board, self._peers, self._clock, self._leads = board, peers, clock, leads
-        self._life = life
-        self._patience_s, self._look_s = patience_s, look_s
-        self._attendance = Attendance(patience_s)
+        self._agent = agent
+        self._silence_s, self._look_s = silence_s, look_s
+        self._attendance = Attendance(silence_s)
         self._current: OwnershipMap | None = None
         self._led = False
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -72,12 +72,12 @@ class Assigner:
             self._led = False
             return
         if not self._led:
-            self._attendance, self._led = Attendance(self._patience_s), True
+            self._attendance, self._led = Attendance(self._silence_s), True
             self._learn(await self._board.read())
         addresses = frozenset(self._board.addresses())
-        if self._life is not None:
-            addresses |= {self._life.address}
-            self._life.reports.keep(addresses)
+        if self._agent is not None:
+            addresses |= {self._agent.address}
+            self._agent.reports.keep(addresses)
         self._ask(addresses)
         # A question to a frozen replica stays open, without delaying the others.
         await asyncio.wait(self._asking.values(), timeout=self._look_s) if self._asking else None
@@ -101,7 +101,7 @@ class Assigner:
 
     @property
     def _leader(self) -> str:
-        return "" if self._life is None else self._life.identity
+        return "" if self._agent is None else self._agent.identity
 
     def _learn(self, known: OwnershipMap | None) -> None:
         """Take a published map if it is newer. A replica may know a map that the board has lost."""
@@ -119,18 +119,18 @@ class Assigner:
         current = None if self._current is None else self._current.to_json()
         asked: dict[str, Any] = {"from": "", "map": current, "draining": []}
         try:
-            if self._life is not None:
-                reports = self._life.reports
-                asked |= {"leader": self._leader, "heard": reports.heard.get(address, 0), **reports.say(address)}
+            if self._agent is not None:
+                reports = self._agent.reports
+                asked |= {"leader": self._leader, "heard": reports.received.get(address, 0), **reports.leader_state(address)}
             question = json.dumps(asked).encode()
             status, body = await self._peers.call(address, OWNERSHIP_PATH.decode(), question, ANSWER_TIMEOUT_S)
-            answer = json.loads(body) if status == 200 else None  # noqa: PLR2004 - heard
+            answer = json.loads(body) if status == 200 else None  # noqa: PLR2004 - the message was taken
             if answer is not None:
                 sighting = Sighting(str(answer["id"]), address, bool(answer["leaving"]))
                 self._learn(None if answer["map"] is None else OwnershipMap.from_json(answer["map"]))
                 self._attendance.answered(sighting, self._clock.now_s())
-                if self._life is not None:
-                    self._life.hear_report(sighting.id, answer.get("report"), address)
+                if self._agent is not None:
+                    self._agent.take_report(sighting.id, answer.get("report"), address)
             else:
                 _LOG.warning("the replica at %s answers HTTP %d; check that it has the same peer secret", address, status)
         except ConnectionRefusedError:

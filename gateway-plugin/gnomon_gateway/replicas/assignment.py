@@ -23,7 +23,7 @@ Membership (`Attendance`, `next_map`). A replica that answers is an owner, unles
     its address refuses connections twice in a row   no process listens: gone
     its address answers with another id              the process was replaced: gone
     its address is not listed any more               gone
-    it does not answer                               gone after `patience_s`: frozen or partitioned, and fenced
+    it does not answer                               gone after `silence_s`: frozen or partitioned, and fenced
 
 The leader owns no function while there is another replica: if the leader is killed, no map is published until its Lease expires,
 and its functions would wait as long.
@@ -73,7 +73,7 @@ class OwnedFunctions:
         self._map: OwnershipMap | None = None
         self._claims: dict[str, int] = {}
         self._floors: dict[str, int] = {}
-        self._heard: dict[str, ReplicaStatus] = {}
+        self._statuses: dict[str, ReplicaStatus] = {}
         self._owners: dict[str, Replica | None] = {}
         self.serving: set[str] = set()
         """The functions that this replica dispatches now. Read for every request."""
@@ -94,7 +94,8 @@ class OwnedFunctions:
         """Whether functions are assigned to this replica."""
         return self._map is not None and any(replica.id == self._me for replica in self._map.owners)
 
-    def word(self) -> ReplicaStatus:
+    def status(self) -> ReplicaStatus:
+        """This replica's own statement."""
         return ReplicaStatus(self._me, self.epoch, frozenset(self.draining))
 
     def apply(self, new: OwnershipMap) -> frozenset[str]:
@@ -105,14 +106,14 @@ class OwnedFunctions:
         dropped = entry is None or entry.since > self.epoch
         self._map, self._owners = new, {}
         members = {replica.id for replica in new.members}
-        self._heard = {name: word for name, word in self._heard.items() if name in members}
+        self._statuses = {name: status for name, status in self._statuses.items() if name in members}
         return self._lose(self.serving if dropped else {function for function in self.serving if not self._owns(function)})
 
-    def hear(self, word: ReplicaStatus) -> None:
+    def take_status(self, status: ReplicaStatus) -> None:
         """Take another replica's statement."""
-        before = self._heard.get(word.replica)
-        if word.replica != self._me and (before is None or word.epoch >= before.epoch):
-            self._heard[word.replica] = word
+        before = self._statuses.get(status.replica)
+        if status.replica != self._me and (before is None or status.epoch >= before.epoch):
+            self._statuses[status.replica] = status
 
     def epoch_of(self, function: str) -> int:
         """The epoch that a function's batches carry."""
@@ -184,19 +185,21 @@ class OwnedFunctions:
         assert self._map is not None
         return [other for other in self._map.members if other.id != self._me and not self._has_released(other.id, function)]
 
-    def unheard(self) -> list[Replica]:
+    def unconfirmed(self) -> list[Replica]:
         """The other members that may not know this map yet."""
         if self._map is None:
             return []
         others = (replica for replica in self._map.members if replica.id != self._me)
         return [
-            other for other in others if (word := self._heard.get(other.id)) is None or word.epoch < self.epoch or word.draining
+            other
+            for other in others
+            if (status := self._statuses.get(other.id)) is None or status.epoch < self.epoch or status.draining
         ]
 
     def _has_released(self, replica_id: str, function: str) -> bool:
-        word = self._heard.get(replica_id)
+        status = self._statuses.get(replica_id)
         # A replica that knows a newer map may already dispatch functions that this map gives to us.
-        return word is not None and word.epoch == self.epoch and function not in word.draining
+        return status is not None and status.epoch == self.epoch and function not in status.draining
 
     def _owns(self, function: str) -> bool:
         replica = self.owner(function)
@@ -209,7 +212,7 @@ class OwnedFunctions:
         return lost
 
 
-PATIENCE_S = 3.0
+SILENCE_S = 3.0
 REFUSALS = 2
 
 
@@ -223,18 +226,18 @@ class Sighting:
 
 
 class Attendance:
-    """Which replicas are alive. Times are on the leader's clock; a new leader starts with a full `patience_s` for each."""
+    """Which replicas are alive. Times are on the leader's clock; a new leader starts with a full `silence_s` for each."""
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._patience_s = patience_s
+    def __init__(self, silence_s: float = SILENCE_S) -> None:
+        self._silence_s = silence_s
         self._seen: dict[str, Sighting] = {}
-        self._heard_s: dict[str, float] = {}
+        self._last_seen_s: dict[str, float] = {}
         self._refusals: dict[str, int] = {}
 
     def answered(self, sighting: Sighting, now_s: float) -> None:
         """The replica at this address has answered."""
         self._seen[sighting.address] = sighting
-        self._heard_s[sighting.id] = now_s
+        self._last_seen_s[sighting.id] = now_s
         self._refusals.pop(sighting.address, None)
 
     def refused(self, address: str) -> None:
@@ -246,14 +249,14 @@ class Attendance:
         return [one for address, one in self._seen.items() if address in addresses]
 
     def gone(self, members: Iterable[Replica], addresses: Collection[str], now_s: float) -> set[str]:
-        """The members that are gone. For a member that has never answered, `patience_s` starts now."""
+        """The members that are gone. For a member that has never answered, `silence_s` starts now."""
         return {replica.id for replica in members if self._is_gone(replica, addresses, now_s)}
 
     def forget(self, gone: Collection[str]) -> None:
         """Forget replicas that are gone; if one returns, it joins as a new replica."""
         self._seen = {address: one for address, one in self._seen.items() if one.id not in gone}
         for identity in gone:
-            self._heard_s.pop(identity, None)
+            self._last_seen_s.pop(identity, None)
 
     def _is_gone(self, replica: Replica, addresses: Collection[str], now_s: float) -> bool:
         there = self._seen.get(replica.address)
@@ -261,7 +264,7 @@ class Attendance:
             return True
         if self._refusals.get(replica.address, 0) >= REFUSALS:
             return True
-        return now_s - self._heard_s.setdefault(replica.id, now_s) > self._patience_s
+        return now_s - self._last_seen_s.setdefault(replica.id, now_s) > self._silence_s
 
 
 def next_map(

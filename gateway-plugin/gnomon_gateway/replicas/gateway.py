@@ -23,8 +23,8 @@ import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from gnomon_core.addresses import http_url
 from gnomon_core.errors import GnomonError
@@ -38,17 +38,16 @@ from gnomon_gateway.http.connection import Limits
 from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.http.headers import DEADLINE_HEADER
 from gnomon_gateway.http.server import GatewayServer
-from gnomon_gateway.replicas.assignment import OwnedFunctions, Place
+from gnomon_gateway.replicas.assignment import Place
 from gnomon_gateway.replicas.forwarding import (
     CLIENT_HEADER,
     EPOCH_HEADER,
-    Forwarder,
     LeaderForwarder,
     function_named,
     refuse_asgi,
 )
 from gnomon_gateway.replicas.peers import HEADER, OWNERSHIP_PATH, PeerConnection, Peers, PeerSecret
-from gnomon_gateway.replicas.replica import ReplicaAgent, Reports
+from gnomon_gateway.replicas.replica import ReplicaAgent, Reports, StateExchange
 
 LEAVE_TIMEOUT_S = 20.0
 
@@ -57,7 +56,7 @@ class SharedGateway:
     """A gateway replica. `host` and `port` are where it listens for the others; port 0 takes a free one.
 
     `guard` is the control application's, and checks a request before it is forwarded. `leads` returns whether this replica leads
-    and serves control requests itself; by default every replica does. `reports` are exchanged with the leader.
+    and serves control requests itself; by default every replica does. `state` is exchanged with the leader.
     """
 
     def __init__(
@@ -72,18 +71,15 @@ class SharedGateway:
         host: str = "127.0.0.1",
         port: int = 0,
         leads: Callable[[], bool] = lambda: True,
-        reports: Reports | None = None,
+        state: StateExchange | None = None,
     ) -> None:
         self.peers = Peers(secret)
-        self.life = ReplicaAgent(identity or new_identity(), app, directory, board, self.peers)
-        self.life.reports = reports or Reports()
-        self._directory = directory
-        forwarder, holdings = self.life.forwarder, self.life.holdings
-        control = LeaderForwarder(app, guard, self.peers, leads=leads, leader=self.life.who_leads)
-        self.app = SharedApp(app, directory, holdings, forwarder, control)
+        self.agent = agent = ReplicaAgent(identity or new_identity(), app, directory, board, self.peers, reports=Reports(state))
+        control = LeaderForwarder(app, guard, self.peers, leads=leads, leader=agent.known_leader)
+        self.app = SharedApp(app, agent, control)
         # A request from another replica is not forwarded again: if it comes before this replica leads, it waits for that.
         led = LeaderForwarder(app, guard, self.peers, leads=leads, leader=lambda: None)
-        inside = InsideApp(app, directory, holdings, forwarder, secret=secret, talk=self.life.answer, control_app=led)
+        inside = InsideApp(app, agent, led)
         # Eight more header lines, for those that replicas add. The default idle timeout is longer than `peers.IDLE_S`, after
         # which the sending replica drops a connection, so that no request meets a connection that is closing.
         self.inside = GatewayServer(inside, host, port, limits=replace(Limits(), head_lines=Limits().head_lines + 8))
@@ -95,22 +91,22 @@ class SharedGateway:
 
     def invoke(self, own: Invoke) -> Invoke:
         """An `Invoke` for calls from inside the gateway, whichever replica owns the function."""
-        return SharedInvoker(own, self._directory, self.life)
+        return SharedInvoker(own, self.agent)
 
     async def start(self) -> None:
         """Listen for other replicas and follow the map. Requests wait until the first map."""
         await self.inside.start()
-        self.life.address = self.address
-        await self.life.start()
+        self.agent.address = self.address
+        await self.agent.start()
 
     async def leave(self, timeout_s: float = LEAVE_TIMEOUT_S) -> bool:
         """Hand over all functions to other replicas. From then on requests are forwarded, until the server stops."""
-        return await self.life.leave(timeout_s)
+        return await self.agent.leave(timeout_s)
 
     async def stop(self) -> None:
         """Stop the internal listener. The public listener must have stopped before."""
         await self.inside.stop()
-        await self.life.stop()
+        await self.agent.stop()
 
 
 def new_identity() -> str:
@@ -118,72 +114,53 @@ def new_identity() -> str:
     return f"{socket.gethostname()}-{secrets.token_hex(4)}"
 
 
-MOST_TALK_BYTES = 4 << 20
+MOST_MESSAGE_BYTES = 4 << 20
 """For comparison: a map of ten replicas has 1 KB, the names of a thousand draining functions 60 KB."""
 
-Talk = Callable[[Any], dict[str, Any]]
-"""Takes a message of another replica or of the leader, as JSON, and returns the reply."""
 
-
+@dataclass(frozen=True, slots=True)
 class SharedApp:
-    """The application for clients: as `GatewayApp`, whichever replica owns the function."""
+    """The application for clients: as `GatewayApp`, whichever replica owns the function. `control_app` serves all other paths."""
 
-    prefixes = GatewayApp.prefixes
+    app: GatewayApp
+    agent: ReplicaAgent
+    control_app: ControlApp
 
-    def __init__(
-        self,
-        app: GatewayApp,
-        directory: FunctionDirectory,
-        holdings: OwnedFunctions,
-        forwarder: Forwarder,
-        control_app: ControlApp | None = None,
-    ) -> None:
-        self._app, self._directory, self._holdings, self._forwarder = app, directory, holdings, forwarder
-        self._control_app = control_app or app
+    prefixes: ClassVar[tuple[bytes, ...]] = GatewayApp.prefixes
 
     def begin(self, exchange: Exchange) -> None:
         """Begin a request on a hot route, whose headers have been received."""
         name = function_named(exchange.path)
-        runtime = self._directory.lookup(name) if name is not None else None
-        if runtime is None or self._app.draining:
-            self._app.begin(exchange)
-        elif runtime.name in self._holdings.serving:
-            exchange.moved = self._forwarder.moving(time.monotonic())
-            self._app.begin(exchange)
+        runtime = self.agent.directory.lookup(name) if name is not None else None
+        if runtime is None or self.app.draining:
+            self.app.begin(exchange)
+        elif runtime.name in self.agent.holdings.serving:
+            exchange.moved = self.agent.forwarder.moving(time.monotonic())
+            self.app.begin(exchange)
         else:
-            self._forwarder.take(exchange, runtime)
+            self.agent.forwarder.take(exchange, runtime)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._control_app(scope, receive, send)
+        await self.control_app(scope, receive, send)
 
 
+@dataclass(frozen=True, slots=True)
 class InsideApp:
-    """The application for other replicas."""
+    """The application for other replicas. `control_app` serves the control requests that they forward to the leader."""
 
-    prefixes = (*GatewayApp.prefixes, OWNERSHIP_PATH)
+    app: GatewayApp
+    agent: ReplicaAgent
+    control_app: ControlApp
 
-    def __init__(
-        self,
-        app: GatewayApp,
-        directory: FunctionDirectory,
-        holdings: OwnedFunctions,
-        forwarder: Forwarder,
-        *,
-        secret: PeerSecret,
-        talk: Talk,
-        control_app: ControlApp | None = None,
-    ) -> None:
-        self._app, self._directory, self._holdings, self._forwarder = app, directory, holdings, forwarder
-        self._control_app = control_app or app
-        self._secret, self._talk = secret, talk
+    prefixes: ClassVar[tuple[bytes, ...]] = (*GatewayApp.prefixes, OWNERSHIP_PATH)
 
     def begin(self, exchange: Exchange) -> None:
         """Begin a request, whose headers have been received."""
         said = {name: value for name, value in exchange.headers if name.startswith(HEADER)}
-        if not self._secret.allows(said.get(HEADER)):
+        if not self.agent.forwarder.peers.secret.allows(said.get(HEADER)):
             exchange.fail(_stranger(), close=True)
         elif exchange.path == OWNERSHIP_PATH and exchange.method == b"POST":
-            exchange.accept(_Talking(exchange, self._talk), MOST_TALK_BYTES)
+            exchange.accept(_Message(exchange, self.agent), MOST_MESSAGE_BYTES)
         else:
             self._begin(exchange, said)
 
@@ -194,39 +171,39 @@ class InsideApp:
         the request carries the replicas' secret.
         """
         said = {name: value for name, value in scope["headers"] if name.startswith(HEADER)}
-        if not self._secret.allows(said.get(HEADER)):
+        if not self.agent.forwarder.peers.secret.allows(said.get(HEADER)):
             await refuse_asgi(send, _stranger(), close=True)
             return
         headers = [header for header in scope["headers"] if not header[0].startswith(HEADER)]
         client = (said.get(CLIENT_HEADER, b"").decode("latin-1"), 0)
-        await self._control_app({**scope, "headers": headers, "client": client, FROM_PEER: True}, receive, send)
+        await self.control_app({**scope, "headers": headers, "client": client, FROM_PEER: True}, receive, send)
 
     def _begin(self, exchange: Exchange, said: dict[bytes, bytes]) -> None:
-        self._forwarder.counters.inside += 1
+        self.agent.forwarder.counters.inside += 1
         exchange.headers = [header for header in exchange.headers if not header[0].startswith(HEADER)]
         exchange.speak_for(said.get(CLIENT_HEADER, b""))
         name = function_named(exchange.path)
-        runtime = self._directory.lookup(name) if name is not None else None
+        runtime = self.agent.directory.lookup(name) if name is not None else None
         if name is None:
             exchange.fail(GnomonError(404, "route_not_found", "Replicas send each other requests to functions only."))
-        elif runtime is None or runtime.name in self._holdings.serving:
-            self._app.begin(exchange)
+        elif runtime is None or runtime.name in self.agent.holdings.serving:
+            self.app.begin(exchange)
         else:
             epoch = said.get(EPOCH_HEADER, b"")
-            self._forwarder.take(exchange, runtime, asked_epoch=int(epoch) if epoch.isdigit() else 0)
+            self.agent.forwarder.take(exchange, runtime, asked_epoch=int(epoch) if epoch.isdigit() else 0)
 
 
-class _Talking:
-    """The owner of an exchange at `/gnomon/ownership`."""
+class _Message:
+    """The owner of an exchange at `/gnomon/ownership`: a message of another replica or of the leader."""
 
-    def __init__(self, exchange: Exchange, talk: Talk) -> None:
-        self._exchange, self._talk = exchange, talk
+    def __init__(self, exchange: Exchange, agent: ReplicaAgent) -> None:
+        self._exchange, self._agent = exchange, agent
 
     def received(self, body: bytes | memoryview) -> None:
         try:
-            answer = self._talk(json.loads(bytes(body)))
-        except ValueError:
-            self._exchange.fail(GnomonError(400, "invalid_talk", "This is no JSON."))
+            answer = self._agent.answer(json.loads(bytes(body)))
+        except ValueError as error:
+            self._exchange.fail(GnomonError(400, "invalid_talk", f"The message is not valid JSON: {error}."))
         except GnomonError as error:
             self._exchange.fail(error)
         else:
@@ -249,17 +226,17 @@ _MOVED = 421
 class SharedInvoker:
     """An `Invoke` that calls `own` for functions of this replica, and the owner for all others."""
 
-    def __init__(self, own: Invoke, directory: FunctionDirectory, life: ReplicaAgent) -> None:
-        self._own, self._directory, self._life = own, directory, life
+    def __init__(self, own: Invoke, agent: ReplicaAgent) -> None:
+        self._own, self._agent = own, agent
 
     async def __call__(self, invocation: Invocation) -> FunctionAnswer:
-        runtime = self._directory.lookup(str(invocation.function))
+        runtime = self._agent.directory.lookup(str(invocation.function))
         if runtime is None:
             return await self._own(invocation)
         allowed_s = min(runtime.settings.deadline_s, invocation.deadline_s or runtime.settings.deadline_s)
         end_s = time.monotonic() + allowed_s
         while (left_s := end_s - time.monotonic()) > 0:
-            place = self._life.place(runtime.name)
+            place = self._agent.place(runtime.name)
             answer = None
             if place is Place.HERE:
                 answer = await self._own(invocation)
@@ -267,13 +244,13 @@ class SharedInvoker:
                 answer = await self._ask(place, invocation, left_s)
             if answer is not None and not (answer.status == _MOVED and answer.is_ours):
                 return answer
-            self._life.look()
+            self._agent.look()
             await asyncio.sleep(PAUSE_S)
         return answer_of(deadline_exceeded(allowed_s))
 
     async def _ask(self, replica: Replica, invocation: Invocation, left_s: float) -> FunctionAnswer | None:
         """The owner's response; None if the owner has certainly received nothing."""
-        peers = self._life.forwarder.peers
+        peers = self._agent.forwarder.peers
         try:
             connection = peers.idle(replica.address) or await peers.open(replica.address)
         except (OSError, TimeoutError):
@@ -295,9 +272,9 @@ class SharedInvoker:
         lines = [f"{invocation.method} /function/{invocation.function}{invocation.path}{query} HTTP/1.1", "host: gnomon"]
         lines += [f"{name}: {value}" for name, value in invocation.headers if name.lower() != "host"]
         ours = b"%b: %d\r\n%b: %.3f\r\ncontent-length: %d\r\n\r\n"
-        values = (EPOCH_HEADER, self._life.holdings.epoch, DEADLINE_HEADER, left_s * 1e3, len(invocation.body))
+        values = (EPOCH_HEADER, self._agent.holdings.epoch, DEADLINE_HEADER, left_s * 1e3, len(invocation.body))
         text = "\r\n".join(lines).encode("latin-1", "replace")
-        return text + b"\r\n" + self._life.forwarder.peers.secret.line + ours % values
+        return text + b"\r\n" + self._agent.forwarder.peers.secret.line + ours % values
 
 
 def _leave(connection: PeerConnection, waiting: _Waiting) -> None:

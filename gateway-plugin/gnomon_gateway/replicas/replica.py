@@ -21,7 +21,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Protocol
 
@@ -47,21 +47,30 @@ _LOG = logging.getLogger("gnomon.ownership")
 class ReplicaAgent:
     """The replica `identity`, which is unique to this process."""
 
-    def __init__(self, identity: str, app: GatewayApp, directory: FunctionDirectory, board: OwnershipBoard, peers: Peers) -> None:
+    def __init__(
+        self,
+        identity: str,
+        app: GatewayApp,
+        directory: FunctionDirectory,
+        board: OwnershipBoard,
+        peers: Peers,
+        *,
+        reports: Reports | None = None,
+    ) -> None:
         self.identity = identity
         self.address = ""
         """The URL of the internal listener, as maps state it."""
         self.leaving = False
-        self.reports = Reports()
+        self.reports = reports or Reports()
         self.leader = ""
         """The id of the replica that last claimed to lead."""
         self.holdings = OwnedFunctions(identity)
         self.forwarder = Forwarder(app, directory, peers, place=self.place, look=self.look)
-        self._directory, self._board, self._peers = directory, board, peers
-        self._telling: set[str] = set()
+        self.directory, self._board, self._peers = directory, board, peers
+        self._notifying: set[str] = set()
         self._background = Background()
         self._begin = self._background.begin
-        self._kicked = asyncio.Event()
+        self._awaited = asyncio.Event()
         self._changed = asyncio.Event()
         self._reading = self._reporting = False
         self._unwatch: Callable[[], None] = _nothing
@@ -69,7 +78,7 @@ class ReplicaAgent:
     async def start(self) -> None:
         """Begin to follow the map and to exchange messages."""
         self._unwatch = self._board.watch(self.learn)
-        self._begin(self._talk())
+        self._begin(self._notify_members())
 
     async def stop(self) -> None:
         """End the background work and the connections. All admitted requests must have been answered."""
@@ -88,7 +97,7 @@ class ReplicaAgent:
             async with asyncio.timeout(timeout_s):
                 while not self._has_left():
                     self._changed.clear()
-                    self._kicked.set()
+                    self._awaited.set()
                     await self._changed.wait()
         except TimeoutError:
             _LOG.warning("this replica stops although others do not all know: their requests wait until they do")
@@ -100,7 +109,7 @@ class ReplicaAgent:
         new = function not in self.holdings.serving
         place = self.holdings.place(function)
         if new and place is Place.HERE:
-            runtime = self._directory.lookup(function)
+            runtime = self.directory.lookup(function)
             if runtime is not None:
                 self._own(function, runtime)
         return place
@@ -112,13 +121,13 @@ class ReplicaAgent:
         for function in self.holdings.apply(new):
             self._drain(function)
         for function in self.holdings.serving:
-            runtime = self._directory.lookup(function)
+            runtime = self.directory.lookup(function)
             if runtime is not None:
                 self._own(function, runtime)
         self.forwarder.epoch = new.epoch
         _LOG.info("epoch %d: functions are shared by %s", new.epoch, ", ".join(one.id for one in new.owners))
         self.forwarder.gone(frozenset(replica.id for replica in new.members))
-        self._something_changed()
+        self._wake_waiting()
 
     def answer(self, said: Any) -> dict[str, Any]:
         """Process a message of another replica or of the leader, and return the reply.
@@ -127,18 +136,18 @@ class ReplicaAgent:
             GnomonError: 400 for an invalid message.
 
         """
-        self._hear(said, "from")
+        self._take_message(said, "from")
         answer = {**self._message(), "id": self.identity, "leaving": self.leaving}
         if "leader" in said:
-            self.leader, self.reports.told = str(said["leader"]), _number(said.get("heard"))
+            self.leader, self.reports.confirmed = str(said["leader"]), _number(said.get("heard"))
             if self.leader != self.identity:
                 self.reports.follow(said)
-                answer["report"] = self.reports.tell()
+                answer["report"] = self.reports.report()
         elif "report" in said:
-            self.hear_report(str(said["from"]), said["report"], str(said.get("address")))
+            self.take_report(str(said["from"]), said["report"], str(said.get("address")))
         return answer
 
-    def hear_report(self, replica: str, report: Any, address: str) -> None:
+    def take_report(self, replica: str, report: Any, address: str) -> None:
         """Process a replica's report, as the leader.
 
         Raises:
@@ -146,23 +155,23 @@ class ReplicaAgent:
 
         """
         if replica != self.identity:
-            self.reports.hear(replica, report, address)
+            self.reports.take_report(replica, report, address)
 
-    def who_leads(self) -> Replica | None:
+    def known_leader(self) -> Replica | None:
         """The other replica that last claimed to lead; None if none has, or if it is not in the map any more."""
         current = self.holdings.map
         return None if current is None or self.leader == self.identity else current.member(self.leader)
 
     def report_now(self) -> None:
         """Report to the leader at once instead of waiting for its next question."""
-        leader = self.who_leads()
+        leader = self.known_leader()
         if leader is not None and not self._reporting:
             self._reporting = True
             self._begin(self._report_to(leader))
 
     def look(self) -> None:
         """The known map may be outdated: read the board, whose notifications may be late, and poll the awaited replicas."""
-        self._kicked.set()
+        self._awaited.set()
         if not self._reading:
             self._reading = True
             self._begin(self._read())
@@ -170,7 +179,7 @@ class ReplicaAgent:
     # What follows from maps
 
     def _drain(self, function: str) -> None:
-        runtime = self._directory.lookup(function)
+        runtime = self.directory.lookup(function)
         if runtime is None:
             self.holdings.released(function)
             return
@@ -180,7 +189,7 @@ class ReplicaAgent:
     async def _release(self, function: str, quiet: Callable[[], Any]) -> None:
         await quiet()
         self.holdings.released(function)
-        self._something_changed()
+        self._wake_waiting()
 
     def _own(self, function: str, runtime: FunctionRuntime) -> None:
         runtime.own(self.holdings.epoch_of(function), partial(self._refused, function))
@@ -191,8 +200,8 @@ class ReplicaAgent:
             self._drain(function)
         self.look()
 
-    def _something_changed(self) -> None:
-        self._kicked.set()
+    def _wake_waiting(self) -> None:
+        self._awaited.set()
         self._changed.set()
         self.forwarder.changed()
 
@@ -200,44 +209,44 @@ class ReplicaAgent:
         current = self.holdings.map
         if current is None or all(replica.id == self.identity for replica in current.owners):
             return True
-        return not self.holdings.is_owner and not self.holdings.draining and not self.holdings.unheard()
+        return not self.holdings.is_owner and not self.holdings.draining and not self.holdings.unconfirmed()
 
-    # Talk
+    # Messages
 
-    async def _talk(self) -> None:
+    async def _notify_members(self) -> None:
         """Send this replica's status to all members that may not know the map, until all do."""
         while True:
-            unheard = self.holdings.unheard()
-            for other in unheard:
-                if other.id not in self._telling:
-                    self._telling.add(other.id)
-                    self._begin(self._tell(other))
-            self._kicked.clear()
+            unconfirmed = self.holdings.unconfirmed()
+            for other in unconfirmed:
+                if other.id not in self._notifying:
+                    self._notifying.add(other.id)
+                    self._begin(self._notify(other))
+            self._awaited.clear()
             try:
-                async with asyncio.timeout(QUIET_S if not unheard else None):
-                    await self._kicked.wait()
+                async with asyncio.timeout(QUIET_S if not unconfirmed else None):
+                    await self._awaited.wait()
             except TimeoutError:
                 continue
             await asyncio.sleep(0)
 
-    async def _tell(self, other: Replica) -> None:
+    async def _notify(self, other: Replica) -> None:
         try:
             message = {**self._message(), "from": self.identity}
             said = json.dumps(message).encode()
             status, body = await self._peers.call(other.address, OWNERSHIP_PATH.decode(), said, ANSWER_TIMEOUT_S)
             if status == 200:  # noqa: PLR2004 - heard
-                self._hear(json.loads(body), "id")
+                self._take_message(json.loads(body), "id")
         except (OSError, ValueError, GnomonError) as error:
             _LOG.info("%s at %s does not answer: %r", other.id, other.address, error)
         finally:
             await asyncio.sleep(ASK_S)
-            self._telling.discard(other.id)
-            self._kicked.set()
+            self._notifying.discard(other.id)
+            self._awaited.set()
 
     async def _report_to(self, leader: Replica) -> None:
         await asyncio.sleep(0)  # include the events of this turn of the loop
         self._reporting = False
-        said = {**self._message(), "from": self.identity, "address": self.address, "report": self.reports.tell()}
+        said = {**self._message(), "from": self.identity, "address": self.address, "report": self.reports.report()}
         try:
             await self._peers.call(leader.address, OWNERSHIP_PATH.decode(), json.dumps(said).encode(), ANSWER_TIMEOUT_S)
         except (OSError, ValueError) as error:
@@ -247,20 +256,20 @@ class ReplicaAgent:
         current = self.holdings.map
         return {"map": None if current is None else current.to_json(), "draining": sorted(self.holdings.draining)}
 
-    def _hear(self, said: Any, speaker: str) -> None:
+    def _take_message(self, message: Any, sender: str) -> None:
         try:
-            known, name, draining = said["map"], said[speaker], frozenset(map(str, said["draining"]))
+            known, name, draining = message["map"], message[sender], frozenset(map(str, message["draining"]))
         except (KeyError, TypeError) as error:
-            raise bad_request("invalid_talk", f"This is no message of a replica: {error!r}.") from None
+            raise bad_request("invalid_talk", f"The message of a replica cannot be read: {error!r}.") from None
         epoch = 0
         if known is not None:
             new = OwnershipMap.from_json(known)
             self.learn(new)
             epoch = new.epoch
         if isinstance(name, str) and name:
-            self.holdings.hear(ReplicaStatus(name, epoch, draining))
+            self.holdings.take_status(ReplicaStatus(name, epoch, draining))
             # Also after a question of that replica: no other event wakes the requests that wait for its status.
-            self._something_changed()
+            self._wake_waiting()
 
     async def _read(self) -> None:
         claims = self.holdings.claims()
@@ -270,7 +279,7 @@ class ReplicaAgent:
                 self.learn(newest)
                 if newest == self.holdings.map and claims:
                     self.holdings.confirmed(claims)
-                    self._something_changed()
+                    self._wake_waiting()
         except GnomonError as error:
             _LOG.info("the map of owners cannot be read: %s", error)
         finally:
@@ -281,17 +290,17 @@ class ReplicaAgent:
 
 
 class OwnershipCollector(Collector):
-    """The Prometheus collector of a replica's counters; yields nothing where `life` returns None (a single gateway)."""
+    """The Prometheus collector of a replica's counters; yields nothing where `agent` returns None (a single gateway)."""
 
-    def __init__(self, life: Callable[[], ReplicaAgent | None]) -> None:
-        self._life = life
+    def __init__(self, agent: Callable[[], ReplicaAgent | None]) -> None:
+        self._agent = agent
 
     def collect(self) -> Iterator[Metric]:
         """The metrics."""
-        life = self._life()
-        if life is None:
+        agent = self._agent()
+        if agent is None:
             return
-        holdings, forwarder = life.holdings, life.forwarder
+        holdings, forwarder = agent.holdings, agent.forwarder
         functions = GaugeMetricFamily("gnomon_owned_functions", "Functions that this replica dispatches.", labels=["state"])
         functions.add_metric(["serving"], len(holdings.serving))
         functions.add_metric(["draining"], len(holdings.draining))
@@ -322,92 +331,94 @@ def _nothing() -> None:
     return None
 
 
-class ReportSource(Protocol):
-    """The source of this replica's reports to the leader."""
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""The errors of reading an invalid document of another replica."""
 
-    def report(self, heard: int) -> dict[str, Any]:
-        """The changes since the report with number `heard`; the new report's number is under `number`."""
+
+class StateExchange(Protocol):
+    """The state that replicas exchange, in both roles. A method that takes a document raises one of `UNREADABLE`."""
+
+    def report(self, received: int) -> dict[str, Any]:
+        """As a replica: the changes since the report with this number; the new report's number is under `number`."""
+        ...
+
+    def follow(self, name: str, document: Mapping[str, Any]) -> None:
+        """As a replica: apply a part of the leader's state, one of `LEADER_STATE`."""
+        ...
+
+    def take_report(self, replica: str, report: Mapping[str, Any]) -> None:
+        """As the leader: take the report of the replica with this id."""
+        ...
+
+    def leader_state(self, address: str) -> dict[str, Any]:
+        """As the leader: `LEADER_STATE` for the replica at this address. A replica keeps what it has of a part that is None."""
+        ...
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """As the leader: forget replicas at addresses other than these."""
         ...
 
 
-Heard = Callable[[str, Mapping[str, Any]], None]
-"""Takes a replica's id and report. Raises one of `UNREADABLE` for an invalid report."""
-UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+LEADER_STATE = ("pairs", "plans", "learned")
+"""The Bodies with their Shadows, the functions' buffer plans, and a part of the autoscaler's learned state."""
 
 
-@dataclass(slots=True)
 class Reports:
-    """The exchange of reports, in both roles: as a replica, and as the leader.
+    """The exchange of reports, in both roles: as a replica, and as the leader. Without `state` the documents are empty.
 
-    `heard` are the numbers of the last reports that this leader received; `told` is the number of the last report that a leader
-    received from this replica.
+    `received` are the numbers of the last reports that this leader received; `confirmed` is the number of the last report that a
+    leader received from this replica.
     """
 
-    source: ReportSource | None = None
-    listener: Heard | None = None
-    heard: dict[str, int] = field(default_factory=dict)
-    """Report numbers by address. A new process at an address counts from its own start, which a smaller number shows."""
-    told: int = 0
-    pairs: Callable[[], Mapping[str, Any] | None] = dict
-    """As the leader: the Bodies with Shadows; None while unknown: the replicas then keep the last state."""
-    follow_pairs: Callable[[Mapping[str, Any]], None] | None = None
-    """Takes the leader's pairs. Raises as `listener` does."""
-
-    plans: Callable[[], Mapping[str, Any] | None] = dict
-    """As the leader: the functions' buffer plans; None as above."""
-    follow_plans: Callable[[Mapping[str, Any]], None] | None = None
-    """Takes the leader's buffer plans. Raises as `listener` does."""
-
-    learned: Callable[[str], Mapping[str, Any] | None] = lambda _: None
-    """As the leader: the next part of the autoscaler's learned state for the replica at this address."""
-    keep_learned: Callable[[Collection[str]], None] = lambda _: None
-    """As the leader: forget replicas at addresses other than these."""
-    follow_learned: Callable[[Mapping[str, Any]], None] | None = None
-    """Takes the leader's part of the learned state. Raises as `listener` does."""
+    def __init__(self, state: StateExchange | None = None) -> None:
+        self.received: dict[str, int] = {}
+        """By address. A new process at an address counts from its own start, which a smaller number shows."""
+        self.confirmed = 0
+        self._state = state
 
     def keep(self, addresses: Collection[str]) -> None:
         """Forget replicas at other addresses: each new pod has an address of its own, hundreds over months."""
-        for address in self.heard.keys() - addresses:
-            del self.heard[address]
-        self.keep_learned(addresses)
+        for address in self.received.keys() - addresses:
+            del self.received[address]
+        if self._state is not None:
+            self._state.keep(addresses)
 
-    def say(self, address: str) -> dict[str, Any]:
-        """The reports that the leader sends with its question."""
-        return {"pairs": self.pairs(), "plans": self.plans(), "learned": self.learned(address)}
+    def leader_state(self, address: str) -> dict[str, Any]:
+        """The documents that the leader sends with its question."""
+        return {} if self._state is None else self._state.leader_state(address)
 
-    def follow(self, said: Mapping[str, Any]) -> None:
-        """Apply the reports in a leader's question.
+    def follow(self, question: Mapping[str, Any]) -> None:
+        """Apply the documents in a leader's question.
 
         Raises:
             GnomonError: 400 `invalid_pairs`, `invalid_plans`, `invalid_learned`.
 
         """
-        followed = (("pairs", self.follow_pairs), ("plans", self.follow_plans), ("learned", self.follow_learned))
-        for name, take in followed:
-            document = said.get(name)
-            if take is None or document is None:
+        for name in LEADER_STATE:
+            document = question.get(name)
+            if self._state is None or document is None:
                 continue
             try:
-                take(document)
+                self._state.follow(name, document)
             except UNREADABLE as error:
-                raise bad_request(f"invalid_{name}", f"This is not what is told of {name}: {error!r}.") from None
+                raise bad_request(f"invalid_{name}", f"The leader's {name} cannot be read: {error!r}.") from None
 
-    def tell(self) -> dict[str, Any] | None:
-        """The changes that the leader has not confirmed yet; None without a source."""
-        return None if self.source is None else self.source.report(self.told)
+    def report(self) -> dict[str, Any] | None:
+        """The changes that the leader has not confirmed yet; None without state."""
+        return None if self._state is None else self._state.report(self.confirmed)
 
-    def hear(self, replica: str, report: Any, address: str) -> None:
-        """Process a replica's report.
+    def take_report(self, replica: str, report: Any, address: str) -> None:
+        """Take a replica's report.
 
         Raises:
             GnomonError: 400 `invalid_report`.
 
         """
-        if self.listener is None or report is None:
+        if self._state is None or report is None:
             return
         try:
             number = int(report["number"])
-            self.listener(replica, report)
+            self._state.take_report(replica, report)
         except UNREADABLE as error:
-            raise bad_request("invalid_report", f"This is no report of a replica: {error!r}.") from None
-        self.heard[address] = number
+            raise bad_request("invalid_report", f"The report of replica {replica[:100]} cannot be read: {error!r}.") from None
+        self.received[address] = number

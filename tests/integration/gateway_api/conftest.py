@@ -31,11 +31,10 @@ from gnomon_gateway.api.secrets import Secrets
 from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore, FunctionAnswer, Invocation
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
-from gnomon_gateway.asynchronous.queue import AsyncLimits, AsyncQueue, read_retry_rule
+from gnomon_gateway.asynchronous.queue import AsyncCollector, AsyncLimits, AsyncQueue, read_retry_rule
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.service import FunctionDetail, FunctionStatus, KnownPolicies, unknown_function
 from gnomon_gateway.metrics import (
-    AsyncCollector,
     ControlCounters,
     FunctionMetrics,
     FunctionReading,

@@ -65,14 +65,14 @@ class Replica:
 
     @property
     def holdings(self) -> Any:
-        return self.shared.life.holdings
+        return self.shared.agent.holdings
 
     @property
     def counters(self) -> Any:
-        return self.shared.life.forwarder.counters
+        return self.shared.agent.forwarder.counters
 
     def serves(self, name: str) -> bool:
-        return self.shared.life.place(f"{name}.openfaas-fn") is Place.HERE
+        return self.shared.agent.place(f"{name}.openfaas-fn") is Place.HERE
 
     async def connect(self, *, inside: bool = False) -> Connection:
         port = self.shared.inside.port if inside else self.server.port
@@ -136,7 +136,7 @@ class Cluster:
         if newest is None or len(newest.owners) != count:
             return False
         members = [one for one in self.replicas if newest.member(one.name)]
-        return all(one.holdings.map == newest and not one.holdings.unheard() for one in members)
+        return all(one.holdings.map == newest and not one.holdings.unconfirmed() for one in members)
 
     def owner(self, name: str) -> Replica:
         knows_most = max(self.replicas, key=lambda replica: replica.holdings.epoch)

@@ -56,10 +56,10 @@ async def running(auth: BasicAuth | None) -> AsyncIterator[Two]:
         await replica.shared.start()
         await replica.server.start()
         board.listening.add(replica.shared.address)
-    life = two.leader.shared.life
-    assigner = Assigner(board, two.leader.shared.peers, WallClock(), leads=lambda: True, look_s=0.02, life=life)
+    agent = two.leader.shared.agent
+    assigner = Assigner(board, two.leader.shared.peers, WallClock(), leads=lambda: True, look_s=0.02, agent=agent)
     leading = asyncio.get_running_loop().create_task(assigner.run())
-    await until(lambda: two.follower.shared.life.who_leads() is not None)
+    await until(lambda: two.follower.shared.agent.known_leader() is not None)
     yield two
     leading.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -129,7 +129,7 @@ async def test_a_foreign_page_is_refused_at_any_replica(two: Two) -> None:
 
 
 async def test_refused_control_request_is_not_forwarded_without_a_leader(two: Two) -> None:
-    two.follower.shared.life.who_leads = lambda: None  # type: ignore[method-assign]
+    two.follower.shared.agent.known_leader = lambda: None  # type: ignore[method-assign]
     assert refusal(await ask(two.follower, "/system/functions", {"Via": "1.1 proxy"})) == (403, "proxy_refused")
 
 

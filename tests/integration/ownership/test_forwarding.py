@@ -12,7 +12,8 @@ import pytest
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.asynchronous.calls import Invocation
 from gnomon_gateway.asynchronous.invoker import Invoker
-from gnomon_gateway.metrics import MetricsPage, OwnershipCollector
+from gnomon_gateway.metrics import MetricsPage
+from gnomon_gateway.replicas.replica import OwnershipCollector
 from tests.integration.gateway.conftest import MODEL
 from tests.integration.ownership.conftest import SECRET, until
 
@@ -262,7 +263,7 @@ async def test_without_a_map_a_request_waits_until_its_deadline(cluster: Any) ->
 
 
 async def page_of(replica: Any) -> str:
-    page = await MetricsPage([OwnershipCollector(lambda: replica.shared.life)])()
+    page = await MetricsPage([OwnershipCollector(lambda: replica.shared.agent)])()
     return page.decode()
 
 

@@ -45,10 +45,10 @@ async def test_the_new_owner_waits_for_the_last_answer_of_the_old_one(cluster: A
     new = await cluster.add()
     await until(lambda: new.holdings.epoch == 2 == old.holdings.epoch)
     late = asyncio.ensure_future(new.call(path, b"late"))
-    await until(lambda: new.shared.life.forwarder.waiting == 3)
+    await until(lambda: new.shared.agent.forwarder.waiting == 3)
     # All three that had not begun wait at the new owner, which does not begin.
-    assert old.holdings.word().draining == {f"{name}.openfaas-fn"}
-    assert new.shared.life.place(f"{name}.openfaas-fn") is Place.WAITS
+    assert old.holdings.status().draining == {f"{name}.openfaas-fn"}
+    assert new.shared.agent.place(f"{name}.openfaas-fn") is Place.WAITS
     assert cluster.executed() == [b"held"]
 
     cluster.release()
@@ -57,7 +57,7 @@ async def test_the_new_owner_waits_for_the_last_answer_of_the_old_one(cluster: A
     assert (await late).body == b"late"
     assert cluster.owner(name) is new
     assert sorted(cluster.executed()) == sorted([b"held", b"gateway-0", b"gateway-1", b"late"])
-    assert old.holdings.word().draining == set()
+    assert old.holdings.status().draining == set()
     # What was given back is no answer of the old owner's.
     assert old.functions[name].metrics.invocations == 1
     assert new.functions[name].metrics.invocations == 3
@@ -113,7 +113,7 @@ async def test_leaving_owner_loses_no_request(cluster: Any) -> None:
             rounds += 1
             body = b"%d-%d" % (number, rounds)
             sent.append(body)
-            replica = first if (rounds + number) % 2 and not first.shared.life.leaving else second
+            replica = first if (rounds + number) % 2 and not first.shared.agent.leaving else second
             response = await replica.call(f"/function/{names[number]}/sleep/2", body)
             assert (response.status, response.body) == (200, body)
             answers.append(body)
@@ -193,7 +193,7 @@ async def test_an_owner_that_was_not_told_of_its_successor_learns_it_from_an_ins
     # It is out of the map, as one that was frozen: its place on the board's watchers' list brought it nothing.
     newest = cluster.board.newest
     cluster.board.newest = OwnershipMap(newest.epoch + 4, tuple(one for one in newest.owners if one.id == successor.name))
-    successor.shared.life.learn(cluster.board.newest)
+    successor.shared.agent.learn(cluster.board.newest)
     assert (await successor.call("/function/f", b"second")).status == 200
     assert owns.serves("f")
     waiting = [asyncio.ensure_future(owns.call("/function/f", b"%d" % number)) for number in range(3)]
@@ -230,7 +230,7 @@ async def test_a_frozen_replica_that_was_taken_for_gone_finds_its_place_again(cl
     without = OwnershipMap(2, tuple(one for one in newest.owners if one.id != was.name))
     # It learns of both at once, as one that was frozen for a while.
     again = OwnershipMap(3, tuple(sorted((*without.owners, replace(newest.member(was.name), since=3)))))
-    becomes.shared.life.learn(without)
+    becomes.shared.agent.learn(without)
     assert (await becomes.call("/function/f", b"by the other")).body == b"by the other"
     assert await cluster.board.publish(without)
     assert await cluster.board.publish(again)
@@ -245,7 +245,7 @@ async def test_each_of_many_functions_is_served_by_exactly_one(cluster: Any, cou
     await cluster.grow(count)
     for number in range(50):
         function = f"function-{number}.openfaas-fn"
-        places = [replica.shared.life.place(function) for replica in cluster.replicas]
+        places = [replica.shared.agent.place(function) for replica in cluster.replicas]
         assert places.count(Place.HERE) == 1
         assert {place.id for place in places if isinstance(place, Replica)} == {
             replica.name for replica, place in zip(cluster.replicas, places, strict=True) if place is Place.HERE

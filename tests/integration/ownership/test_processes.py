@@ -23,7 +23,7 @@ from tests.integration.faults.conftest import freeze, go_on
 from tests.integration.ownership.callers import BROKEN, CALLERS, FUNCTIONS, HANDLER, Balanced, Callers
 from tests.ownership_boards import FileBoard
 
-PATIENCE_S = 1.5
+SILENCE_S = 1.5
 
 
 class Gateways(Balanced):
@@ -49,7 +49,7 @@ class Gateways(Balanced):
         (folder / "settings.json").write_text(json.dumps(document))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._peers = Peers(read_peer_secret(folder / "secret"))
-        assigner = Assigner(self.board, self._peers, WallClock(), leads=lambda: True, patience_s=PATIENCE_S, look_s=0.1)
+        assigner = Assigner(self.board, self._peers, WallClock(), leads=lambda: True, silence_s=SILENCE_S, look_s=0.1)
         self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(self.balance())]
 
     async def start(self, *names: str) -> None:

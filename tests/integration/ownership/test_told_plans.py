@@ -93,11 +93,11 @@ class Replica(Planned):
     async def start(self) -> None:
         await self.manager.start()
         await self.shared.start(self._lead)
-        self._board.listening.add(self.shared.life.address)
+        self._board.listening.add(self.shared.agent.address)
 
     async def end(self) -> None:
         """As if killed: nobody is told."""
-        self._board.listening.discard(self.shared.life.address)
+        self._board.listening.discard(self.shared.agent.address)
         if self._deciding is not None:
             self._deciding.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -110,7 +110,7 @@ class Replica(Planned):
 
     @property
     def owns(self) -> bool:
-        return self.shared.life.place(NAME) is Place.HERE
+        return self.shared.agent.place(NAME) is Place.HERE
 
     def told(self) -> list[Any]:
         """The plans that this one's policies have told."""

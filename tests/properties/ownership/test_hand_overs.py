@@ -108,7 +108,7 @@ class World:
         """A replica says to another what it drains; that is on its way."""
         speaker, hearer = self._pick(number), self._pick(number // 7)
         if speaker is not None and hearer is not None and not speaker.frozen:
-            word, known = speaker.holdings.word(), speaker.holdings.map
+            word, known = speaker.holdings.status(), speaker.holdings.map
             self.mail.append((hearer, partial(self._hear, hearer, known, word)))
 
     def deliver(self, number: int) -> None:
@@ -182,7 +182,7 @@ class World:
 
     def _hear(self, process: Process, known: OwnershipMap | None, word: object) -> None:
         self._apply(process, known)
-        process.holdings.hear(word)  # type: ignore[arg-type]
+        process.holdings.take_status(word)  # type: ignore[arg-type]
 
     def _pick(self, number: int) -> Process | None:
         alive = [process for process in self.processes if process.alive]
@@ -206,7 +206,7 @@ class World:
                     one, other = self._pick(speaker), self._pick(hearer)
                     assert one is not None
                     assert other is not None
-                    self._hear(other, one.holdings.map, one.holdings.word())
+                    self._hear(other, one.holdings.map, one.holdings.status())
             for number in alive:
                 self.go_on(number)
             while self.mail:

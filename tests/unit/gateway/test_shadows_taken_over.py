@@ -9,7 +9,6 @@ import pytest
 
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.scaling import ChangeShadow, CreateBody, DestroyBody, DestroyShadow
-from gnomon_gateway.replicas.replica import Reports
 from tests.unit.gateway.shadow_stage import NAME, OTHER, PAIR, Lasting, Silent, Stage
 
 LEFT = Instance("s-old", NAME, 1, "n", 2, 0, InstanceState.READY, 0.0, kind=InstanceKind.SHADOW, partner="b1", pair=PAIR)
@@ -100,7 +99,3 @@ async def test_shadows_of_an_earlier_version_are_not_replaced_by_bodies(stage: S
     await stage.instances.take_over(stage.deployed)
     new = [one for one in stage.platform.there.values() if one.version == 2]
     assert [one.kind for one in new] == [InstanceKind.BODY]
-
-
-def test_a_leader_that_does_not_know_yet_changes_nothing_of_what_is_followed() -> None:
-    Reports(follow_pairs=lambda _: pytest.fail("there is nothing to follow")).follow({"pairs": None})

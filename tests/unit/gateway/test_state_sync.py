@@ -57,7 +57,7 @@ async def test_leader_sees_the_load_of_each_replica() -> None:
     submit(function)
     await turn()
     reporter = told([function])
-    leader.hear("a", sent(reporter.report(0))["functions"])
+    leader.take_report("a", sent(reporter.report(0))["functions"])
     seen = leader.of(NAME).counters
     assert (seen.arrivals, seen.queued, seen.executing, seen.successes) == (2, 1, 1, 0)
     assert leader.in_flight(NAME, "i") == 1
@@ -66,7 +66,7 @@ async def test_leader_sees_the_load_of_each_replica() -> None:
     await turn()
     instance.answer()
     await turn()
-    leader.hear("a", sent(reporter.report(1))["functions"])
+    leader.take_report("a", sent(reporter.report(1))["functions"])
     seen = leader.of(NAME).counters
     assert (seen.arrivals, seen.queued, seen.executing, seen.successes) == (2, 0, 0, 2)
     assert (leader.of(NAME).invocations, leader.in_flight(NAME, "i")) == (2, 0)
@@ -105,8 +105,8 @@ async def test_counters_outlive_a_replica_but_its_queue_does_not() -> None:
     function, leader = runtime(), OtherReplicas()
     submit(function)
     await turn()
-    leader.hear("a", sent(told([function]).report(0))["functions"])
-    leader.hear("b", sent(told([function]).report(0))["functions"])
+    leader.take_report("a", sent(told([function]).report(0))["functions"])
+    leader.take_report("b", sent(told([function]).report(0))["functions"])
     assert (leader.of(NAME).counters.arrivals, leader.of(NAME).counters.queued) == (2, 2)
     stamp = leader.stamp(NAME)
     leader.keep({"b"})
@@ -128,16 +128,16 @@ async def test_how_far_batches_are_from_what_was_predicted_is_told_and_missing_w
     submit(function)
     await turn()
     report = sent(told([function]).report(0))["functions"]
-    leader.hear("a", report)
+    leader.take_report("a", report)
     assert leader.of(NAME).spread == pytest.approx(0.09, abs=0.02), "of the size that its instance has"
     # A replica of an earlier version says nothing of it; what is known otherwise stays.
     before = {NAME: {name: value for name, value in report[NAME].items() if name != "spread"}}
-    leader.hear("b", before)
+    leader.take_report("b", before)
     assert leader.of(NAME).spread == pytest.approx(0.09, abs=0.02)
     leader.keep({"b"})
     assert leader.of(NAME).spread == pytest.approx(0.09, abs=0.02)
     alone = OtherReplicas()
-    alone.hear("b", before)
+    alone.take_report("b", before)
     assert (alone.of(NAME).spread, alone.of(NAME).counters.arrivals) == (0.0, 1)
     function.close()
 
@@ -150,7 +150,7 @@ async def test_batch_latency_is_shared_between_replicas() -> None:
     submit(here)
     submit(other)
     await turn()
-    leader.hear("b", sent(told([other]).report(0))["functions"])
+    leader.take_report("b", sent(told([other]).report(0))["functions"])
     assert deployed.load((), ()).latency_s == (0.5,)
     # It has gone for good, and the leader serves alone.
     leader.keep(())
@@ -165,7 +165,7 @@ def test_invalid_report_changes_nothing() -> None:
     leader = OtherReplicas()
     for broken in ({NAME: {}}, {NAME: []}, {NAME: {"arrivals": "many"}}):
         with pytest.raises((KeyError, TypeError, ValueError)):
-            leader.hear("a", broken)
+            leader.take_report("a", broken)
     assert leader.of(NAME).counters.arrivals == 0
     assert leader.stamp(NAME) == 0
 

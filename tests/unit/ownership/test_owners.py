@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -110,7 +109,7 @@ class TestAttendance:
         return attendance.gone(TWO.members, addresses, now_s)
 
     def test_silence_is_borne_for_a_while(self) -> None:
-        attendance = Attendance(patience_s=3.0)
+        attendance = Attendance(silence_s=3.0)
         for name in ("a", "b"):
             attendance.answered(sighting(name), 10.0)
         attendance.answered(sighting("a"), 13.0)
@@ -118,7 +117,7 @@ class TestAttendance:
         assert self.gone(attendance, 13.1) == {"b"}
 
     def test_a_new_leader_is_patient_with_those_it_has_not_heard(self) -> None:
-        attendance = Attendance(patience_s=3.0)
+        attendance = Attendance(silence_s=3.0)
         assert self.gone(attendance, 100.0) == set()
         assert self.gone(attendance, 102.9) == set()
         assert self.gone(attendance, 103.1) == {"a", "b"}
@@ -232,46 +231,61 @@ class Nobody:
         raise ConnectionRefusedError(address)
 
 
-async def test_nothing_is_kept_of_addresses_at_which_nobody_is_any_more() -> None:
-    kept: list[Collection[str]] = []
-    reports, board = Reports(listener=lambda *_: None, keep_learned=kept.append), MemoryBoard()
+class State:
+    """A `StateExchange` that records what it takes; `broken` documents cannot be read."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.broken = broken
+        self.kept: list[Collection[str]] = []
+        self.followed: list[tuple[str, Any]] = []
+
+    def report(self, received: int) -> dict[str, Any]:
+        return {"number": received + 1}
+
+    def follow(self, name: str, document: Any) -> None:
+        if self.broken:
+            int(float("inf"))
+        self.followed.append((name, document))
+
+    def take_report(self, replica: str, report: Any) -> None: ...
+
+    def leader_state(self, address: str) -> dict[str, Any]:
+        return {"pairs": {"i": 1}, "plans": None, "learned": {"at": address}}
+
+    def keep(self, addresses: Collection[str]) -> None:
+        self.kept.append(addresses)
+
+
+async def test_leader_forgets_replicas_at_addresses_that_are_gone() -> None:
+    state, board = State(), MemoryBoard()
+    reports = Reports(state)
     for number, address in enumerate(("10.0.0.1", "10.0.0.2", "10.0.0.3"), 1):
-        reports.hear(f"replica-{number}", {"number": number}, address)
-    life = SimpleNamespace(reports=reports, identity="replica-1", address="10.0.0.1")
+        reports.take_report(f"replica-{number}", {"number": number}, address)
+    agent = SimpleNamespace(reports=reports, identity="replica-1", address="10.0.0.1")
     board.listening = {"10.0.0.1", "10.0.0.2"}
     leader = Assigner(
-        board, cast("Peers", Nobody()), VirtualClock(), leads=lambda: True, life=cast("ReplicaAgent", life), look_s=0.01
+        board, cast("Peers", Nobody()), VirtualClock(), leads=lambda: True, agent=cast("ReplicaAgent", agent), look_s=0.01
     )
     await leader.look()
-    assert reports.heard == {"10.0.0.1": 1, "10.0.0.2": 2}
+    assert reports.received == {"10.0.0.1": 1, "10.0.0.2": 2}
     board.listening = set()
     await leader.look()
-    assert reports.heard == {"10.0.0.1": 1}, "one's own is not on the board of every platform"
-    assert kept == [{"10.0.0.1", "10.0.0.2"}, {"10.0.0.1"}]
+    assert reports.received == {"10.0.0.1": 1}, "one's own is not on the board of every platform"
+    assert state.kept == [{"10.0.0.1", "10.0.0.2"}, {"10.0.0.1"}]
 
 
-def broken(_: Any) -> Any:
-    return int(float("inf"))
-
-
-@pytest.mark.parametrize("name", ["pairs", "plans", "learned"])
-def test_a_replica_follows_what_the_leader_tells_with_its_question(name: str) -> None:
-    heard: list[Any] = []
-    leader = replace(Reports(), pairs=lambda: {"i": 1}, plans=lambda: {"f": 2}, learned=lambda address: {"at": address})
-    said = leader.say("10.0.0.2")
-    assert said == {"pairs": {"i": 1}, "plans": {"f": 2}, "learned": {"at": "10.0.0.2"}}
-    replica = replace(Reports(), **{f"follow_{name}": heard.append})
-    replica.follow(said)
-    assert heard == [said[name]]
-    replica.follow(said | {name: None})
-    replica.follow({})
-    assert heard == [said[name]], "who does not know, or is of an earlier version, changes nothing"
+def test_replica_follows_the_parts_of_the_leaders_state_that_are_known() -> None:
+    state = State()
+    replica, question = Reports(state), Reports(State()).leader_state("10.0.0.2")
+    replica.follow(question)
+    replica.follow({})  # a leader of an earlier version sends no state
+    assert state.followed == [("pairs", {"i": 1}), ("learned", {"at": "10.0.0.2"})]
 
 
 @pytest.mark.parametrize("name", ["pairs", "plans", "learned"])
 def test_unreadable_report_is_refused_by_name(name: str) -> None:
     with pytest.raises(GnomonError) as refused:
-        replace(Reports(), **{f"follow_{name}": broken}).follow({name: {}})
+        Reports(State(broken=True)).follow({name: {}})
     assert (refused.value.status, refused.value.code) == (400, f"invalid_{name}")
 
 
