@@ -244,6 +244,11 @@ class ExchangeChannel(Channel):
         """The outcome of a batch whose task was cancelled."""
         return Outcome(None, batch.trouble, unread=not batch.sent)
 
+    def _failed(self, batch: Batch, trouble: str) -> Outcome:
+        """The outcome of a batch whose exchange raised an unforeseen exception."""
+        del batch
+        return Outcome(None, trouble)
+
     def _allowed_s(self, frame: Frame) -> float:
         """The time until the deadline of a batch."""
         return frame.budget_s or self._timeout_s
@@ -275,7 +280,7 @@ class ExchangeChannel(Channel):
             outcome = self._aborted(batch)
         elif (error := task.exception()) is not None:
             _LOG.error("a batch for %s could not be carried", self._peer, exc_info=error)
-            outcome = Outcome(None, f"{type(error).__name__}: {error}")
+            outcome = self._failed(batch, f"{type(error).__name__}: {error}")
         else:
             outcome = task.result()
         if batch is self._last:

@@ -184,6 +184,9 @@ class ProviderChannel(ExchangeChannel):
         lost = self.closed
         return Outcome(None if lost else self._filled(batch, _left()), unread=not batch.sent)
 
+    def _failed(self, batch: Batch, trouble: str) -> Outcome:
+        return self._broke_off(batch, trouble, unread=False)
+
     async def _exchange(self, batch: Batch, frame: Frame) -> Outcome:
         import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
 
