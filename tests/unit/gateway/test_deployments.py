@@ -123,12 +123,12 @@ async def test_after_a_restart_requests_are_let_in_before_what_was_deployed_is_p
     again = stage.another()
     await again.start()
     try:
-        assert again.lookup("fn") is not None
+        assert again.directory.lookup("fn") is not None
         stage.platform.takes.set()
         if fails:
             query = LogQuery(KEY)
             await until(lambda: any("could not be prepared" in line.text for line in stage.logs.lines(query)))
-        assert again.lookup("fn") is not None
+        assert again.directory.lookup("fn") is not None
     finally:
         await again.stop()
 

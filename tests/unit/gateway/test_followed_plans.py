@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.scaling import SetBufferPlan
+from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.replicas.state_sync import follow, plans_to_json
 from tests.unit.gateway.planned import OTHER_PLAN, PLAN, Planned, deployment
 from tests.unit.gateway.shadow_stage import NAME
@@ -19,7 +20,7 @@ OTHER = "other.openfaas-fn"
 
 @pytest.fixture
 async def replica(tmp_path: Path) -> AsyncIterator[Planned]:
-    made = Planned(tmp_path, leads=False)
+    made = Planned(tmp_path, elsewhere=OtherReplicas(leads=False))
     await made.manager.deploy(deployment())
     await made.manager.deploy(deployment(name="other"))
     yield made
