@@ -16,10 +16,10 @@ from gnomon_gateway.asynchronous.calls import FunctionAnswer, Headers, Invocatio
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.headers import UnfitHeadersError, member_lines
 from gnomon_gateway.queueing.queue import Request, Responder
-from gnomon_gateway.v2 import messages as answers
+from gnomon_gateway.v2 import messages
+from gnomon_gateway.v2.inference import most_samples, submit
 from gnomon_gateway.v2.messages import Infer
 from gnomon_gateway.v2.reading import Reading, carries_tensors
-from gnomon_gateway.v2.splitting import most_samples, submit
 
 
 class Invoker:
@@ -89,10 +89,10 @@ class _WaitingForTensors(_Waiting):
 
     def answer(self, member: Member, head: bytes) -> None:
         del head
-        self._set(_with_lines(*answers.answer(self._infer, self._signature, self._name, member)))
+        self._set(_with_lines(*messages.answer(self._infer, self._signature, self._name, member)))
 
     def refuse(self, error: GnomonError) -> None:
-        self._set(_with_lines(*answers.refusal(error)))
+        self._set(_with_lines(*messages.refusal(error)))
 
 
 async def _infer(
@@ -104,7 +104,7 @@ async def _infer(
     except GnomonError as error:
         runtime.metrics.started += 1
         runtime.metrics.refused(error, time.monotonic() - began_s)
-        return _with_lines(*answers.refusal(error))
+        return _with_lines(*messages.refusal(error))
     waiting = _WaitingForTensors(infer, signature, runtime.key.name)
     lane, arrived_s, deadline_s = runtime.tensor_lane, time.monotonic(), began_s + _budget_s(runtime, invocation)
 

@@ -1,1 +1,1 @@
-"""The open inference protocol, version 2, over REST, with the binary tensor extension. A model goes by its function's name."""
+"""The open inference protocol, version 2, over REST, with the binary tensor extension. A model has its function's name."""

@@ -1,25 +1,34 @@
-"""An infer request in flight: owner of the exchange, responder of the request, answering as V2 does."""
+"""An infer request in flight: owner of the exchange, responder of the request, answering as V2 does.
+
+A request of more samples than a batch holds is split into requests of at most `gnomon/max-batch` samples, whose answers are
+joined:
+
+    5 samples, max-batch 2 ─▶ 2 │ 2 │ 1 ─▶ one answer of 5 samples, or the first failure of any part
+
+The parts are requests like all others: they are admitted, batched with those of other clients and executed on any instance. The
+first failure is the response; the other parts are then withdrawn, because their results would not be used.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.signature import ModelSignature
+from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_core.wire import Frame, Member
 from gnomon_gateway.dispatch.dispatcher import QUEUE_MOVED
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.http.headers import DEADLINE_HEADER, call_id_of, lines_of, read_deadline_s
-from gnomon_gateway.queueing.queue import Request
-from gnomon_gateway.v2 import messages as answers
+from gnomon_gateway.queueing.queue import Request, Responder
+from gnomon_gateway.v2 import messages
 from gnomon_gateway.v2.messages import Infer
 from gnomon_gateway.v2.reading import Reading
-from gnomon_gateway.v2.splitting import MakeRequest, most_samples, submit
 
 _T = TypeVar("_T")
 
@@ -72,53 +81,53 @@ class Inference:
             self._refuse_unsubmitted(error)
             return
         if unpacking is None:
-            self._submit(body)
+            self._parse(body)
         else:
-            self._then(unpacking, self._was_unpacked)
+            self._then(unpacking, self._unpacked)
 
-    def _then(self, work: Future[_T], go_on: Callable[[Future[_T]], None]) -> None:
-        """Call `go_on` with the result of work in a thread or process, unless the client has disconnected by then."""
+    def _then(self, work: Future[_T], resume: Callable[[Future[_T]], None]) -> None:
+        """Call `resume` with the result of work in a thread or process, unless the client has disconnected by then."""
         loop = asyncio.get_running_loop()
         self._work = work
 
-        def come_back(done: Future[_T]) -> None:
+        def continue_on_loop(done: Future[_T]) -> None:
             # The future refers to its callback, and thereby to this object. If this object kept the future, the cycle with a
             # result of up to 64 MiB would wait for the garbage collector.
             self._work = None
             if not self._exchange.disconnected:
                 try:
-                    go_on(done)
+                    resume(done)
                 except Exception:  # noqa: BLE001 - whatever it is, the client waits
                     self._exchange.break_off()
 
-        work.add_done_callback(lambda done: loop.call_soon_threadsafe(come_back, done))
+        work.add_done_callback(lambda done: loop.call_soon_threadsafe(continue_on_loop, done))
 
-    def _was_unpacked(self, future: Future[bytes]) -> None:
+    def _unpacked(self, future: Future[bytes]) -> None:
         try:
             body = future.result()
             self._reading.bound(len(body))
         except GnomonError as error:
             self._refuse_unsubmitted(error)
         else:
-            self._submit(body)
+            self._parse(body)
 
-    def _submit(self, body: bytes | memoryview) -> None:
+    def _parse(self, body: bytes | memoryview) -> None:
         try:
             infer = self._reading.read(body)
             if isinstance(infer, Future):
-                self._then(infer, self._was_read)
+                self._then(infer, self._parsed)
             else:
-                self._let_in(infer)
+                self._submit_infer(infer)
         except GnomonError as error:
             self._refuse_unsubmitted(error)
 
-    def _was_read(self, future: Future[Infer]) -> None:
+    def _parsed(self, future: Future[Infer]) -> None:
         try:
-            self._let_in(future.result())
+            self._submit_infer(future.result())
         except GnomonError as error:
             self._refuse_unsubmitted(error)
 
-    def _let_in(self, infer: Infer) -> None:
+    def _submit_infer(self, infer: Infer) -> None:
         self._infer = infer
         self._requests = submit(self._runtime, self._signature, infer, self._request_with(), self)
 
@@ -134,20 +143,18 @@ class Inference:
     def answer(self, member: Member, head: bytes) -> None:
         del head
         assert self._infer is not None
-        self._respond(*answers.answer(self._infer, self._signature, self._runtime.key.name, member))
+        self._respond(*messages.answer(self._infer, self._signature, self._runtime.key.name, member))
 
     def refuse(self, error: GnomonError) -> None:
         if error.code == QUEUE_MOVED and self._exchange.move_on():
             return
-        self._respond(*answers.refusal(error))
+        self._respond(*messages.refusal(error))
 
     def stream(self, frame: Frame) -> None:
         """Do nothing: models do not stream, and the request did not allow it."""
 
     def broken(self) -> None:
         self._exchange.abort()
-
-    # Ours
 
     def _request_with(self) -> MakeRequest:
         budget_s = self._runtime.settings.deadline_s
@@ -176,3 +183,146 @@ class Inference:
 
     def _own_lines(self) -> bytes:
         return lines_of(self._call_id, self._began_ns, self._began_s)
+
+
+MOST_SAMPLES, FEW_SAMPLES, MOST_BYTES = 256, 8, 8 << 20
+"""Limits of one request that is larger than a batch: this many samples, or as many as fit into this many bytes, but a few in any
+case. The limits bound the cost of parsing a request."""
+
+MakeRequest = Callable[[int, bytes | memoryview, Responder], Request]
+"""The request with so many samples and this body, answered to this responder."""
+
+
+def most_samples(signature: ModelSignature, max_batch: int) -> int:
+    """The samples that one request may have where a batch has at most `max_batch`."""
+    sample_bytes = max(1, sum(spec.sample_bytes for spec in signature.inputs))
+    return max(max_batch, min(MOST_SAMPLES, max(FEW_SAMPLES, MOST_BYTES // sample_bytes)))
+
+
+def submit(
+    runtime: FunctionRuntime, signature: ModelSignature, infer: Infer, make: MakeRequest, responder: Responder
+) -> list[Request]:
+    """Submit an infer request in as many parts as needed; returns the parts. `responder` gets one answer."""
+    max_batch = runtime.settings.max_batch
+    if infer.samples <= max_batch:
+        requests = [make(infer.samples, infer.body, responder)]
+    else:
+        requests = Split(runtime, signature.outputs, responder).requests_for(infer, signature.inputs, max_batch, make)
+    for request in requests:
+        runtime.submit(request)
+    return requests
+
+
+class Split:
+    """Collects the answers to the parts of one request for its responder."""
+
+    def __init__(self, runtime: FunctionRuntime, outputs: Sequence[TensorSpec], responder: Responder) -> None:
+        self._runtime = runtime
+        self._outputs = outputs
+        self._responder: Responder | None = responder
+        self._requests: list[Request] = []
+        self._members: dict[int, Member] = {}
+
+    def requests_for(self, infer: Infer, inputs: Sequence[TensorSpec], max_batch: int, make: MakeRequest) -> list[Request]:
+        """The parts, in order."""
+        bodies = split([spec.sample_bytes for spec in inputs], memoryview(infer.body), infer.samples, max_batch)
+        self._requests = [make(samples, body, _Part(self, index)) for index, (samples, body) in enumerate(bodies)]
+        return list(self._requests)
+
+    def answered(self, index: int, member: Member) -> None:
+        """Take the model's answer to a part. The responder gets the first failure, or all parts joined."""
+        if self._responder is None:
+            return
+        if member.code != HTTPStatus.OK:
+            self._end().answer(member, b"")
+            return
+        self._members[index] = member._replace(body=bytes(member.body))
+        if len(self._members) < len(self._requests):
+            return
+        sizes = [request.size for request in self._requests]
+        bodies = [self._members[part].body for part in range(len(sizes))]
+        try:
+            body = join([spec.sample_bytes for spec in self._outputs], bodies, sizes)
+        except ValueError as error:
+            self._end().refuse(GnomonError(502, "invalid_result", f"A part of the request was answered by {error}."))
+            return
+        self._end().answer(Member(HTTPStatus.OK, sum(sizes), member.meta, body), b"")
+
+    def refused(self, error: GnomonError) -> None:
+        """Refuse the whole request, because a part was refused."""
+        if self._responder is not None:
+            self._end().refuse(error)
+
+    def broken(self) -> None:
+        if self._responder is not None:
+            self._end().broken()
+
+    def _end(self) -> Responder:
+        """Withdraw the remaining parts, and return the responder of the whole request."""
+        responder, self._responder = self._responder, None
+        assert responder is not None
+        for request in self._requests:
+            if request.responder is not None and request.is_open:
+                self._runtime.left(request)
+            request.responder = None  # already answered in this turn of the loop: drop the answer that is about to come
+        self._members.clear()
+        return responder
+
+
+class _Part:
+    """The responder of one part."""
+
+    __slots__ = ("_index", "_whole")
+
+    def __init__(self, whole: Split, index: int) -> None:
+        self._whole = whole
+        self._index = index
+
+    def answer(self, member: Member, head: bytes) -> None:
+        del head
+        self._whole.answered(self._index, member)
+
+    def refuse(self, error: GnomonError) -> None:
+        self._whole.refused(error)
+
+    def stream(self, frame: Frame) -> None:
+        """Do nothing: models do not stream, and the request did not allow it."""
+
+    def broken(self) -> None:
+        self._whole.broken()
+
+
+def split(sample_bytes: Sequence[int], body: memoryview, samples: int, max_batch: int) -> list[tuple[int, bytes | memoryview]]:
+    """The parts of a body: how many samples each has, and its tensors' bytes one after the other.
+
+    `body` is the bytes of the tensors one after the other, each of `samples` samples of its `sample_bytes`.
+    """
+    tensors: list[tuple[int, memoryview]] = []
+    offset = 0
+    for size in sample_bytes:
+        tensors.append((size, body[offset : offset + samples * size]))
+        offset += samples * size
+    parts: list[tuple[int, bytes | memoryview]] = []
+    for first in range(0, samples, max_batch):
+        last = min(samples, first + max_batch)
+        rows = [data[first * size : last * size] for size, data in tensors]
+        parts.append((last - first, rows[0] if len(rows) == 1 else b"".join(rows)))
+    return parts
+
+
+def join(sample_bytes: Sequence[int], bodies: Sequence[bytes | memoryview], samples: Sequence[int]) -> bytes:
+    """The inverse of `split`: one body with the tensors of all parts.
+
+    Raises:
+        ValueError: a part's body has another length than its samples take.
+
+    """
+    columns: list[list[memoryview]] = [[] for _ in sample_bytes]
+    for body, count in zip(bodies, samples, strict=True):
+        data, offset = memoryview(body), 0
+        if len(data) != count * sum(sample_bytes):
+            raise ValueError(f"{len(data)} bytes for {count} samples")
+        for column, size in zip(columns, sample_bytes, strict=True):
+            column.append(data[offset : offset + count * size])
+            offset += count * size
+    return b"".join([rows for column in columns for rows in column])

@@ -8,6 +8,7 @@ half a second, in any thread. Therefore a process parses large requests, one aft
 
 The process starts with the first large request and ends when the gateway closes the socket or ends. A process that has died is
 replaced once for a request; a request that kills two processes is refused. The waiting requests are bounded, as they are large.
+Why this is no `ProcessPoolExecutor`: docs/decisions/0060.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def question(signature: ModelSignature, header_length: bytes | None, max_batch: 
     }
 
 
-def answered(head: dict[str, Any], tensors: bytearray) -> Infer:
+def to_infer(head: dict[str, Any], tensors: bytearray) -> Infer:
     """The infer request that the reader process has parsed.
 
     Raises:
@@ -85,11 +86,11 @@ def answered(head: dict[str, Any], tensors: bytearray) -> Infer:
     return Infer(head["id"], head["samples"], memoryview(tensors), head["outputs"])
 
 
-def _read(asked: dict[str, Any], body: bytearray) -> tuple[dict[str, Any], Data]:
-    inputs, outputs = (tuple(TensorSpec.from_json(spec) for spec in asked[kind]) for kind in ("inputs", "outputs"))
-    length = None if asked["header_length"] is None else asked["header_length"].encode("latin-1")
+def _parse(question: dict[str, Any], body: bytearray) -> tuple[dict[str, Any], Data]:
+    inputs, outputs = (tuple(TensorSpec.from_json(spec) for spec in question[kind]) for kind in ("inputs", "outputs"))
+    length = None if question["header_length"] is None else question["header_length"].encode("latin-1")
     try:
-        infer = read_request(ModelSignature("", "", inputs, outputs), memoryview(body), length, asked["max_batch"])
+        infer = read_request(ModelSignature("", "", inputs, outputs), memoryview(body), length, question["max_batch"])
     except GnomonError as error:
         return {"error": asdict(error)}, b""
     return {"id": infer.id, "samples": infer.samples, "outputs": infer.outputs}, infer.body
@@ -100,7 +101,7 @@ def main(descriptor: int) -> None:
     with socket.socket(fileno=descriptor) as connection:
         try:
             while True:
-                send(connection, *_read(*receive(connection)))
+                send(connection, *_parse(*receive(connection)))
         except (EOFError, OSError):
             return
 
@@ -163,7 +164,7 @@ class Reader:
             try:
                 connection = self._connection or self._begin()
                 send(connection, question, body)
-                return answered(*receive(connection))
+                return to_infer(*receive(connection))
             except (EOFError, OSError):
                 self._end()
         raise GnomonError(

@@ -22,7 +22,7 @@ from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_gateway.api.control import this_version
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.exchange import Exchange
-from gnomon_gateway.v2 import messages as answers
+from gnomon_gateway.v2 import messages
 from gnomon_gateway.v2.inference import Inference
 from gnomon_gateway.v2.reading import carries_tensors
 
@@ -100,7 +100,7 @@ class InferenceRoutes:
 
 def refuse(exchange: Exchange, error: GnomonError) -> None:
     """Respond with an error of the gateway in V2's format."""
-    exchange.respond(*answers.refusal(error))
+    exchange.respond(*messages.refusal(error))
 
 
 def _read(exchange: Exchange, document: Mapping[str, Any], status: int = 200) -> None:

@@ -21,7 +21,7 @@ from gnomon_gateway.functions.profiles import ProfiledLatency
 from gnomon_gateway.metrics import PairMetrics
 from gnomon_gateway.queueing.queue import Batch, LaneKey, Request
 from gnomon_gateway.scheduling.policies import AdaptivePaper, Immediate
-from gnomon_gateway.v2.splitting import join, most_samples, split
+from gnomon_gateway.v2.inference import join, most_samples, split
 from tests.made_up_models import BlockPlan, made_up_profile
 
 LANE = LaneKey("tensors", "m")
