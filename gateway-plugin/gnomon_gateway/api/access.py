@@ -195,12 +195,14 @@ class Guard:
     async def _refusal_without_login(self, scope: Scope, headers: Headers) -> Response | None:
         if self._auth is not None or scope.get(FROM_PEER) is True:
             return None
-        error = await self._stranger(scope["client"], scope["server"])
+        error = await self._refusal_by_owner(scope["client"], scope["server"])
         if error is None and any(name in _OF_PROXIES or name.startswith(_OF_PROXIES_PREFIXES) for name in headers):
             error = _refused("proxy_refused", "This request came through a proxy, which would let everybody in who reaches it")
         return None if error is None else error_response(error)
 
-    async def _stranger(self, client: tuple[str, int] | None, server: tuple[str, int | None] | None) -> GnomonError | None:
+    async def _refusal_by_owner(
+        self, client: tuple[str, int] | None, server: tuple[str, int | None] | None
+    ) -> GnomonError | None:
         port = None if server is None else server[1]
         owner = None if client is None or server is None or port is None else owner_of(client, (server[0], port))
         if owner is None:

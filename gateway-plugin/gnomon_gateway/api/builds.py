@@ -36,7 +36,7 @@ NDJSON = "application/x-ndjson"
 MAX_ARCHIVE_BYTES = 2 << 30
 MAX_BUILDS = 4
 QUIET_S = 10.0
-"""After this long without news an empty line goes out, so that nothing between the client and us takes the silence for an end."""
+"""After this long without a line an empty document is sent, so that no proxy takes the silence for the end."""
 
 
 def payload_secret(path: Path) -> bytes:
@@ -95,7 +95,7 @@ class _BuildApi:
         headers = {"X-Accel-Buffering": "no"}
         if NDJSON in request.headers.get("Accept", ""):
             return StreamingResponse(_lines(build, task), media_type=NDJSON, headers=headers)
-        return await _last(build, task)
+        return await _final_response(build, task)
 
     def _take_place(self) -> None:
         if self._taken >= self._max_builds:
@@ -111,8 +111,8 @@ class _BuildApi:
             build.finish({"log": [], "image": "", "status": "failed", "error": str(error)}, error.status)
         except Exception:
             LOG.exception("A build failed for a reason of ours.")
-            sorry = "The builder failed; the gateway's log says why."
-            build.finish({"log": [], "image": "", "status": "failed", "error": sorry}, 500)
+            message = "The builder failed; the gateway's log says why."
+            build.finish({"log": [], "image": "", "status": "failed", "error": message}, 500)
         finally:
             self._taken -= 1
             _remove(archive)
@@ -186,15 +186,15 @@ class _Build:
         self.unread: list[str] = []
         self.result: dict[str, Any] | None = None
         self.status = 200
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
 
     def log(self, line: str) -> None:
         self.unread.append(line)
-        self.news.set()
+        self.changed.set()
 
     def finish(self, result: dict[str, Any], status: int = 200) -> None:
         self.result, self.status = result, status
-        self.news.set()
+        self.changed.set()
 
 
 async def _lines(build: _Build, task: asyncio.Task[None]) -> AsyncIterator[bytes]:
@@ -202,11 +202,11 @@ async def _lines(build: _Build, task: asyncio.Task[None]) -> AsyncIterator[bytes
     try:
         while True:
             try:
-                await asyncio.wait_for(build.news.wait(), QUIET_S)
+                await asyncio.wait_for(build.changed.wait(), QUIET_S)
             except TimeoutError:
                 yield _document({"log": [], "image": "", "status": "in_progress"})
                 continue
-            build.news.clear()
+            build.changed.clear()
             unread, build.unread = build.unread, []
             for line in unread:
                 yield _document({"log": [line], "image": "", "status": "in_progress"})
@@ -217,12 +217,12 @@ async def _lines(build: _Build, task: asyncio.Task[None]) -> AsyncIterator[bytes
         task.cancel()
 
 
-async def _last(build: _Build, task: asyncio.Task[None]) -> Response:
+async def _final_response(build: _Build, task: asyncio.Task[None]) -> Response:
     """The final document with the whole log, for a client that waits for it."""
     try:
         while build.result is None:
-            await build.news.wait()
-            build.news.clear()
+            await build.changed.wait()
+            build.changed.clear()
     finally:
         task.cancel()
     headers = {INTERNAL_HEADER: INTERNAL_NAME} if "error" in build.result else {}

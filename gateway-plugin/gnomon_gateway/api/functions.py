@@ -16,7 +16,7 @@ stop instances under load. So the function's setting decides which of the two sc
     no instance is ready, or gnomon/autoscaler is `fixed` ▶ applied: that is how a gateway scales from zero
     any other policy ▶ ignored; one line in the function's log, and one in the gateway's
 
-Alerts and manual scaling cannot be told apart here. The response is 202 either way, because an AlertManager repeats refused ones.
+Alerts and manual scaling cannot be text apart here. The response is 202 either way, because an AlertManager repeats refused ones.
 """
 
 from __future__ import annotations
@@ -222,15 +222,15 @@ LEFT_TO_OTHERS = "fixed"
 _LOG = logging.getLogger("gnomon.openfaas")
 
 
-class OuterScaling:
+class ExternalScaling:
     """The rule for replica counts that an external gateway requests. `log` writes a line to the function's log."""
 
     def __init__(self, log: Callable[[FunctionKey, str, str], None]) -> None:
         self._log = log
-        self._told: dict[FunctionKey, str] = {}
+        self._logged: dict[FunctionKey, str] = {}
         """The policy that each function had when the refusal was logged."""
 
-    def heeds(self, status: FunctionStatus, replicas: int) -> bool:
+    def accepts(self, status: FunctionStatus, replicas: int) -> bool:
         """Whether to apply this number; a refusal is logged once for each policy of a function."""
         key, policy = status.spec.key, status.spec.settings.autoscaler
         if policy == LEFT_TO_OTHERS:
@@ -238,19 +238,19 @@ class OuterScaling:
         if not status.available_replicas:
             # Scale from zero: twenty waiting requests each ask for one instance; only the first starts one.
             return replicas > status.replicas
-        if replicas != status.replicas and self._told.get(key) != policy:
-            self._told[key] = policy
-            told = (
+        if replicas != status.replicas and self._logged.get(key) != policy:
+            self._logged[key] = policy
+            text = (
                 f"the gateway in front asks for {replicas} instances: left aside, {policy} decides; "
                 f"with gnomon/autoscaler: {LEFT_TO_OTHERS} it would be heeded"
             )
-            self._log(key, "", f"gnomon: {told}")
-            _LOG.warning("%s: %s", key, told)
+            self._log(key, "", f"gnomon: {text}")
+            _LOG.warning("%s: %s", key, text)
         return False
 
     def forget(self, key: FunctionKey) -> None:
         """Drop the state of a removed function."""
-        self._told.pop(key, None)
+        self._logged.pop(key, None)
 
 
 MAX_REPLICAS = 10_000
@@ -272,7 +272,7 @@ class Functions:
     def __init__(self, control: Control) -> None:
         self._control = control
         self._meter = UsageMeter(control.now_s)
-        self._outer = OuterScaling(control.logs.append) if control.behind and not control.provided else None
+        self._external = ExternalScaling(control.logs.append) if control.behind and not control.provided else None
 
     def handlers(self) -> Handlers:
         return {
@@ -306,8 +306,8 @@ class Functions:
         key = FunctionKey(name, namespace)
         await self._control.functions.remove(key)
         self._meter.forget(key)
-        if self._outer is not None:
-            self._outer.forget(key)
+        if self._external is not None:
+            self._external.forget(key)
         return Response(status_code=202)
 
     async def describe(self, request: Request) -> Response:
@@ -337,7 +337,7 @@ class Functions:
         # Behind a stock gateway or in front of a provider, the other side sets the number: an AlertManager repeats refused ones.
         if status is not None and not self._control.behind and not self._control.provided:
             _refuse_above_maximum(status, replicas)
-        if self._outer is None or status is None or self._outer.heeds(status, replicas):
+        if self._external is None or status is None or self._external.accepts(status, replicas):
             await self._control.functions.scale(key, replicas)
         return Response(status_code=202)
 

@@ -253,7 +253,7 @@ class Invocation:
         try:
             lines = member_lines(member)
         except UnfitHeadersError as error:
-            self.refuse(_unfit(error))
+            self.refuse(_invalid_headers(error))
             return
         self._exchange.respond(member.code, lines + lines_of(self._call_id, self._began_ns, self._began_s), member.body)
 
@@ -276,7 +276,7 @@ class Invocation:
             try:
                 self._exchange.start(first.code, member_lines(first) + self._own_lines())
             except UnfitHeadersError as error:
-                self.refuse(_unfit(error))
+                self.refuse(_invalid_headers(error))
 
     def broken(self) -> None:
         self._exchange.abort()
@@ -289,7 +289,7 @@ def _wrong_method() -> GnomonError:
     return GnomonError(405, "method_not_allowed", "Functions have no such method.", f"Use {', '.join(ANY)}.")
 
 
-def _unfit(error: UnfitHeadersError) -> GnomonError:
+def _invalid_headers(error: UnfitHeadersError) -> GnomonError:
     return GnomonError(
         502, "invalid_headers", f"The function answered with a header that cannot be sent: {error}.", "Fix the handler."
     )

@@ -74,23 +74,23 @@ class Namespaces:
             if name not in self._known:
                 await self.create(StoredNamespace(name))
 
-    async def create(self, wanted: StoredNamespace) -> None:
-        if not _NAME.fullmatch(wanted.name):
+    async def create(self, namespace: StoredNamespace) -> None:
+        if not _NAME.fullmatch(namespace.name):
             raise bad_request(
                 "invalid_name",
-                f"{wanted.name[:100]!r} is not a namespace.",
+                f"{namespace.name[:100]!r} is not a namespace.",
                 "Use 1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or digit.",
             )
         async with self._changing:
-            if wanted.name in self._known:
-                raise conflict("namespace_exists", f"The namespace {wanted.name!r} exists.", "Change it with PUT.")
-            await self._put(wanted)
+            if namespace.name in self._known:
+                raise conflict("namespace_exists", f"The namespace {namespace.name!r} exists.", "Change it with PUT.")
+            await self._put(namespace)
 
-    async def update(self, wanted: StoredNamespace) -> None:
+    async def update(self, namespace: StoredNamespace) -> None:
         async with self._changing:
-            self.get(wanted.name)
-            _refuse_default(wanted.name)
-            await self._put(wanted)
+            self.get(namespace.name)
+            _refuse_default(namespace.name)
+            await self._put(namespace)
 
     async def delete(self, name: str, contents: Callable[[], Awaitable[Sequence[str]]]) -> None:
         """Delete an empty namespace. `contents` lists its resources; it is called once none can be added any more."""
@@ -107,9 +107,9 @@ class Namespaces:
                 self._known[name] = removed
                 raise
 
-    async def _put(self, wanted: StoredNamespace) -> None:
-        await asyncio.to_thread(self._store.put_namespace, wanted)
-        self._known[wanted.name] = wanted
+    async def _put(self, namespace: StoredNamespace) -> None:
+        await asyncio.to_thread(self._store.put_namespace, namespace)
+        self._known[namespace.name] = namespace
 
 
 def _refuse_contents(name: str, contents: Sequence[str]) -> None:

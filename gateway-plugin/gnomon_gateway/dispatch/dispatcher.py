@@ -42,7 +42,7 @@ from gnomon_core.scaling import LoadCounters
 from gnomon_core.scheduling import Dispatch, Reject, ScheduleAction, WaitUntil
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.fleet import Sizing, Worker, Workers
-from gnomon_gateway.dispatch.latency import Doubts, LiveLatency
+from gnomon_gateway.dispatch.latency import LiveLatency, RecentMeasurements
 from gnomon_gateway.queueing.admission import Admission, Late
 from gnomon_gateway.queueing.queue import ADMITTED, ANSWERED, DISPATCHED, Batch, FunctionQueue, Lane, LaneKey, Request
 from gnomon_gateway.scheduling.policies import Immediate
@@ -127,7 +127,7 @@ class Dispatcher:
         """Requests that were executed a second time, each in a batch of its own."""
         self._is_model = settings.model is not None
         self._deadlines = Deadlines()
-        self._doubts = Doubts()
+        self._recent = RecentMeasurements()
         self._load = LoadMeter(now_s)
         self._last_batch = 0
 
@@ -155,7 +155,7 @@ class Dispatcher:
                 request.state = ANSWERED
                 effects.append(Answer(request, error))
                 if idle and error.status == HTTPStatus.GATEWAY_TIMEOUT:
-                    self._doubt(request, now_s)
+                    self._discount_prediction(request, now_s)
                 continue
             self.quarantine.isolate(request, now_s)
             request.state = ADMITTED
@@ -223,7 +223,7 @@ class Dispatcher:
         """
         self._load.advance(now_s)
         if instance_id not in self.workers.by_id:
-            self._doubts.begin()
+            self._recent.clear()
         self.workers.add(instance_id, cores, max_batch, memory_mb, concurrency)
         return self._schedule_all(now_s, [])
 
@@ -278,9 +278,9 @@ class Dispatcher:
         worker, batch = executing
         self._load.advance(now_s)
         answers: Effects = []
-        if batch.live and self._teaches(worker, batch, codes):
+        if batch.live and self._is_measurement(worker, batch, codes):
             self.latency.observe(batch.lane.variant, worker.size, batch.size, now_s - batch.sent_s, batch.pair)
-            self._doubts.measured(batch.lane.variant, worker.size, batch.size, now_s)
+            self._recent.add(batch.lane.variant, worker.size, batch.size, now_s)
             self._learned(batch.lane, now_s)
         self._collect(batch, codes, now_s, answers)
         batch.end()
@@ -311,7 +311,7 @@ class Dispatcher:
         self._load.advance(now_s)
         return self._schedule_all(now_s, [])
 
-    def _teaches(self, worker: Worker, batch: Batch, codes: Sequence[int]) -> bool:
+    def _is_measurement(self, worker: Worker, batch: Batch, codes: Sequence[int]) -> bool:
         """Whether the batch's duration is a valid latency measurement.
 
         If the instance's size or Shadows changed meanwhile, the resources behind the batch are unknown. A draining instance may
@@ -424,7 +424,7 @@ class Dispatcher:
             self.admission.put_in_order(lane, now_s)
         again = True
         while again and lane.samples and workers.idle:
-            self._refuse_hopeless(lane, now_s, effects)
+            self._refuse_late(lane, now_s, effects)
             if not lane.samples:
                 break
             actions = self._ask(lane, now_s)
@@ -456,7 +456,7 @@ class Dispatcher:
     def _simplest(self, lane: Lane, now_s: float) -> Sequence[ScheduleAction]:
         return _SIMPLEST.next(lane, self.workers.view(solo=lane.solo), self.latency, now_s)
 
-    def _refuse_hopeless(self, lane: Lane, now_s: float, effects: Effects) -> None:
+    def _refuse_late(self, lane: Lane, now_s: float, effects: Effects) -> None:
         """Answer the oldest requests that would be late: executing them would only delay others."""
         while lane.samples:
             verdict = self.admission.would_be_late(lane, now_s)
@@ -464,7 +464,7 @@ class Dispatcher:
                 return
             request = lane.head()
             if verdict is Late.EVER:
-                self._doubt(request, now_s)
+                self._discount_prediction(request, now_s)
             self._withdraw(request, effects)
             effects.append(Answer(request, deadline_exceeded(now_s - request.arrived_s)))
 
@@ -509,13 +509,13 @@ class Dispatcher:
         """A batch of this lane was measured: resize the instances' batches and forget variants that are not called any more."""
         if not key.solo:
             self.sizing.called(key.variant, now_s)
-        quiet = [one for one in self.sizing.quiet(now_s) if self.queue.forget(one)]
-        for one in quiet:
+        uncalled = [one for one in self.sizing.uncalled(now_s) if self.queue.forget(one)]
+        for one in uncalled:
             self.sizing.forget(one)
-        if quiet or self.sizing.outdated:
+        if uncalled or self.sizing.outdated:
             self.workers.size_again()
 
-    def _answered(self, request: Request) -> None:
+    def _end(self, request: Request) -> None:
         """The one terminal transition of an admitted request."""
         request.state = ANSWERED
         self._load.in_system -= 1
@@ -530,7 +530,7 @@ class Dispatcher:
             batch.live -= 1
             if not batch.live:
                 effects.append(Cancel(batch.instance_id, batch.id))
-        self._answered(request)
+        self._end(request)
 
     def _expire(self, now_s: float, effects: Effects) -> None:
         """Answer every request whose deadline has passed."""
@@ -551,7 +551,7 @@ class Dispatcher:
                 continue
             if error is None and codes[index] == FAILED and self._failed(request, batch, now_s):
                 continue
-            self._answered(request)
+            self._end(request)
             if now_s > request.deadline_s:
                 self.late_answers += 1
                 answers.append(Answer(request, deadline_exceeded(now_s - request.arrived_s)))
@@ -571,22 +571,22 @@ class Dispatcher:
 
     def _lost(self, request: Request, now_s: float, effects: Effects) -> None:
         """The instance died while executing the request: retry it or answer 502."""
-        if self._once_more(request, now_s):
+        if self._retry(request, now_s):
             return
         if request.retried:
             self.quarantine.add(request, now_s)
-        self._answered(request)
+        self._end(request)
         effects.append(Answer(request, instance_lost(request.batch.instance_id if request.batch is not None else "")))
 
     def _failed(self, request: Request, batch: Batch, now_s: float) -> bool:
         """The handler failed on the request. Returns whether it is retried: only if other requests were in its batch."""
         if len(batch.requests) > 1:
-            return self._once_more(request, now_s)
+            return self._retry(request, now_s)
         if request.retried:
             self.quarantine.add(request, now_s)
         return False
 
-    def _once_more(self, request: Request, now_s: float) -> bool:
+    def _retry(self, request: Request, now_s: float) -> bool:
         """Queue the request for a batch of its own, if it is idempotent and was not retried yet; whether it was queued."""
         batch = request.batch
         if batch is None or batch.streamed or not request.replay_safe or request.retried or now_s >= request.deadline_s:
@@ -599,8 +599,8 @@ class Dispatcher:
         self.queue.add(request)
         return True
 
-    def _doubt(self, request: Request, now_s: float) -> None:
-        """The request is refused although an instance is idle. If only a prediction is the reason, record a doubt about it."""
+    def _discount_prediction(self, request: Request, now_s: float) -> None:
+        """The request is refused although an instance is idle. If only a prediction is the reason, discount it."""
         left_s = request.deadline_s - now_s
         if not self.learns or left_s <= 0:
             return
@@ -610,10 +610,10 @@ class Dispatcher:
             return
         quickest = min(places, key=lambda place: latency.seconds(variant, place.size, request.size, place.pair) or 0.0)
         size, pair = quickest.size, quickest.pair
-        measured = self._doubts.lately(variant, size, now_s)
+        measured = self._recent.sizes(variant, size, now_s)
         known = [batch for batch in measured if batch <= request.size]
         if not known or (self.latency.seconds(variant, size, max(known), pair) or 0.0) <= left_s:
-            self.latency.doubt(variant, size, pair, measured)
+            self.latency.discount(variant, size, pair, measured)
 
 
 class LoadMeter:
@@ -712,7 +712,7 @@ class Deadlines:
 
 def may_take(worker: Worker, lane: Lane, requests: tuple[Request, ...]) -> bool:
     """Whether the instance has room and the requests are distinct, wait in the lane and fit into one batch."""
-    if not worker.room:
+    if not worker.free_slots:
         return False
     if len(requests) == 1:
         return requests[0] in lane

@@ -32,7 +32,7 @@ from gnomon_gateway.queueing.queue import Batch
 
 
 class Worker:
-    """An instance that can take batches, `concurrency` at a time. It is idle while it can take another (`room`).
+    """An instance that can take batches, `concurrency` at a time. It is idle while it can take another (`free_slots`).
 
     `size` is its memory in MB where it is sized by memory (Lambda), else its cores. A batch has at most `max_batch` samples, and
     at most `slot.max_batch` where the objective bounds it.
@@ -44,8 +44,21 @@ class Worker:
     """
 
     __slots__ = (
-        "batches", "concurrency", "cores", "draining", "id", "max_batch", "memory_mb", "number", "order", "pair", "room", "size",
-        "slot", "solo_slot", "usual",
+        "batches",
+        "concurrency",
+        "cores",
+        "draining",
+        "free_slots",
+        "id",
+        "max_batch",
+        "memory_mb",
+        "number",
+        "order",
+        "pair",
+        "size",
+        "slot",
+        "solo_slot",
+        "usual",
     )  # fmt: skip
 
     order: tuple[int, int, int, int]
@@ -65,7 +78,7 @@ class Worker:
         self.batches: dict[int, Batch] = {}
         """The batches in execution, by id, in the order of sending."""
         self.draining = False
-        self.room = 0
+        self.free_slots = 0
         """The number of further batches that the instance takes now."""
 
     def bound(self, max_batch: int) -> None:
@@ -77,8 +90,8 @@ class Worker:
         self.rank()
 
     def rank(self) -> None:
-        """Update `room` and the sort key after a change of size or load. Not to be called for an instance in the idle list."""
-        self.room = 0 if self.draining else max(0, self.concurrency - len(self.batches))
+        """Update `free_slots` and the order after a change of size or load. Not to be called while it is in the idle list."""
+        self.free_slots = 0 if self.draining else max(0, self.concurrency - len(self.batches))
         pair = self.pair
         cores = self.cores + (sum(pair.cores) if pair is not None else 0)
         self.order = (self.slot.max_batch, len(self.batches), cores, self.number)
@@ -131,7 +144,7 @@ class Workers:
             for batch in worker.batches.values()
         ]
         for worker in self.idle:
-            places += [Place(worker.size, worker.pair, worker.usual, 0.0, idle=True)] * worker.room
+            places += [Place(worker.size, worker.pair, worker.usual, 0.0, idle=True)] * worker.free_slots
         return places
 
     def view(self, *, solo: bool) -> FleetView:
@@ -139,8 +152,8 @@ class Workers:
         view = self._solo_view if solo else self._view
         if view is None:
             idle = tuple([worker.solo_slot if solo else worker.slot for worker in self.idle])
-            room = sum([worker.room for worker in self.idle])
-            view = FleetView(idle, self.busy, self.starting, self._free_s(), room)
+            free_slots = sum([worker.free_slots for worker in self.idle])
+            view = FleetView(idle, self.busy, self.starting, self._free_s(), free_slots)
             if solo:
                 self._solo_view = view
             else:
@@ -190,7 +203,7 @@ class Workers:
             self.busy_cores += worker.cores
         worker.batches[batch.id] = batch
         worker.rank()
-        if worker.room:
+        if worker.free_slots:
             insort(self.idle, worker)
 
     def took(self, worker: Worker, batch: Batch, left: int) -> None:
@@ -210,13 +223,13 @@ class Workers:
             self.busy -= 1
             self.busy_cores -= worker.cores
         worker.rank()
-        if worker.room:
+        if worker.free_slots:
             insort(self.idle, worker)
 
     def drain(self, worker: Worker) -> None:
         """Send the instance no further batches."""
         self._leave_idle(worker)
-        worker.draining, worker.room = True, 0
+        worker.draining, worker.free_slots = True, 0
         self._capacity = None
 
     def remove(self, worker: Worker) -> None:
@@ -244,7 +257,7 @@ class Workers:
         """The instance's cores, limit or Shadows have changed."""
         worker.size = worker.cores if worker.memory_mb is None else worker.memory_mb
         worker.bound(self._sizing.largest(worker.size, worker.max_batch, worker.pair))
-        if worker.room:
+        if worker.free_slots:
             insort(self.idle, worker)
         self._capacity = self._view = self._solo_view = None
 
@@ -260,7 +273,7 @@ def _power(worker: Worker) -> tuple[int, int]:
     return worker.cores, sum(worker.pair.cores) if worker.pair is not None else 0
 
 
-QUIET_S = 300.0
+UNCALLED_S = 300.0
 
 
 class Sizing:
@@ -286,9 +299,9 @@ class Sizing:
         """Record that requests of this variant arrive or are answered."""
         self._called[variant] = now_s
 
-    def quiet(self, now_s: float) -> list[str]:
-        """The variants that have not been called for `QUIET_S`, of those that were called before."""
-        return [variant for variant, last_s in self._called.items() if now_s - last_s >= QUIET_S]
+    def uncalled(self, now_s: float) -> list[str]:
+        """The variants that have not been called for `UNCALLED_S`, of those that were called before."""
+        return [variant for variant, last_s in self._called.items() if now_s - last_s >= UNCALLED_S]
 
     def forget(self, variant: str) -> None:
         """Stop counting this variant as called."""

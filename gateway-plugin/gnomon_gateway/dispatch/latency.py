@@ -15,22 +15,23 @@ If a size was slow for a short time, batches sized by this curve avoid it, and s
 measurement of the smallest such size is discarded after some hundred batches of other sizes, and its expected value counts again.
 If a batch of this size takes no longer than expected, the next size is released at once.
 
-**Uncertainty** (`Doubts`). A prediction that refuses every request would never be corrected. A refusal by prediction alone may
-therefore count as a doubt: it shrinks the predictions for unmeasured batch sizes by a tenth, never below the measured latency of
-a smaller size, until a request is admitted and its batch measured. If that latency is nearer, by ratio, to the prediction before
-the doubts, the doubts are discarded. Doubts are no measurements, and are not saved. Example: 1 sample always takes 30 ms, and 8,
-which are never sent, are predicted to take 800. Ten doubts make that 800 · 0.9¹⁰ = 279 ms, a hundred 30. A batch of 8 in 60 ms is
-nearer to 30: the doubts were right.
+**Uncertainty** (`Curve.discount`). A prediction that refuses every request would never be corrected. A refusal by prediction
+alone, while an instance is idle, therefore discounts the predictions for unmeasured batch sizes by a tenth, never below the
+measured latency of a smaller size, until a request is admitted and its batch measured. If that latency is nearer, by ratio, to
+the prediction before the discounts, they are dropped. Discounts are no measurements, and are not saved. Example: 1 sample always
+takes 30 ms, and 8, which are never sent, are predicted to take 800. Ten discounts make that 800 · 0.9¹⁰ = 279 ms, a hundred 30. A
+batch of 8 in 60 ms is nearer to 30: the discounts were right.
 
-Only unmeasured predictions are doubted. A prediction that batches measure all the time is corrected by them; a request with a
-shorter deadline than that is refused rightly, and a hundred such requests a second say nothing about other requests' latency.
+Only unmeasured predictions are discounted (`RecentMeasurements`). A prediction that batches measure all the time is corrected by
+them; a request with a shorter deadline than that is refused rightly, and a hundred such requests a second say nothing about other
+requests' latency.
 
-    fewer than FEW of its size since an instance started   doubted: the first are cold, perhaps a hundred times as slow
-    the last one within QUIET_S                            measured, and not doubted
-    none within QUIET_S                                    doubted: the machine may have changed since then
+    fewer than FEW of its size since an instance started   discounted: the first are cold, perhaps a hundred times as slow
+    the last one within QUIET_S                            measured, and not discounted
+    none within QUIET_S                                    discounted: the machine may have changed since then
 
 A size takes no less than smaller sizes. Example: 1 sample takes 30 ms, measured a hundred times a second; 8 samples are predicted
-to take 800 ms and never sent. A request that allows 8 samples 100 ms is a doubt; one that allows them 20 ms is not.
+to take 800 ms and never sent. A request that allows 8 samples 100 ms is a reason to discount; one that allows them 20 ms is not.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ KEPT_BATCHES = 400
 _LOOK_EVERY = 25
 _KEPT_TO = 1.25
 """The ratio of measured to predicted latency up to which a batch counts as on time."""
-_SPEAKS = 5
+_FEWEST = 5
 """Fewer batches say nothing about the machine, nor about other sizes: the first ones are cold."""
 
 
@@ -66,26 +67,26 @@ class Curve:
     """Seconds over batch size for one variant on one number of cores, with one Shadow or without.
 
     `expected` is in order of ascending size. `factor` multiplies it, at first as given and then as learned; `ratio` is the ratio
-    of an earlier curve that this one continues. `doubted` is the factor of unanswered doubts, for unmeasured sizes only. `spread`
-    is the mean relative error of the last ten batches or so. `measured_last` is the owner's number of the last measurement, which
-    shows the newest of several curves.
+    of an earlier curve that this one continues. `discounted_by` is the factor for unmeasured sizes.
+    `spread` is the mean relative error of the last ten batches or so. `measured_last` is the owner's number of the last
+    measurement, which shows the newest of several curves.
     """
 
     __slots__ = (
         "_batches", "_count", "_expected", "_fitted", "_fitted_factor", "_last", "_means", "_measured", "_next_try", "_ratio",
-        "_ratios", "_read", "_seconds", "_seen", "_tried", "doubted", "factor", "measured_last", "spread",
+        "_ratios", "_read", "_seconds", "_seen", "_tried", "discounted_by", "factor", "measured_last", "spread",
     )  # fmt: skip
 
     def __init__(self, expected: Mapping[int, float], factor: float = 1.0, ratio: float | None = None) -> None:
         self.factor = factor
-        self.doubted = 1.0
+        self.discounted_by = 1.0
         self.measured_last = 0
         self.spread = 0.0
         self._expected = tuple(expected), tuple(expected.values())
         self._measured: tuple[int, ...] = ()
         self._ratio = 0.0 if ratio is None else ratio
         # A restored ratio counts at once, with the weight of the fewest measurements, so that new ones soon replace it.
-        self._ratios = 0 if ratio is None else _SPEAKS
+        self._ratios = 0 if ratio is None else _FEWEST
         self._count = 0
         self._last: dict[int, int] = {}
         """The number of batches so far, and by size the number of the last one."""
@@ -105,25 +106,25 @@ class Curve:
         try:
             return self._read[batch]
         except KeyError:
-            seconds = self._read[batch] = self._believed(batch)
+            seconds = self._read[batch] = self._discounted(batch)
             return seconds
 
     @property
     def ratio(self) -> float | None:
-        """The mean ratio of measured to expected latency over the last forty batches or so; None before `_SPEAKS` batches.
+        """The mean ratio of measured to expected latency over the last forty batches or so; None before `_FEWEST` batches.
 
-        Unlike `factor`, it ignores doubts, and a cold first batch weighs no more than the others.
+        Unlike `factor`, it ignores discounts, and a cold first batch weighs no more than the others.
         """
-        return self._ratio if self._ratios >= _SPEAKS else None
+        return self._ratio if self._ratios >= _FEWEST else None
 
     def observe(self, batch: int, seconds: float) -> bool:
         """Record the latency of a batch; returns whether the curve changed."""
-        answers = self._doubts(batch)
-        if answers:
-            self._answer_doubts(batch, seconds)
-        foretold = self.at(batch)
-        if foretold:
-            self.spread += _SPREAD_WEIGHT * (abs(seconds / foretold - 1) - self.spread)
+        settles = self._is_discounted(batch)
+        if settles:
+            self._settle_discount(batch, seconds)
+        predicted = self.at(batch)
+        if predicted:
+            self.spread += _SPREAD_WEIGHT * (abs(seconds / predicted - 1) - self.spread)
         expected = between(*self._expected, batch)
         if expected:
             ratio = seconds / expected
@@ -141,12 +142,12 @@ class Curve:
         self._last[batch] = self._count
         if batch == self._tried:
             self._tried = 0
-            if foretold and seconds <= _KEPT_TO * foretold:
+            if predicted and seconds <= _KEPT_TO * predicted:
                 self._next_try = self._count
         # A fit costs microseconds per known size: it is made again when a mean has moved enough to matter.
         fitted = self._fitted.get(batch)
         moved = fitted is None or abs(mean - fitted) > max(_REFIT * mean, _REFIT_S)
-        if self._forgot(batch) or answers or moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
+        if self._forgot(batch) or settles or moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
             self._fit()
             return True
         return False
@@ -162,39 +163,39 @@ class Curve:
             del self._last[self._tried], self._means[self._tried], self._seen[self._tried]
         return bool(old)
 
-    def doubt(self, factor: float, measured: Iterable[int] = ()) -> None:
+    def discount(self, factor: float, measured: Iterable[int] = ()) -> None:
         """Multiply predictions by this factor, except for the `measured` sizes, until a batch of another size is measured."""
-        self.doubted *= factor
+        self.discounted_by *= factor
         self._measured = tuple(sorted(measured))
         self._read = {}
 
-    def _doubts(self, batch: int) -> bool:
-        """Whether the prediction for this size is doubted."""
-        return self.doubted < 1 and batch not in self._measured
+    def _is_discounted(self, batch: int) -> bool:
+        """Whether the prediction for this size is discounted."""
+        return self.discounted_by < 1 and batch not in self._measured
 
-    def _believed(self, batch: int) -> float | None:
-        """The curve at this size, shrunk by the doubts."""
-        seconds = self._foretold(batch)
-        if seconds is None or not self._doubts(batch):
+    def _discounted(self, batch: int) -> float | None:
+        """The curve at this size, with the discounts."""
+        seconds = self._interpolated(batch)
+        if seconds is None or not self._is_discounted(batch):
             return seconds
         smaller = bisect_left(self._measured, batch)
-        least_s = self._foretold(self._measured[smaller - 1]) if smaller else None
-        return max(seconds * self.doubted, least_s or 0.0)
+        least_s = self._interpolated(self._measured[smaller - 1]) if smaller else None
+        return max(seconds * self.discounted_by, least_s or 0.0)
 
-    def _answer_doubts(self, batch: int, seconds: float) -> None:
-        """Resolve the doubts by the first measured batch of a doubted size.
+    def _settle_discount(self, batch: int, seconds: float) -> None:
+        """Settle the discounts by the first measured batch of a discounted size.
 
-        The doubts were right unless the latency is nearer, by ratio, to the prediction before them. Example: 30 ms were doubted
-        down to 3. A batch in 11 ms is nearer to 30, one in 9 ms to 3. In the latter case smaller sizes take no more than 3 ms
-        either, and larger ones are scaled down by the doubts.
+        They were right unless the latency is nearer, by ratio, to the prediction before them. Example: 30 ms were
+        discounted_by down to 3. A batch in 11 ms is nearer to 30, one in 9 ms to 3. In the latter case smaller sizes take no more
+        than 3 ms either, and larger ones are scaled down too.
         """
-        foretold_s, believed_s = self._foretold(batch), self.at(batch)
-        if foretold_s and believed_s and seconds**2 <= foretold_s * believed_s:
-            self.factor *= believed_s / foretold_s
+        fitted_s, discounted_s = self._interpolated(batch), self.at(batch)
+        if fitted_s and discounted_s and seconds**2 <= fitted_s * discounted_s:
+            self.factor *= discounted_s / fitted_s
             for size, mean in self._means.items():
-                if self._doubts(size):
-                    self._means[size] = min(mean, max(believed_s, self.at(size) or 0.0))
-        self.doubted = 1.0
+                if self._is_discounted(size):
+                    self._means[size] = min(mean, max(discounted_s, self.at(size) or 0.0))
+        self.discounted_by = 1.0
         self._fit()
 
     def _fit(self) -> None:
@@ -207,7 +208,7 @@ class Curve:
 
     def _guessed(self) -> dict[int, tuple[float, int]]:
         """The expected time by batch size, each of weight one, bounded by the means of the nearest often measured sizes."""
-        often = sorted(batch for batch, seen in self._seen.items() if seen >= _SPEAKS)
+        often = sorted(batch for batch, seen in self._seen.items() if seen >= _FEWEST)
         points: dict[int, tuple[float, int]] = {}
         for batch, seconds in zip(*self._expected, strict=True):
             above = bisect_left(often, batch)
@@ -216,7 +217,7 @@ class Curve:
             points[batch] = min(most_s, max(least_s, seconds * self.factor)), 1
         return points
 
-    def _foretold(self, batch: int) -> float | None:
+    def _interpolated(self, batch: int) -> float | None:
         return between(self._batches, self._seconds, batch)
 
 
@@ -253,7 +254,7 @@ def never_falling(points: list[tuple[float, int]]) -> list[float]:
     return [value for value, _, count in pools for _ in range(int(count))]
 
 
-DOUBT = 0.9
+DISCOUNT = 0.9
 MANY_PAIRS = 256
 """A Shadow's blocks and shares change with the load; the curves of a variant's pairs beyond this number are those of the past.
 
@@ -272,10 +273,10 @@ class LiveLatency(LatencyModel, Protocol):
         """Record the latency of a batch; `pair` are the Shadows that took part."""
         ...
 
-    def doubt(self, variant: str, cores: int, pair: Pair | None = None, measured: Collection[int] = ()) -> None:
-        """Record that a request was refused because of a prediction alone, although an instance was idle.
+    def discount(self, variant: str, cores: int, pair: Pair | None = None, measured: Collection[int] = ()) -> None:
+        """Lower predictions: one of them alone refused a request although an instance was idle.
 
-        `measured` are the batch sizes with recent measurements, whose predictions are not doubted.
+        `measured` are the batch sizes with recent measurements, whose predictions stay.
         """
         ...
 
@@ -318,7 +319,7 @@ class GivenLatency:
 
     def observe(self, variant: str, cores: int, batch: int, seconds: float, pair: Pair | None = None) -> None: ...
 
-    def doubt(self, variant: str, cores: int, pair: Pair | None = None, measured: Collection[int] = ()) -> None: ...
+    def discount(self, variant: str, cores: int, pair: Pair | None = None, measured: Collection[int] = ()) -> None: ...
 
     def forget(self, variant: str) -> None: ...
 
@@ -358,8 +359,8 @@ class LearnedLatency:
         if curve.observe(batch, seconds):
             self.revision += 1
 
-    def doubt(self, variant: str, cores: int, pair: Pair | None = None, measured: Collection[int] = ()) -> None:
-        self._curve(variant, cores, pair).doubt(DOUBT, measured)
+    def discount(self, variant: str, cores: int, pair: Pair | None = None, measured: Collection[int] = ()) -> None:
+        self._curve(variant, cores, pair).discount(DISCOUNT, measured)
         self.revision += 1
 
     def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float:
@@ -433,7 +434,7 @@ FEW = 5
 QUIET_S = 5.0
 
 
-class Doubts:
+class RecentMeasurements:
     """The measurements of a function, by variant and instance size: the batches of each size, and when the last ended."""
 
     __slots__ = ("_measured",)
@@ -441,17 +442,17 @@ class Doubts:
     def __init__(self) -> None:
         self._measured: dict[tuple[str, int], dict[int, tuple[int, float]]] = {}
 
-    def begin(self) -> None:
+    def clear(self) -> None:
         """Discard all measurements: a new instance's first batches are cold."""
         self._measured.clear()
 
-    def measured(self, variant: str, size: int, batch: int, now_s: float) -> None:
+    def add(self, variant: str, size: int, batch: int, now_s: float) -> None:
         """Record a batch of this size, whose latency was compared with its prediction."""
         known = self._measured.setdefault((variant, size), {})
         count, _ = known.get(batch, (0, 0.0))
         known[batch] = count + 1, now_s
 
-    def lately(self, variant: str, size: int, now_s: float) -> list[int]:
+    def sizes(self, variant: str, size: int, now_s: float) -> list[int]:
         """The batch sizes with recent measurements; predictions for other sizes are uncertain."""
         known = self._measured.get((variant, size), {})
         return [batch for batch, (count, last_s) in known.items() if count >= FEW and now_s - last_s < QUIET_S]

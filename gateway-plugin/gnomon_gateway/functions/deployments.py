@@ -73,8 +73,8 @@ class StartFailures:
     def refused(self, now_s: float, refusal: GnomonError) -> bool:
         """The platform refused an instance. Returns whether the function's log does not have this reason yet."""
         self.shortage, self.at_s = refusal, now_s
-        news, self.logged = self.logged != refusal.code, refusal.code
-        return news
+        is_new, self.logged = self.logged != refusal.code, refusal.code
+        return is_new
 
     def created(self) -> None:
         """An instance was created: there was capacity."""
@@ -165,7 +165,7 @@ class OtherReplicas:
         self._now_s = now_s
         self._loads: dict[str, dict[str, ReplicaLoad]] = {}
         """By replica, then by function."""
-        self._gone: dict[str, ReplicaLoad] = {}
+        self._left_behind: dict[str, ReplicaLoad] = {}
         """The counters of replicas that have left, by function."""
         self._numbers: dict[str, int] = {}
 
@@ -189,15 +189,15 @@ class OtherReplicas:
     def keep(self, replicas: Collection[str]) -> None:
         """Forget every replica that is not one of these, but keep its counters."""
         for replica in self._loads.keys() - set(replicas):
-            for name, told in self._loads.pop(replica).items():
+            for name, load in self._loads.pop(replica).items():
                 self._numbers[name] = self._numbers.get(name, 0) + 1
-                counted = replace(told.counters, queued=0, executing=0, oldest_wait_s=0.0)
-                left = replace(told, counters=counted, in_flight={})
-                self._gone[name] = _combined([self._gone.get(name, NO_LOAD), left])
+                counted = replace(load.counters, queued=0, executing=0, oldest_wait_s=0.0)
+                left = replace(load, counters=counted, in_flight={})
+                self._left_behind[name] = _combined([self._left_behind.get(name, NO_LOAD), left])
 
     def forget(self, function: str) -> None:
         """The function was removed: a new function of that name starts from zero."""
-        for functions in (self._gone, self._numbers, *self._loads.values()):
+        for functions in (self._left_behind, self._numbers, *self._loads.values()):
             functions.pop(function, None)  # type: ignore[attr-defined]
 
     def of(self, function: str) -> ReplicaLoad:
@@ -205,7 +205,7 @@ class OtherReplicas:
         if function not in self._numbers:
             return NO_LOAD
         parts = [functions[function] for functions in self._loads.values() if function in functions]
-        return _combined([self._gone.get(function, NO_LOAD), *parts])
+        return _combined([self._left_behind.get(function, NO_LOAD), *parts])
 
     def in_flight(self, function: str, instance_id: str) -> int:
         """The number of requests that an instance executes for other replicas."""
@@ -371,15 +371,15 @@ class Deployed:
         runtime, others, current = self.runtime, self.elsewhere.of(self.name), self.current(instances)
         counters = runtime.load()
         # Another replica may have left long ago: the replica that served last knows the latencies.
-        told = NO_LOAD if counters.last_request_s > others.counters.last_request_s else others
+        load = NO_LOAD if counters.last_request_s > others.counters.last_request_s else others
         return FunctionLoad(
             settings=self.spec.settings,
             counters=add_counters(counters, others.counters),
             instances=current,
             nodes=nodes,
-            latency_s=told.latency_s or runtime.latency_s() or others.latency_s,
-            profile=runtime.profile(told.ratios),
-            latency_spread=told.spread or runtime.latency_spread({one.size for one in current if one.kind is InstanceKind.BODY}),
+            latency_s=load.latency_s or runtime.latency_s() or others.latency_s,
+            profile=runtime.profile(load.ratios),
+            latency_spread=load.spread or runtime.latency_spread({one.size for one in current if one.kind is InstanceKind.BODY}),
             plan=self.plan,
         )
 

@@ -348,8 +348,8 @@ class Manager:
     def _start_delay(self, deployed: Deployed) -> GnomonError | None:
         """The error that says what delays starting instances, if the platform knows. They may still become ready."""
         platform = self._platform
-        said = platform.trouble(deployed.name) if isinstance(platform, Explains) else ""
-        return GnomonError(503, "starting", f"The function does not start yet: {said}") if said else None
+        cause = platform.trouble(deployed.name) if isinstance(platform, Explains) else ""
+        return GnomonError(503, "starting", f"The function does not start yet: {cause}") if cause else None
 
     def _begin(self, stored: StoredFunction, inputs: FunctionInputs) -> None:
         """Serve the function from now on. The platform has prepared it."""

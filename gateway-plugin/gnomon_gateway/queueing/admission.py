@@ -80,7 +80,7 @@ class Admission:
             return self.queue_full(request)
         budget_s = request.deadline_s - now_s
         if budget_s <= 0:
-            return _hopeless("The deadline of the request has passed.")
+            return _too_short("The deadline of the request has passed.")
         capacity = self._fleet.capacity()
         if not capacity.instances:
             return None  # wait for the first instance to be ready
@@ -88,9 +88,9 @@ class Admission:
         rounds = -(-(queue.samples + request.size) // capacity.samples)
         if full_s is None or MOST_MARGIN * (rounds + 1) * full_s <= budget_s:
             return None  # fast path, nearly always taken: in time even if all batches were full, by a single look-up
-        return self._judged(request, now_s, settled=settled)
+        return self._exact_refusal(request, now_s, settled=settled)
 
-    def _judged(self, request: Request, now_s: float, *, settled: bool) -> GnomonError | None:
+    def _exact_refusal(self, request: Request, now_s: float, *, settled: bool) -> GnomonError | None:
         """The result of `refusal` by the exact prediction, after the fast path failed."""
         budget_s = request.deadline_s - now_s
         prediction = self._prediction
@@ -105,7 +105,7 @@ class Admission:
                 return None
         least_s = min([self._seconds(request, place) for place in places])
         if least_s > budget_s:
-            return _hopeless(f"The request takes about {least_s * 1e3:.0f} ms, its deadline leaves {budget_s * 1e3:.0f} ms.")
+            return _too_short(f"The request takes about {least_s * 1e3:.0f} ms, its deadline leaves {budget_s * 1e3:.0f} ms.")
         finish_s = max(budget_s, prediction.finish_s(request, self._queue, places))
         return GnomonError(
             503,
@@ -138,9 +138,9 @@ class Admission:
         idle = [place for place in places if place.idle]
         if lane.solo or not idle or lane.samples - request.size < sum([place.most for place in idle]):
             return None
-        return None if self._bears(lane, places, idle[-1], left_s, now_s) else Late.NOW
+        return None if self._stays_feasible(lane, places, idle[-1], left_s, now_s) else Late.NOW
 
-    def _bears(self, lane: Lane, places: Sequence[Place], idle: Place, left_s: float, now_s: float) -> bool:
+    def _stays_feasible(self, lane: Lane, places: Sequence[Place], idle: Place, left_s: float, now_s: float) -> bool:
         """Whether the other requests stay feasible if this instance's next batch is small enough to end within `left_s`."""
         first = lane.head()
         batch = largest_within(self._latency, lane.variant, idle, left_s)
@@ -209,7 +209,7 @@ def largest_within(latency: LatencyModel, variant: str, place: Place, seconds: f
     return 0
 
 
-def _hopeless(message: str) -> GnomonError:
+def _too_short(message: str) -> GnomonError:
     return GnomonError(
         504,
         "deadline_cannot_be_met",
@@ -322,9 +322,9 @@ class Prediction:
             times = self._times_of(request, place)
             if times is None:
                 return True
-            room_s = within_s / self.margin(request.lane.variant, place) - EXACT_S - place.free_in_s
-            if room_s > 0:
-                left -= times.within(room_s, left)
+            available_s = within_s / self.margin(request.lane.variant, place) - EXACT_S - place.free_in_s
+            if available_s > 0:
+                left -= times.within(available_s, left)
                 if left <= 0:
                     return True
         return left <= 0
@@ -342,18 +342,18 @@ class Prediction:
         """
         free = [(place.free_in_s, number, place) for number, place in enumerate(places)]
         heapify(free)
-        room, end_s = 0, 0.0
+        vacant, end_s = 0, 0.0
         for request in lane.waiting():
             if skip > 0:
                 skip -= request.size
                 continue
-            if request.size > room:
+            if request.size > vacant:
                 free_s, number, place = free[0]
-                room = max(self.efficient(request, place), request.size)
-                takes_s = self._latency.seconds(lane.variant, place.size, room, place.pair) or 0.0
+                vacant = max(self.efficient(request, place), request.size)
+                takes_s = self._latency.seconds(lane.variant, place.size, vacant, place.pair) or 0.0
                 end_s = free_s + self.margin(lane.variant, place) * takes_s
                 heapreplace(free, (end_s, number, place))
-            room -= request.size
+            vacant -= request.size
             yield request, end_s
 
     def finish_s(self, request: Request, queue: FunctionQueue, places: Sequence[Place]) -> float:

@@ -501,9 +501,9 @@ def _budget_s(exchange: Exchange, runtime: FunctionRuntime) -> float:
 
 
 OWN = ("/healthz", "/metrics", "/async-function/")
-PATIENCE_S = 25.0
+LEADER_TIMEOUT_S = 25.0
 """Timeout of a request that waits for a leader: the 15 s of the Lease, and the start of the next leader."""
-AGAIN_S = 0.1
+RETRY_S = 0.1
 _DROPPED = HOP_BY_HOP | {b"content-length", b"expect"}
 _SAFE = ("GET", "HEAD")
 
@@ -524,24 +524,24 @@ class LeaderForwarder:
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        body = await _whole(receive)
+        body = await _read_body(receive)
         if body is None:
             await refuse_asgi(send, GnomonError(413, "body_too_large", f"A request has at most {MAX_BODY_BYTES} bytes."))
             return
         try:
-            async with asyncio.timeout(PATIENCE_S) as patience:
+            async with asyncio.timeout(LEADER_TIMEOUT_S) as timeout:
                 while not self._leads():
                     connection = await self._reach()
                     if connection is not None:
-                        patience.reschedule(None)
-                        if await self._passed(scope, body, receive, send, connection):
+                        timeout.reschedule(None)
+                        if await self._forward(scope, body, receive, send, connection):
                             return
-                        patience.reschedule(asyncio.get_running_loop().time() + PATIENCE_S)
-                    await asyncio.sleep(AGAIN_S)
+                        timeout.reschedule(asyncio.get_running_loop().time() + LEADER_TIMEOUT_S)
+                    await asyncio.sleep(RETRY_S)
         except TimeoutError:
             await refuse_asgi(send, no_leader())
             return
-        await self._own(scope, _again(body, receive), send)
+        await self._own(scope, _replay(body, receive), send)
 
     async def _reach(self) -> PeerConnection | None:
         leader = self._leader()
@@ -552,11 +552,11 @@ class LeaderForwarder:
         except (OSError, TimeoutError):
             return None
 
-    async def _passed(self, scope: Any, body: bytes, receive: Any, send: Any, connection: PeerConnection) -> bool:
+    async def _forward(self, scope: Any, body: bytes, receive: Any, send: Any, connection: PeerConnection) -> bool:
         """Forward a request to the leader; False if it must be sent again: a GET or HEAD without a response changed nothing."""
         answer = _Answer(bodiless=scope["method"] == "HEAD")
         connection.send(_head(scope, len(body), self._peers), body, answer, bodiless=scope["method"] == "HEAD")
-        left = asyncio.ensure_future(_left(receive))
+        left = asyncio.ensure_future(_disconnected(receive))
         left.add_done_callback(lambda watching: None if watching.cancelled() else answer.lost())
         try:
             while (message := await answer.messages.get()) is not None:
@@ -583,16 +583,16 @@ class _Answer:
 
     def whole(self, status: int, lines: bytes, body: bytes) -> None:
         self._begin(status, [*_headers(lines), (b"content-length", b"%d" % len(body))])
-        self._say(b"" if self._bodiless else body, more=False)
+        self._put(b"" if self._bodiless else body, more=False)
 
     def start(self, status: int, lines: bytes) -> None:
         self._begin(status, _headers(lines))
 
     def part(self, data: bytes) -> None:
-        self._say(data, more=True)
+        self._put(data, more=True)
 
     def end(self) -> None:
-        self._say(b"", more=False)
+        self._put(b"", more=False)
 
     def lost(self) -> None:
         if not self.ended:
@@ -602,7 +602,7 @@ class _Answer:
         self.begun = True
         self.messages.put_nowait({"type": "http.response.start", "status": status, "headers": headers})
 
-    def _say(self, data: bytes, *, more: bool) -> None:
+    def _put(self, data: bytes, *, more: bool) -> None:
         self.messages.put_nowait({"type": "http.response.body", "body": data, "more_body": more})
         if not more:
             self.ended = True
@@ -625,7 +625,7 @@ def _headers(lines: bytes) -> list[tuple[bytes, bytes]]:
     return [(name.lower(), value.strip()) for name, _, value in named]
 
 
-async def _whole(receive: Any) -> bytes | None:
+async def _read_body(receive: Any) -> bytes | None:
     """The whole body of a request; None if it is too long."""
     parts, length = [], 0
     while True:
@@ -639,7 +639,7 @@ async def _whole(receive: Any) -> bytes | None:
             return b"".join(parts)
 
 
-def _again(body: bytes, receive: Any) -> Any:
+def _replay(body: bytes, receive: Any) -> Any:
     """A `receive` that returns this body first, and then the messages of the original `receive`."""
     whole = iter([{"type": "http.request", "body": body, "more_body": False}])
 
@@ -650,6 +650,6 @@ def _again(body: bytes, receive: Any) -> Any:
     return give
 
 
-async def _left(receive: Any) -> None:
+async def _disconnected(receive: Any) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

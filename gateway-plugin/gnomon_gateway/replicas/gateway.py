@@ -156,13 +156,13 @@ class InsideApp:
 
     def begin(self, exchange: Exchange) -> None:
         """Begin a request, whose headers have been received."""
-        said = {name: value for name, value in exchange.headers if name.startswith(HEADER)}
-        if not self.agent.forwarder.peers.secret.allows(said.get(HEADER)):
-            exchange.fail(_stranger(), close=True)
+        peer_headers = {name: value for name, value in exchange.headers if name.startswith(HEADER)}
+        if not self.agent.forwarder.peers.secret.allows(peer_headers.get(HEADER)):
+            exchange.fail(_unauthenticated(), close=True)
         elif exchange.path == OWNERSHIP_PATH and exchange.method == b"POST":
             exchange.accept(_Message(exchange, self.agent), MOST_MESSAGE_BYTES)
         else:
-            self._begin(exchange, said)
+            self._begin(exchange, peer_headers)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve a control request that another replica forwards to the leader, with the client's own credentials.
@@ -170,18 +170,18 @@ class InsideApp:
         The forwarding replica has checked the client's connection, as only it can (`LeaderForwarder`). `FROM_PEER` is set only if
         the request carries the replicas' secret.
         """
-        said = {name: value for name, value in scope["headers"] if name.startswith(HEADER)}
-        if not self.agent.forwarder.peers.secret.allows(said.get(HEADER)):
-            await refuse_asgi(send, _stranger(), close=True)
+        peer_headers = {name: value for name, value in scope["headers"] if name.startswith(HEADER)}
+        if not self.agent.forwarder.peers.secret.allows(peer_headers.get(HEADER)):
+            await refuse_asgi(send, _unauthenticated(), close=True)
             return
         headers = [header for header in scope["headers"] if not header[0].startswith(HEADER)]
-        client = (said.get(CLIENT_HEADER, b"").decode("latin-1"), 0)
+        client = (peer_headers.get(CLIENT_HEADER, b"").decode("latin-1"), 0)
         await self.control_app({**scope, "headers": headers, "client": client, FROM_PEER: True}, receive, send)
 
-    def _begin(self, exchange: Exchange, said: dict[bytes, bytes]) -> None:
+    def _begin(self, exchange: Exchange, peer_headers: dict[bytes, bytes]) -> None:
         self.agent.forwarder.counters.inside += 1
         exchange.headers = [header for header in exchange.headers if not header[0].startswith(HEADER)]
-        exchange.speak_for(said.get(CLIENT_HEADER, b""))
+        exchange.speak_for(peer_headers.get(CLIENT_HEADER, b""))
         name = function_named(exchange.path)
         runtime = self.agent.directory.lookup(name) if name is not None else None
         if name is None:
@@ -189,7 +189,7 @@ class InsideApp:
         elif runtime is None or runtime.name in self.agent.holdings.serving:
             self.app.begin(exchange)
         else:
-            epoch = said.get(EPOCH_HEADER, b"")
+            epoch = peer_headers.get(EPOCH_HEADER, b"")
             self.agent.forwarder.take(exchange, runtime, asked_epoch=int(epoch) if epoch.isdigit() else 0)
 
 
@@ -213,7 +213,7 @@ class _Message:
         """Ignore the disconnect: the message has been processed."""
 
 
-def _stranger() -> GnomonError:
+def _unauthenticated() -> GnomonError:
     return GnomonError(
         401, "peer_unknown", "This port is for the replicas of the gateway, which share a secret.", "Use the gateway's own port."
     )

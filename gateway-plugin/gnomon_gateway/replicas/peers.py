@@ -74,7 +74,7 @@ class PeerConnection(asyncio.Protocol):
         sent on such a connection is lost, without evidence that it was not received.
         """
         transport = self._transport
-        return transport is not None and not transport.is_closing() and self._receiver is None and not self._news.poll(0)
+        return transport is not None and not transport.is_closing() and self._receiver is None and not self._disconnects.poll(0)
 
     def send(self, head: bytes, body: bytes | memoryview, receiver: Receiver, *, bodiless: bool = False) -> None:
         """Send a request. `head` ends in an empty line. `bodiless`: the answer has none, whatever length it states (HEAD)."""
@@ -94,8 +94,8 @@ class PeerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._news = select.poll()
-        self._news.register(transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLRDHUP)
+        self._disconnects = select.poll()
+        self._disconnects.register(transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLRDHUP)
 
     def data_received(self, data: bytes) -> None:
         if self._receiver is None:
@@ -267,18 +267,18 @@ class _Waiting:
 
 HEADER = b"x-gnomon-peer"
 """Every header that replicas send each other begins with this name."""
-SHORTEST = 16
+SHORTEST_SECRET = 16
 
 
 class PeerSecret:
     """The shared secret of the replicas. No field that a traceback or a dump shows is named after it."""
 
     def __init__(self, text: str) -> None:
-        if len(text) < SHORTEST or not text.isascii() or not text.isprintable():
+        if len(text) < SHORTEST_SECRET or not text.isascii() or not text.isprintable():
             raise GnomonError(
                 500,
                 "peer_secret_unfit",
-                f"The secret of the gateway's replicas is not at least {SHORTEST} printable ASCII characters.",
+                f"The secret of the gateway's replicas is not at least {SHORTEST_SECRET} printable ASCII characters.",
                 "Write another, as by: head -c 24 /dev/urandom | base64",
             )
         self.line = HEADER + b": " + text.encode() + b"\r\n"

@@ -129,22 +129,22 @@ class ReplicaAgent:
         self.forwarder.gone(frozenset(replica.id for replica in new.members))
         self._wake_waiting()
 
-    def answer(self, said: Any) -> dict[str, Any]:
+    def answer(self, message: Any) -> dict[str, Any]:
         """Process a message of another replica or of the leader, and return the reply.
 
         Raises:
             GnomonError: 400 for an invalid message.
 
         """
-        self._take_message(said, "from")
+        self._take_message(message, "from")
         answer = {**self._message(), "id": self.identity, "leaving": self.leaving}
-        if "leader" in said:
-            self.leader, self.reports.confirmed = str(said["leader"]), _number(said.get("heard"))
+        if "leader" in message:
+            self.leader, self.reports.confirmed = str(message["leader"]), _number(message.get("heard"))
             if self.leader != self.identity:
-                self.reports.follow(said)
+                self.reports.follow(message)
                 answer["report"] = self.reports.report()
-        elif "report" in said:
-            self.take_report(str(said["from"]), said["report"], str(said.get("address")))
+        elif "report" in message:
+            self.take_report(str(message["from"]), message["report"], str(message.get("address")))
         return answer
 
     def take_report(self, replica: str, report: Any, address: str) -> None:
@@ -232,8 +232,8 @@ class ReplicaAgent:
     async def _notify(self, other: Replica) -> None:
         try:
             message = {**self._message(), "from": self.identity}
-            said = json.dumps(message).encode()
-            status, body = await self._peers.call(other.address, OWNERSHIP_PATH.decode(), said, ANSWER_TIMEOUT_S)
+            document = json.dumps(message).encode()
+            status, body = await self._peers.call(other.address, OWNERSHIP_PATH.decode(), document, ANSWER_TIMEOUT_S)
             if status == 200:  # noqa: PLR2004 - heard
                 self._take_message(json.loads(body), "id")
         except (OSError, ValueError, GnomonError) as error:
@@ -246,9 +246,9 @@ class ReplicaAgent:
     async def _report_to(self, leader: Replica) -> None:
         await asyncio.sleep(0)  # include the events of this turn of the loop
         self._reporting = False
-        said = {**self._message(), "from": self.identity, "address": self.address, "report": self.reports.report()}
+        message = {**self._message(), "from": self.identity, "address": self.address, "report": self.reports.report()}
         try:
-            await self._peers.call(leader.address, OWNERSHIP_PATH.decode(), json.dumps(said).encode(), ANSWER_TIMEOUT_S)
+            await self._peers.call(leader.address, OWNERSHIP_PATH.decode(), json.dumps(message).encode(), ANSWER_TIMEOUT_S)
         except (OSError, ValueError) as error:
             _LOG.info("%s, which leads, does not answer: %r", leader.id, error)
 

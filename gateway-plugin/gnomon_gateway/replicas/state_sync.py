@@ -51,26 +51,28 @@ class Reporter:
         """Record that a request waits while the function has no instance."""
         self._wanted[function] = self._number + 1
 
-    def report(self, heard: int) -> dict[str, Any]:
-        """The changes since report number `heard`; 0 asks for everything."""
-        if heard > self._number:
-            heard = 0  # an earlier process at this address made that report
+    def report(self, received: int) -> dict[str, Any]:
+        """The changes since report number `received`; 0 asks for everything."""
+        if received > self._number:
+            received = 0  # an earlier process at this address made that report
         self._number += 1
-        self._wanted = {name: number for name, number in self._wanted.items() if number > heard}
+        self._wanted = {name: number for name, number in self._wanted.items() if number > received}
         for instance, number in list(self._lost_in.items()):
-            if number <= heard:
+            if number <= received:
                 del self._lost_in[instance]
                 self._lost.pop(instance, None)
         for instance in self._lost:
             self._lost_in.setdefault(instance, self._number)
         return {
             "number": self._number,
-            "functions": {runtime.name: document(runtime) for runtime in self._runtimes() if self._is_news(runtime, heard)},
+            "functions": {
+                runtime.name: document(runtime) for runtime in self._runtimes() if self._has_changed(runtime, received)
+            },
             "wanted": list(self._wanted),
             "lost": {instance: [lost.reason, lost.served] for instance, lost in self._lost.items()},
         }
 
-    def _is_news(self, runtime: FunctionRuntime, heard: int) -> bool:
+    def _has_changed(self, runtime: FunctionRuntime, received: int) -> bool:
         if not runtime.has_served:
             return False
         events = runtime.events()
@@ -79,7 +81,7 @@ class Reporter:
             number = self._number
             self._seen[runtime] = events, number
         # The integrals over waiting requests grow without any event.
-        return number > heard or runtime.busy
+        return number > received or runtime.busy
 
 
 def document(runtime: FunctionRuntime) -> Mapping[str, Any]:

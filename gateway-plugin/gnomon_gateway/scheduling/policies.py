@@ -172,9 +172,9 @@ class Immediate:
 
 TIMER_SLACK_S = 0.002
 """The timer is set this much early: event loops wake about a millisecond late, and a late batch misses the objective."""
-PATIENCE = 0.5
+LONGEST_WAIT = 0.5
 """The longest wait for further requests, as a share of the batch's execution time."""
-SPARE = 0.1
+MARGIN = 0.1
 """Of a batch's predicted time, left over when deciding how long to wait. A prediction is a mean: without it every second batch
 that the timer sends would miss the objective."""
 
@@ -224,15 +224,15 @@ class Adaptive:
         if lost_s >= gained_s:
             return now_s
         oldest_s = queue.requests[0].arrived_s
-        patience_s = PATIENCE * batch_s if self._max_wait_s is None else self._max_wait_s
-        return oldest_s + min(patience_s, self._slo_s - (1 + SPARE) * larger_s - TIMER_SLACK_S)
+        longest_s = LONGEST_WAIT * batch_s if self._max_wait_s is None else self._max_wait_s
+        return oldest_s + min(longest_s, self._slo_s - (1 + MARGIN) * larger_s - TIMER_SLACK_S)
 
 
 class AdaptivePaper:
     """AsyFunc's Algorithm 3 as printed."""
 
     name = "adaptive-paper"
-    spare = 0.0
+    margin = 0.0
     """Of a batch's predicted time, left over when deciding how long to wait."""
 
     def __init__(self, slo_s: float, max_wait_s: float | None = None) -> None:
@@ -256,9 +256,9 @@ class AdaptivePaper:
             stay_s = now_s - oldest_s + batch_s
             if stay_s > self._slo_s:
                 continue
-            spare_s = self.spare * batch_s
-            due_s = oldest_s + min(self._slo_s - batch_s - spare_s - TIMER_SLACK_S, self._max_wait_s)
-            one_more_s = (stay_s + spare_s) * (1 + queue.samples) / queue.samples
+            margin_s = self.margin * batch_s
+            due_s = oldest_s + min(self._slo_s - batch_s - margin_s - TIMER_SLACK_S, self._max_wait_s)
+            one_more_s = (stay_s + margin_s) * (1 + queue.samples) / queue.samples
             if one_more_s > self._slo_s or queue.samples >= slot.max_batch or now_s >= due_s:
                 return (Dispatch(slot.instance_id, fill(queue.requests, slot.max_batch)),)
             wake_s = min(wake_s, due_s)
@@ -291,7 +291,7 @@ class AdaptiveFill(AdaptivePaper):
     """The wait of Algorithm 3, bounded by `max_wait_s` too; rejection by the requests' own deadlines."""
 
     name = "adaptive-fill"
-    spare = SPARE
+    margin = MARGIN
 
     def _rescue(self, queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
         return _rescue(queue, slot, latency, now_s)
@@ -300,12 +300,12 @@ class AdaptiveFill(AdaptivePaper):
 def _rescue(queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
     """No instance meets the objective: dispatch requests that meet their deadlines, oldest first; reject those that cannot."""
     kept: list[Waiting] = []
-    hopeless: list[Waiting] = []
+    late: list[Waiting] = []
     samples, earliest_s = 0, float("inf")
     for request in islice(queue.requests, 2 * slot.max_batch):
         size = samples + request.size
         if now_s + _seconds(latency, queue, slot, request.size) > request.deadline_s:
-            hopeless.append(request)
+            late.append(request)
             continue
         if kept and size > slot.max_batch:
             break
@@ -314,8 +314,8 @@ def _rescue(queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -
         kept.append(request)
         samples, earliest_s = size, min(earliest_s, request.deadline_s)
     actions: list[ScheduleAction] = []
-    if hopeless:
-        actions.append(Reject(tuple(hopeless), "Executing the request takes longer than its deadline leaves."))
+    if late:
+        actions.append(Reject(tuple(late), "Executing the request takes longer than its deadline leaves."))
     if kept:
         actions.append(Dispatch(slot.instance_id, tuple(kept)))
     return actions

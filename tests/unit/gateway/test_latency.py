@@ -89,7 +89,7 @@ def test_doubt_lets_a_wrong_prediction_be_corrected() -> None:
     latency.observe("v", 1, 1, 10.0)
     doubts = 0
     while (latency.seconds("v", 1, 1) or 0.0) > 1.0:
-        latency.doubt("v", 1)
+        latency.discount("v", 1)
         doubts += 1
     assert doubts == 22  # 10 s · 0.9²² is just below a second
 
@@ -97,7 +97,7 @@ def test_doubt_lets_a_wrong_prediction_be_corrected() -> None:
 def test_doubts_leave_alone_what_is_measured_and_what_that_says_of_larger_batches() -> None:
     latency = LearnedLatency(Profile())
     for _ in range(200):
-        latency.doubt("v", 1, None, [4, 2])
+        latency.discount("v", 1, None, [4, 2])
     believed = [latency.seconds("v", 1, batch) for batch in (1, 2, 3, 4, 8)]
     assert believed == pytest.approx([0.0, 0.02, 0.02, 0.04, 0.04], abs=1e-6)
 
@@ -107,7 +107,7 @@ def test_a_doubt_that_was_right_says_it_of_larger_batches_too_and_a_smaller_one_
     for batch in (1, 4, 8):
         latency.observe("v", 1, batch, 0.1 * batch)
     for _ in range(22):
-        latency.doubt("v", 1)  # down to a tenth
+        latency.discount("v", 1)  # down to a tenth
     latency.observe("v", 1, 4, 0.04)
     believed = [latency.seconds("v", 1, batch) for batch in (1, 4, 8)]
     assert believed == pytest.approx([0.04, 0.04, 0.08], rel=0.05)
@@ -153,7 +153,7 @@ def test_the_spread_tells_how_far_batches_are_from_what_was_foretold() -> None:
 def test_a_given_model_learns_nothing() -> None:
     latency = GivenLatency(Profile())
     latency.observe("v", 1, 1, 99.0)
-    latency.doubt("v", 1)
+    latency.discount("v", 1)
     assert latency.seconds("v", 1, 1) == pytest.approx(0.01)
 
 
@@ -265,7 +265,7 @@ def test_a_correction_needs_enough_batches_and_knows_no_doubts() -> None:
     assert latency.corrections(["m"]) == {}
     latency.observe("m", 1, 4, 0.06)
     for _ in range(5):
-        latency.doubt("m", 1)
+        latency.discount("m", 1)
     assert latency.corrections(["m"]) == {1: pytest.approx(1.5)}
     assert latency.corrections(["other"]) == {}
 
@@ -444,5 +444,5 @@ def test_a_function_that_was_removed_doubts_nothing_for_the_one_in_its_place(sta
 def test_doubts_are_not_kept(stage: Stage) -> None:
     kept = stage.latency.learned("f")
     for _ in range(20):
-        stage.latency.doubt("f", 1)
+        stage.latency.discount("f", 1)
     assert stage.latency.learned("f")[1] == pytest.approx(kept[1])
