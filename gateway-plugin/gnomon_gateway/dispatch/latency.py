@@ -186,7 +186,7 @@ class Curve:
         """Settle the discounts by the first measured batch of a discounted size.
 
         They were right unless the latency is nearer, by ratio, to the prediction before them. Example: 30 ms were
-        discounted_by down to 3. A batch in 11 ms is nearer to 30, one in 9 ms to 3. In the latter case smaller sizes take no more
+        discounted to 3. A batch in 11 ms is nearer to 30, one in 9 ms to 3. In the latter case smaller sizes take no more
         than 3 ms either, and larger ones are scaled down too.
         """
         fitted_s, discounted_s = self._interpolated(batch), self.at(batch)
