@@ -294,6 +294,7 @@ class MetricsPage:
         ProcessCollector(registry=self._registry)
         for collector in collectors:
             self._registry.register(collector)
+        # `_next` has not begun to read the counters, so that a scrape may join it; `_last` has, and may have ended.
         self._next: asyncio.Task[bytes] | None = None
         self._last: asyncio.Task[bytes] | None = None
         self._due_s = 0.0
@@ -310,6 +311,7 @@ class MetricsPage:
         await asyncio.sleep(max(0.0, self._due_s - time.monotonic()))
         # A later scrape must see later counts: it waits for the next rendering.
         self._last, self._next = self._next, None
+        # The thread's own time: what other tasks do between the slices is not this page's cost.
         page, took_s, began_s = _Page(), 0.0, time.thread_time()
         for _ in self._steps(page):
             slice_s = time.thread_time() - began_s

@@ -120,7 +120,7 @@ class SqliteStore:
     def _tell(self, key: FunctionKey) -> None:
         with self._lock:
             watchers = tuple(self._watchers)
-        for changed in watchers:
+        for changed in watchers:  # outside the lock, because a watcher may read the store
             changed(key)
 
     def _execute(self, statement: str, values: tuple[Any, ...]) -> int:

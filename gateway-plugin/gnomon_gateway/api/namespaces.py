@@ -99,6 +99,7 @@ class Namespaces:
             _refuse_default(name)
             if self._users[name]:
                 raise conflict("namespace_in_use", f"Something is being put into {name!r}.", "Try again.")
+            # Out of the list first, so that nothing can be added while its contents are listed.
             removed = self._known.pop(name)
             try:
                 _refuse_contents(name, await contents())

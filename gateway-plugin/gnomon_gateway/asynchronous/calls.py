@@ -156,6 +156,7 @@ class CallStore:
                 results = [self._connection.execute(statement, values).lastrowid or 0 for statement, values, _ in group]
                 self._connection.execute("COMMIT")
             except BaseException:
+                # SQLite has rolled back by itself after some errors, such as a full disk.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise

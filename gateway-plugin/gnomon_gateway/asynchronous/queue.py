@@ -129,6 +129,7 @@ class AsyncQueue:
         """
         self.check_room(len(body))
         self._count(len(body))
+        # Shielded: if the client disconnects during the write, the call may be on disk already and must be executed.
         await asyncio.shield(asyncio.create_task(self._keep(call, body)))
 
     async def _keep(self, call: Call, body: bytes) -> None:

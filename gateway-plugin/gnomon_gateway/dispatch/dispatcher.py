@@ -146,6 +146,7 @@ class Dispatcher:
         effects: Effects = []
         lanes: list[Lane] = []
         for request in requests:
+            # With lanes that are not scheduled yet, an idle instance may be theirs: the refusal is not final.
             error = admission.refusal(request, now_s, settled=not lanes)
             if error is not None and error.status != HTTPStatus.GATEWAY_TIMEOUT and lanes:
                 self._schedule_lanes(lanes, now_s, effects)
@@ -154,6 +155,7 @@ class Dispatcher:
             if error is not None:
                 request.state = ANSWERED
                 effects.append(Answer(request, error))
+                # A busy fleet refuses rightly; an idle one may refuse by a wrong prediction, which nothing else would correct.
                 if idle and error.status == HTTPStatus.GATEWAY_TIMEOUT:
                     self._discount_prediction(request, now_s)
                 continue
@@ -247,6 +249,7 @@ class Dispatcher:
         last_id = max(worker.batches, default=0)
         for batch in worker.batches.values():
             open_ones = [request for request in batch.requests if request.batch is batch and request.state == DISPATCHED]
+            # A channel delivers in order, so only the last batch can be the one that was not received.
             if unread and batch.id == last_id:
                 self._put_back(open_ones)
             else:
@@ -484,6 +487,7 @@ class Dispatcher:
             request.state = DISPATCHED
             request.batch = batch
         self.workers.take(worker, batch)
+        # After the removal, so that `lane.samples` are those that the policy left waiting.
         self.workers.took(worker, batch, lane.samples)
         effects.append(Send(batch))
         return True
@@ -589,12 +593,14 @@ class Dispatcher:
     def _retry(self, request: Request, now_s: float) -> bool:
         """Queue the request for a batch of its own, if it is idempotent and was not retried yet; whether it was queued."""
         batch = request.batch
+        # The client of a stream has part of an answer already, which a second execution need not repeat.
         if batch is None or batch.streamed or not request.replay_safe or request.retried or now_s >= request.deadline_s:
             return False
         self.retried += 1
         request.retried = True
         request.state = ADMITTED
         request.batch = None
+        # Alone, so that a second failure is this request's own and fails no other.
         request.lane = request.lane._replace(solo=True)
         self.queue.add(request)
         return True
@@ -608,6 +614,7 @@ class Dispatcher:
         places = self.workers.places(now_s)
         if not places:
             return
+        # If even the quickest instance is too slow by measurements, the deadline is short and the prediction right.
         quickest = min(places, key=lambda place: latency.seconds(variant, place.size, request.size, place.pair) or 0.0)
         size, pair = quickest.size, quickest.pair
         measured = self._recent.sizes(variant, size, now_s)

@@ -120,6 +120,7 @@ class Workers:
 
     def capacity(self) -> Capacity:
         """The capacity for waiting requests: all instances that are not draining."""
+        # Cached: every request asks, and it changes only with the instances and the sizes of their batches.
         if self._capacity is None:
             workers = [worker for worker in self.by_id.values() if not worker.draining]
             smallest = min(workers, key=_power, default=None)
@@ -263,6 +264,7 @@ class Workers:
 
     def _leave_idle(self, worker: Worker) -> None:
         """Take the instance out of the idle list before its order changes; the views are outdated from now on."""
+        # A list: a function has few idle instances, or many and a short queue.
         if worker in self.idle:
             self.idle.remove(worker)
         self._view = self._solo_view = None

@@ -305,6 +305,7 @@ class Deployed:
         self, spec: FunctionSpec, policy: SchedulerOf, signature: ModelSignature | None, profile: ModelProfile | None
     ) -> None:
         """Use another deployment from now on. The buffer plan stays as long as the settings that it was made for."""
+        # A plan was made for a latency objective and a largest batch, which the new settings may have changed.
         plan = self.plan if spec.settings == self.spec.settings else None
         self.spec, self.profile, self.plan = spec, profile, None
         self.runtime.update(spec.settings, policy(spec.settings), signature, profile)

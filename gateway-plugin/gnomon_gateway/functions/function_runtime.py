@@ -120,6 +120,7 @@ class FunctionRuntime:
         Its responder is called exactly once, now or later, unless `left` is called first.
         """
         self.metrics.started += 1
+        # One admission per turn of the loop: requests that the kernel delivered together share a batch.
         if not self._arrived:
             asyncio.get_running_loop().call_soon(self._admit)
         self._arrived.append(request)
@@ -426,6 +427,7 @@ class FunctionRuntime:
                     if not drained.done():
                         drained.set_result(None)
         wake_s = self.dispatcher.wake_s
+        # A timer that expires early costs one call; one that is set again for each request costs each of them.
         if wake_s < self._timer_s:
             self._set_timer(wake_s)
         if self._emptied and not self.dispatcher.in_system:
@@ -433,6 +435,7 @@ class FunctionRuntime:
 
     def _send(self, batch: Batch) -> None:
         members = [Member(0, request.size, request.meta, request.body) for request in batch.requests]
+        # Relative, because the instance's clock is another one.
         budget_s = batch.deadline_s - time.monotonic()
         frame = Frame(Kind.BATCH, batch.id, self._epoch, budget_s, batch.lane.head, members)
         channel = self._channels[batch.instance_id]
@@ -450,6 +453,7 @@ class FunctionRuntime:
                 self._served.add(batch.instance_id)
             self.instance_gone(batch.instance_id, "its channel closed")
             return
+        # The instance has executed nothing: it has seen a batch of a newer owner of this queue.
         if frame.epoch > self._epoch:
             self._batch_refused(batch, frame.epoch)
             return
@@ -525,6 +529,7 @@ class FunctionRuntime:
 
     async def _stream_broke(self, batch: Batch) -> None:
         """A stream ended in the middle: a canary request decides whether the handler gave up or the instance is gone."""
+        # The frames look alike in both cases, and the first must not cost the function its instance.
         channel = self._channels.get(batch.instance_id)
         if channel is not None and await channel.probe(PROBE_TIMEOUT_S):
             self._execute(self.dispatcher.finished(batch.instance_id, batch.id, (), time.monotonic()))
@@ -648,7 +653,7 @@ class Health:
                 self._bound(worker, now_s)
             elif not worker.draining and worker.id not in self._probes and not self._known_well(worker.id):
                 self._probes[worker.id] = asyncio.get_running_loop().create_task(self._probe(worker.id))
-        if workers:
+        if workers:  # without instances the timer would keep a removed function's runtime alive
             self.start()
 
     def _forget(self, workers: Mapping[str, Worker]) -> None:

@@ -158,6 +158,7 @@ class RollingUpdate:
         """Replace the instances of earlier versions. Those that are still starting are stopped, to free their capacity."""
         there = self._bodies.of(deployed)
         deployed.keep_old = len(deployed.old(there))
+        # Instances of the replaced version that still start have served nobody.
         self._retire(deployed, deployed.old(there, InstanceState.STARTING))
         await self._begin(deployed)
 
@@ -241,6 +242,7 @@ class Shadows:
                 raise
             _LOG.info("%s: %s", deployed.name, refused)
             return None
+        # Its end was reported while this coroutine waited, before it was tracked.
         if all(shadow.id != there.id for there in self._platform.instances(deployed.name)):
             return None  # the Shadow ended while it was being created
         self.add(shadow.id, body_id)
@@ -434,6 +436,7 @@ class Instances(InstanceOwner):
             GnomonError: 503 `no_capacity`.
 
         """
+        # The function may have been removed while its decision was under way.
         if not self._is_deployed(deployed):
             return
         request = InstanceRequest(deployed.spec, deployed.version, cores, node, deployed.secrets, memory_mb)
@@ -565,6 +568,7 @@ class Instances(InstanceOwner):
             self.shadows.gone(deployed, instance_id, reason)
             self._scaling.poke(deployed.name)
             return
+        # An instance that was stopped while it started has not failed.
         failed = not deployed.runtime.has_been_ready(instance_id) and instance_id not in deployed.draining
         served = deployed.runtime.forget(instance_id)
         if not self._elsewhere.leads:
@@ -611,6 +615,7 @@ class Instances(InstanceOwner):
         await self._platform.destroy(instance_id)
 
     async def _wind_down(self, deployed: Deployed, *, leave: bool) -> None:
+        # Listed first: a new function of the same name may create instances while the requests are answered.
         mine = [instance_id for instance_id, owner in self._owners.items() if owner is deployed]
         await deployed.answer_all()
         deployed.draining.update(mine)

@@ -151,6 +151,7 @@ class Manager:
                 await self._platform.prepare(spec)
                 self._last_version += 1
             version = deployed.version if same else self._last_version
+            # Durable before it takes effect, so that a crash in between serves what the client was told.
             await asyncio.to_thread(self._store.put_function, StoredFunction(spec, version, deployed.created_at))
             self._change(deployed, spec, inputs)
             if not same:
@@ -163,6 +164,7 @@ class Manager:
         async with self._lock(key):
             if key not in self._functions and key not in self._unserved:
                 raise unknown_function(key)
+            # From the disk first: a function that is answered as removed must not be back after a crash.
             await asyncio.to_thread(self._store.delete_function, key)
             self._drop(key)
 
@@ -216,6 +218,7 @@ class Manager:
         if (deployed := self._functions.get(key)) is None:
             raise self._unserved.refusal(str(key)) or unknown_function(key)
         if not replicas:
+            # Else a rolling update would keep the old instances that the operator wants to end.
             deployed.keep_old = 0
             self.instances.rolling_update.retire(deployed)
         self._scaling.request(deployed.name, replicas)

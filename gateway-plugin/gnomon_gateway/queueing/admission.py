@@ -85,6 +85,7 @@ class Admission:
         if not capacity.instances:
             return None  # wait for the first instance to be ready
         full_s = self._latency.seconds(request.lane.variant, capacity.size, capacity.batch, capacity.pair)
+        # Rounded up: the last round may be short, but takes an instance all the same.
         rounds = -(-(queue.samples + request.size) // capacity.samples)
         if full_s is None or MOST_MARGIN * (rounds + 1) * full_s <= budget_s:
             return None  # fast path, nearly always taken: in time even if all batches were full, by a single look-up
@@ -340,6 +341,7 @@ class Prediction:
         Batches have a size that loses no throughput, and go to the first free instance. Requests within the first `skip` samples
         are omitted.
         """
+        # The number decides between instances that are free at the same time, as places cannot be compared.
         free = [(place.free_in_s, number, place) for number, place in enumerate(places)]
         heapify(free)
         vacant, end_s = 0, 0.0

@@ -244,6 +244,7 @@ class Lane:
         self._arrivals_s: deque[float] = deque(maxlen=GAPS + 1)
         self.overtaken = False
         self._sorted = False
+        # An ordered dictionary removes any request in O(1), and can move one to the front.
         self._by_id: OrderedDict[int, Request] = OrderedDict()
         self.requests: Sequence[Waiting] = _InOrder(self._by_id)
 
@@ -353,6 +354,7 @@ class FunctionQueue:
         return self._new_lane(request.lane) if lane is None else lane
 
     def _new_lane(self, key: LaneKey) -> Lane:
+        # A function that is deployed again and again with other models leaves an empty lane for each.
         if len(self.lanes) >= MANY_LANES:
             self.lanes = {key: lane for key, lane in self.lanes.items() if lane}
         lane = self.lanes[key] = Lane(key)

@@ -83,6 +83,7 @@ class Assigner:
         await asyncio.wait(self._asking.values(), timeout=self._look_s) if self._asking else None
         members = self._current.members if self._current is not None else ()
         gone = self._attendance.gone(members, addresses, self._clock.now_s())
+        # Published only if this process still leads and the board still has the map that was read (compare and swap).
         new = next_map(self._current, self._attendance.seen(addresses), gone, self._leader)
         if new is None or not self._leads():
             return

@@ -210,6 +210,7 @@ class Passage:
             self._late()
             return
         kept = [header for header in exchange.headers if header[0] not in (DEADLINE_HEADER, b"x-call-id")]
+        # The remaining deadline replaces the client's: time spent waiting for an owner counts.
         exchange.headers = [*kept, (DEADLINE_HEADER, b"%.3f" % left_ms), (b"x-call-id", self._named())]
         self._end()
         if asked is None:
@@ -420,6 +421,7 @@ class Forwarder:
 
         With an `asked_epoch` the request comes from a replica that knows the map of this epoch, and is not forwarded again.
         """
+        # Bodies are kept for a retry, so an owner that is slow would fill this replica's memory.
         if self.requests >= MOST_REQUESTS or self.bytes >= MOST_BYTES:
             self.counters.refused += 1
             refuse(exchange, too_many_forwarded(MOST_REQUESTS, MOST_BYTES), b"")

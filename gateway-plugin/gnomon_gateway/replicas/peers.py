@@ -175,6 +175,7 @@ class Peers:
         """A connection to this address that can be used at once."""
         kept = self._idle.get(address)
         while kept:
+            # The one used last: the others may reach their idle time and be closed.
             connection = kept.pop()
             if connection.usable and time.monotonic() - connection.idle_since_s < IDLE_S:
                 return connection
