@@ -34,7 +34,7 @@ async def test_a_rolling_update_to_instances_that_start_slowly_fails_no_request(
     await until(lambda: faulty.ready("roll") == 2, "not two of the new version")
 
 
-async def test_a_version_that_never_starts_leaves_the_old_one_serving_and_says_why(faulty: Faulty, callers: Callers) -> None:
+async def test_broken_version_leaves_the_old_one_serving(faulty: Faulty, callers: Callers) -> None:
     faulty.serve("broken", instances=2)
     await until(lambda: faulty.ready("broken") == 2, "not ready")
     before = faulty.pids("broken")
@@ -66,9 +66,7 @@ async def test_on_a_full_node_an_update_goes_one_instance_at_a_time(faulty: Faul
     assert least >= 3
 
 
-async def test_on_a_full_node_a_version_that_never_starts_takes_the_place_of_one_instance(
-    faulty: Faulty, callers: Callers
-) -> None:
+async def test_broken_version_on_a_full_node_costs_one_instance(faulty: Faulty, callers: Callers) -> None:
     faulty.serve("full", instances=4, cores=2)
     await until(lambda: faulty.ready("full") == 4, "not ready")
     async with callers.load("full", 6, sleep_s=0.005):
@@ -92,7 +90,7 @@ async def test_updates_that_overtake_each_other_end_with_the_last(faulty: Faulty
     assert {answer.headers["X-Version"] for answer in answers} == {"4"}
 
 
-async def test_instances_that_have_not_started_are_given_up_for_those_of_another_version(faulty: Faulty) -> None:
+async def test_starting_instances_are_replaced_by_a_newer_version(faulty: Faulty) -> None:
     faulty.serve("late", instances=2, env={"START_S": "100"})
     await until(lambda: len(faulty.pids("late")) == 2, "not begun")
     before = set(faulty.pids("late"))
@@ -101,7 +99,7 @@ async def test_instances_that_have_not_started_are_given_up_for_those_of_another
     await until(lambda: not before & set(faulty.pids("late")), "they still start, for nobody")
 
 
-async def test_a_function_deleted_in_the_middle_of_an_update_answers_what_it_had_let_in(faulty: Faulty, callers: Callers) -> None:
+async def test_removal_during_an_update_answers_admitted_requests(faulty: Faulty, callers: Callers) -> None:
     faulty.serve("gone", instances=2, env=SLOW_START)
     await until(lambda: faulty.ready("gone") == 2, "not ready")
     pids = faulty.pids("gone")
@@ -122,9 +120,7 @@ async def test_a_function_deleted_in_the_middle_of_an_update_answers_what_it_had
     assert (await callers.call("gone")).status == 200
 
 
-async def test_a_function_that_is_replaced_by_one_of_its_name_answers_what_it_had_let_in(
-    faulty: Faulty, callers: Callers
-) -> None:
+async def test_recreated_function_answers_admitted_requests_of_the_old_one(faulty: Faulty, callers: Callers) -> None:
     """As `deploy --replace` does it: what waits is answered by the old instance, beside the new one."""
     faulty.serve("again")
     await until(lambda: faulty.ready("again") == 1, "not ready")
@@ -153,7 +149,7 @@ async def test_scaling_to_zero_under_load_holds_requests_and_fails_none(faulty: 
     assert set(callers.history.check()) == {"200"}
 
 
-async def test_twenty_changes_of_policy_in_a_row_fail_no_request_and_keep_the_instances(faulty: Faulty, callers: Callers) -> None:
+async def test_policy_changes_lose_no_request_and_keep_the_instances(faulty: Faulty, callers: Callers) -> None:
     faulty.serve("whim", instances=2, most=2)
     await until(lambda: faulty.ready("whim") == 2, "not ready")
     before = faulty.pids("whim")

@@ -274,7 +274,7 @@ async def test_a_full_queue_is_a_429_at_once(gateway: Any) -> None:
     assert [call.status for call in await asyncio.gather(*calls)] == [200] * 3
 
 
-async def test_a_body_that_the_queue_has_no_room_for_is_refused_before_it_is_read(gateway: Any) -> None:
+async def test_full_queue_refuses_a_body_before_it_is_read(gateway: Any) -> None:
     runtime = await gateway.deploy(queue_max_bytes=10_000)
     connection = await gateway.connect()
     await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n")
@@ -306,7 +306,7 @@ async def test_request_refused_unread_is_never_executed(gateway: Any, monkeypatc
     assert (runtime.load().arrivals, runtime.metrics.started, runtime.metrics.by_code[429].count) == (3, 3, 1)
 
 
-async def test_a_client_that_waits_to_be_told_to_go_on_is_not_told_so_where_there_is_no_room(gateway: Any) -> None:
+async def test_full_queue_sends_no_100_continue(gateway: Any) -> None:
     await gateway.deploy(queue_max_bytes=10_000)
     connection = await gateway.connect()
     head = b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\nExpect: 100-continue\r\n\r\n"

@@ -218,9 +218,7 @@ async def nothing_left(gateway: Any) -> None:
 
 
 @pytest.mark.parametrize("max_batch", [1, 2])
-async def test_a_clients_batch_larger_than_the_functions_is_split_and_answered_whole(
-    gateway: Any, model: Any, max_batch: int
-) -> None:
+async def test_oversized_client_batch_is_split_and_answered_whole(gateway: Any, model: Any, max_batch: int) -> None:
     await gateway.deploy("one", instances=2, signature=model, max_batch=max_batch)
     rows = [[float(number), number + 0.5] for number in range(33)]
     response = await gateway.call("/v2/models/one/infer", document(*rows, id="mine"))

@@ -222,7 +222,7 @@ async def test_a_client_that_leaves_while_waiting_is_not_executed(gateway: Any) 
     assert runtime.metrics.left == 1
 
 
-async def test_a_client_that_left_is_not_executed_although_the_loop_hears_of_the_result_first(gateway: Any) -> None:
+async def test_disconnect_is_noticed_before_the_next_batch(gateway: Any) -> None:
     runtime = await gateway.deploy()
     running = asyncio.ensure_future(gateway.call("/function/f/held", b"running"))
     await until(lambda: runtime.load().executing == 1)

@@ -75,7 +75,7 @@ def test_the_same_is_read(reader: Reader, length: bytes | None) -> None:
     )
 
 
-def test_a_process_that_has_ended_is_replaced_and_one_that_is_closed_is_gone(reader: Reader) -> None:
+def test_dead_parser_process_is_replaced_and_a_closed_one_ends(reader: Reader) -> None:
     assert read(reader, document()).result(20).samples == 1
     first = reader.pid
     assert first is not None

@@ -72,7 +72,7 @@ async def test_a_call_is_202_with_its_id_and_reaches_the_function_as_it_was_sent
     assert kept.keys().isdisjoint({"connection", "x-hop", "content-length", "x-callback-url"})
 
 
-async def test_a_shorter_deadline_holds_for_each_try_and_is_not_the_functions_business(start_gateway: Any) -> None:
+async def test_deadline_header_bounds_each_attempt_and_is_not_passed_on(start_gateway: Any) -> None:
     recorder = Recorder(FunctionAnswer(429, (("X-OpenFaaS-Internal", "gnomon"),), b""))
     gateway = await start_gateway(invoke=recorder)
     await gateway.deploy("fn", annotations={"com.openfaas.retry.min_wait": "1ms", "com.openfaas.retry.max_wait": "1ms"})
@@ -220,7 +220,7 @@ async def run(folder: Path, port: int, count: int, kill_after_s: float | None) -
     return said[: said.rfind(b"\n") + 1].decode().splitlines()
 
 
-async def test_every_accepted_call_is_executed_and_called_back_in_spite_of_sigkill(tmp_path: Path) -> None:
+async def test_accepted_calls_survive_sigkill(tmp_path: Path) -> None:
     called_back: Counter[str] = Counter()
 
     async def handle(request: web.Request) -> web.Response:

@@ -256,7 +256,7 @@ async def test_policies_are_listed_with_what_they_do(gateway: Any) -> None:
     )
 
 
-async def test_a_misspelt_label_or_annotation_is_refused_with_the_one_that_was_meant(gateway: Any) -> None:
+async def test_misspelt_setting_is_refused_with_a_suggestion(gateway: Any) -> None:
     for field, key, meant in (
         ("labels", "com.openfaas.scale.mim", "com.openfaas.scale.min"),
         ("annotations", "gnomo/max-batch", "gnomon/max-batch"),

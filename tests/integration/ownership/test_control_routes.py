@@ -154,7 +154,7 @@ async def inside(replica: Replica, headers: dict[str, str]) -> Response:
     return await connection.call("/system/functions", b"", "GET", headers)
 
 
-async def test_the_leader_believes_only_who_shows_the_secret_and_looks_at_the_login_itself(two: Two, with_login: Two) -> None:
+async def test_leader_trusts_only_the_secret_and_checks_credentials(two: Two, with_login: Two) -> None:
     for shown in ({}, {"X-Gnomon-Peer": "guessed-by-somebody"}, {FROM_PEER: "True"}):
         assert refusal(await inside(two.leader, shown)) == (401, "peer_unknown")
     assert (await inside(two.leader, {"X-Gnomon-Peer": SHOWN})).status == 200

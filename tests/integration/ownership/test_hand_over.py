@@ -184,7 +184,7 @@ async def test_request_a_dead_owner_may_have_executed_answers_502(cluster: Any) 
     assert cluster.executed() == [b"lost", b"next"]
 
 
-async def test_an_owner_that_was_not_told_of_its_successor_learns_it_from_an_instance(cluster: Any) -> None:
+async def test_stale_owner_learns_of_its_successor_from_an_instance(cluster: Any) -> None:
     await cluster.deploy("f")
     await cluster.grow(2)
     cluster.led = False
@@ -205,7 +205,7 @@ async def test_an_owner_that_was_not_told_of_its_successor_learns_it_from_an_ins
     assert owns.functions["f"].ready == 1
 
 
-async def test_an_instance_that_claims_a_map_that_there_is_not_is_served_and_harms_nobody(cluster: Any) -> None:
+async def test_instance_that_claims_a_false_epoch_affects_only_itself(cluster: Any) -> None:
     """The map was lost with its board while instances lived on; or the instance lies."""
     await cluster.deploy("f")
     await cluster.deploy("g")
@@ -252,7 +252,7 @@ async def test_each_of_many_functions_is_served_by_exactly_one(cluster: Any, cou
         }
 
 
-async def test_a_new_leader_goes_on_from_what_the_replicas_know_where_the_board_was_cleared(cluster: Any) -> None:
+async def test_new_leader_restores_a_lost_map_from_the_replicas(cluster: Any) -> None:
     await cluster.deploy("f")
     await cluster.grow(2)
     cluster.led = False

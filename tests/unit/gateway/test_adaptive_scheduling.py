@@ -43,7 +43,7 @@ def test_as_printed_one_fresh_request_waits_until_it_would_be_late() -> None:
     assert wait.time_s == pytest.approx(SLO_S - 0.025 - TIMER_SLACK_S)
 
 
-def test_as_printed_it_leaves_when_one_more_request_would_miss_the_objective() -> None:
+def test_adaptive_paper_dispatches_when_one_more_would_miss_the_objective() -> None:
     # Three wait, the oldest for 40 ms: t_s = 40 + 35 = 75 ms, and 75·4/3 = 100 ms is not beyond 100. A millisecond later it is.
     lane = waiting(0.0, 0.01, 0.02)
     policy, fleet = AdaptivePaper(SLO_S), FleetView((SMALL,), 0, 0)
@@ -155,7 +155,7 @@ def test_a_larger_instance_is_taken_when_the_small_one_would_be_late() -> None:
     assert dispatched(Adaptive(SLO_S).next(waiting(0.0), BOTH, Linear(), 0.08)) == ("large", 1)
 
 
-def test_beyond_the_objective_everything_within_its_deadline_still_leaves_for_the_largest() -> None:
+def test_requests_beyond_the_objective_go_to_the_largest_instance() -> None:
     actions = Adaptive(SLO_S).next(waiting(0.0, 0.05), BOTH, Linear(), 0.5)
     assert dispatched(actions) == ("large", 2)
 
@@ -216,7 +216,7 @@ def test_immediate_takes_no_more_than_is_worth_it(waiting_now: int, leave: int) 
     assert dispatched(Immediate().next(waiting(*[0.0] * waiting_now), fleet, Measured(LITE0_MS), 0.0)) == ("only", leave)
 
 
-def test_immediate_takes_what_is_there_where_batches_pay_are_short_or_unknown() -> None:
+def test_immediate_takes_all_if_batches_pay_or_are_short_or_unknown() -> None:
     fleet, lane = FleetView((Slot("only", 1, 8),), 0, 0), waiting(*[0.0] * 8)
     weights = {size: 11.0 + size for size in range(1, 9)}
     in_proportion = {size: 20.0 * size * (1.03 if size % 2 else 1.0) for size in range(1, 9)}

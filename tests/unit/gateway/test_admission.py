@@ -96,14 +96,14 @@ def test_a_prediction_that_is_never_off_leaves_no_room() -> None:
     assert least_budget_s(20, BUSY, spread=None) == pytest.approx(0.291)
 
 
-def test_the_farther_batches_are_from_what_was_foretold_the_more_room_is_left() -> None:
+def test_margin_grows_with_the_error_of_predictions() -> None:
     # 0.02 s until it is free, then a batch of one in 0.03 s.
     assert least_budget_s(0, BUSY, spread=0.02) == pytest.approx(LEAST_MARGIN * 0.05, abs=0.001)
     assert least_budget_s(0, BUSY, spread=0.081) == pytest.approx((1 + 4 * 0.081) * 0.05, abs=0.001)
     assert least_budget_s(0, BUSY, spread=0.9) == pytest.approx(MOST_MARGIN * 0.05, abs=0.001)
 
 
-def test_an_idle_instance_is_tried_without_margin_whatever_waits_for_company() -> None:
+def test_idle_instance_needs_no_margin() -> None:
     assert judged(0.0301, fleet=IDLE) is None
     assert judged(0.0301, waiting=7, fleet=IDLE) is None
     assert judged(0.0301, waiting=7, fleet=IDLE, settled=False) is not None, "those that came just now leave first"

@@ -67,7 +67,7 @@ def checks(store: SqliteStore, platform: Any, **schedulers: PolicyPlugin[Schedul
     return Checks(store, platform, scaling, no_model, SCHEDULING.built_in | schedulers)
 
 
-def test_a_scheduling_policy_that_the_operator_added_is_made_for_who_names_it(store: SqliteStore) -> None:
+def test_added_scheduling_policy_is_used_by_functions_that_name_it(store: SqliteStore) -> None:
     mine = checks(
         store, Anything(), mine=PolicyPlugin(lambda settings: Fixed(settings.max_batch, 1.0), "Fixed, always a second.")
     )
@@ -82,7 +82,7 @@ def test_a_setting_of_a_policy_that_nobody_knows_is_refused(store: SqliteStore) 
     assert refused.value.code == "unknown_setting"
 
 
-async def test_pods_that_have_outlived_us_are_served_whatever_has_become_of_their_secrets(store: SqliteStore) -> None:
+async def test_adopted_pods_serve_although_a_secret_is_missing(store: SqliteStore) -> None:
     means = await checks(store, Cluster()).spec(SPEC, again=True)
     assert means == FunctionInputs({"there": b"value"}, SPEC.image, None, None)
 
@@ -94,7 +94,7 @@ async def test_new_instances_need_all_of_them(store: SqliteStore, platform: Anyt
     assert caught.value.code == "secret_not_found"
 
 
-async def test_a_missing_model_is_a_400_so_that_no_client_takes_the_function_for_unknown(store: SqliteStore) -> None:
+async def test_missing_model_is_400_and_not_404(store: SqliteStore) -> None:
     """faas-cli creates a function whose update answers 404, and would then be told that it is deployed already."""
 
     class WithoutModels(Anything):

@@ -96,7 +96,7 @@ async def test_failed_deployment_leaves_nothing_and_can_be_repeated(stage: Stage
     assert stage.stored() == ["first"]
 
 
-async def test_an_update_that_failed_left_everything_as_it_was_and_replaces_the_instances_when_it_is_asked_for_again(
+async def test_failed_update_changes_nothing_and_can_be_repeated(
     stage: Stage,
 ) -> None:
     await stage.manager.deploy(deployment("first"))
@@ -116,7 +116,7 @@ async def test_an_update_that_failed_left_everything_as_it_was_and_replaces_the_
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_after_a_restart_requests_are_let_in_before_what_was_deployed_is_prepared(stage: Stage, *, fails: bool) -> None:
+async def test_restarted_gateway_admits_requests_before_functions_are_prepared(stage: Stage, *, fails: bool) -> None:
     """Importing libraries takes seconds: what comes meanwhile waits for an instance, and is not refused."""
     await stage.manager.deploy(deployment("first"))
     stage.platform.takes, stage.platform.fails = asyncio.Event(), fails

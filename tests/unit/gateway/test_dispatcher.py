@@ -17,7 +17,7 @@ from gnomon_gateway.scheduling.policies import Fixed, Immediate
 from tests.unit.gateway.dispatching import EVENTS, TENSORS, errors, make, request, sent
 
 
-def test_batches_form_while_the_instance_is_busy_and_the_next_one_leaves_before_the_answers() -> None:
+def test_next_batch_is_sent_before_the_answers_of_the_last() -> None:
     dispatcher = make()
     first, *others = [request() for _ in range(6)]
     assert sent(dispatcher.arrive([first], 0.0)) == [[first]]
@@ -74,7 +74,7 @@ def test_one_of_several_arrivals_can_be_refused_alone() -> None:
     assert sent(effects) == [[first, second]]
 
 
-def test_of_those_that_arrive_together_as_many_leave_and_wait_as_if_they_had_come_one_by_one() -> None:
+def test_simultaneous_arrivals_are_admitted_like_successive_ones() -> None:
     dispatcher = make(instances=2)
     together = [request() for _ in range(30)]
     effects = dispatcher.arrive(together, 0.0)
@@ -140,7 +140,7 @@ def test_no_policy_keeps_a_request_until_its_deadline_has_passed() -> None:
     assert sent(dispatcher.timer(dispatcher.wake_s)) == [[first]]
 
 
-def test_a_larger_instance_that_is_busy_is_waited_for_where_the_idle_one_is_too_slow() -> None:
+def test_waits_for_a_busy_instance_if_the_idle_one_is_too_slow() -> None:
     class TwiceAsQuick:
         def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
             del variant, pair
@@ -197,7 +197,7 @@ def test_giving_up_answers_what_waits() -> None:
     assert dispatcher.in_system == 1
 
 
-def test_a_prediction_that_refuses_everybody_is_doubted_until_somebody_passes() -> None:
+def test_prediction_that_refuses_all_is_discounted_until_one_is_admitted() -> None:
     dispatcher = make()
     dispatcher.arrive([request()], 0.0)
     dispatcher.finished("i0", 1, [200], 10.0)  # the first batch was cold: 10 s
@@ -293,7 +293,7 @@ def test_retryable_member_runs_once_more_alone() -> None:
     assert sent(dispatcher.instance_ready("i3", 1, 4, 0.5)) == [[pair[1]]]
 
 
-def test_a_client_that_leaves_is_not_executed_and_an_abandoned_batch_is_cancelled() -> None:
+def test_disconnected_clients_requests_are_withdrawn_or_cancelled() -> None:
     dispatcher = make()
     running, waiting = request(), request()
     dispatcher.arrive([running], 0.0)

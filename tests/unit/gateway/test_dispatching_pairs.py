@@ -189,7 +189,7 @@ def test_latency_is_that_of_all_of_them_together() -> None:
     assert latency.seconds("m", 1, 4, ONE) == pytest.approx(0.3), "what one Shadow does has a curve of its own"
 
 
-def test_the_cores_of_all_shadows_count_where_the_smallest_instance_is_looked_for() -> None:
+def test_smallest_instance_counts_the_cores_of_its_shadows() -> None:
     workers = Workers(Sizing(LearnedLatency(), 1.0, ()))
     for name in ("two", "one"):
         workers.add(name, 1, 4)
@@ -241,7 +241,7 @@ def test_an_answer_of_another_length_is_not_joined() -> None:
         join([2], [b"AaB", b"C"], [2, 1])
 
 
-def test_a_request_may_have_a_whole_batch_and_some_hundred_samples_where_batches_are_small() -> None:
+def test_largest_request_is_a_batch_or_some_hundred_samples() -> None:
     small, photo = ModelSignature("m", "1", (TensorSpec("x", "FP32", (2,)),), ()), TensorSpec("x", "FP32", (3, 224, 224))
     assert [most_samples(small, max_batch) for max_batch in (1, 1000)] == [256, 1000]
     assert [most_samples(replace(small, inputs=(photo,)), max_batch) for max_batch in (1, 32)] == [13, 32]

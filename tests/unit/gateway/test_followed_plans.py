@@ -32,7 +32,7 @@ def hear(replica: Planned, plans: Mapping[str, SetBufferPlan]) -> None:
     follow(replica.instances, json.loads(json.dumps(plans_to_json(plans))))
 
 
-async def test_functions_have_the_plans_that_were_told_last(replica: Planned) -> None:
+async def test_functions_have_the_plans_of_the_last_table(replica: Planned) -> None:
     one, two = {NAME: PLAN, "unknown.openfaas-fn": PLAN}, {NAME: OTHER_PLAN, OTHER: PLAN}
     for table in (one, two, {OTHER: PLAN}, {}):
         hear(replica, table)
@@ -41,14 +41,14 @@ async def test_functions_have_the_plans_that_were_told_last(replica: Planned) ->
             assert replica.bounds(function) == ((8, 0.3) if plan is None else (plan.max_batch, plan.max_wait_s))
 
 
-async def test_a_table_that_is_told_again_changes_nothing(replica: Planned) -> None:
+async def test_repeated_table_changes_nothing(replica: Planned) -> None:
     hear(replica, {NAME: PLAN})
     policies = replica.policy(), replica.policy(OTHER)
     hear(replica, {NAME: PLAN})
     assert (replica.policy(), replica.policy(OTHER)) == policies
 
 
-async def test_a_function_that_the_leader_knew_before_has_its_plan_as_soon_as_it_is_known_here(replica: Planned) -> None:
+async def test_followed_plan_applies_to_a_function_deployed_later(replica: Planned) -> None:
     late = deployment(name="late")
     hear(replica, {str(late.key): PLAN})
     await replica.manager.deploy(late)
@@ -56,7 +56,7 @@ async def test_a_function_that_the_leader_knew_before_has_its_plan_as_soon_as_it
     assert replica.bounds("late") == (4, 0.05)
 
 
-async def test_an_update_that_is_heard_of_after_its_plan_takes_that_back_until_it_is_told_again(replica: Planned) -> None:
+async def test_update_resets_a_followed_plan_until_the_next_table(replica: Planned) -> None:
     hear(replica, {NAME: PLAN})
     await replica.manager.update(deployment(most=6))
     assert replica.bounds() == (6, 0.3)

@@ -148,7 +148,7 @@ async def test_disconnected_client_is_in_no_batch(served: Served) -> None:
     assert not served.runtime.busy
 
 
-async def test_a_client_of_a_function_that_keeps_up_is_looked_at_when_its_request_arrives_and_never_again(served: Served) -> None:
+async def test_connection_is_checked_once_if_there_is_no_backlog(served: Served) -> None:
     client = Client()
     served.send(client, b"first")
     await asyncio.sleep(0)
@@ -245,7 +245,7 @@ class Deaf(Unwritable):
         raise OSError(f"no room for {frame.kind}")
 
 
-async def test_a_part_that_cannot_be_written_ends_its_own_stream_and_not_the_way_to_the_instance() -> None:
+async def test_unwritable_part_ends_its_stream_and_not_the_channel() -> None:
     served, streaming, deaf = Served(), Streaming(), Deaf(refusable=True)
     served.runtime.instance_gone("i1", "replaced")
     served.runtime.instance_ready(Instance("i2", "fn", 1, "node", 1, 1, InstanceState.READY, 0.0), streaming)
@@ -261,7 +261,7 @@ async def test_a_part_that_cannot_be_written_ends_its_own_stream_and_not_the_way
     assert served.runtime.in_flight("i2") == 0
 
 
-async def test_an_instance_whose_channel_closes_has_been_ready_until_it_is_forgotten(served: Served) -> None:
+async def test_closed_instance_counts_as_ready_until_forgotten(served: Served) -> None:
     served.send(Client(), b"first")
     await asyncio.sleep(0)
     served.echo.lose()
@@ -270,7 +270,7 @@ async def test_an_instance_whose_channel_closes_has_been_ready_until_it_is_forgo
     assert not served.runtime.has_been_ready("i1")
 
 
-async def test_the_end_of_an_instance_that_tried_a_suspect_by_itself_is_no_failed_start(served: Served) -> None:
+async def test_instance_killed_by_a_retried_request_is_no_failed_start(served: Served) -> None:
     now_s = time.monotonic()
     suspect = Request(served.runtime.event_lane, now_s, now_s + 30.0, body=b"poison", replay_safe=True)
     suspect.retried = True

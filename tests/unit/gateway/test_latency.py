@@ -40,7 +40,7 @@ def test_a_measurement_is_known_from_then_on_for_its_cores_only() -> None:
     assert latency.seconds("v", 2, 4) is None
 
 
-def test_between_sizes_it_is_on_a_line_below_it_is_flat_and_above_it_is_in_proportion() -> None:
+def test_curve_is_linear_between_sizes_flat_below_proportional_above() -> None:
     latency = LearnedLatency()
     latency.observe("v", 1, 2, 0.02)
     latency.observe("v", 1, 4, 0.03)
@@ -94,7 +94,7 @@ def test_doubt_lets_a_wrong_prediction_be_corrected() -> None:
     assert doubts == 22  # 10 s · 0.9²² is just below a second
 
 
-def test_doubts_leave_alone_what_is_measured_and_what_that_says_of_larger_batches() -> None:
+def test_discounts_keep_measured_sizes_and_their_lower_bound() -> None:
     latency = LearnedLatency(Profile())
     for _ in range(200):
         latency.discount("v", 1, None, [4, 2])
@@ -102,7 +102,7 @@ def test_doubts_leave_alone_what_is_measured_and_what_that_says_of_larger_batche
     assert believed == pytest.approx([0.0, 0.02, 0.02, 0.04, 0.04], abs=1e-6)
 
 
-def test_a_doubt_that_was_right_says_it_of_larger_batches_too_and_a_smaller_one_takes_no_more() -> None:
+def test_confirmed_discount_holds_for_larger_and_bounds_smaller_batches() -> None:
     latency = LearnedLatency()
     for batch in (1, 4, 8):
         latency.observe("v", 1, batch, 0.1 * batch)
@@ -282,7 +282,7 @@ def test_of_two_variants_the_one_that_is_served_speaks() -> None:
     assert latency.corrections(["m", "m/events"]) == {1: pytest.approx(1.1)}
 
 
-def test_a_body_that_was_slow_when_it_got_its_shadow_is_not_thought_slow_for_as_long_as_it_has_it() -> None:
+def test_latest_measurement_corrects_a_body_with_its_shadow() -> None:
     latency = learned()
     pair = Pair(1, (1, 2), (0, 1, 1, 2))
     for _ in range(10):
@@ -295,7 +295,7 @@ def test_a_body_that_was_slow_when_it_got_its_shadow_is_not_thought_slow_for_as_
     assert latency.corrections(["m"])[1] == pytest.approx(1.0)
 
 
-def test_a_corrected_profile_is_scaled_row_by_row_and_stays_the_same_object_while_nothing_matters() -> None:
+def test_corrected_profile_is_scaled_by_cores_and_cached() -> None:
     corrected = Corrected(PROFILE)
     assert corrected.by({}) is PROFILE
     slower = corrected.by({1: 1.2})
@@ -386,7 +386,7 @@ def test_while_batches_say_what_is_right_nobody_talks_them_out_of_it(stage: Stag
         assert stage.serve()
 
 
-def test_after_a_while_without_any_somebody_is_let_in_and_a_right_prediction_is_right_again(stage: Stage) -> None:
+def test_prediction_is_tried_again_after_a_pause_and_restored_if_right(stage: Stage) -> None:
     stage.now_s += 60.0
     assert stage.refused(allows_s=0.005) == 18  # 30 ms · 0.9¹⁷ is just above 5 ms
     assert stage.foretold_s == pytest.approx(0.03)
@@ -434,7 +434,7 @@ def test_tight_deadline_of_large_requests_raises_no_uncertainty() -> None:
     assert stage.latency.seconds("f", 1, 8) == pytest.approx(0.8)
 
 
-def test_a_function_that_was_removed_doubts_nothing_for_the_one_in_its_place(stage: Stage) -> None:
+def test_removed_function_discounts_nothing_for_its_successor(stage: Stage) -> None:
     stage.now_s += 60.0
     stage.dispatcher.learns = False
     assert not any(stage.serve(allows_s=0.005) for _ in range(100))

@@ -145,7 +145,7 @@ async def test_observations_before_a_new_profile_are_dropped(stage: Stage) -> No
     assert stage.latency.corrections([MODEL]) == pytest.approx({1: 0.5}, rel=0.01)
 
 
-async def test_a_model_that_is_measured_anew_is_not_corrected_by_what_was_learned_against_the_last(stage: Stage) -> None:
+async def test_new_profile_discards_corrections_of_the_last(stage: Stage) -> None:
     stage.platform.measured[MODEL] = profile(0.04)
     await until(lambda: stage.largest == 2)
     stage.serves(0.08)

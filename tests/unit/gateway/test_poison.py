@@ -257,7 +257,7 @@ async def test_redeployed_function_starts_with_a_clean_record(stage: Stage) -> N
     assert stage.latency.seconds(NAME, 1, 1) is None
 
 
-async def test_late_failures_of_a_removed_function_do_not_count_against_its_successor(stage: Stage) -> None:
+async def test_late_failures_of_a_removed_function_spare_its_successor(stage: Stage) -> None:
     stage.latency.forget(NAME)
     last = stage.ready("b1")
     await stage.ask()

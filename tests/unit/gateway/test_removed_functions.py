@@ -96,7 +96,7 @@ async def test_an_update_replaces_and_gives_up_what_is_its_own(removed: Removed)
     assert removed.platform.destroyed == ["b2", "b1"]
 
 
-async def test_taking_over_what_is_left_takes_nothing_from_a_function_that_still_answers() -> None:
+async def test_adoption_leaves_the_instances_of_a_removed_function_alone() -> None:
     removed = Removed(Stage(Lasting()))
     await removed.begin()
     await removed.stage.instances.take_over(removed.new)
@@ -145,7 +145,7 @@ async def test_without_an_instance_it_hears_so_at_once_in_the_same_words() -> No
     assert client.told == [function_removed()]
 
 
-async def test_a_request_whose_body_comes_after_the_end_of_its_function_hears_so_at_once(removed: Removed) -> None:
+async def test_late_body_for_a_removed_function_is_refused_at_once(removed: Removed) -> None:
     await removed.answer()
     removed.stage.gone("b1")
     runtime, client, now_s = removed.old.runtime, Client(), time.monotonic()

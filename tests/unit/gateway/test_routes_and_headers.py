@@ -32,7 +32,7 @@ def test_each_path_and_method_has_one_answer(path: str, method: str, expected: A
     assert access(path, method) is expected
 
 
-def test_only_invocation_inference_health_metrics_and_the_list_of_routes_are_open() -> None:
+def test_open_routes_are_invocation_inference_health_metrics_and_welcome() -> None:
     open_paths = {route.path.split("/")[1] for route in ROUTES if route.access is Access.OPEN}
     assert open_paths == {"function", "async-function", "v2", "healthz", "metrics", ""}
 

@@ -194,7 +194,7 @@ async def test_policies_see_how_far_batches_are_from_what_was_predicted_of_them(
     assert seen() == 0.3, "who leads asks those that serve"
 
 
-async def test_a_shadow_that_becomes_a_body_counts_as_one_that_starts_and_takes_batches_when_it_is_ready(stage: Stage) -> None:
+async def test_promoted_shadow_starts_as_a_body_and_then_takes_batches(stage: Stage) -> None:
     await stage.shadow()
     stage.paired(PAIR)
     await stage.instances.apply(NAME, [PromoteShadow("s-of-b1")])

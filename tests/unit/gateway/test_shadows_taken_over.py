@@ -72,7 +72,7 @@ async def test_shadow_without_a_body_is_ended(stage: Stage) -> None:
     assert stage.instances.shadows.bodies() == {}
 
 
-async def test_a_pair_that_is_known_before_its_body_takes_batches_holds_from_the_first_one_on(stage: Stage) -> None:
+async def test_pair_known_before_the_body_is_ready_holds_from_the_first_batch(stage: Stage) -> None:
     await stage.instances.apply(NAME, [CreateBody(1)])
     body = replace(stage.platform.there["b2"], pair=PAIR, partner="s-old")
     find(stage, replace(LEFT, partner="b2"))

@@ -146,7 +146,7 @@ async def test_calls_wait_for_the_retry_after_one_failed_start(stage: Stage) -> 
     assert stage.problem() is None
 
 
-async def test_from_the_second_failed_start_on_calls_are_refused_with_the_reason_those_that_wait_as_well(stage: Stage) -> None:
+async def test_second_failed_start_refuses_calls_with_the_reason(stage: Stage) -> None:
     await stage.fail()
     waited = await stage.call()
     await stage.fail()
@@ -160,7 +160,7 @@ async def test_from_the_second_failed_start_on_calls_are_refused_with_the_reason
     assert stage.problem() == ("function_cannot_start", True)
 
 
-async def test_calls_are_refused_while_the_retry_starts_and_wait_again_once_one_is_ready(stage: Stage) -> None:
+async def test_calls_are_refused_until_the_retried_start_is_ready(stage: Stage) -> None:
     await stage.fail()
     await stage.fail()
     body = await stage.start()
@@ -181,7 +181,7 @@ async def test_a_deployment_forgets_failed_starts(stage: Stage) -> None:
     assert (await stage.call()).error is None
 
 
-async def test_without_any_instance_and_without_room_calls_get_the_refusal_and_the_log_has_it_once(stage: Stage) -> None:
+async def test_no_capacity_refuses_calls_and_is_logged_once(stage: Stage) -> None:
     waiting = await stage.call()
     stage.platform.refusal = FULL
     for _ in range(3):
@@ -220,7 +220,7 @@ async def test_the_gateway_is_ready_when_each_function_has_had_its_first_instanc
     assert stage.manager.all_been_ready(), "its successor is on its way: no reason to lead clients elsewhere"
 
 
-def test_a_call_is_let_in_when_the_backoff_is_over_so_that_a_function_at_zero_is_tried_again() -> None:
+def test_call_is_admitted_after_the_backoff() -> None:
     known = StartFailures()
     for at_s in (0.0, 0.5):
         known.failed(at_s, REASON)
@@ -243,7 +243,7 @@ def test_callers_are_told_the_last_line_of_the_log(reason: str, told: str) -> No
     assert summary(reason) == told
 
 
-async def test_instances_that_are_killed_while_they_execute_have_not_failed_to_start(stage: Stage) -> None:
+async def test_instance_killed_while_executing_is_no_failed_start(stage: Stage) -> None:
     """The end of the channel is heard first, and the instance takes no batches any more when its own end is."""
     runtime = stage.manager.directory.lookup("fn")
     assert runtime is not None

@@ -118,7 +118,7 @@ async def test_counters_outlive_a_replica_but_its_queue_does_not() -> None:
     function.close()
 
 
-async def test_how_far_batches_are_from_what_was_predicted_is_told_and_missing_where_it_is_not() -> None:
+async def test_latency_spread_is_reported_if_known() -> None:
     function, leader = runtime(), OtherReplicas()
     function.instance_ready(Instance("i", NAME, 1, "here", 2, 0, InstanceState.READY, 0.0), OneInstance())
     for seconds in (0.1, 0.12, 0.1, 0.12) * 20:

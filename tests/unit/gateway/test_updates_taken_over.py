@@ -106,7 +106,7 @@ async def test_a_later_version_that_is_heard_of_after_that_is_served_too(replica
     assert replica.serves(deployment(a="2"))
 
 
-async def test_a_store_that_is_behind_what_the_leader_has_written_takes_nothing_back(replica: Replica) -> None:
+async def test_stale_store_reverts_nothing_that_the_leader_wrote(replica: Replica) -> None:
     replica.elsewhere.leads = True
     await replica.manager.lead()
     await replica.manager.update(deployment(a="2"))

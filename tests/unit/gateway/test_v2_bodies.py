@@ -385,7 +385,7 @@ def test_with_its_first_request_a_variant_counts_and_then_by_what_it_takes() -> 
     assert served.largest == 8
 
 
-def test_a_variant_that_was_tried_once_counts_for_five_minutes_and_again_when_it_is_called() -> None:
+def test_variant_counts_for_five_minutes_after_its_last_call() -> None:
     """Its only batch was cold, and took three times as long as foretold: no more than one sample would be in time."""
     served = Served()
     served.serve(TENSORS, 30)

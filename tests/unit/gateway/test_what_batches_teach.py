@@ -63,7 +63,7 @@ def test_a_handler_that_becomes_a_model_is_measured_as_one() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_a_batch_during_which_its_instance_is_resized_says_nothing_of_either_size(before: int, after: int) -> None:
+def test_batch_of_a_resized_instance_is_no_measurement(before: int, after: int) -> None:
     dispatcher = serving(MODEL)
     dispatcher.instance_ready("body", before, 8, 0.0)
     dispatcher.arrive([Request(LANE, 0.0, 5.0)], 0.0)

@@ -130,7 +130,7 @@ def test_other_names_do_not(host: str | None) -> None:
     assert (refused.value.status, refused.value.code) == (403, "foreign_host")
 
 
-def test_a_listener_on_all_interfaces_answers_to_its_addresses_but_not_to_names() -> None:
+def test_listener_on_all_interfaces_accepts_addresses_but_no_names() -> None:
     rule = host_rule("0.0.0.0", ["gateway.openfaas"])
     for host in ("192.168.1.5:8080", "[2001:db8::1]:8080", "gateway.openfaas:8080", "localhost"):
         rule.check(host, None, None)

@@ -63,7 +63,7 @@ def series(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 FN = ("function_name", "fn.openfaas-fn")
 
 
-def test_the_scaling_policy_that_decides_is_told_and_whether_it_stands_in_for_another_one() -> None:
+def test_metric_names_the_deciding_policy_and_whether_it_is_a_fallback() -> None:
     found = samples(replace(reading(), policy="fixed"))
     asked = read_settings(None, {}).autoscaler
     assert found["gnomon_scaling_policy", (("fallback", "true"), FN, ("policy", "fixed"))] == 1
@@ -89,7 +89,7 @@ def test_openfaas_series_have_its_names_and_labels() -> None:
     assert found["gateway_service_target", (FN, ("scale_type", "rps"))] == 50
 
 
-def test_our_own_series_say_what_batching_did() -> None:
+def test_batching_has_series_of_its_own() -> None:
     found = samples(reading())
     assert found["gnomon_batch_size_bucket", (FN, ("le", "1.0"))] == 0
     assert found["gnomon_batch_size_bucket", (FN, ("le", "2.0"))] == 1
@@ -100,7 +100,7 @@ def test_our_own_series_say_what_batching_did() -> None:
     assert found["gnomon_decisions_total", (FN,)] == 7
 
 
-def test_control_requests_share_a_label_for_what_strangers_choose() -> None:
+def test_unknown_control_requests_share_a_label() -> None:
     control = ControlCounters()
     control.observe("GET", pattern("/system/function/a", "GET"), 200, 0.01)
     control.observe("GET", pattern("/system/function/b", "GET"), 200, 0.01)
@@ -113,7 +113,7 @@ def test_control_requests_share_a_label_for_what_strangers_choose() -> None:
         assert found[f"{prefix}http_request_duration_seconds_count", labels] == 2
 
 
-def test_the_page_does_not_grow_by_what_strangers_ask() -> None:
+def test_metrics_page_is_bounded_for_unknown_routes() -> None:
     control = ControlCounters()
     control.observe("GET", pattern("/system/functions", "GET"), 200, 0.01)
     before = len(samples(control=control))
@@ -127,7 +127,7 @@ def test_the_page_does_not_grow_by_what_strangers_ask() -> None:
     assert grown == 3 * per_code, "one series for each status, whatever the methods and paths"
 
 
-def test_the_page_does_not_grow_without_end_by_what_a_function_answers() -> None:
+def test_metrics_page_is_bounded_for_status_codes() -> None:
     shown = reading()
     for code in range(200, 600):
         shown.metrics.answered(code, 0.01)
@@ -241,7 +241,7 @@ async def test_a_blocked_loop_shows() -> None:
     assert sum(lag.histogram.counts[:6]) == 0
 
 
-def test_behind_a_stock_gateway_no_series_is_exported_that_it_exports_as_well() -> None:
+def test_no_series_is_exported_twice_behind_a_stock_gateway() -> None:
     stock = {"gateway_function_invocation_total", "gateway_function_invocation_started", "gateway_service_count"}
     alone, behind = ({name for name, _ in samples(reading(), behind=behind)} for behind in (False, True))
     assert stock <= alone
