@@ -252,7 +252,7 @@ def error_response(error: GnomonError) -> Response:
 
 def unexpected(error: Exception) -> GnomonError:
     """500: an internal error. The details are only in the log."""
-    _log.error("A control route failed.", exc_info=error)
+    _log.error("Internal error in a control route", exc_info=error)
     return internal_error()
 
 

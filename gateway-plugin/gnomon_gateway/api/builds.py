@@ -110,7 +110,7 @@ class _BuildApi:
         except GnomonError as error:
             build.finish({"log": [], "image": "", "status": "failed", "error": str(error)}, error.status)
         except Exception:
-            LOG.exception("A build failed for a reason of ours.")
+            LOG.exception("Internal error during a build")
             message = "The builder failed; the gateway's log says why."
             build.finish({"log": [], "image": "", "status": "failed", "error": message}, 500)
         finally:

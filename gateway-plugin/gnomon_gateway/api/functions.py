@@ -241,8 +241,8 @@ class ExternalScaling:
         if replicas != status.replicas and self._logged.get(key) != policy:
             self._logged[key] = policy
             text = (
-                f"the gateway in front asks for {replicas} instances: left aside, {policy} decides; "
-                f"with gnomon/autoscaler: {LEFT_TO_OTHERS} it would be heeded"
+                f"the external gateway asks for {replicas} instances, which is ignored: the policy {policy} decides; "
+                f"gnomon/autoscaler: {LEFT_TO_OTHERS} leaves the number to the external gateway"
             )
             self._log(key, "", f"gnomon: {text}")
             _LOG.warning("%s: %s", key, text)

@@ -81,7 +81,7 @@ class Callbacks:
         if again and call.tried + 1 < MAX_TRIES:
             return min(MAX_WAIT_S, MIN_WAIT_S * 2.0**call.tried) * self._chance.uniform(0.5, 1.0)
         self.failed += 1
-        _log.warning("The callback of call %s of %s is given up: %s", call.call_id, call.function, problem)
+        _log.warning("callback of call %s of %s abandoned: %s", call.call_id, call.function, problem)
         return None
 
     async def _post(self, target: Target, call: Call, answer: FunctionAnswer, duration_s: float) -> int:

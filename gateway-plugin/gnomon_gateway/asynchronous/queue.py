@@ -152,7 +152,7 @@ class AsyncQueue:
             await (self._call_back(call) if call.answered else self._execute(call))
         except Exception:  # noqa: BLE001 - an accepted call must not be lost to any of them
             # A disk error, or an internal one. The call is still on disk, so it is retried later.
-            _log.exception("The asynchronous call %s of %s is tried again.", call.call_id, call.function)
+            _log.exception("asynchronous call %s of %s failed by an internal error and is retried", call.call_id, call.function)
             self._schedule(call, FAULT_WAIT_S)
 
     async def _execute(self, call: Call) -> None:

@@ -263,7 +263,7 @@ what was learned of its pairs."""
 _GRID = (*range(1, 9), 12, 16, 24, 32, 48, 64, 96, 128)
 _NOTHING: Mapping[int, float] = MappingProxyType({})
 _Key: TypeAlias = tuple[str, int, Pair | None]
-"""Of a curve: variant, cores of the Body, what its Shadow does."""
+"""The key of a curve: variant, cores of the Body, its Shadows."""
 
 
 class LiveLatency(LatencyModel, Protocol):

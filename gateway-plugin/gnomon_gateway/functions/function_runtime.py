@@ -758,7 +758,7 @@ def no_such_function(name: str) -> GnomonError:
 
 def _fail_responder(responder: Responder | None) -> None:
     """Writing an answer failed: send an error instead, or close the connection if that fails too."""
-    _LOG.exception("internal error while writing an answer")
+    _LOG.exception("internal error while writing an answer; its client gets 500 or a closed connection")
     if responder is not None:
         try:
             responder.refuse(internal_error())

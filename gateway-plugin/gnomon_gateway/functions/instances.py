@@ -188,7 +188,7 @@ class RollingUpdate:
             try:
                 await self._bodies.create(deployed, deployed.spec.settings.cores)
             except GnomonError as refused:
-                _LOG.info("%s: no new instance for the update yet: %s", deployed.name, refused)
+                _LOG.info("%s: rolling update waits for capacity for a new instance: %s", deployed.name, refused)
                 if not begun and not deployed.retired:
                     deployed.keep_old -= 1
                     self.retire(deployed)
@@ -240,7 +240,7 @@ class Shadows:
         except GnomonError as refused:
             if refused.code != _NO_BODY:
                 raise
-            _LOG.info("%s: %s", deployed.name, refused)
+            _LOG.info("%s: no Shadow is created, the Body %s has ended: %s", deployed.name, body_id, refused)
             return None
         # Its end was reported while this coroutine waited, before it was tracked.
         if all(shadow.id != there.id for there in self._platform.instances(deployed.name)):
@@ -275,7 +275,7 @@ class Shadows:
         except GnomonError as refused:
             if refused.code != _NO_SHADOW:
                 raise
-            _LOG.info("%s: %s", deployed.name, refused)
+            _LOG.info("%s: Shadow %s is not promoted, it has ended: %s", deployed.name, shadow_id, refused)
             return False
         self._body_of.pop(shadow_id, None)
         return True

@@ -510,5 +510,5 @@ class UnservedFunctions:
                 try:
                     await self._retry(key)
                 except Exception:  # noqa: BLE001 - the failure may be temporary
-                    _LOG.exception("%s: the retry to serve it failed", key)
+                    _LOG.exception("%s cannot be served yet: internal error during the retry", key)
         self._task = None

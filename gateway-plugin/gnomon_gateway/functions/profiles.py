@@ -98,7 +98,7 @@ class Corrections:
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError):
-            _LOG.warning("%s cannot be read: latencies are learned afresh", self._file)
+            _LOG.warning("the saved latency corrections in %s cannot be read: latencies are learned again", self._file)
 
     def begin(self, variant: str, profile: ModelProfile) -> None:
         """Predict the variant by this profile from now on, starting from the corrections of the last process."""
@@ -115,7 +115,7 @@ class Corrections:
                 if 0 < factor < math.inf and 0 < ratio < math.inf:
                     self._latency.resume(variant, int(cores), factor, ratio)
         except (ValueError, KeyError, TypeError, AttributeError):
-            _LOG.warning("%s: the saved correction cannot be read: it is learned afresh", variant)
+            _LOG.warning("the saved latency correction of %s cannot be read: it is learned again", variant)
 
     async def run(self) -> None:
         """Save what has changed, every few seconds, until cancelled."""
@@ -139,20 +139,20 @@ class Corrections:
         return {"format": FORMAT, "machine": self._machine_id, "variants": newest}
 
     def _write(self, document: JsonObject) -> None:
-        # Who stops does not wait for the thread that saves every few seconds.
+        # `save` at the end may run while the thread of `run` still writes.
         with self._writing:
             if document == self._written:
                 return
             try:
                 replace_file(self._file, json.dumps(document), durable=False)
             except OSError as error:
-                _LOG.warning("what was learned of latencies cannot be saved: %s", error)
+                _LOG.warning("the latency corrections cannot be saved in %s: %s", self._file, error)
             else:
                 self._written = document
 
 
 def _digest(profile: ModelProfile) -> str:
-    """Of what the whole model was measured to take: ratios are against these very times."""
+    """A digest of the measured times of the whole model, because ratios are relative to them."""
     tables = [profile.whole.to_json(), *([profile.memories.to_json()] if profile.memories.seconds else [])]
     measured = json.dumps([profile.layers.program_sha256, *tables], sort_keys=True)
     return hashlib.sha256(measured.encode()).hexdigest()[:16]
@@ -170,7 +170,7 @@ class ProfiledLatency:
         self._last: tuple[ModelProfile, tuple[int, ...], tuple[Run, ...]] | None = None
 
     def put(self, variant: str, profile: ModelProfile) -> bool:
-        """Foretell this variant by that profile from now on; whether that is another one than before."""
+        """Predict this variant by that profile from now on; returns whether the profile is new."""
         renewed = self._profiles.get(variant) != profile
         if renewed:
             self._profiles[variant] = profile
@@ -183,7 +183,7 @@ class ProfiledLatency:
         if pair is None:
             return profile.at(body_cores, batch)
         if max(pair.blocks, default=0) >= len(profile.layers.blocks):
-            return None  # a Body says by itself what its Shadows hold
+            return None  # reported by the Body, which runs a user's model and may be wrong
         return pair_seconds(profile, body_cores, pair, batch, self._runs(profile, pair.blocks))
 
     def _runs(self, profile: ModelProfile, blocks: tuple[int, ...]) -> tuple[Run, ...]:
@@ -194,7 +194,7 @@ class ProfiledLatency:
 
 
 class Corrected:
-    """A profile, scaled as the measurements say. The same object is given until they say something else."""
+    """A profile, scaled by measurements. The same object is returned until the measurements change."""
 
     def __init__(self, profile: ModelProfile) -> None:
         self._profile = self._scaled = profile

@@ -445,7 +445,7 @@ class BatchTimes:
 
 
 def due_by(lane: Lane, deadline_s: float) -> Iterator[tuple[float, int]]:
-    """This deadline and some later ones in the lane, including the last, each with the number of samples due by then."""
+    """The given deadline and some later ones in the lane, including the last, each with the number of samples due by then."""
     waiting = sorted(((request.deadline_s, request.size) for request in lane.requests), key=lambda one: one[0])
     samples, later = 0, 0
     while later < len(waiting) and waiting[later][0] <= deadline_s:

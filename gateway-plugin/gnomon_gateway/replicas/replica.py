@@ -100,7 +100,9 @@ class ReplicaAgent:
                     self._awaited.set()
                     await self._changed.wait()
         except TimeoutError:
-            _LOG.warning("this replica stops although others do not all know: their requests wait until they do")
+            _LOG.warning(
+                "this replica stops before all others know that it has left: requests that they send here wait until they do"
+            )
             return False
         return True
 
@@ -125,7 +127,7 @@ class ReplicaAgent:
             if runtime is not None:
                 self._own(function, runtime)
         self.forwarder.epoch = new.epoch
-        _LOG.info("epoch %d: functions are shared by %s", new.epoch, ", ".join(one.id for one in new.owners))
+        _LOG.info("map of owners, epoch %d: functions are shared by %s", new.epoch, ", ".join(one.id for one in new.owners))
         self.forwarder.gone(frozenset(replica.id for replica in new.members))
         self._wake_waiting()
 
@@ -237,7 +239,7 @@ class ReplicaAgent:
             if status == 200:  # noqa: PLR2004 - heard
                 self._take_message(json.loads(body), "id")
         except (OSError, ValueError, GnomonError) as error:
-            _LOG.info("%s at %s does not answer: %r", other.id, other.address, error)
+            _LOG.info("the replica %s at %s does not answer: %r", other.id, other.address, error)
         finally:
             await asyncio.sleep(ASK_S)
             self._notifying.discard(other.id)
@@ -250,7 +252,7 @@ class ReplicaAgent:
         try:
             await self._peers.call(leader.address, OWNERSHIP_PATH.decode(), json.dumps(message).encode(), ANSWER_TIMEOUT_S)
         except (OSError, ValueError) as error:
-            _LOG.info("%s, which leads, does not answer: %r", leader.id, error)
+            _LOG.info("the leader %s does not answer a report: %r", leader.id, error)
 
     def _message(self) -> dict[str, Any]:
         current = self.holdings.map

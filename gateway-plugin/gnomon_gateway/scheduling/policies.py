@@ -175,7 +175,7 @@ TIMER_SLACK_S = 0.002
 LONGEST_WAIT = 0.5
 """The longest wait for further requests, as a share of the batch's execution time."""
 MARGIN = 0.1
-"""Of a batch's predicted time, left over when deciding how long to wait. A prediction is a mean: without it every second batch
+"""Share of a batch's predicted time by which a wait ends early. A prediction is a mean: without it every second batch
 that the timer sends would miss the objective."""
 
 
@@ -233,7 +233,7 @@ class AdaptivePaper:
 
     name = "adaptive-paper"
     margin = 0.0
-    """Of a batch's predicted time, left over when deciding how long to wait."""
+    """Share of a batch's predicted time by which a wait ends early."""
 
     def __init__(self, slo_s: float, max_wait_s: float | None = None) -> None:
         self._slo_s = slo_s

@@ -192,5 +192,5 @@ class Reader:
 
 
 READER = Reader()
-"""One for all functions: a large request in JSON is the exception, binary tensors are read where they are."""
+"""The parser process of all functions: large requests in JSON are the exception, binary tensors are read in place."""
 atexit.register(READER.close)

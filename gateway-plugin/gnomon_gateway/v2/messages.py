@@ -107,10 +107,10 @@ def read_infer(text: bytes | memoryview, most_values: int) -> InferDocument:
 
 
 def _read_in_python(data: bytes) -> InferDocument:
-    """The same by Python's json, which takes halves of characters too. No answer could be written with one, so it is no text."""
+    """Parse by Python's json. Lone surrogates are refused, because no answer could be encoded with one."""
     document = msgspec.convert(json.loads(data.decode()), InferDocument)
     if _SURROGATE.search(_PAIR.sub(b"", data.replace(rb"\\", b""))):
-        raise ValueError("a text holds half of a character, a surrogate without the other")
+        raise ValueError("a text holds a lone surrogate")
     return document
 
 
@@ -260,7 +260,7 @@ def _invalid(message: str) -> GnomonError:
 
 
 _JSON_BYTES = 48
-"""Of a number in JSON: up to 24 digits, a comma, and indentation."""
+"""The size of a number in JSON: up to 24 digits, a comma, and indentation."""
 _AROUND_BYTES = 64 << 10
 _LENGTH_DIGITS = 18
 
@@ -372,7 +372,7 @@ _JSON = b"content-type: application/json\r\n"
 
 
 def answer(infer: Infer, signature: ModelSignature, name: str, member: Member) -> tuple[int, bytes, bytes | memoryview]:
-    """Of a model's function by this name."""
+    """Status, header lines and body of the answer of a model's function by this name."""
     if member.code != _OK:
         return member.code, _JSON + refusal_lines(member), error_body(_error_text(bytes(member.body)))
     try:
@@ -386,7 +386,7 @@ def answer(infer: Infer, signature: ModelSignature, name: str, member: Member) -
 
 
 def refusal(error: GnomonError) -> tuple[int, bytes, bytes]:
-    """Of ours."""
+    """Status, header lines and body of an error of the gateway."""
     return error.status, error_lines(error), error_body(str(error))
 
 

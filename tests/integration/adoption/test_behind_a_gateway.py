@@ -174,7 +174,7 @@ async def test_a_request_at_zero_is_woken_by_the_gateway_and_none_is_lost(
 
     assert await asyncio.gather(*(call(number) for number in range(20))) == [b"%d" % number for number in range(20)]
     assert ("sleepy", 1, 202) in outer.scaled
-    assert not any("left aside" in line for line in await log_lines(user, "sleepy")), "waking is nobody's quarrel"
+    assert not any("is ignored" in line for line in await log_lines(user, "sleepy")), "waking is nobody's quarrel"
     await remove(user, "sleepy")
 
 
@@ -197,7 +197,7 @@ async def test_alerts_do_not_fight_the_functions_policy(outer: OuterGateway, use
     assert await clamped(1) == 202
     assert set(await asyncio.gather(*calls)) == {200}
     assert (await status(user, "steady"))["availableReplicas"] >= 3
-    told = [line for line in await log_lines(user, "steady") if "left aside" in line]
+    told = [line for line in await log_lines(user, "steady") if "is ignored" in line]
     assert len(told) == 1, "once, not at each alert"
     assert "kpa decides" in told[0]
     assert "gnomon/autoscaler: fixed" in told[0]
