@@ -57,25 +57,26 @@ class ScalingAdapter:
         return "pair" in needs
 
     def poke(self, function: str) -> None:
-        if self._autoscaler is not None:
-            self._autoscaler.poke(function)
+        if (autoscaler := self._autoscaler) is not None:
+            autoscaler.poke(function)
         elif not self._elsewhere.leads:
             self._wanted(function)
 
     def request(self, function: str, instances: int) -> None:
-        if self._autoscaler is not None:
-            self._autoscaler.request(function, instances)
+        if (autoscaler := self._autoscaler) is not None:
+            autoscaler.request(function, instances)
 
     def redeployed(self, function: str) -> None:
-        if self._autoscaler is not None:
-            self._autoscaler.redeployed(function)
+        if (autoscaler := self._autoscaler) is not None:
+            autoscaler.redeployed(function)
 
     def served(self, function: str) -> None:
-        if self._autoscaler is not None:
-            self._autoscaler.served(function)
+        if (autoscaler := self._autoscaler) is not None:
+            autoscaler.served(function)
 
     def start_backoff_s(self, function: str) -> float:
-        return self._autoscaler.start_backoff_s(function) if self._autoscaler is not None else 0.0
+        autoscaler = self._autoscaler
+        return autoscaler.start_backoff_s(function) if autoscaler is not None else 0.0
 
     def removed(self, function: str) -> None:
         # Followers also hold the state that the leader has sent.
@@ -83,12 +84,12 @@ class ScalingAdapter:
             self._bound.removed(function)
 
     def desired(self, function: str) -> int | None:
-        return self._autoscaler.desired(function) if self._autoscaler is not None else None
+        autoscaler = self._autoscaler
+        return autoscaler.desired(function) if autoscaler is not None else None
 
     def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]:
-        if self._autoscaler is None:
-            return []
-        return self._autoscaler.decisions(function, limit)
+        autoscaler = self._autoscaler
+        return autoscaler.decisions(function, limit) if autoscaler is not None else []
 
     def policies(self) -> Mapping[str, str]:
         return described(self._policies)

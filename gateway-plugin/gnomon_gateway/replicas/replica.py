@@ -320,11 +320,6 @@ class OwnershipCollector(Collector):
         yield GaugeMetricFamily("gnomon_ownerless_requests", "Requests that wait for an owner, now.", value=forwarder.waiting)
 
 
-def describe(holdings: OwnedFunctions) -> Mapping[str, Any]:
-    """The epoch and functions of this replica, in readable form."""
-    return {"epoch": holdings.epoch, "serving": sorted(holdings.serving), "draining": sorted(holdings.draining)}
-
-
 def _number(value: object) -> int:
     return value if type(value) is int and value > 0 else 0
 
