@@ -29,16 +29,13 @@ import uvloop
 
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN
-from gnomon_core.clock import WallClock, utc_now_s
+from gnomon_core.clock import WallClock
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import StoredFunction
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import Action, FunctionLoad, LoadCounters
-from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
 from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.kubernetes.client import Api, connect
 from gnomon_platforms.kubernetes.informer import Informer, Source
@@ -260,21 +257,12 @@ async def main(kubeconfig: Path, functions: int, repeats: int, steady_s: float) 
     api = connect(kubeconfig)
     platform = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0), clock=clock, chance=random.Random(SEED))
     scaling = ScalingAdapter(scaling_policies, lambda: platform.capabilities)
-    profiled = ProfiledLatency()
-
-    async def no_model(_: str) -> None:
-        return None
-
     with tempfile.TemporaryDirectory() as folder:
         store = SqliteStore(Path(folder) / "functions.db")
         manager = Manager(
             store,
             platform,
             scaling,
-            LatencyModels(LearnedLatency(profiled), profiled),
-            LogBook(utc_now_s),
-            fetch_model=no_model,
-            now=utc_now_s,
         )
         for number in range(functions):
             store.put_function(StoredFunction(spec(number), VERSION, 0.0))

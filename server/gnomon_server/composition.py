@@ -39,11 +39,10 @@ from gnomon_gateway.asynchronous.calls import CallStore, Invoke
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
 from gnomon_gateway.asynchronous.invoker import Invoker
 from gnomon_gateway.asynchronous.queue import AsyncCollector, AsyncQueue, RetryRule, read_retry_rule
-from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import Corrections, LatencyModels, ProfiledLatency
+from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.functions.service import FunctionStatus
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.metrics import ControlCounters, GatewayCollector, LoopLag, MetricsPage
@@ -122,18 +121,16 @@ class Gnomon:
         self._replicas: Replicas | None = None
         elsewhere = self._elsewhere = OtherReplicas(leads=not backend.shares)
         scaling = ScalingAdapter(policies, lambda: self.platform.capabilities, elsewhere, self._want)
-        self._logs = LogBook(utc_now_s)
-        profiled = ProfiledLatency()
-        latency = LearnedLatency(profiled)
-        self._corrections = Corrections(options.state / "corrections.json", backend.place, latency, clock)
+        self._logs = LogBook()
+        latency = LatencyModels()
+        self._corrections = latency.keep(options.state / "corrections.json", backend.place, clock)
         self.manager = Manager(
             backend.store,
             self.platform,
             scaling,
-            LatencyModels(latency, profiled, self._corrections),
+            latency,
             self._logs,
             fetch_model=backend.fetch_model,
-            now=utc_now_s,
             elsewhere=elsewhere,
             epoch=backend.epoch,
             schedulers=SCHEDULING.with_named(options.policies),

@@ -28,19 +28,17 @@ import uvloop
 from aiohttp import web
 
 from gnomon_autoscaler.registry import SCALING, Policies, scaling_policy
-from gnomon_core.clock import WallClock, utc_now_s
+from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionKey, parse_key
 from gnomon_core.policy_registry import described
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
 from gnomon_gateway.api.revisions import HELD_S, RevisionApp
-from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
 from gnomon_gateway.functions.validation import scheduler_of
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.metrics import ControlCounters, GatewayCollector, LoopLag, MetricsPage
@@ -148,16 +146,12 @@ class KnativeGateway:
             self._api, self.store, options.namespace, models=options.models, clock=clock, chance=chance
         )
         self.plans = BufferPlans(self._api, options.namespace)
-        profiled = ProfiledLatency()
-        self._logs = LogBook(utc_now_s)
+        self._logs = LogBook()
         self.manager = Manager(
             self.store,
             self.platform,
             self._scaling,
-            LatencyModels(LearnedLatency(profiled), profiled),
-            self._logs,
-            fetch_model=_no_fetch,
-            now=utc_now_s,
+            logs=self._logs,
             elsewhere=OtherReplicas(leads=False, asked=False),
             schedulers=self._schedulers,
         )
@@ -239,11 +233,6 @@ def serve_knative_gateway(options: KnativeGatewayOptions, *, verbose: bool = Fal
             lambda gateway: f"Gnomon buffers Revisions that batch, on port {gateway.server.port}.",
         )
     )
-
-
-async def _no_fetch(reference: str) -> None:
-    """Do nothing: Revisions have their models in their images or volumes."""
-    del reference
 
 
 class RevisionMetrics:

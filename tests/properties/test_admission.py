@@ -174,7 +174,7 @@ def test_while_an_idle_instance_could_execute_a_request_in_time_it_is_not_refuse
         now_s += gap_s
         played.go_on(now_s)
         refused = played.arrive([Request(LANE, now_s, now_s + budget_s) for _ in range(together)], now_s)
-        if refused and played.dispatcher.workers.any_idle:
+        if refused and played.dispatcher.workers.idle:
             assert (curve.seconds("v", 1, 1) or 0.0) > budget_s - CLOSE_S
     played.go_on(now_s + 100.0)
     assert played.dispatcher.in_system == 0

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gnomon_core.clock import utc_now_s
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import LogLine, LogQuery
@@ -82,7 +83,7 @@ class _Book:
 class LogBook:
     """Every function's lines. Used on the event loop; `now` gives seconds since 1970."""
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float] = utc_now_s) -> None:
         self._now = now
         self._books: dict[FunctionKey, _Book] = {}
         self._followers: dict[FunctionKey, set[Follower]] = {}

@@ -20,6 +20,7 @@ from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from gnomon_core.background import Background
+from gnomon_core.clock import utc_now_s
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec, parse_key
@@ -41,18 +42,21 @@ _LOG = logging.getLogger("gnomon.functions")
 
 
 class Manager:
-    """A `FunctionService`. `directory` is the request path's look-up of names."""
+    """A `FunctionService`. `directory` is the request path's look-up of names.
+
+    `fetch_model` brings a model into the repository; None if there is nowhere to fetch one from. `now` gives seconds since 1970.
+    """
 
     def __init__(
         self,
         store: FunctionStore,
         platform: Platform,
         scaling: ScalingControl,
-        latency: LatencyModels,
-        logs: LogBook,
+        latency: LatencyModels | None = None,
+        logs: LogBook | None = None,
         *,
-        fetch_model: Callable[[str], Awaitable[None]],
-        now: Callable[[], float],
+        fetch_model: Callable[[str], Awaitable[None]] | None = None,
+        now: Callable[[], float] = utc_now_s,
         schedulers: Schedulers = BUILT_IN,
         elsewhere: OtherReplicas | None = None,
         epoch: Callable[[], int] = lambda: 1,
@@ -60,8 +64,8 @@ class Manager:
         self._store = store
         self._platform = platform
         self._scaling = scaling
-        self._latency = latency
-        self._logs = logs
+        self._latency = latency = latency or LatencyModels()
+        self._logs = logs = logs or LogBook()
         self._now = now
         self._schedulers = schedulers
         self._elsewhere = elsewhere or OtherReplicas()

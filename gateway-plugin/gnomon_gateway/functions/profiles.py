@@ -52,15 +52,20 @@ _LOG = logging.getLogger("gnomon.gateway")
 class LatencyModels:
     """The latency models of the gateway: profiles, the model that learns from served batches, and its saved corrections.
 
-    `learned` must start from the predictions of `profiled`; the composition root connects the two.
+    `learned` starts from the predictions of the profiles; another model may be given instead. Corrections are kept over restarts
+    where `keep` says so.
     """
 
-    def __init__(
-        self, learned: LiveLatency, profiled: ProfiledLatency | None = None, corrections: Corrections | None = None
-    ) -> None:
-        self.learned = learned
-        self._profiled = profiled if profiled is not None else ProfiledLatency()
-        self._corrections = corrections
+    def __init__(self, learned: LiveLatency | None = None) -> None:
+        self._profiled = ProfiledLatency()
+        self.learned = learned or LearnedLatency(self._profiled)
+        self.corrections: Corrections | None = None
+
+    def keep(self, file: Path, machine_id: str, clock: Clock) -> Corrections:
+        """Keep the corrections of this machine in a file. Returns the object that loads and saves them."""
+        assert isinstance(self.learned, LearnedLatency)
+        self.corrections = Corrections(file, machine_id, self.learned, clock)
+        return self.corrections
 
     def use_profile(self, variants: Iterable[str], profile: ModelProfile | None) -> None:
         """Predict these variants by the profile from now on. Measurements taken against another profile are discarded.
@@ -72,8 +77,8 @@ class LatencyModels:
         for variant in variants:
             if self._profiled.put(variant, profile):
                 self.learned.forget(variant)
-            if self._corrections is not None:
-                self._corrections.begin(variant, profile)
+            if self.corrections is not None:
+                self.corrections.begin(variant, profile)
 
 
 class Corrections:

@@ -48,7 +48,7 @@ class FunctionInputs:
 class Checks:
     """Checks functions before they are deployed, and reads the inputs that serving them needs.
 
-    `fetch_model` brings a model into the repository if it can be fetched.
+    `fetch_model` brings a model into the repository; None if there is nowhere to fetch one from.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Checks:
         store: FunctionStore,
         platform: Platform,
         scaling: ScalingControl,
-        fetch_model: Callable[[str], Awaitable[None]],
+        fetch_model: Callable[[str], Awaitable[None]] | None = None,
         schedulers: Schedulers = BUILT_IN,
     ) -> None:
         self._store = store
@@ -76,7 +76,7 @@ class Checks:
         """
         self.policy(spec.settings)
         try:
-            if spec.settings.model is not None:
+            if spec.settings.model is not None and self._fetch_model is not None:
                 await self._fetch_model(spec.settings.model)
             await asyncio.to_thread(self._platform.check, spec)
         except GnomonError as error:

@@ -21,10 +21,8 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.wire import Frame, Member
-from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
+from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.aws_lambda.invocation import Report
@@ -84,15 +82,12 @@ class Stage:
             aws.options(), repository, NothingBuilt(), profiles=models / "profiles", on_report=self.reports.append
         )
         scaling = ScalingAdapter(BUILT_IN, lambda: self.platform.capabilities)
-        profiled = ProfiledLatency()
         self.store = SqliteStore(state / "functions.db")
         self.manager = Manager(
             self.store,
             self.platform,
             scaling,
-            LatencyModels(LearnedLatency(profiled), profiled),
-            LogBook(lambda: 0.0),
-            fetch_model=_is_there,
+            LatencyModels(),
             now=lambda: 0.0,
         )
         # On a loaded machine a plan takes longer than a decision may: here it is waited for.
@@ -118,10 +113,6 @@ class Stage:
             self.ask()
             await self.clock.advance(0.5)
             await asyncio.gather(*self.answers[-2:])
-
-
-async def _is_there(name: str) -> None:
-    """The model is in the repository."""
 
 
 @pytest.fixture

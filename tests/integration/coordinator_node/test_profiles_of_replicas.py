@@ -19,12 +19,11 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import ModelEntry, StoredFunction
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
-from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions import manager
 from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import LatencyModels, ProfiledLatency
+from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.nodes.models import ServedModels
@@ -86,14 +85,12 @@ class Replica:
         self.store = SqliteStore(folder / "functions.db")
         self.store.put_function(StoredFunction(SPEC, 1, 0.0))
         scaling = ScalingAdapter(BUILT_IN, lambda: self.platform.capabilities, self.elsewhere)
-        profiled = ProfiledLatency()
         self.manager = Manager(
             self.store,
             self.platform,
             scaling,
-            LatencyModels(LearnedLatency(profiled), profiled),
+            LatencyModels(),
             self.logs,
-            fetch_model=_is_there,
             now=lambda: 0.0,
             elsewhere=self.elsewhere,
         )
@@ -117,10 +114,6 @@ class Replica:
         await self.manager.stop()
         await self.platform.stop()
         self.store.close()
-
-
-async def _is_there(_: str) -> None:
-    pass
 
 
 async def test_every_replica_has_the_profile_from_its_start_and_when_it_leads(api: Api, models: Path, tmp_path: Path) -> None:

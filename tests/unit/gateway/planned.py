@@ -8,12 +8,9 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import Settings
-from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.instances import ScalingControl
-from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.scheduling.registry import BUILT_IN
 from gnomon_gateway.store import SqliteStore
@@ -50,9 +47,6 @@ class Planned:
             self.store,
             Scripted(),
             scaling or Planning(),
-            LatencyModels(LearnedLatency()),
-            LogBook(lambda: 0.0),
-            fetch_model=_is_there,
             now=lambda: 0.0,
             schedulers={**BUILT_IN, BOUNDED: PolicyPlugin(Bounded, "Knows its bounds.")},
             elsewhere=self.elsewhere,
@@ -78,7 +72,3 @@ class Planned:
 def deployment(most: int = 8, name: str = "fn", **environment: str) -> FunctionSpec:
     annotations = {"gnomon/max-batch": str(most), "gnomon/max-wait-ms": "300"}
     return read_deployment({"service": name, "image": "i", "annotations": annotations, "envVars": environment})
-
-
-async def _is_there(_: str) -> None:
-    pass

@@ -64,18 +64,13 @@ class Stage:
             self.store,
             self.platform,
             Scaling(),
-            LatencyModels(LearnedLatency()),
+            LatencyModels(),
             self.logs,
-            fetch_model=_is_there,
             now=lambda: 0.0,
         )
 
     def stored(self) -> list[str | None]:
         return [function.spec.env_process for function in self.store.functions()]
-
-
-async def _is_there(_: str) -> None:
-    pass
 
 
 @pytest.fixture

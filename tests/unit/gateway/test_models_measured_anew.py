@@ -15,12 +15,10 @@ from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
 from gnomon_core.scaling import CreateBody, SetBufferPlan
-from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions import manager
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import Corrections, LatencyModels, ProfiledLatency
+from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.store import SqliteStore
 from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
 from tests.waiting import until
@@ -61,17 +59,15 @@ class Stage:
     """A gateway with one function, which has one Body."""
 
     def __init__(self, folder: Path) -> None:
-        self.platform, profiled = Measuring(), ProfiledLatency()
-        self.latency = LearnedLatency(profiled)
-        self.corrections = Corrections(folder / "corrections.json", "here", self.latency, VirtualClock())
+        self.platform, models = Measuring(), LatencyModels()
+        self.latency = models.learned
+        self.corrections = models.keep(folder / "corrections.json", "here", VirtualClock())
         self.store = SqliteStore(folder / "functions.db")
         self.manager = Manager(
             self.store,
             self.platform,
             Scaling(),
-            LatencyModels(self.latency, profiled, self.corrections),
-            LogBook(lambda: 0.0),
-            fetch_model=_is_there,
+            models,
             now=lambda: 0.0,
         )
 
@@ -101,10 +97,6 @@ class Stage:
         """Return when it has been asked again, and again, what was measured."""
         after = self.platform.asked + 3
         await until(lambda: self.platform.asked >= after, "nobody asks")
-
-
-async def _is_there(_: str) -> None:
-    pass
 
 
 @pytest.fixture

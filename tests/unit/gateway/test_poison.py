@@ -19,7 +19,6 @@ from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.dispatcher import KEPT_S, MOST, Answer, Dispatcher, Effect, Quarantine, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.queueing.queue import Batch, LaneKey, Request
@@ -166,8 +165,6 @@ class Stage:
             self.platform,
             Scaling(),
             LatencyModels(self.latency),
-            LogBook(lambda: 0.0),
-            fetch_model=_is_there,
             now=lambda: 0.0,
         )
 
@@ -212,10 +209,6 @@ class Asked:
 
     def refuse(self, error: GnomonError) -> None:
         self.refused = error.code
-
-
-async def _is_there(_: str) -> None:
-    pass
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.interfaces import InstanceRequest, LogQuery
 from gnomon_core.scaling import CreateBody
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.deployments import StartFailures, summary
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
@@ -87,9 +86,8 @@ class Stage:
             self.store,
             self.platform,
             self.scaling,
-            LatencyModels(LearnedLatency()),
+            LatencyModels(),
             self.logs,
-            fetch_model=_is_there,
             now=lambda: 0.0,
         )
         self.instances = self.manager.instances
@@ -121,10 +119,6 @@ class Stage:
         found = self.manager.detail(KEY)
         assert found is not None
         return None if found.status.problem is None else (found.status.problem.code, found.cannot_start)
-
-
-async def _is_there(_: str) -> None:
-    pass
 
 
 @pytest.fixture

@@ -18,9 +18,7 @@ from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.deployments import Deployed, LostInstance, OtherReplicas
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.replicas.state_sync import PairFollower, Reporter, pairs_to_json
 from gnomon_gateway.scheduling.policies import Immediate
@@ -233,16 +231,10 @@ class Deciding(Scaling):
         return self.wanted
 
 
-async def _is_there(_: str) -> None:
-    pass
-
-
 async def test_a_request_that_a_decision_has_gone_past_is_not_told_any_more(tmp_path: Path) -> None:
     """Also where that decision changed nothing: policies that choose sizes have no number to hold."""
     scaling, store = Deciding(), SqliteStore(tmp_path / "functions.db")
-    manager = Manager(
-        store, Scripted(), scaling, LatencyModels(LearnedLatency()), LogBook(lambda: 0.0), fetch_model=_is_there, now=lambda: 0.0
-    )
+    manager = Manager(store, Scripted(), scaling, now=lambda: 0.0)
     await manager.deploy(read_deployment({"service": "fn", "image": "i"}))
 
     def told() -> int:

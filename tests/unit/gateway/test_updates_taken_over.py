@@ -13,7 +13,6 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import LogQuery, StoredFunction
 from gnomon_core.profiles import ModelProfile
-from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
@@ -58,9 +57,8 @@ class Replica:
             self.store,
             self.platform,
             Scaling(),
-            LatencyModels(LearnedLatency()),
+            LatencyModels(),
             self.log,
-            fetch_model=_is_there,
             now=lambda: 0.0,
             elsewhere=self.elsewhere,
         )
@@ -72,10 +70,6 @@ class Replica:
     def serves(self, spec: FunctionSpec) -> bool:
         status = self.manager.status(spec.key)
         return status is not None and status.spec.raw == spec.raw
-
-
-async def _is_there(_: str) -> None:
-    pass
 
 
 @pytest.fixture

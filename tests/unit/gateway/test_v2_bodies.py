@@ -22,12 +22,10 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_gateway.dispatch.dispatcher import Dispatcher, Send
-from gnomon_gateway.dispatch.fleet import QUIET_S
+from gnomon_gateway.dispatch.fleet import UNCALLED_S
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
-from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.queueing.queue import LaneKey, Request
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
@@ -316,15 +314,11 @@ async def platform() -> Slow:
 
 @pytest.fixture
 async def manager(tmp_path: Path, platform: Slow) -> AsyncIterator[Manager]:
-    store, latency, logs = SqliteStore(tmp_path / "functions.db"), LearnedLatency(), LogBook(lambda: 0.0)
-    made = Manager(store, platform, Scaling(), LatencyModels(latency), logs, fetch_model=_is_there, now=lambda: 0.0)
+    store = SqliteStore(tmp_path / "functions.db")
+    made = Manager(store, platform, Scaling())
     yield made
     await made.stop()
     store.close()
-
-
-async def _is_there(_: str) -> None:
-    pass
 
 
 async def test_the_event_loop_goes_on_while_a_deployments_model_is_read(manager: Manager, platform: Slow) -> None:
@@ -394,7 +388,7 @@ def test_variant_counts_for_five_minutes_after_its_last_call() -> None:
     assert served.largest < 8
     served.serve(TENSORS, 30)
     assert served.largest < 8
-    served.now_s = tried_s + QUIET_S
+    served.now_s = tried_s + UNCALLED_S
     served.serve(TENSORS)
     assert served.largest == 8
     served.dispatcher.arrive([Request(EVENTS, served.now_s, served.now_s + 5.0)], served.now_s)
@@ -406,7 +400,7 @@ def test_waiting_request_counts_as_a_call() -> None:
     served.serve(TENSORS, 30)
     served.dispatcher.arrive([Request(TENSORS, served.now_s, served.now_s + 1e6)], served.now_s)
     served.dispatcher.arrive([Request(EVENTS, served.now_s, served.now_s + 1e6)], served.now_s)
-    served.now_s, served.batches = served.now_s + QUIET_S, served.batches + 1
+    served.now_s, served.batches = served.now_s + UNCALLED_S, served.batches + 1
     effects = served.dispatcher.finished("body", served.batches, [200], served.now_s)
     assert [effect.batch.lane for effect in effects if isinstance(effect, Send)] == [EVENTS]
     assert served.largest == 5

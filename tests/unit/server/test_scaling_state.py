@@ -18,11 +18,8 @@ from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import Capabilities
 from gnomon_core.scaling import Decision, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.deployments import OtherReplicas
-from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
-from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.store import SqliteStore
 from gnomon_server.scaling import ScalingAdapter
 from gnomon_server.scaling_state import MOST, SavedScalingState, ScalingStateTransfer
@@ -67,10 +64,6 @@ async def test_unserialisable_state_of_one_function_spares_the_others(tmp_path: 
     assert last.desired("b.ns") == 3
 
 
-async def _is_there(_: str) -> None:
-    pass
-
-
 class Gateway:
     """A gateway on the state folder of an earlier one. No policy ever answers it."""
 
@@ -82,9 +75,6 @@ class Gateway:
             self.store,
             platform,
             scaling,
-            LatencyModels(LearnedLatency()),
-            LogBook(lambda: 0.0),
-            fetch_model=_is_there,
             now=lambda: 0.0,
         )
         self.autoscaler = Autoscaler(self.manager.instances, VirtualClock(), executor=lambda *_: None, stamp_s=lambda: 1e9)
