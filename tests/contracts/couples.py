@@ -1,7 +1,5 @@
 """A platform with a Body that serves: what its tests ask of it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

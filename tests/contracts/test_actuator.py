@@ -1,7 +1,5 @@
 """Every actuator carries out decisions alike: that of the gateway, of a Revision on Knative, of the simulator, and in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol, cast

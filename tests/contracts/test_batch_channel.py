@@ -99,7 +99,6 @@ class BatchChannelContract:
         kinds = [part.kind for part in parts]
         assert (kinds[0], set(kinds[1:-1]), kinds[-1]) == (Kind.STREAM_START, {Kind.STREAM_DATA}, Kind.STREAM_END)
         assert b"".join(bytes(part.members[0].body) for part in parts[1:-1]) == b"0\n1\n2\n"
-        assert result is not None
         assert not result.members
 
     async def test_a_stream_that_nobody_asked_for_comes_as_one_result(self, channel: BatchChannel) -> None:
@@ -184,7 +183,6 @@ class TestUnixChannel(ProcessChannelContract):
         yield process, ours
         process.kill()
         process.wait()
-        assert process.stdout is not None
         process.stdout.close()
 
     @pytest.fixture
@@ -210,7 +208,6 @@ class TestUnixChannel(ProcessChannelContract):
 
         await send(channel, request_frame(b"endless", meta=b"GET\n/stream\n\n"), take)
         output = process[0].stdout
-        assert output is not None
         assert await asyncio.to_thread(output.readline) == b"closed\n"
 
     async def test_a_body_that_the_function_keeps_is_not_overwritten_by_the_next_batch(self, channel: UnixChannel) -> None:

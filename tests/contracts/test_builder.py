@@ -1,7 +1,5 @@
 """What every `Builder` promises."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +9,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import Builder
 from gnomon_platforms.local.builder import EnvironmentBuilder
+from tests.refusals import refused
 
 MakeArchive = Callable[..., Path]
 
@@ -67,9 +66,8 @@ class BuilderContract(ABC):
 
     async def test_an_archive_without_a_configuration_is_refused(self, builder: Builder, tmp_path: Path) -> None:
         (tmp_path / "empty.tar").write_bytes(bytes(1024))
-        with pytest.raises(GnomonError) as caught:
+        with refused(422):
             await builder.build(tmp_path / "empty.tar", lambda _: None)
-        assert caught.value.status == 422
 
 
 class TestEnvironmentBuilder(BuilderContract):

@@ -1,7 +1,5 @@
 """What every board for the map of owners promises."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

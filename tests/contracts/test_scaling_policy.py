@@ -15,6 +15,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 from tests.made_up_models import BlockPlan, made_up_profile
+from tests.timelines import play
 
 SCHEDULERS = {"adaptive", "adaptive-fill", "fixed", "immediate"}
 
@@ -101,11 +102,8 @@ class ScalingPolicyContract:
     def test_an_operators_number_is_honoured_even_beyond_the_bounds(self, settings: Settings, asked: int) -> None:
         line = self.timeline(settings)
         line.play(30)
-        line.requested = asked
-        line.play(0.5)
-        assert line.live == asked
-        line.play(100)
-        assert line.live == asked  # the load has not changed
+        assert play(line, 0.5, requested=asked) == asked
+        assert play(line, 100) == asked  # the load has not changed
 
     def test_actions_lead_to_the_count_and_not_beyond(self, policy: ScalingPolicy, settings: Settings) -> None:
         for there in (0, 1, 5, 30):
@@ -119,8 +117,7 @@ class ScalingPolicyContract:
 
     def test_a_request_that_waits_at_zero_wakes_the_function(self, name: str) -> None:
         line = self.timeline(Settings(autoscaler=name, scale=ScaleSettings(min=0, zero=True, zero_duration_s=30.0)), start_s=3.0)
-        line.play(200)
-        assert line.live == 0
+        assert play(line, 200) == 0
         line.queued = 1
         line.tick()
         assert line.live == 1
@@ -129,8 +126,7 @@ class ScalingPolicyContract:
 
     def test_an_idle_function_that_may_not_go_to_zero_stays(self, settings: Settings) -> None:
         line = self.timeline(settings)
-        line.play(2000)
-        assert line.live == 1
+        assert play(line, 2000) == 1
 
     def test_nothing_known_at_all_is_no_reason_to_fail(self, policy: ScalingPolicy, settings: Settings) -> None:
         seen = Observation(0.0, "f.ns", settings, (), (), 0, 0, 0.0, 0.0, History(0.5, 0.0))

@@ -1,7 +1,5 @@
 """What every scheduling policy promises, on random lanes and fleets. A new policy inherits all of it by joining the registry."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

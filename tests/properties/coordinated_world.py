@@ -4,8 +4,6 @@ What the queues hold is delivered in any order, and `calm_down` delivers everyth
 beside that is `disturbed_world`'s.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Callable
@@ -133,7 +131,6 @@ class World:
         for row in self.node.table:
             for name in row.partners:
                 partner = self.node.table.get(name)
-                assert partner is not None
                 assert row.id in partner.partners
                 assert {partner.kind, row.kind} == {Kind.BODY, Kind.SHADOW}
             assert row.kind is Kind.BODY or len(row.partners) <= 1

@@ -1,7 +1,5 @@
 """What happens in a node in miniature that follows from nothing before: wishes come and go, instances die, a way is cut."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from gnomon_coordinator.effects import Descriptors

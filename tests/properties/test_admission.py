@@ -1,7 +1,5 @@
 """What is refused is only what no order of dispatch could answer in time, and nothing while an idle instance could do it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Whatever is asked, a valid MAP comes back: with the moments asked for where there is one, and with the rate always."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What holds for the latency behind any buffer and any arrivals."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

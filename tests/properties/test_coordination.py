@@ -6,8 +6,6 @@ anything, wishes come and go, and some Shadows become Bodies. Of some pairs one 
 When it is quiet again, what the Bodies do, what the table says and what the platform believes is one and the same.
 """
 
-from __future__ import annotations
-
 import random
 
 from hypothesis import given, settings
@@ -37,7 +35,6 @@ def test_when_it_is_quiet_everybody_believes_the_same_and_it_is_what_was_wished(
         assert set(body.pairs) == set(row.partners) == world.believed.get(name, set()) == set(wanted)
         for partner, task in wanted.items():
             its_row = world.node.table.get(partner)
-            assert its_row is not None
             assert body.pairs[partner].blocks == its_row.blocks == task.blocks
             if task.way is None:
                 assert world.kept[partner].blocks == task.blocks
@@ -47,7 +44,6 @@ def test_when_it_is_quiet_everybody_believes_the_same_and_it_is_what_was_wished(
     for task in world.wanted.values():
         if task.afar:
             row = world.node.table.get(task.shadow)
-            assert row is not None
             assert row.status is Status.PAIRED
             assert set(task.blocks) <= set(world.kept[task.shadow].blocks)
             assert not world.kept[task.shadow].links[task.shadow].closed

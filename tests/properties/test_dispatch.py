@@ -5,8 +5,6 @@ that come, change and go, timers, and policies that change, at random. The model
 request has been told.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

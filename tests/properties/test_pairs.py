@@ -1,7 +1,5 @@
 """Messages and coordination of pairs in any order."""
 
-from __future__ import annotations
-
 import math
 from contextlib import suppress
 from dataclasses import replace

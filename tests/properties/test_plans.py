@@ -1,7 +1,5 @@
 """Costs, latencies and plans of BATCH for any arrivals."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

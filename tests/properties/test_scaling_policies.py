@@ -17,6 +17,7 @@ from gnomon_autoscaler.windows import LoadWindows
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.scaling import CreateBody, History, LoadCounters, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
+from tests.timelines import play
 
 LOADS = st.floats(0, 1000, allow_nan=False)
 BINS = 140
@@ -83,11 +84,15 @@ def stay_within_bounds(settings: Settings, latency_s: tuple[float, ...], load: l
     line.latency_s = latency_s
     may_be_zero = settings.scale.zero
     for rps, duration_s in load:
-        line.rps, line.concurrency = rps, rps / 10
-        line.executing = round(rps / 10) if line.live else 0
-        line.queued = math.ceil(rps / 50)
-        line.busy_cores = min(rps / 10, line.live)
-        line.play(duration_s)
+        play(
+            line,
+            duration_s,
+            rps=rps,
+            concurrency=rps / 10,
+            executing=round(rps / 10) if line.live else 0,
+            queued=math.ceil(rps / 50),
+            busy_cores=min(rps / 10, line.live),
+        )
         lowest = 0 if may_be_zero and not line.executing and not line.queued else settings.scale.min
         assert lowest <= line.live <= max(settings.scale.max, 1)
         if line.executing or line.queued:

@@ -1,7 +1,5 @@
 """The simulator for any workload."""
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

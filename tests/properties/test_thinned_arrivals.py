@@ -1,7 +1,5 @@
 """Of any arrivals, those that are kept by the toss of a coin: as many, and as much less bursty, as probability says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

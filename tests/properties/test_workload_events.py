@@ -5,8 +5,6 @@ it hears goes through a cache as an informer's does: in order, but behind; some 
 came, as one list of what is there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import deque

@@ -3,8 +3,6 @@
 The link's title is the figure's key; the number is rounded as it is written.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

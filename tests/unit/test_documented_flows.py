@@ -1,7 +1,5 @@
 """The flows in docs/architecture.md: every file and function exists, and every step leads to the next one as the page says."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import dataclass

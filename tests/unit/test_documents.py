@@ -1,7 +1,5 @@
 """Documents as their readers follow them: links lead somewhere; what a page applies, it has built, pushed and named."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What `kubectl apply -k` of the folders in `deploy` applies, as it is written there. The chart is compared with it elsewhere."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

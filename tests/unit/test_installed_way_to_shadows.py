@@ -1,7 +1,5 @@
 """The way of a Body to a Shadow on another node, as `deploy` opens it for functions and for Revisions: there and no further."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

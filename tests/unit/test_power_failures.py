@@ -1,7 +1,5 @@
 """What nobody could make again, or what somebody relies on, is on disk when its writer returns."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -5,8 +5,6 @@ on its way for as long as it pleases. Replicas come, ask to leave, freeze, are t
 and are killed. At the end it is quiet: everything that is on its way arrives.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -168,7 +166,6 @@ class World:
 
     def _check_alone(self, at: Process, function: str) -> None:
         """Nobody else has anything of the function in flight, but who was taken for gone."""
-        assert at.holdings.map is not None
         for other in self.processes:
             entry = at.holdings.map.member(other.name)
             counted = other.alive and other is not at and entry is not None and entry.since <= other.holdings.epoch
@@ -204,7 +201,6 @@ class World:
             for speaker in alive:
                 for hearer in alive:
                     one, other = self._pick(speaker), self._pick(hearer)
-                    assert one is not None
                     assert other is not None
                     self._hear(other, one.holdings.map, one.holdings.status())
             for number in alive:

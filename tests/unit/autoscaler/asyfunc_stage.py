@@ -1,7 +1,5 @@
 """What the tests of `asyfunc` have in common: a model of two halves, its Bodies, and one look at them in a burst."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

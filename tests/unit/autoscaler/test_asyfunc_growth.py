@@ -67,7 +67,6 @@ def test_a_pair_and_a_larger_body_are_compared_as_wholes() -> None:
     for model, larger_eta in ((PARALLEL, 12.5), (SERIAL, 25 / 3)):
         known = Knowledge(model, seen.settings, EITHER)
         larger = best_growth(known, EITHER, body("a"), 15.0, Room([node(cores=1)]))
-        assert larger is not None
         assert larger.efficiency == pytest.approx(larger_eta)
         chosen = next(one for one in known.pairings.ranked(1, 1) if one.pair.blocks == (0, 1) and one.batch == 4)
         assert pair_efficiency(known, body("a"), chosen) == pytest.approx(11.25)

@@ -43,7 +43,6 @@ def room(**cores: int) -> Room:
 def test_a_batch_must_fill_and_end_within_the_objective() -> None:
     # At 10 rps, one core: two fill in 0.1 s and end after 0.4; three would end after 0.6.
     best = best_batch(KNOWN, 1, 10.0)
-    assert best is not None
     assert (best.batch, best.efficiency) == (2, pytest.approx(2 / 0.3 + 2 / (2 * 0.3)))
     # R_max of such a Body is Eq. 1's, which looks at t_l alone: four in 0.5 s.
     assert best.rate_rps == pytest.approx(8.0)

@@ -16,6 +16,7 @@ from gnomon_core.pairs import Pair, best_split
 from gnomon_core.scaling import Action, Resize
 from gnomon_core.settings import ScaleSettings, Settings
 from tests.made_up_models import BlockPlan, made_up_profile
+from tests.timelines import play
 from tests.unit.autoscaler.asyfunc_stage import kinds, partly_serial
 
 SETTINGS = Settings(
@@ -31,8 +32,7 @@ SETTINGS = Settings(
 
 def timeline(settings: Settings = SETTINGS, cores: int = 8) -> Timeline:
     line = Timeline(settings, nodes=(("n1", cores),), start_s=0.5, profile=partly_serial(0.1))
-    line.rps = 6.0
-    line.play(20)
+    play(line, 20, rps=6.0)
     return line
 
 
@@ -42,11 +42,9 @@ def cores_of(line: Timeline) -> list[int]:
 
 def test_a_burst_is_carried_by_more_cores_and_leaves_nothing() -> None:
     line = timeline()
-    line.rps = 16.0
-    line.play(1)
+    play(line, 1, rps=16.0)
     assert cores_of(line) == [2]
-    line.rps = 6.0
-    line.play(30)
+    play(line, 30, rps=6.0)
     assert cores_of(line) == [1]
     assert kinds(line) == ["CreateBody", "Resize", "Resize"]
 
@@ -54,27 +52,23 @@ def test_a_burst_is_carried_by_more_cores_and_leaves_nothing() -> None:
 def test_a_long_burst_gets_a_body_all_the_same() -> None:
     """Model-level scaling sees the Body as it was, with 10 rps: with 18.2 it would leave 14 rps to the burst's cores for ever."""
     line = timeline()
-    line.rps = 14.0
-    line.play(40)
+    play(line, 40, rps=14.0)
     assert cores_of(line) == [1, 1]
     assert kinds(line) == ["CreateBody", "Resize", "CreateBody", "Resize"]
     as_printed = timeline()
     options = replace(asyfunc(SETTINGS).options, shadows_count=True)
     as_printed.runner._policy = AsyFunc("asyfunc", options)
-    as_printed.rps = 14.0
-    as_printed.play(40)
+    play(as_printed, 40, rps=14.0)
     assert cores_of(as_printed) == [2]
 
 
 def test_a_body_that_has_grown_and_ends_is_forgotten() -> None:
     line = timeline()
-    line.rps = 16.0
-    line.play(1)
+    play(line, 1, rps=16.0)
     line.instances.clear()
     line.play(1)
     assert cores_of(line) in ([1], [2])
-    line.rps = 6.0
-    line.play(30)
+    play(line, 30, rps=6.0)
     assert cores_of(line) == [1]
     assert line.runner.state.values.get("grown") is None
 
@@ -89,8 +83,7 @@ def test_cores_that_the_platform_refuses_are_not_counted_on() -> None:
             raise GnomonError(503, "no_capacity", "They have gone to another function.", "Wait.")
 
     line.fleet.carry_out = carry_out  # type: ignore[method-assign]
-    line.rps = 16.0
-    line.play(3)
+    play(line, 3, rps=16.0)
     assert refused[0] > 1
     assert cores_of(line) == [1]
 
@@ -114,15 +107,13 @@ def test_a_body_that_is_refused_cores_gets_its_shadow_at_the_next_look() -> None
     """It was remembered as one that grows for 30 s, in which a burst had no help at all."""
     line = timeline(replace(SETTINGS, burst_cores="either", scale=ScaleSettings(min=1, max=1)))
     asked = no_other_cores(line)
-    line.rps = 16.0
-    line.play(0.5)
+    play(line, 0.5, rps=16.0)
     assert (asked, line.shadows) == ([2], [])
     line.play(0.5)
     assert (asked, len(line.shadows)) == ([2], 1)
     line.play(ARRIVES_WITHIN_S)
     assert (asked, len(line.shadows)) == ([2], 1), "nor is it asked for again while the Shadow is enough"
-    line.rps = 6.0
-    line.play(ARRIVES_WITHIN_S)
+    play(line, ARRIVES_WITHIN_S, rps=6.0)
     assert line.shadows == []
     assert line.runner.state.values.get("grown") is None
 
@@ -178,8 +169,7 @@ def test_cores_on_their_way_are_counted_on_and_nobody_else_is_asked() -> None:
         start_s=0.5,
         profile=partly_serial(0.1),
     )
-    line.rps = 12.0
-    line.play(20)
+    play(line, 20, rps=12.0)
     kubelet = Kubelet(line, 2.0)
     line.rps = 26.0
     kubelet.play(4)
@@ -222,27 +212,20 @@ def test_cores_that_do_not_come_are_taken_back_so_that_they_do_not_come_unasked(
 
 def test_without_the_option_what_has_grown_is_given_back_and_shadows_are_made_again() -> None:
     line = timeline()
-    line.rps = 16.0
-    line.play(1)
-    line.settings = replace(SETTINGS, burst_cores="shadow")
-    line.rps = 6.0
-    line.play(30)
+    play(line, 1, rps=16.0)
+    play(line, 30, settings=replace(SETTINGS, burst_cores="shadow"), rps=6.0)
     assert cores_of(line) == [1]
-    line.rps = 16.0
-    line.play(1)
+    play(line, 1, rps=16.0)
     assert kinds(line)[-1] == "CreateShadow"
     lost = timeline()
-    lost.rps = 16.0
-    lost.play(1)
-    lost.profile = None
-    lost.play(0.5)
+    play(lost, 1, rps=16.0)
+    play(lost, 0.5, profile=None)
     assert cores_of(lost)[0] == 1
 
 
 def test_asyfunc_minus_gives_back_what_asyfunc_took() -> None:
     line = timeline()
-    line.rps = 16.0
-    line.play(1)
+    play(line, 1, rps=16.0)
     policy = AsyFunc("asyfunc", replace(asyfunc(SETTINGS).options, layers=False))
     line.runner._policy = policy
     line.play(0.5)

@@ -15,6 +15,7 @@ from gnomon_core.pairs import Pair
 from gnomon_core.scaling import Action, History, Observation, PromoteShadow
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
 from tests.made_up_models import made_up_profile
+from tests.timelines import play
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, kinds
 
 # A Shadow of both halves makes 20 rps of a Body's 10.
@@ -27,15 +28,13 @@ BOTH = Pair(1, (0, 1), (0, 1, 1, 2, 2, 3, 3, 4))
 
 def timeline(settings: Settings = SETTINGS, *, cores: int = 8, start_s: float = 0.5) -> Timeline:
     line = Timeline(settings, nodes=(("n1", cores),), start_s=start_s, profile=PROFILE)
-    line.rps = 6.0
-    line.play(20)
+    play(line, 20, rps=6.0)
     return line
 
 
 def test_a_long_burst_gets_its_second_body_out_of_the_shadow() -> None:
     line = timeline()
-    line.rps = 16.0
-    line.play(1)
+    play(line, 1, rps=16.0)
     [shadow] = line.shadows
     line.play(30)
     assert kinds(line) == ["CreateBody", "CreateShadow", "PromoteShadow"]
@@ -48,16 +47,13 @@ def test_a_long_burst_gets_its_second_body_out_of_the_shadow() -> None:
 def test_promotion_needs_no_core_where_a_new_body_does_not_fit() -> None:
     for promotion, live in ((True, 2), (False, 1)):
         line = timeline(replace(SETTINGS, promotion=promotion), cores=2)
-        line.rps = 16.0
-        line.play(40)
-        assert line.live == live
+        assert play(line, 40, rps=16.0) == live
         assert not line.errors
 
 
 def test_without_the_option_nothing_is_promoted() -> None:
     line = timeline(replace(SETTINGS, promotion=False))
-    line.rps = 16.0
-    line.play(30)
+    play(line, 30, rps=16.0)
     assert "PromoteShadow" not in kinds(line)
     assert asyfunc(replace(SETTINGS, promotion=False)).needs == {"pair", "place", "size"}
 
@@ -77,12 +73,10 @@ def test_promotion_counts_as_a_starting_body_within_bounds() -> None:
 
 def test_an_operator_who_asks_for_more_gets_the_shadow_first() -> None:
     line = timeline()
-    line.rps = 12.0
-    line.play(1)
+    play(line, 1, rps=12.0)
     assert line.shadows
     line.requested = 3
     decision = line.tick()
-    assert decision is not None
     assert [type(action).__name__ for action in decision.actions] == ["PromoteShadow", "CreateBody"]
     assert line.live == 3
 
@@ -96,8 +90,7 @@ def test_a_promoted_shadow_that_dies_is_replaced() -> None:
     del line.instances[rising.id]
     for body in line.instances.values():
         line.instances[body.id] = replace(body, partner=None, pair=None)
-    line.play(6)
-    assert line.live == 2
+    assert play(line, 6) == 2
 
 
 # Which ones
@@ -158,8 +151,7 @@ def test_the_annotation_says_what_is_allowed() -> None:
 
 def test_bodies_out_of_shadows_hold_a_whole_model() -> None:
     line = timeline()
-    line.rps = 16.0
-    line.play(30)
+    play(line, 30, rps=16.0)
     assert {one.memory_bytes for one in line.instances.values()} == {MEMORY_BYTES}
     actions: list[Action] = [action for _, decision in line.decisions for action in decision.actions]
     assert sum(isinstance(action, PromoteShadow) for action in actions) == 1

@@ -1,7 +1,5 @@
 """`gnomon/blocks` and `gnomon/reading`: the paper as printed, or read otherwise, by a function's annotations."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -14,6 +12,8 @@ from gnomon_core.scaling import CreateShadow
 from gnomon_core.settings import READINGS as NAMES
 from gnomon_core.settings import Settings, read_settings
 from tests.made_up_models import BlockPlan, made_up_profile
+from tests.refusals import refused
+from tests.timelines import play
 
 MB = 10**6
 # The first and the last block have two fifths of the work and few weights each, the one between them nearly all weights.
@@ -33,8 +33,7 @@ def annotated(**more: str) -> Settings:
 def blocks_in_a_burst(settings: Settings) -> tuple[int, ...]:
     """What the first Shadow of a burst holds."""
     line = Timeline(settings, nodes=(("n1", 8),), start_s=0.5, profile=SCATTERED)
-    line.rps = 16.0
-    line.play(2)
+    play(line, 2, rps=16.0)
     created = [action for _, decision in line.decisions for action in decision.actions if isinstance(action, CreateShadow)]
     return created[0].pair.blocks
 
@@ -77,6 +76,5 @@ def test_an_unknown_reading_is_refused_with_the_known_ones(value: str) -> None:
 
 
 def test_an_unknown_choice_of_blocks_is_refused() -> None:
-    with pytest.raises(GnomonError, match="gnomon/blocks is 'scattered'") as refused:
+    with refused(match="gnomon/blocks is 'scattered'", hint="ratio or contiguous"):
         annotated(blocks="scattered")
-    assert "ratio or contiguous" in refused.value.hint

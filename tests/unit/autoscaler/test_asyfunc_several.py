@@ -1,7 +1,5 @@
 """More than one Shadow per Body, as docs/decisions/0014-several-shadows.md has it worked out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,12 +10,12 @@ from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel
 from gnomon_autoscaler.policies.asyfunc.mls import as_bodies
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import MAX_SHADOWS, Pair, best_splits
 from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.settings import Settings, read_settings
 from tests.made_up_models import made_up_profile
+from tests.refusals import refused
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, PROFILE, look, node, observed
 from tests.unit.autoscaler.asyfunc_stage import body as lone_body
 
@@ -161,10 +159,8 @@ def test_the_annotation_says_what_is_allowed() -> None:
     settings = read_settings({}, {"gnomon/autoscaler": "asyfunc", "gnomon/max-shadows": "3"})
     assert asyfunc(settings).options.max_shadows == settings.max_shadows == 3
     for wrong in ("0", str(MAX_SHADOWS + 1), "two", "1.5", ""):
-        with pytest.raises(GnomonError) as refused:
+        with refused(400, hint=f"from 1 to {MAX_SHADOWS}"):
             read_settings({}, {"gnomon/max-shadows": wrong})
-        assert refused.value.status == 400
-        assert f"from 1 to {MAX_SHADOWS}" in refused.value.hint
 
 
 def crowded(*nodes: Node, profile: ModelProfile = PRICED, other_nodes: bool = True) -> LayerLevel:

@@ -12,6 +12,7 @@ from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, R
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_core.units import MEGABYTE
 from tests.made_up_models import sold_by_memory
+from tests.timelines import play
 
 WORK_S = (0.30, 0.50, 0.70, 0.90)
 MEMORIES_MB = (885, 1769, 3538)
@@ -101,8 +102,7 @@ def test_slots_of_the_new_size_serve_before_those_of_the_old_end_and_nothing_is_
 
 def test_where_every_place_is_taken_one_after_the_other_makes_room() -> None:
     line = timeline(slo_s=0.25, start_s=1.0, places=6, scale=ScaleSettings(min=6, max=6))
-    line.play(10)
-    assert line.live == 6
+    assert play(line, 10) == 6
     fewest = 6
     for _ in range(120):
         line.play(0.5)
@@ -165,7 +165,6 @@ def test_from_anything_the_wanted_size_is_reached() -> None:
         for step in range(200):
             line.now_s = float(step)
             load = line.fleet.load(FUNCTION)
-            assert load is not None
             seen = Observation(line.now_s, FUNCTION, load.settings, load.instances, load.nodes, 0, 0, 0.0, 0.0, History(0.5, 0.0))
             line.fleet.carry_out(FUNCTION, towards_memory(count, 3538, seen))
         assert [one.memory_bytes // MEGABYTE for one in line.instances.values()] == [3538] * count

@@ -1,7 +1,5 @@
 """What `batch` does in the same decision when more comes than its plan can carry."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +9,7 @@ from gnomon_autoscaler.policies.batch.overload import HOLD_S, overloaded
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.scaling import History, Observation, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings
+from tests.timelines import play
 
 LATENCY_S = tuple(0.04 + 0.005 * batch for batch in range(1, 17))
 SETTINGS = Settings(autoscaler="batch", slo_s=0.3, max_batch=16, scale=ScaleSettings(min=1, max=40))
@@ -27,7 +26,6 @@ def seen(rate_rps: float, queued: int = 0, *, now_s: float = 100.0, **more: Any)
 
 def test_the_worked_example() -> None:
     found = overloaded(seen(160.0, 90), 1, 5, {})
-    assert found is not None
     assert (found.count, found.batch) == (4, 16)
     assert found.reason == "overload: 160.00 rps and 74 more than fit, of 133.33 rps that 1 carry"
 
@@ -39,7 +37,6 @@ def test_load_within_the_plan_is_no_overload(rate_rps: float, queued: int) -> No
 
 def test_a_backlog_alone_is_one_where_the_plan_cannot_clear_it_within_the_objective() -> None:
     found = overloaded(seen(20.0, 200), 1, 5, {})
-    assert found is not None
     assert found.count == 2, "but it says nothing about how much is to come"
 
 
@@ -52,13 +49,10 @@ def test_instances_that_carry_nothing_in_time_are_counted_by_their_own_batches()
 
 def test_overload_response_lasts_for_seconds_without_shrinking() -> None:
     first = overloaded(seen(400.0, now_s=100.0), 1, 5, {})
-    assert first is not None
     memory = first.remembered()
     again = overloaded(seen(160.0, now_s=101.0), 1, 5, memory)
-    assert again is not None
     assert again.count == first.count
     calm = overloaded(seen(20.0, now_s=102.0), 1, 5, memory)
-    assert calm is not None
     assert calm.count == first.count
     assert calm.until_s == 100.0 + HOLD_S
     assert overloaded(seen(20.0, now_s=100.0 + HOLD_S), 1, 5, memory) is None
@@ -71,9 +65,7 @@ def test_without_service_times_nothing_is_known_of_what_instances_carry() -> Non
 
 def test_a_burst_is_met_in_the_decision_that_sees_it_with_larger_batches() -> None:
     line = Timeline(SETTINGS)
-    line.rps, line.latency_s = 20.0, LATENCY_S
-    line.play(60)
-    assert line.live == 1
+    assert play(line, 60, rps=20.0, latency_s=LATENCY_S) == 1
     planned = line.plan
     assert planned is not None
     line.rps, line.queued = 160.0, 90
@@ -81,25 +73,19 @@ def test_a_burst_is_met_in_the_decision_that_sees_it_with_larger_batches() -> No
     assert decision.reason.startswith("overload: 160.00 rps")
     assert line.live >= 4
     assert line.plan == SetBufferPlan(16, planned.max_wait_s)
-    line.queued = 0
-    line.play(10)
+    play(line, 10, queued=0)
     assert line.reason.startswith("160.00 rps in ")
     assert line.live <= 3
 
 
 def test_under_adaptive_scheduling_an_overload_leaves_the_time_to_the_scheduler() -> None:
     line = Timeline(replace(SETTINGS, autoscaler="batch+"))
-    line.rps, line.latency_s = 20.0, LATENCY_S
-    line.play(60)
-    line.rps, line.queued = 160.0, 90
-    line.play(1)
+    play(line, 60, rps=20.0, latency_s=LATENCY_S)
+    play(line, 1, rps=160.0, queued=90)
     assert line.plan == SetBufferPlan(16, 0.3)
 
 
 def test_no_bound_of_the_function_is_passed() -> None:
     line = Timeline(replace(SETTINGS, scale=ScaleSettings(min=1, max=2)))
-    line.rps, line.latency_s = 20.0, LATENCY_S
-    line.play(60)
-    line.rps, line.queued = 300.0, 200
-    line.play(2)
-    assert line.live == 2
+    play(line, 60, rps=20.0, latency_s=LATENCY_S)
+    assert play(line, 2, rps=300.0, queued=200) == 2

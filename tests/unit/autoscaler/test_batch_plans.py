@@ -24,6 +24,8 @@ from gnomon_planner.maps import Map
 from gnomon_planner.validation import buffered
 from gnomon_simulator.markov import markov_arrivals
 from gnomon_simulator.traces import read_trace
+from tests.refusals import refused
+from tests.timelines import play
 
 
 def _dollars(said: str) -> float:
@@ -172,9 +174,8 @@ def test_each_queue_has_its_share_of_as_many_instances_as_there_may_be_and_one_a
         plan = plan_for((16.0,) * 60, 1.0, replace(TASK, queues=2, most=most))
         assert plan.instances == 2
         assert "; 8.00 rps in each of 2 queues: 1 × 1 core, " in plan.said
-    with pytest.raises(GnomonError, match=r"48\.00 rps keep 4\.8 instances busy, of 4 at most") as refused:
+    with refused(code="too_many_instances", match=r"48\.00 rps keep 4\.8 instances busy, of 4 at most"):
         plan_for(EVENLY, 1.0, replace(TASK, queues=2, most=4, service_s=(0.1,)))
-    assert refused.value.code == "too_many_instances"
 
 
 def test_instance_shared_by_two_queues_counts_once() -> None:
@@ -210,8 +211,7 @@ def test_a_queue_more_or_less_is_planned_for_at_once() -> None:
     line.play(100)
     before, live = told(line), line.live
     assert "queues" not in line.reason
-    line.queues = 2
-    line.play(1)
+    play(line, 1, queues=2)
     assert planned(line) == (101.0, 2)
     assert line.reason.startswith("40.00 rps in 101 s, Poisson; 20.00 rps in each of 2 queues: ")
     assert told(line) != before
@@ -219,19 +219,16 @@ def test_a_queue_more_or_less_is_planned_for_at_once() -> None:
     assert line.live % 2 == 0
     line.play(50)
     assert planned(line) == (101.0, 2), "which is made once"
-    line.queues = 1
-    line.play(1)
+    play(line, 1, queues=1)
     assert planned(line) == (152.0, 1)
     assert "queues" not in line.reason
 
 
 def test_a_plan_that_does_not_fit_several_queues_is_tried_again_when_there_is_one() -> None:
     line = timeline(rps=60.0, highest=3)
-    line.latency_s = (0.05, 0.09, 0.13, 0.17)
-    line.play(30)
+    play(line, 30, latency_s=(0.05, 0.09, 0.13, 0.17))
     assert "30.00 rps in each of 2 queues: No plan does with 1 instances at most" in line.reason
-    line.queues = 1
-    line.play(1)
+    play(line, 1, queues=1)
     assert line.reason.startswith("60.00 rps in 31 s, Poisson: ")
     assert planned(line) == (31.0, 1)
 
@@ -239,11 +236,9 @@ def test_a_plan_that_does_not_fit_several_queues_is_tried_again_when_there_is_on
 def test_another_number_of_queues_is_planned_for_as_soon_as_it_can_be() -> None:
     line = timeline(queues=1)
     line.play(100)
-    line.queues, line.latency_s = 2, ()
-    line.play(20)
+    play(line, 20, queues=2, latency_s=())
     assert planned(line) == (60.0, 1)
-    line.latency_s = LATENCY_S
-    line.play(1)
+    play(line, 1, latency_s=LATENCY_S)
     assert planned(line) == (121.0, 2)
 
 
@@ -251,8 +246,7 @@ def test_a_change_of_the_rate_of_all_is_noticed_as_ever() -> None:
     one, two = timeline(queues=1), timeline(queues=2)
     for line in (one, two):
         line.play(700)
-        line.rps = 60.0
-        line.play(60)
+        play(line, 60, rps=60.0)
     assert planned(one)[0] == planned(two)[0]
     assert two.reason.startswith("60.00 rps in ")
 

@@ -15,6 +15,8 @@ from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import Decision, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
+from tests.refusals import refused
+from tests.timelines import play
 
 LATENCY_S = (0.05, 0.07, 0.09, 0.11)
 
@@ -64,14 +66,12 @@ def test_a_plan_that_was_made_before_larger_batches_were_known_is_made_again() -
     """Whoever learns what batches take may hear a moment later that they may be larger."""
     line = timeline()
     line.play(700)
-    line.settings = replace(line.settings, max_batch=8)
-    line.play(5)
+    play(line, 5, settings=replace(line.settings, max_batch=8))
     made_at_s = planned_at_s(line)
     assert made_at_s is not None
     assert made_at_s > 700.0
     assert buffers([decision for _, decision in line.decisions])[-1].max_batch <= 4
-    line.latency_s = (*LATENCY_S, 0.112, 0.113, 0.114, 0.115)
-    line.play(60)
+    play(line, 60, latency_s=(*LATENCY_S, 0.112, 0.113, 0.114, 0.115))
     assert buffers([decision for _, decision in line.decisions])[-1].max_batch > 4
     again_at_s = planned_at_s(line)
     line.play(100)
@@ -105,14 +105,12 @@ def test_another_rate_makes_another_plan_at_once_from_what_came_since() -> None:
     line = timeline()
     line.play(700)
     before, live = planned_at_s(line), line.live
-    line.rps = 100.0
-    line.play(10)
+    play(line, 10, rps=100.0)
     assert 700.0 < (planned_at_s(line) or 0.0) <= 710.0
     assert before is not None
     assert line.reason.startswith("100.00 rps in ")
     assert line.live > live
-    line.rps = 20.0
-    line.play(30)
+    play(line, 30, rps=20.0)
     assert line.reason.startswith("20.00 rps in ")
     assert line.live <= live
 
@@ -121,8 +119,7 @@ def test_a_change_with_few_arrivals_is_planned_for_as_soon_as_there_are_enough()
     """A slump to 20 a second shows within seconds, with fewer arrivals than a plan needs: it does not wait for half a minute."""
     line = timeline(rps=160.0)
     line.play(100)
-    line.rps = 20.0
-    line.play(8)
+    play(line, 8, rps=20.0)
     assert line.reason.startswith("20.00 rps in ")
     assert 100.0 < (planned_at_s(line) or 0.0) <= 108.0
 
@@ -131,19 +128,16 @@ def test_nothing_arrives_any_more() -> None:
     line = timeline(lowest=0)
     line.play(200)
     assert line.live >= 2
-    line.rps = 0.0
-    line.play(45)
+    play(line, 45, rps=0.0)
     assert "as lv: 0.00 rps" in line.reason
     assert buffers([line.decisions[-1][1], *[decision for _, decision in line.decisions]])[-1] == SetBufferPlan(4, 0.0)
-    line.play(60)
-    assert line.live == 0
+    assert play(line, 60) == 0
 
 
 @pytest.mark.parametrize(("lowest", "highest"), [(1, 2), (7, 20)])
 def test_the_bounds_hold(lowest: int, highest: int) -> None:
     line = timeline(rps=60.0, lowest=lowest, highest=highest)
-    line.play(100)
-    assert line.live == (2 if highest == 2 else 7)
+    assert play(line, 100) == 2 if highest == 2 else 7
     assert ("at most 2" if highest == 2 else "at least 7") in line.reason
     assert ("No plan does with 2 instances at most; the fewest found are" in line.reason) == (highest == 2)
 
@@ -176,8 +170,7 @@ def test_an_objective_that_nothing_meets_gets_the_nearest_plan_and_the_reason_sa
 
 def test_unknown_service_times_are_waited_for() -> None:
     line = timeline()
-    line.latency_s = ()
-    line.play(100)
+    play(line, 100, latency_s=())
     assert line.reason.startswith("no plan (service times are not known); as lv")
     line.latency_s = LATENCY_S
     assert buffers(line.play(1)), "the counts were kept meanwhile"
@@ -186,11 +179,9 @@ def test_unknown_service_times_are_waited_for() -> None:
 def test_other_service_times_make_another_plan() -> None:
     line = timeline()
     line.play(600)
-    line.latency_s = tuple(1.05 * seconds for seconds in LATENCY_S)
-    line.play(200)
+    play(line, 200, latency_s=tuple(1.05 * seconds for seconds in LATENCY_S))
     assert planned_at_s(line) == 480.0, "a twentieth is no reason"
-    line.latency_s = tuple(1.5 * seconds for seconds in LATENCY_S)
-    line.play(1)
+    play(line, 1, latency_s=tuple(1.5 * seconds for seconds in LATENCY_S))
     assert planned_at_s(line) == 801.0
 
 
@@ -199,8 +190,7 @@ def test_batches_that_are_far_from_what_was_predicted_are_planned_for_as_they_ar
     planned = {}
     for spread in (0.0, 0.004, 0.2, 5.0):
         line = timeline(slo_s=0.12)
-        line.latency_spread = spread
-        line.play(31)
+        play(line, 31, latency_spread=spread)
         planned[spread] = (line.live, buffers([decision for _, decision in line.decisions])[-1].max_batch)
     assert planned[0.0] == planned[0.004] == (3, 3), "less than a hundredth is none"
     assert planned[0.2] == planned[5.0] == (4, 2), "and a first batch that was cold no law"
@@ -278,10 +268,8 @@ def test_batches_of_eight_are_the_default_as_there_would_be_nothing_to_plan() ->
 def test_without_a_rule_for_changes_a_plan_holds_for_its_time() -> None:
     policies = {**BUILT_IN, "batch": PolicyPlugin(lambda settings: Batch("batch", settings, rule=None), "Plans hold.")}
     line = Timeline(timeline().settings, policies=policies)
-    line.rps, line.latency_s = 40.0, LATENCY_S
-    line.play(700)
-    line.rps = 100.0
-    line.play(100)
+    play(line, 700, rps=40.0, latency_s=LATENCY_S)
+    play(line, 100, rps=100.0)
     assert planned_at_s(line) == 480.0
     line.play(161)
     assert planned_at_s(line) == 960.0
@@ -289,10 +277,8 @@ def test_without_a_rule_for_changes_a_plan_holds_for_its_time() -> None:
 
 def test_without_numpy_the_choice_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gnomon_autoscaler.policies.batch.policy", None)
-    with pytest.raises(GnomonError) as refused:
+    with refused(400, "package_missing", hint="pip install '.[planner]'"):
         scaling_policy("batch", Settings(autoscaler="batch"))
-    assert (refused.value.status, refused.value.code) == (400, "package_missing")
-    assert "pip install '.[planner]'" in refused.value.hint
 
 
 def test_other_policies_do_not_import_numpy() -> None:

@@ -18,6 +18,7 @@ from gnomon_core.interfaces import Capabilities
 from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, Resize, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
 from tests.made_up_models import BlockPlan, made_up_profile
+from tests.timelines import play
 
 ONE_CORE_S = (0.30, 0.50, 0.70, 0.90)
 
@@ -94,9 +95,7 @@ def test_instances_are_resized_in_place_and_the_buffer_is_told() -> None:
 def test_on_a_full_node_those_that_are_not_needed_make_room_and_some_serve_at_any_time() -> None:
     """Eight cores: eight instances of one each, kept by an operator's word until the plan comes."""
     line = timeline(slo_s=0.25, nodes=(("node-1", 8),), rps=4.0, start_s=3.0)
-    line.requested = 8
-    line.play(20)
-    assert line.live == 8
+    assert play(line, 20, requested=8) == 8
     fewest = 8
     for _ in range(60):
         line.play(1)
@@ -177,7 +176,6 @@ def test_from_anything_the_wanted_size_is_reached_where_the_nodes_have_room_for_
         cores, count = chance.choice((1, 2, 4)), chance.randint(1, 4)
         for _ in range(30):
             load = line.fleet.load(FUNCTION)
-            assert load is not None
             seen = observation(load.instances, load.nodes, cores)
             line.fleet.carry_out(FUNCTION, towards_size(count, seen))
         assert [one.cores for one in line.instances.values()] == [cores] * count
@@ -239,8 +237,7 @@ def test_with_large_batches_the_way_to_many_cores_takes_several_plans() -> None:
     line.profile = made_up_profile(
         [BlockPlan(1.0, 1_000_000)], [0.1 + 0.2 * size for size in range(1, 17)], cores=(1, 2, 4), serial_fraction=0.1
     )
-    line.latency_s = tuple(0.1 + 0.2 * size for size in range(1, 17))
-    line.play(32)
+    play(line, 32, latency_s=tuple(0.1 + 0.2 * size for size in range(1, 17)))
     assert cores_of(line) == {2}
     assert "4 cores" not in line.reason
     line.play(40)

@@ -71,12 +71,10 @@ def test_manual_scale_is_repeated_after_a_dropped_answer() -> None:
     runner = Runner(FUNCTION)
     runner.request(7)
     asked = runner.question(0.0, before)
-    assert asked is not None
     assert asked.seen.requested == 7
     runner.sample(0.5, after)
     assert runner.accept(asked, *asked.answer()).actions == ()
     again = runner.question(0.5, after)
-    assert again is not None
     assert again.seen.requested == 7
 
 

@@ -1,7 +1,5 @@
 """Policies decide outside the event loop: quick ones together, slow ones alone, those of third parties for a limited time."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """A function that nothing happens to is left in peace, and is missed by nobody: what it decides is what it would have decided."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,13 +26,11 @@ class StampingFleet(MemoryFleet):
 
     def stamp(self, function: str) -> object:
         load = super().load(function)
-        assert load is not None
         counters = load.counters
         return self.standing(function), counters.arrivals, counters.queued, counters.executing, load.requested
 
     def standing(self, function: str) -> object:
         load = super().load(function)
-        assert load is not None
         return load.settings, tuple((one.id, one.state) for one in load.instances)
 
     def counters(self, function: str) -> LoadCounters | None:

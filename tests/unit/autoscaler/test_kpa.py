@@ -1,7 +1,5 @@
 """Count policies: kpa, hpa, target tracking and fixed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from gnomon_autoscaler.policies.kpa import Kpa
@@ -10,6 +8,7 @@ from gnomon_autoscaler.testing import Timeline
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.scaling import FunctionLoad, History, LoadCounters, Observation
 from gnomon_core.settings import ScaleSettings, Settings
+from tests.timelines import play
 
 
 def timeline(target: float = 10.0, *, rps: float | None = None, start_s: float = 0.0, **scale: object) -> Timeline:
@@ -25,22 +24,18 @@ def busy(line: Timeline, concurrency: float) -> None:
 def test_a_steady_load_gets_load_over_seventy_percent_of_the_target() -> None:
     line = timeline()
     busy(line, 7.0)
-    line.play(120)
-    assert line.live == 1
+    assert play(line, 120) == 1
     busy(line, 10.0)  # 10 / 7, twice the one that is ready, which is a panic
-    line.play(130)
-    assert line.live == 2
+    assert play(line, 130) == 2
     assert line.reason == "10.00 in the system in 60 s / target 7.00 = 2"
 
 
 def test_a_slow_rise_follows_the_stable_window() -> None:
     line = timeline()
     busy(line, 28.0)
-    line.play(130)
-    assert line.live == 4
+    assert play(line, 130) == 4
     busy(line, 49.0)  # 7 wanted is below twice the 4 that are ready: no panic
-    line.play(30)
-    assert line.live == 6  # (30 × 28 + 30 × 49) / 60 = 38.5
+    assert play(line, 30) == 6  # (30 × 28 + 30 × 49) / 60 = 38.5
     assert "panic" not in line.reason
 
 
@@ -49,12 +44,10 @@ def test_a_burst_panics_within_six_seconds_and_never_scales_down_meanwhile() -> 
     busy(line, 7.0)
     line.play(60)
     busy(line, 70.0)
-    line.play(6)
-    assert line.live == 10
+    assert play(line, 6) == 10
     assert "panic" in line.reason
     busy(line, 7.0)
-    line.play(50)
-    assert line.live == 10
+    assert play(line, 50) == 10
     assert "never scales down" in line.reason
 
 
@@ -67,15 +60,13 @@ def test_panic_ends_a_stable_window_after_it_was_last_justified() -> None:
     busy(line, 7.0)
     line.play(56)
     assert (line.now_s, line.live) == (122, 10)
-    line.play(2)
-    assert line.live == 5  # at least half of what there was
+    assert play(line, 2) == 5  # at least half of what there was
 
 
 def test_one_decision_takes_at_most_half_away() -> None:
     line = timeline()
     busy(line, 140.0)
-    line.play(200)
-    assert line.live == 20
+    assert play(line, 200) == 20
     busy(line, 0.0)
     seen = []
     for _ in range(40):
@@ -87,25 +78,17 @@ def test_one_decision_takes_at_most_half_away() -> None:
 
 def test_a_target_in_requests_per_second_replaces_concurrency() -> None:
     line = timeline(rps=100.0)
-    line.rps, line.executing = 140.0, 1
-    line.play(60)
-    assert line.live == 2
+    assert play(line, 60, rps=140.0, executing=1) == 2
     assert "rps" in line.reason
 
 
 def test_to_zero_after_an_empty_window_and_thirty_seconds_of_grace() -> None:
     line = timeline(min=0)
-    line.rps, line.executing, line.concurrency = 5.0, 1, 5.0
-    line.play(60)
-    assert line.live == 1
-    line.rps, line.executing, line.concurrency = 0.0, 0, 0.0
-    line.play(58)
-    assert line.live == 1
-    line.play(28)
-    assert line.live == 1
+    assert play(line, 60, rps=5.0, executing=1, concurrency=5.0) == 1
+    assert play(line, 58, rps=0.0, executing=0, concurrency=0.0) == 1
+    assert play(line, 28) == 1
     assert "of grace" in line.reason
-    line.play(6)
-    assert line.live == 0
+    assert play(line, 6) == 0
 
 
 def test_a_request_in_the_grace_keeps_the_function_alive() -> None:
@@ -117,14 +100,12 @@ def test_a_request_in_the_grace_keeps_the_function_alive() -> None:
     busy(line, 1.0)
     line.play(2)
     busy(line, 0.0)
-    line.play(60)
-    assert line.live == 1
+    assert play(line, 60) == 1
 
 
 def test_the_first_request_after_zero_is_answered_at_once() -> None:
     line = timeline(min=0, start_s=1.0)
-    line.play(100)
-    assert line.live == 0
+    assert play(line, 100) == 0
     line.queued = 1
     line.tick()
     assert line.live == 1
@@ -172,32 +153,21 @@ def fixed(**scale: object) -> Settings:
 
 def test_the_minimum_whatever_the_load() -> None:
     line = Timeline(fixed(min=3))
-    line.rps, line.concurrency, line.queued = 1000.0, 500.0, 400
-    line.play(60)
-    assert line.live == 3
+    assert play(line, 60, rps=1000.0, concurrency=500.0, queued=400) == 3
 
 
 def test_manual_scale_holds_until_the_minimum_changes() -> None:
     line = Timeline(fixed(min=1))
-    line.requested = 4
-    line.play(0.5)
-    assert line.live == 4
-    line.play(600)
-    assert line.live == 4
-    line.settings = fixed(min=2)
-    line.play(0.5)
-    assert line.live == 2
+    assert play(line, 0.5, requested=4) == 4
+    assert play(line, 600) == 4
+    assert play(line, 0.5, settings=fixed(min=2)) == 2
 
 
 def test_minimum_zero_means_one_while_in_use() -> None:
     line = Timeline(fixed(min=0, zero_duration_s=30.0))
-    line.play(35)
-    assert line.live == 0
+    assert play(line, 35) == 0
     line.queued = 1
     line.tick()
     assert line.live == 1
-    line.queued = 0
-    line.play(29)
-    assert line.live == 1
-    line.play(10)
-    assert line.live == 0
+    assert play(line, 29, queued=0) == 1
+    assert play(line, 10) == 0

@@ -1,7 +1,5 @@
 """How policies are registered, named and configured."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
@@ -13,6 +11,8 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import Capabilities
 from gnomon_core.settings import SCALE_TABLE, TABLE, ScaleSettings, Settings
 from tests.made_up_models import BlockPlan, made_up_profile
+from tests.refusals import refused
+from tests.timelines import play
 
 NOTHING = Capabilities(place=False, size=False, victim=False, resize=False, pair=False)
 
@@ -57,9 +57,8 @@ def test_asyfunc_needs_a_platform_that_can_pair_and_place() -> None:
 def test_a_policy_that_needs_more_than_the_platform_can_is_refused() -> None:
     policy = scaling_policy("od", Settings())
     policy.needs = frozenset({"resize", "pair"})  # type: ignore[attr-defined]
-    with pytest.raises(GnomonError, match="pair, resize") as refused:
+    with refused(400, "unsupported_policy", match="pair, resize"):
         require(policy, NOTHING)
-    assert (refused.value.status, refused.value.code) == (400, "unsupported_policy")
     require(policy, Capabilities(place=True, size=True, victim=True, resize=True, pair=True))
 
 
@@ -71,10 +70,8 @@ def test_a_policy_that_decides_by_a_profile_is_refused_without_one() -> None:
         (Settings(model="resnet50"), None, "resnet50 has none here"),
         (Settings(model="resnet50", max_cores=1), profile, "no number of cores up to gnomon/max-cores, 1"),
     ):
-        with pytest.raises(GnomonError, match=said) as refused:
+        with refused(400, "no_profile", match=said, hint=f"`gnomon models profile {settings.model or 'NAME'}`"):
             require_profile(asyfunc, settings, found)
-        assert (refused.value.status, refused.value.code) == (400, "no_profile")
-        assert f"`gnomon models profile {settings.model or 'NAME'}`" in refused.value.hint
     require_profile(asyfunc, Settings(model="resnet50"), profile)
     require_profile(scaling_policy("od", Settings()), Settings(), None)
 
@@ -111,12 +108,8 @@ def fields_read(policy: str) -> set[str]:
     for settings, scale in WAYS:
         cooldowns: dict[str, Any] = {"scale_out_cooldown_s": 1.0, "scale_in_cooldown_s": 1.0, "slo_s": 1.0, "max_batch": 4}
         line = Timeline(WatchedSettings(autoscaler=policy, scale=WatchedScale(**scale), **cooldowns, **settings), profile=PROFILE)
-        line.latency_s = (0.1, 0.15, 0.2, 0.25)
-        line.rps, line.concurrency, line.executing = 40.0, 5.0, 5
-        line.play(240)
-        line.rps = line.concurrency = 0.0
-        line.executing = 0
-        line.play(1200 if policy == "target-tracking" else 60)
+        play(line, 240, latency_s=(0.1, 0.15, 0.2, 0.25), rps=40.0, concurrency=5.0, executing=5)
+        play(line, 1200 if policy == "target-tracking" else 60, rps=0.0, concurrency=0.0, executing=0)
     return WatchedSettings.read
 
 

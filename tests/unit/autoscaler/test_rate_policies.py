@@ -1,18 +1,17 @@
 """Policies that scale by arrival rates: od, lv, mark, provided concurrency."""
 
-from __future__ import annotations
-
 import pytest
 
 from gnomon_autoscaler.policies.fixed import Provided
 from gnomon_autoscaler.policies.rates import capacity
 from gnomon_autoscaler.registry import BUILT_IN, provided, require, scaling_policy
 from gnomon_autoscaler.testing import Timeline
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.interfaces import Capabilities
 from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
+from tests.refusals import refused
+from tests.timelines import play
 
 # t(1) = 0.20 s, t(2) = 0.25, t(4) = 0.40: 5, 8, 9 (t(3) = 1/3) and 10 requests a second.
 LATENCY_S = (0.20, 0.25, 1 / 3, 0.40)
@@ -31,23 +30,19 @@ def timeline(policy: str, **scale: object) -> Timeline:
 def test_capacity_counts_the_wait_for_a_full_batch() -> None:
     # At 40 rps a batch of 4 fills in 75 ms: 475 ms in all.
     best = capacity(LATENCY_S, 0.5, 40.0)
-    assert best is not None
     assert (best.batch, best.rate_rps) == (4, pytest.approx(10.0))
     # At 10 rps it fills in 300 ms, 700 ms in all; 3 take 200 + 333, 2 take 100 + 250.
     best = capacity(LATENCY_S, 0.5, 10.0)
-    assert best is not None
     assert (best.batch, best.rate_rps) == (2, pytest.approx(8.0))
 
 
 def test_capacity_looks_at_every_batch_because_throughput_need_not_rise() -> None:
     best = capacity((0.1, 0.25, 0.2), 1.0, 1000.0)
-    assert best is not None
     assert best.batch == 3
 
 
 def test_capacity_without_a_timely_batch_is_that_of_single_requests() -> None:
     best = capacity(LATENCY_S, 0.1, 40.0)
-    assert best is not None
     assert (best.batch, best.rate_rps, best.within_slo) == (1, pytest.approx(5.0), False)
 
 
@@ -58,81 +53,54 @@ def test_capacity_is_unknown_without_latency() -> None:
 
 def test_od_follows_the_last_second_both_ways() -> None:
     line = timeline("od")
-    line.rps = 40.0
-    line.play(2)
-    assert line.live == 4
+    assert play(line, 2, rps=40.0) == 4
     assert line.reason == "40.00 rps in 1 s / 10.00 rps per instance at b = 4 = 4"
-    line.rps = 10.0
-    line.play(2)
-    assert line.live == 2  # 10 / 8
-    line.rps = 0.0
-    line.play(2)
-    assert line.live == 1  # scale.min
+    assert play(line, 2, rps=10.0) == 2  # 10 / 8
+    assert play(line, 2, rps=0.0) == 1  # scale.min
 
 
 def test_a_higher_rate_may_need_fewer_instances_because_larger_batches_fill_in_time() -> None:
     line = timeline("od")
-    line.rps = 29.0
-    line.play(4)
-    assert line.live == 4  # 29 / 9 at b = 3
-    line.rps = 30.0
-    line.play(4)
-    assert line.live == 3  # 30 / 10 at b = 4
+    assert play(line, 4, rps=29.0) == 4  # 29 / 9 at b = 3
+    assert play(line, 4, rps=30.0) == 3  # 30 / 10 at b = 4
 
 
 def test_lv_changes_once_a_period_to_the_mean_of_the_last() -> None:
     line = timeline("lv")
-    line.rps = 40.0
-    line.play(29.5)
-    assert line.live == 1
-    line.play(0.5)
-    assert line.live == 4
-    line.rps = 80.0
-    line.play(29.5)
-    assert line.live == 4
-    line.play(0.5)
-    assert line.live == 8
+    assert play(line, 29.5, rps=40.0) == 1
+    assert play(line, 0.5) == 4
+    assert play(line, 29.5, rps=80.0) == 4
+    assert play(line, 0.5) == 8
 
 
 def test_lv_takes_the_mean_of_the_whole_period() -> None:
     line = timeline("lv")
     line.play(15)
-    line.rps = 80.0
-    line.play(15)
-    assert line.live == 4
+    assert play(line, 15, rps=80.0) == 4
 
 
 def test_k_lv_asks_for_half_as_much_again() -> None:
     line = timeline("k-lv")
-    line.rps = 40.0
-    line.play(30)
-    assert line.live == 6
+    assert play(line, 30, rps=40.0) == 6
     assert line.reason == "1.5 × 40.00 rps in 30 s / 10.00 rps per instance at b = 4 = 6"
 
 
 def test_without_latency_the_number_comes_from_concurrency_and_says_so() -> None:
     line = Timeline(settings("k-lv"))
-    line.rps, line.concurrency = 40.0, 8.0
-    line.play(30)
-    assert line.live == 3  # 1.5 × 8 / 4
+    assert play(line, 30, rps=40.0, concurrency=8.0) == 3  # 1.5 × 8 / 4
     assert "latency not known yet, by concurrency" in line.reason
 
 
 def test_an_slo_that_no_batch_meets_is_said() -> None:
     line = Timeline(settings("od", slo_s=0.1))
-    line.latency_s, line.rps = LATENCY_S, 10.0
-    line.play(2)
-    assert line.live == 2
+    assert play(line, 2, latency_s=LATENCY_S, rps=10.0) == 2
     assert "no batch meets the SLO" in line.reason
 
 
 def test_with_minimum_zero_no_load_means_no_instance_until_a_request_waits() -> None:
     line = timeline("lv", min=0)
-    line.play(5)
-    assert line.live == 0
-    line.rps, line.queued = 1.0, 1
-    line.play(0.5)  # in the middle of a period
-    assert line.live == 1
+    assert play(line, 5) == 0
+    assert play(line, 0.5, rps=1.0, queued=1) == 1  # in the middle of a period
 
 
 ECHO, OTHER = "echo.openfaas-fn", "other.openfaas-fn"
@@ -167,10 +135,8 @@ def test_without_a_replica_one_slot_is_opened_while_a_request_waits() -> None:
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - {"openfaas"}))
 def test_a_policy_that_would_scale_is_refused_where_a_provider_does(name: str) -> None:
-    with pytest.raises(GnomonError) as refused:
+    with refused(400, "unsupported_policy", message=name):
         scaling_policy(name, read_settings(None, {"gnomon/autoscaler": name}), provided())
-    assert (refused.value.status, refused.value.code) == (400, "unsupported_policy")
-    assert name in refused.value.message
 
 
 def test_a_function_that_names_no_policy_is_left_to_the_provider() -> None:

@@ -1,7 +1,5 @@
 """The runner of one function's policy: observations, start back-off, stored state, late decisions."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
@@ -31,6 +29,7 @@ from gnomon_core.scaling import (
     StateValue,
 )
 from gnomon_core.settings import ScaleSettings, Settings
+from tests.timelines import play
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, PROFILE, body, node
 
 
@@ -76,8 +75,7 @@ def test_a_policy_sees_in_how_many_queues_requests_wait() -> None:
     policy = Moody()
     line = Timeline(settings("moody"), policies=moody(policy))
     line.play(2)
-    line.queues = 3
-    line.play(2)
+    play(line, 2, queues=3)
     assert policy.queues == [1, 1, 3]
 
 
@@ -99,25 +97,21 @@ def test_between_periods_it_is_asked_when_a_request_waits_and_nothing_lives() ->
     line.instances.clear()
     line.play(0.5)
     assert policy.times == [0, 0.5]
-    line.queued = 0
-    line.play(1)
+    play(line, 1, queued=0)
     assert policy.times == [0, 0.5]
 
 
 def test_an_operators_request_asks_at_once_and_is_seen_once() -> None:
     line = Timeline(settings("lv"))
     line.play(3)
-    line.requested = 5
-    line.play(0.5)
-    assert line.live == 5
+    assert play(line, 0.5, requested=5) == 5
     assert len(line.play(20)) == 0
 
 
 def test_a_fleet_that_keeps_showing_a_request_asks_only_once() -> None:
     line = Timeline(settings("lv"))
     for _ in range(10):
-        line.requested = 5
-        line.play(0.5)
+        play(line, 0.5, requested=5)
     assert len(line.decisions) == 2  # at the start, and for the request
 
 
@@ -130,10 +124,8 @@ def test_an_operators_request_is_desired_before_any_policy_was_asked() -> None:
 def test_another_policy_takes_over_at_once_with_the_same_history_and_an_empty_memory() -> None:
     policy = Moody()
     line = Timeline(settings("moody", max=50), policies=moody(policy))
-    line.rps = line.concurrency = 20.0
-    line.play(60)
-    line.settings = settings("lv", max=50)
-    line.play(0.5)
+    play(line, 60, rps=20.0, concurrency=20.0)
+    play(line, 0.5, settings=settings("lv", max=50))
     assert line.runner.policy_name == "lv"
     assert "20.00 rps in 30 s" in line.reason
     assert line.live == 20
@@ -142,9 +134,7 @@ def test_another_policy_takes_over_at_once_with_the_same_history_and_an_empty_me
 
 def test_a_changed_setting_counts_at_once() -> None:
     line = Timeline(settings("lv", min=1))
-    line.settings = settings("lv", min=4)
-    line.play(0.5)
-    assert line.live == 4
+    assert play(line, 0.5, settings=settings("lv", min=4)) == 4
 
 
 def test_a_failing_policy_leaves_the_last_decision_in_force_and_is_replaced_after_three_times() -> None:
@@ -158,8 +148,7 @@ def test_a_failing_policy_leaves_the_last_decision_in_force_and_is_replaced_afte
     line.play(4.5)
     assert line.runner.policy_name == "fixed"
     assert line.reason.startswith("moody failed 3 times, fixed instead (ZeroDivisionError: no load): an operator asked for 3")
-    line.play(60)
-    assert line.live == 3  # not the minimum: a faulty policy takes nothing away
+    assert play(line, 60) == 3  # not the minimum: a faulty policy takes nothing away
     assert policy.times == [0, 2, 4, 6, 21, 51], "tried again after 15 s, then after 30"
     assert line.reason.startswith("moody failed again, fixed instead for 60 s (ZeroDivisionError: no load)")
     policy.broken = False
@@ -201,8 +190,7 @@ def test_changed_settings_give_a_failed_policy_another_chance() -> None:
     line.play(10)
     assert line.runner.policy_name == "fixed"
     policy.broken = False
-    line.settings = settings("moody", min=2)
-    line.play(0.5)
+    play(line, 0.5, settings=settings("moody", min=2))
     assert line.runner.policy_name == "moody"
 
 
@@ -229,8 +217,7 @@ def test_no_room_is_tried_again_at_the_next_turn() -> None:
     line.play(1)
     assert line.errors == ["no_capacity"] * 2
     line.fleet._nodes = (("small", 4),)
-    line.play(1)
-    assert line.live == 4
+    assert play(line, 1) == 4
 
 
 def test_while_a_new_version_is_rolled_out_only_its_instances_count() -> None:
@@ -247,8 +234,7 @@ def test_while_a_new_version_is_rolled_out_only_its_instances_count() -> None:
 
 def test_a_saved_runner_goes_on_where_it_was() -> None:
     line = Timeline(settings("hpa", max=40))
-    line.busy_cores = 4.0
-    line.play(60)
+    play(line, 60, busy_cores=4.0)
     there = line.live
     saved = json.loads(json.dumps(line.runner.to_json()))
 
@@ -258,7 +244,6 @@ def test_a_saved_runner_goes_on_where_it_was() -> None:
     load = line.fleet.load(FUNCTION)
     assert load is not None
     decision = other.tick(1000.0, load)
-    assert decision is not None
     assert decision.desired == there  # the wish for that many is not yet 300 s old
     assert other.windows.history(1000.0).arrivals == line.runner.windows.history(60.0).arrivals
 
@@ -345,11 +330,9 @@ def test_a_deployment_forgives() -> None:
         line.instances.clear()
         line.play(0.5)
     line.instances.clear()
-    line.play(0.5)
-    assert line.live == 0
+    assert play(line, 0.5) == 0
     line.runner.forgive()
-    line.play(0.5)
-    assert line.live == 1
+    assert play(line, 0.5) == 1
 
 
 def instance(id_: str, state: InstanceState, version: int = 1) -> Instance:
@@ -474,7 +457,6 @@ def test_manual_scale_holds_at_once() -> None:
     runner = Runner("f.ns", heir=True)
     played(runner, "fixed", 1.0, 1.0)
     decision = runner.tick(1.5, load("fixed", 1.0, 1.5, requested=1))
-    assert decision is not None
     assert sum(isinstance(action, DestroyBody) for action in decision.actions) == 2
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
+from tests.timelines import play
 
 MINUTE_S = 60.0
 
@@ -122,9 +123,7 @@ def test_without_a_target_it_is_half_of_what_an_instance_sustains() -> None:
 def test_target_tracking_continues_from_a_manual_scale() -> None:
     line = timeline(rps=40.0)
     minutes(line, 3)
-    line.requested = 6
-    line.play(1)
-    assert line.live == 6
+    assert play(line, 1, requested=6) == 6
     line.rps = 80.0
     assert minutes(line, 3) == 8
 
@@ -133,7 +132,10 @@ def test_a_change_of_settings_within_a_minute_takes_no_second_figure() -> None:
     line = timeline(rps=20.0)
     minutes(line, 2)
     for _ in range(5):
-        line.settings = Settings(autoscaler="target-tracking", target_rps=10.0, scale=ScaleSettings(max=50 + int(line.now_s)))
-        line.play(5)
+        play(
+            line,
+            5,
+            settings=Settings(autoscaler="target-tracking", target_rps=10.0, scale=ScaleSettings(max=50 + int(line.now_s))),
+        )
     assert line.live == 1
     assert "within the minute" in line.reason

@@ -166,7 +166,6 @@ def test_the_numbers_and_the_function_s_own_lines() -> None:
 
 def test_a_warm_sandbox_has_no_start() -> None:
     report = read_tail(encoded(TEXT.replace("Init Duration: 600.12 ms\t", ""))).report
-    assert report is not None
     assert report.init_ms == 0.0
 
 

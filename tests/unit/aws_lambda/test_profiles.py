@@ -1,7 +1,5 @@
 """Profiles of models on Lambda."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -61,7 +59,6 @@ def found(folder: Path, wanted: Wanted = WANTED, region: str = "eu-west-1") -> M
 
 def test_every_size_with_both_ends_of_the_batches_is_there_and_the_own_one_foretells_the_function(folder: Path) -> None:
     profile = found(folder)
-    assert profile is not None
     assert set(profile.memories.seconds) == {885, 1769, 3538}, "7,076 MB have not been measured for a batch of 4"
     assert profile.at(3538, 4) == pytest.approx(0.2)
     assert profile.at(885, 2) == pytest.approx(0.4, rel=0.01), "between two measured batches on the line between them"
@@ -78,7 +75,6 @@ def test_sizes_that_were_measured_with_other_batches_in_between_stay(folder: Pat
     for batch in (1, 3, 4):
         table.add(cell(2048, batch))
     profile = found(folder)
-    assert profile is not None
     assert set(profile.memories.seconds) == {885, 1769, 2048, 3538}
     assert profile.at(885, 3) == pytest.approx(0.3 * 1769 / 885)
     assert profile.at(1, 2) == pytest.approx(0.2), "by cores it is the own size"
@@ -93,14 +89,12 @@ def test_memory_sizes_are_kept_with_a_profile_on_disk() -> None:
 
 def test_an_own_size_that_was_not_measured_leaves_the_function_to_be_learned(folder: Path) -> None:
     profile = found(folder, Wanted("net@1", "abc", "image:1", 2048, 1))
-    assert profile is not None
     assert profile.whole == LatencyTable({})
     assert set(profile.memories.seconds) == {885, 1769, 3538}
 
 
 def test_less_than_the_function_s_limit_is_not_offered(folder: Path) -> None:
     profile = found(folder, Wanted("net@1", "abc", "image:1", 1769, 1, least_mb=1024))
-    assert profile is not None
     assert set(profile.memories.seconds) == {1769, 3538}
     assert found(folder, Wanted("net@1", "abc", "image:1", 4096, 1, least_mb=4096)) is None
 
@@ -125,7 +119,6 @@ def test_a_file_that_is_measured_on_is_read_again_and_one_that_is_none_is_none(f
     table = Table.open(path, IDENTITY)
     table.add(cell(7076, 4))
     profile = models.find(WANTED, "eu-west-1")
-    assert profile is not None
     assert 7076 in profile.memories.seconds
     path.write_text("{")
     os.utime(path, (1, 1))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_core.errors import GnomonError
 from gnomon_platforms.local.builder.builder import ImageIndex
+from tests.refusals import refused
 
 
 def test_image_index_survives_a_restart(tmp_path: Path) -> None:
@@ -16,6 +16,5 @@ def test_image_index_survives_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"images": []}', b'{"images": {"a": 1}}', b"\xff"])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "images.json").write_bytes(content)
-    with pytest.raises(GnomonError, match=r"images\.json cannot be read") as caught:
+    with refused(code="images_unreadable", match=r"images\.json cannot be read"):
         ImageIndex(tmp_path / "images.json")
-    assert caught.value.code == "images_unreadable"

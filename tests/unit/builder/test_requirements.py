@@ -1,7 +1,5 @@
 """The same requirements are one environment, however they are written; what their text does not tell is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 
@@ -10,6 +8,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.local.builder.environments import settings_for_builds
 from gnomon_platforms.local.builder.requirements import endpoints, read_requirements
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(
@@ -54,9 +53,8 @@ def test_urls_are_requirements() -> None:
      "-r \\\n other.txt"],
 )  # fmt: skip
 def test_incomplete_requirement_is_refused(line: str) -> None:
-    with pytest.raises(GnomonError, match="which is outside of it") as caught:
+    with refused(422, match="which is outside of it"):
         read_requirements(f"idna\n{line}\n".encode())
-    assert caught.value.status == 422
 
 
 @pytest.mark.parametrize("content", [b"\xff", bytes(300_000)])
@@ -119,9 +117,8 @@ FORMS = (
 @pytest.mark.parametrize("host", LOCAL_HOSTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_urls_of_this_machine_and_of_its_link_are_refused(form: str, host: str) -> None:
-    with pytest.raises(GnomonError, match="this machine's or its link's") as caught:
+    with refused(422, "bad_requirements", match="this machine's or its link's"):
         read_requirements(form.format(host).encode())
-    assert (caught.value.status, caught.value.code) == (422, "bad_requirements")
 
 
 @pytest.mark.parametrize(
@@ -139,9 +136,8 @@ def test_urls_of_this_machine_and_of_its_link_are_refused(form: str, host: str) 
     ],
 )
 def test_urls_that_readers_understand_in_different_ways_are_refused(line: str) -> None:
-    with pytest.raises(GnomonError) as caught:
+    with refused(422, "bad_requirements"):
         read_requirements(line.encode())
-    assert (caught.value.status, caught.value.code) == (422, "bad_requirements")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """`make demo-burst` shows a burst second by second: arrivals, Bodies, Shadows, batches, latency against the objective, memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

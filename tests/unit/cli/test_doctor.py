@@ -1,7 +1,5 @@
 """gnomon doctor."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which gateway a command talks to, with which login, and what is said of an address that is not valid."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

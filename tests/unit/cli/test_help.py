@@ -1,7 +1,5 @@
 """Every command teaches itself, and the table that they are found by is true."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +17,6 @@ def commands() -> Iterator[tuple[str, click.Command]]:
     context = click.Context(gnomon)
     for name in TABLE:
         command = gnomon.get_command(context, name)
-        assert command is not None
         if isinstance(command, click.Group):
             yield from ((f"{name} {sub}", inner) for sub, inner in command.commands.items())
         else:

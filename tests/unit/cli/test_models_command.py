@@ -1,7 +1,5 @@
 """gnomon models and gnomon plan."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import replace
@@ -13,11 +11,11 @@ from click.testing import CliRunner, Result
 from gnomon_cli.commands.lambda_profile import grid_of
 from gnomon_cli.commands.planning import sizes_of_file, timeouts_of
 from gnomon_cli.main import gnomon
-from gnomon_core.errors import GnomonError
 from gnomon_core.profiles import LatencyTable, ModelProfile
 from gnomon_planner.service_time import Measured, fitted
 from gnomon_profiler.repository import DirectoryRepository
 from tests.contracts.small_models import files, two_blocks, with_layers
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -124,9 +122,8 @@ def test_a_grid_is_less_than_three_per_cent_of_the_cells_and_holds_a_model_of_al
 
 
 def test_too_few_cells_for_a_model_are_refused() -> None:
-    with pytest.raises(GnomonError) as refused:
+    with refused(code="too_few_cells"):
         grid_of((1024, 1152), (1, 4))
-    assert refused.value.code == "too_few_cells"
 
 
 def measured(tmp_path: Path, memories_mb: tuple[float, ...], batches: tuple[int, ...]) -> Path:

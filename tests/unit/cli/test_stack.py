@@ -1,7 +1,5 @@
 """What a stack file means, and which errors it gets. Each row on `${…}` was tried against faas-cli 0.18."""
 
-from __future__ import annotations
-
 import pytest
 
 from gnomon_cli.errors import CommandFailed

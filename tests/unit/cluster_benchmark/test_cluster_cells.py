@@ -1,7 +1,5 @@
 """Which cells `benchmarks.asyfunc_cluster` simulates, and what lies between its nodes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,7 +70,6 @@ def test_a_shadow_on_another_node_has_a_price() -> None:
     """10 Gbit/s, 0.2 ms there and back, on top of what a hand-over takes within a node: 0.1 ms, and 0.8 ms/MB."""
     model = read_model(VGG16, 0.05)
     near, far = model, model.over_network()
-    assert far is not None
     assert far.transfer_fixed_s - near.transfer_fixed_s == pytest.approx(1e-4)
     assert far.transfer_seconds_per_byte - near.transfer_seconds_per_byte == pytest.approx(8e-10)
 

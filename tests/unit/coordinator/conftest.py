@@ -1,7 +1,5 @@
 """A node without processes: its state machine, and instances that answer as the protocol says, or as a test wants."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -39,7 +39,6 @@ def test_shadow_claiming_anothers_body_takes_no_place(next_node: Node) -> None:
     node.found("s9", Kind.SHADOW)
     node.say("s9", say="registered", shadow="s9", body="b1", blocks=(1, 2), paired=True)
     body = node.state.table.get("b1")
-    assert body is not None
     assert body.partners == ("s1",)
     node.wait(11)
     assert node.sent("s9")[-1] == "stop"

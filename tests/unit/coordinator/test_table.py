@@ -17,7 +17,6 @@ def table() -> RegistrationTable:
 def test_a_record_says_what_an_instance_is_and_which_coordinator_wrote_it() -> None:
     rows = table()
     row = rows.get("b1")
-    assert row is not None
     assert (row.kind, row.status, row.partner, row.epoch) == (Kind.BODY, Status.SILENT, None, 7)
     assert len(rows) == 4
     assert rows.get("nobody") is None
@@ -28,8 +27,6 @@ def test_partners_name_each_other_and_share_what_they_do() -> None:
     rows = table()
     rows.link("b1", "s1", (1, 2), (0, 1))
     body, shadow = rows.get("b1"), rows.get("s1")
-    assert body is not None
-    assert shadow is not None
     assert (body.partner, shadow.partner) == ("s1", "b1")
     assert body.blocks == shadow.blocks == (1, 2)
     assert shadow.split == (0, 1)
@@ -51,11 +48,9 @@ def test_a_shadow_has_one_body_and_a_body_several_shadows() -> None:
     rows.insert("s2", Kind.SHADOW)
     rows.link("b1", "s2", (1, 3), ())
     body = rows.get("b1")
-    assert body is not None
     assert (body.partners, body.blocks) == (("s1", "s2"), (1, 3))
     rows.unlink("s2")
     body = rows.get("b1")
-    assert body is not None
     assert (body.partners, body.blocks) == (("s1",), (1,))
     rows.link("b1", "s2", (2,), ())
     rows.unlink("b1")

@@ -1,7 +1,5 @@
 """Whom a node's port answers: who leads, as the newest epoch says, and who only looks."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import cast
@@ -13,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gnomon_coordinator.node.api import ChangeFeed, Epochs, NodeApi, epoch_file
 from gnomon_coordinator.node.shadows import NodeShadows
 from gnomon_core.errors import GnomonError
+from tests.refusals import refused
 from tests.waiting import until
 
 
@@ -119,9 +118,8 @@ def test_older_leader_is_refused_also_after_a_restart(tmp_path: Path) -> None:
         epochs.obey(epoch)
 
     for later in (epochs, Epochs(tmp_path / "epoch")):
-        with pytest.raises(GnomonError) as caught:
+        with refused(409, "stale_epoch"):
             later.obey(6)
-        assert (caught.value.status, caught.value.code) == (409, "stale_epoch")
         later.obey(7)
 
 

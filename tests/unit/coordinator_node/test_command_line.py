@@ -1,7 +1,5 @@
 """A command line that cannot be followed is told in a line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

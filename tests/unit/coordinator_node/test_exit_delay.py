@@ -1,7 +1,5 @@
 """When a node's coordinator that was told to end may go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

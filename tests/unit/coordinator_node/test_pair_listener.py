@@ -1,7 +1,5 @@
 """Who gets to a Shadow over the node's port for Bodies of others, and that nothing but the Shadow answers them."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """How many cores a Shadow may have: those of its node, when it begins and whenever it is to do something else."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 from gnomon_coordinator.node.bodies import Bodies
 from gnomon_coordinator.node.pool import Cpus, Pool, PoolEvents
 from gnomon_coordinator.node.shadows import NodeShadows, ShadowRequest
-from gnomon_core.errors import GnomonError
+from tests.refusals import refused
 
 FILES = {"program": "m/program.json", "weights": "m/weights.safetensors", "layers": "m/layers.json"}
 
@@ -42,9 +40,8 @@ async def test_shadow_that_cannot_be_created_holds_no_cores(tmp_path: Path, monk
 
     before = descriptors()
     monkeypatch.setattr(os, "dup", no_more)
-    with pytest.raises(GnomonError, match="no descriptor") as refused:
+    with refused(503, "no_capacity", match="no descriptor"):
         node.create(WISH)
-    assert (refused.value.status, refused.value.code) == (503, "no_capacity")
     assert (node.rows(), cpus.claimed) == ([], 0)
     assert descriptors() == before
     monkeypatch.undo()
@@ -68,8 +65,7 @@ async def test_change_of_cores_is_bounded_by_the_node(tmp_path: Path) -> None:
     shadows.create(WISH)
     shadows.change("s-1", what(2))
     assert has(shadows) == (2, [0])
-    with pytest.raises(GnomonError, match="has 2 CPUs") as refused:
+    with refused(503, "no_capacity", match="has 2 CPUs"):
         shadows.change("s-1", what(3) | {"blocks": [1]})
-    assert (refused.value.status, refused.value.code) == (503, "no_capacity")
     assert has(shadows) == (2, [0]), "it does what it did"
     shadows.lost()

@@ -1,7 +1,5 @@
 """Layer blocks, profiles and splits: worked examples, and what holds for every table."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

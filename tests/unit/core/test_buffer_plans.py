@@ -1,7 +1,5 @@
 """The plan of a buffer as one process tells it another, and what is none."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

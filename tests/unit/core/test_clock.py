@@ -1,7 +1,5 @@
 """The wall clock's sleep never ends early, and moments of the calendar as others write them and as Gnomon does."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

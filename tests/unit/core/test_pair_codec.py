@@ -1,7 +1,5 @@
 """What a Body says of its Shadows with its answers, and what somebody else's code may say instead."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -11,6 +11,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.policy_registry import GROUPS, described, refuse_strays
 from gnomon_core.settings import Settings, read_settings
 from gnomon_gateway.scheduling.registry import SCHEDULING, scheduling_policy
+from tests.refusals import refused
 
 MODULE = """
 from dataclasses import dataclass
@@ -148,9 +149,8 @@ def test_settings_of_another_policy_wait_for_it_and_those_of_none_are_refused() 
 
 def test_a_maker_that_raises_is_told_to_who_deploys(install: Callable[..., None]) -> None:
     install(scaling="mine = theirs:RAISES")
-    with pytest.raises(GnomonError, match=r"mine cannot be made for these settings: AttributeError: .*no_such_field") as refused:
+    with refused(400, "policy_failed", match=r"mine cannot be made for these settings: AttributeError: .*no_such_field"):
         scaling_policy("mine", Settings(), SCALING.with_named(["mine"]))
-    assert (refused.value.status, refused.value.code) == (400, "policy_failed")
 
 
 def test_in_front_of_a_provider_it_is_refused_as_all_that_scale(install: Callable[..., None]) -> None:

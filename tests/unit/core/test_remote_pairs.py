@@ -1,7 +1,5 @@
 """The price of a Shadow on another node, worked by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -9,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network
 from tests.made_up_models import BlockPlan, made_up_profile
+from tests.refusals import refused
 
 MB = 10**6
 # 0.1 s a sample, one block, 1 MB a sample over each border; 10 ms and 5 ms/MB each way to another node.
@@ -62,9 +60,8 @@ def test_a_declared_network_is_added_to_what_the_software_takes() -> None:
     assert network.source == "declared: 10 Gbit/s, 0.2 ms there and back"
     assert Network.of(1, 0) == Network(0.0, 8e-9, "declared: 1 Gbit/s, 0 ms there and back")
     for gbps, rtt_ms in ((0, 1), (-1, 1), (float("nan"), 1), (1, -1), (1, float("inf"))):
-        with pytest.raises(GnomonError, match="no such thing as a network") as refused:
+        with refused(400, "bad_network", match="no such thing as a network"):
             Network.of(gbps, rtt_ms)
-        assert (refused.value.status, refused.value.code) == (400, "bad_network")
 
 
 def test_the_price_travels_with_the_profile_and_old_profiles_have_none() -> None:

@@ -1,16 +1,14 @@
 """Functions' settings."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
 import pytest
 
-from gnomon_core.errors import GnomonError
 from gnomon_core.functions import read_deployment
 from gnomon_core.settings import MOST_DEADLINE_S, SCALE_TABLE, TABLE, ScaleSettings, Setting, Settings, read_settings
 from gnomon_core.settings_page import default_text, main, page
+from tests.refusals import refused
 
 COMMITTED = Path(__file__).parents[3] / "docs" / "annotations.md"
 ALL = (*TABLE, *SCALE_TABLE)
@@ -65,9 +63,8 @@ def above(number: re.Match[str]) -> str:
 @pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.key)
 def test_refusals_quote_the_settings_page(setting: Setting) -> None:
     texts = {setting.key: "\n"}
-    with pytest.raises(GnomonError) as refused:
+    with refused(hint=setting.allowed):
         read_settings(*((None, texts) if setting in TABLE else (texts, None)))
-    assert setting.allowed in refused.value.hint
     assert f"| {setting.allowed}".split("gnomon/")[0] in page()
 
 

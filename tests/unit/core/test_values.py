@@ -1,7 +1,5 @@
 """Small values: addresses, dates, names, results, networks."""
 
-from __future__ import annotations
-
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 from gnomon_core.addresses import bracketed, from_this_machine, host_and_port, http_url, unbracketed
 from gnomon_core.errors import GnomonError
 from gnomon_core.settings import SCALE_TABLE, TABLE, read_settings, refuse_misspelt
+from tests.refusals import refused
 
 HOSTS = st.ip_addresses().map(str) | st.from_regex(r"[a-z][a-z0-9]{0,8}(\.[a-z]{2,5}){0,3}", fullmatch=True)
 
@@ -62,10 +61,8 @@ def test_wildcard_address_is_reached_over_loopback(bound: str, reached: str) -> 
 def test_a_key_that_is_nearly_ours_is_refused_with_the_key_that_was_meant(
     labels: dict[str, str], annotations: dict[str, str], meant: str
 ) -> None:
-    with pytest.raises(GnomonError) as refused:
+    with refused(400, "unknown_setting", hint=f"Did you mean {meant}?"):
         refuse_misspelt(labels, annotations)
-    assert (refused.value.status, refused.value.code) == (400, "unknown_setting")
-    assert f"Did you mean {meant}?" in refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Results of batches that nothing computed."""
 
-from __future__ import annotations
-
 import json
 
 from hypothesis import given

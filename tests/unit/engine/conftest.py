@@ -1,7 +1,5 @@
 """Layer programs written by hand: what a repository's file may hold, good and bad."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A Body here and a Shadow on a node of its own, played: what it may do with a hand-over."""
 
-from __future__ import annotations
-
 import select
 import socket
 import threading
@@ -82,7 +80,6 @@ class PlayedShadow:
         assert Outgoing(message, self.back).push(self.connection)
 
     def raw(self, data: bytes) -> None:
-        assert self.connection is not None
         self.connection.sendall(data)
 
     def close(self) -> None:
@@ -172,7 +169,6 @@ def refused(shadow: PlayedShadow, asked: Message) -> None:
 
 
 def hang_up(shadow: PlayedShadow, asked: Message) -> None:
-    assert shadow.connection is not None
     shadow.connection.shutdown(socket.SHUT_RDWR)
 
 

@@ -1,7 +1,5 @@
 """A Body with one block for each operation, and a Shadow that is played by the test: honest, or wrong in one of many ways."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -75,7 +73,7 @@ class Stage:
         blocks: Sequence[int],
         split: Sequence[int] = (0, 1, 1, 2, 2, 3, 3, 4),
         expected_ms: Sequence[Sequence[float]] = (),
-        beside: Stage | None = None,
+        beside: "Stage | None" = None,
     ) -> SplitModel:
         """A model with this Shadow, and with the one of another stage beside it."""
         pair = Pair(1, tuple(blocks), tuple(split))

@@ -1,7 +1,5 @@
 """Whoever is told that a message follows looks for it without sleeping, for a bounded time, and believes no more than that."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

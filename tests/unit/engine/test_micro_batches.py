@@ -1,7 +1,5 @@
 """A Shadow that is reached over a port: right answers to its Body, a refusal to everybody else, and no harm from nonsense."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

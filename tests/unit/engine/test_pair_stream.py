@@ -1,7 +1,5 @@
 """Messages and tensors over a stream: whole in any pieces, and nothing believed."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import time

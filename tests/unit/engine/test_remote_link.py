@@ -1,7 +1,5 @@
 """A Body and a Shadow on another node: whatever that does, and whatever the way does, answers are right, in bounded time."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

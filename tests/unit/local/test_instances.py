@@ -39,13 +39,11 @@ class Told(Recorder):
 
     def say(self) -> None:
         """Its first word, on its way."""
-        assert self.theirs is not None
         self.theirs.sendall(HELLO)
 
     def speak(self) -> None:
         """Its first word, read there and then."""
         self.say()
-        assert self.life.channel is not None
         self.life.channel._readable()
 
     def close(self) -> None:
@@ -77,7 +75,6 @@ async def test_instance_is_restarted_once_when_its_supervisor_ends(told: Told, *
         told.life.born(17)
     before = told.theirs
     assert told.life.withdraw()
-    assert before is not None
     before.close()
     told.life.order(ORDER, [], 60.0)
     told.speak()

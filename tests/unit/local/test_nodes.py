@@ -1,7 +1,5 @@
 """A machine's cores and memory."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -20,6 +18,7 @@ from gnomon_platforms.common import MODEL_OVERHEAD_BYTES, claimed_cores, shadow_
 from gnomon_platforms.local.nodes import LocalNode
 from gnomon_simulator.profiles import modelled
 from tests.made_up_models import BlockPlan, made_up_profile
+from tests.refusals import refused
 
 GIB = 2**30
 
@@ -59,9 +58,8 @@ def test_fractions_of_a_core_share_it_until_it_is_full() -> None:
     for number in range(10):
         node.claim(str(number), 0.1, 0, 1)
     assert node.value().free_cores == 0
-    with pytest.raises(GnomonError) as refused:
+    with refused(503, "no_capacity"):
         node.claim("one too many", 0.1, 0, 1)
-    assert (refused.value.status, refused.value.code) == (503, "no_capacity")
 
 
 def test_memory_is_given_once() -> None:

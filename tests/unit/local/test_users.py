@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_core.errors import GnomonError
 from gnomon_platforms.local import recipes as users
 from gnomon_platforms.local.recipes import Users
+from tests.refusals import refused
 
 
 def test_each_function_has_its_own_user_also_after_a_restart(tmp_path: Path) -> None:
@@ -46,7 +46,6 @@ def test_a_file_that_cannot_be_believed_is_named_and_nothing_begins_with_it(tmp_
     """Root's id among them, or one for two functions, would be worse than none."""
     file = tmp_path / "users.json"
     file.write_bytes(content.encode("utf-8", "surrogatepass"))
-    with pytest.raises(GnomonError, match=r"users\.json cannot be read") as caught:
+    with refused(code="users_unreadable", match=r"users\.json cannot be read"):
         Users(tmp_path)
-    assert caught.value.code == "users_unreadable"
     assert file.exists()

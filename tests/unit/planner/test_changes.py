@@ -1,7 +1,5 @@
 """When to fit again: false alarms as rare as promised, delays as stated, and a window that counts right."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

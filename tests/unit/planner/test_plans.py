@@ -1,7 +1,5 @@
 """Buffer plans and their validation."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

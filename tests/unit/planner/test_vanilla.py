@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from gnomon_core.errors import GnomonError
 from gnomon_core.settings import read_settings
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape, PerCall
 from gnomon_planner.plans import LAMBDA, Plan, Size, Space
 from gnomon_planner.vanilla import alone, cherry_picked, deployment, largest, latency_of
+from tests.refusals import refused
 
 PRICE = LAMBDA["x86"]
 BURSTY = Map.mmpp2((10.0, 100.0), (5.0, 5.0))
@@ -80,9 +80,8 @@ def test_service_times_that_vary_make_a_distribution_and_a_mean_price() -> None:
 
 
 def test_nothing_to_choose_from_is_refused() -> None:
-    with pytest.raises(GnomonError, match="no size") as refused:
+    with refused(400, "bad_space", match="no size"):
         largest((), PRICE, 95.0)
-    assert (refused.value.status, refused.value.code) == (400, "bad_space")
 
 
 def test_vanilla_plan_has_the_slots_that_arrivals_need() -> None:

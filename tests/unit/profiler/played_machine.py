@@ -1,7 +1,5 @@
 """A model of three blocks and a machine that is played: what the Profiler would measure there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

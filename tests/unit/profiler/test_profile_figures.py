@@ -1,7 +1,5 @@
 """The figures' numbers, from a profile whose answers can be worked out by hand."""
 
-from __future__ import annotations
-
 import csv
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The profiles that this repository publishes can be read, hold together and say where they come from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Names and places of models."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator
@@ -9,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_core.errors import GnomonError
 from gnomon_profiler.names import in_catalog, meant, not_in_catalog
 from gnomon_profiler.places import open_repository
 from gnomon_profiler.repository import DirectoryRepository
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize("name", ["resnet50", "vit_b_16", "ssd300_vgg16"])
@@ -53,9 +51,8 @@ def test_a_source_may_be_short_where_it_has_one_meaning(name: str, source: str, 
 def test_an_address_that_leads_nowhere_is_refused(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another scheme was a folder of that name, which had no models."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(GnomonError, match="is not a model repository") as caught:
+    with refused(400, "invalid_repository", match="is not a model repository"):
         open_repository(address)
-    assert (caught.value.status, caught.value.code) == (400, "invalid_repository")
     assert not list(tmp_path.iterdir())
 
 
@@ -83,7 +80,6 @@ def unwritable() -> Iterator[Path]:
 def test_an_empty_volume_has_no_models(unwritable: Path) -> None:
     repository = DirectoryRepository(unwritable)
     assert list(repository.list()) == []
-    with pytest.raises(GnomonError) as missing:
+    with refused(404):
         repository.get("resnet50@1")
-    assert missing.value.status == 404
     assert list(unwritable.iterdir()) == []

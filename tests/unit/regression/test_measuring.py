@@ -1,7 +1,5 @@
 """Visits side by side: what one process cannot go on with is not waited for until the others have made them all."""
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The regression's benchmark: where quotas are set, what is measured first, what is kept, and how it is judged."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

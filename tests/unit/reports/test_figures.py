@@ -1,7 +1,5 @@
 """Figures of reports."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

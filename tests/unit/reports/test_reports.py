@@ -1,7 +1,5 @@
 """Reports on papers: steps, claims, pages."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Handlers as their authors write them."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from collections.abc import Iterator

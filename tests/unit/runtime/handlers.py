@@ -1,7 +1,5 @@
 """What is sent to a handler under test, and what it answered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from gnomon_core.wire import Frame, Kind, Member, decode, encode

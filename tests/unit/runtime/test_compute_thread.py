@@ -1,7 +1,5 @@
 """One thread that takes turns, and who is asked between them."""
 
-from __future__ import annotations
-
 import select
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """An instance under its coordinator."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

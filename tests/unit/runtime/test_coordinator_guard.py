@@ -1,7 +1,5 @@
 """What a coordinator may have ended: Shadows and containers, and no Body, whatever it believes of it."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import signal

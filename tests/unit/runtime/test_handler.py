@@ -1,7 +1,5 @@
 """Handlers: single requests, batches, streams, concurrency."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Memory of an instance."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Zygotes."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import selectors

@@ -1,7 +1,5 @@
 """What a gateway's /metrics says of its cluster."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

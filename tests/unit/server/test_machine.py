@@ -1,7 +1,5 @@
 """Functions of this machine: which models are captured for them, and what happens with little memory or disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast

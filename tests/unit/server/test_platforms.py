@@ -1,14 +1,12 @@
 """The registry of platforms: every line leads to a backend, and a missing package is refused with what to install."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 
 import pytest
 
-from gnomon_core.errors import GnomonError
 from gnomon_server.platforms import PLATFORMS, Backend, require
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize("name", PLATFORMS)
@@ -21,7 +19,6 @@ def test_every_platform_has_a_backend(name: str) -> None:
 @pytest.mark.parametrize(("name", "package"), [("lambda", "boto3"), ("openfaas", "kubernetes")])
 def test_a_platform_without_its_package_says_what_to_install(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(GnomonError, match=f"needs the Python package {package}") as refused:
+    with refused(code="package_missing", match=f"needs the Python package {package}"):
         require(name)
-    assert refused.value.code == "package_missing"
     require("local")

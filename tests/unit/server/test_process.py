@@ -1,7 +1,5 @@
 """The process of `gnomon serve`: its start and end, its garbage collections, and the memory of large bodies."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

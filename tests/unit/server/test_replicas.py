@@ -1,7 +1,5 @@
 """A replica that becomes the leader begins to decide, whatever prevents it at first."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

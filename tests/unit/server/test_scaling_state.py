@@ -1,7 +1,5 @@
 """The state that policies have learned survives a restart, and is transferred to the replicas that may lead next."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -136,7 +134,6 @@ async def test_the_next_leader_goes_on_from_what_the_last_one_has_learned() -> N
     told: list[list[str]] = []
     while len({name for part in told for name in part}) < len(NAMES):
         document = leader.handed_on.next("10.0.0.2")
-        assert document is not None
         told.append(list(document["functions"]))
         heir.handed_on.take(json.loads(json.dumps(document)))
     assert [len(part) for part in told] == [MOST, MOST, MOST]
@@ -211,7 +208,6 @@ async def test_first_replica_gets_the_whole_state() -> None:
 
     def told() -> list[str]:
         document = leader.handed_on.next("10.0.0.2")
-        assert document is not None
         return list(document["functions"])
 
     assert told() == NAMES_IN_ORDER[:MOST]

@@ -1,7 +1,5 @@
 """A policy that does what a test writes down, second by second."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from gnomon_core.scaling import Action, Decision, Observation, PolicyState

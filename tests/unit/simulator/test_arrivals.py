@@ -1,7 +1,5 @@
 """Arrivals and traces."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import statistics
@@ -97,7 +95,6 @@ def test_samples_have_the_statistics_of_the_process(process: Map) -> None:
     assert len(times) == 200_000
     sample = of_times(times)
     assert sample.rate_rps == pytest.approx(process.rate_rps, rel=0.02)
-    assert sample.gaps is not None
     assert sample.gaps.scv.value == pytest.approx(process.scv, rel=0.04)
     assert sample.gaps.skewness.value == pytest.approx(process.skewness, rel=0.08)
     for lag, found in zip(sample.gaps.lags, sample.gaps.correlations, strict=True):

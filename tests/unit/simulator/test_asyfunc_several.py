@@ -1,7 +1,5 @@
 """`asyfunc` with several Shadows per Body in virtual time: a burst that outlasts what one Shadow carries."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

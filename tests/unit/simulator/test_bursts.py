@@ -1,7 +1,5 @@
 """`batch` under bursts in virtual time: how soon it acts, after idle seconds and bursts too, and its cost beside `kpa`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

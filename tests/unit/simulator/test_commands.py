@@ -11,6 +11,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_simulator.commands import ArrivalOptions, SimulateOptions, simulate
 from tests.made_up_models import BlockPlan, made_up_profile
+from tests.refusals import refused
 
 TRACE = "t_seconds,count\n" + "".join(f"{second},{20 + second % 5}\n" for second in range(60))
 
@@ -105,9 +106,8 @@ def test_speed_comes_from_exactly_one_source(speed: Any) -> None:
 
 def test_a_serial_fraction_is_of_a_profile_alone() -> None:
     options = SimulateOptions(ArrivalOptions(rate_rps=1.0, duration_s=1.0), service_s=0.1, serial_fraction=0.05)
-    with pytest.raises(GnomonError, match="A time per request") as refused:
+    with refused(code="bad_profile", match="A time per request"):
         simulate(options, begun=lambda: pytest.fail("what is refused has not begun"))
-    assert refused.value.code == "bad_profile"
     told: list[str] = []
     simulate(replace(options, serial_fraction=None), io.StringIO(), begun=lambda: told.append("begun"))
     assert told == ["begun"]

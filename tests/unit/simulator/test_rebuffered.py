@@ -1,7 +1,5 @@
 """A buffer whose bounds change, and instances that are held: examples by hand, and each request's batch against a plain loop."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

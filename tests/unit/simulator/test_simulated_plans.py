@@ -1,7 +1,5 @@
 """Buffer plans in virtual time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a function's annotations say of readings of the paper holds in the simulator as it does live."""
 
-from __future__ import annotations
-
 from gnomon_core.scaling import CreateShadow
 from gnomon_core.settings import read_settings
 from gnomon_simulator.arrivals import constant

@@ -22,6 +22,7 @@ from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import FunctionPlan, simulate
 from tests.made_up_models import BlockPlan, made_up_profile
+from tests.refusals import refused
 from tests.unit.simulator.scripted import Script
 
 MB = 10**6
@@ -246,9 +247,8 @@ def test_asyfunc_runs_as_it_does_live() -> None:
 
 def test_asyfunc_needs_a_models_profile() -> None:
     plan = FunctionPlan("f", Settings(autoscaler="asyfunc"), constant_profile("v", 0.1), [1.0])
-    with pytest.raises(GnomonError, match="gnomon models profile") as refused:
+    with refused(400, match="gnomon models profile"):
         simulate([plan], [NodePlan("n1", 2)])
-    assert refused.value.status == 400
 
 
 def test_a_policy_that_needs_no_profile_is_simulated_by_a_table_whatever_its_name_begins_with() -> None:

@@ -1,7 +1,5 @@
 """Instance sizes, nodes and profiles of the simulator."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
