@@ -1,19 +1,24 @@
-"""Algorithm 2 as docs/decisions/0012-lls.md settles it; each test is one of its worked examples."""
+"""Layer-level scaling, as docs/decisions 0012, 0014 and 0016 settle it: which Body gets which Shadows, how many, and where."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from gnomon_autoscaler.policies.asyfunc import asyfunc
 from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel, Tick
+from gnomon_autoscaler.policies.asyfunc.mls import as_bodies
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, block_sets, candidates
 from gnomon_autoscaler.replica_policy import Room
-from gnomon_core.fleet import Instance, InstanceKind, InstanceState
-from gnomon_core.pairs import Pair, best_split, pair_seconds
-from gnomon_core.profiles import ModelProfile
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
+from gnomon_core.pairs import MAX_SHADOWS, Pair, best_split, best_splits, pair_seconds
+from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.scaling import Observation
-from gnomon_core.settings import Settings
+from gnomon_core.settings import Settings, read_settings
 from tests.made_up_models import BlockPlan, made_up_profile
+from tests.refusals import refused
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, PROFILE, body, look, node, observed
 
 DEFAULTS = Options()
@@ -270,3 +275,290 @@ def test_gamma_moves_both() -> None:
     assert scaled(observed([6.0], body("a")), options=early).created
     there = (body("a", partner="s-a", pair=PAIR), shadow("a", PAIR))
     assert scaled(observed([6.0] * 4, *there), options=early).released == ()
+
+
+# 1 MB a sample crosses each border; the network takes 10 ms and 5 ms/MB.
+PRICED = made_up_profile(MODEL, LATENCY_S, gmacs=4.0, overhead_bytes=100 * MB, border_bytes=MB, network=Network(0.01, 5e-9))
+# Eight as 4 + 4: 0.4 s here; there 10 ms + 4 · 5 ms more each way, 0.46 s. Seven as 4 + 3 take 0.4 s: the way costs no time then.
+HERE, THERE = 8 / 0.4, 7 / 0.4
+
+
+def body_on_full_node(name: str, node: str = "full", **fields: Any) -> Instance:
+    return body(name, node=node, **fields)
+
+
+def placed(
+    rate_rps: float,
+    nodes: list[Node],
+    *instances: Instance,
+    options: Options = DEFAULTS,
+    profile: ModelProfile = PRICED,
+    slo_s: float = 1.0,
+) -> LayerLevel:
+    return look(observed([rate_rps] * 8, *instances, slo_s=slo_s, nodes=nodes), options, *nodes, profile=profile)
+
+
+def test_a_bodys_own_node_comes_first_however_much_room_another_has() -> None:
+    found = placed(99.0, [node("own", 1), node("large", 8)], body_on_full_node("a", "own"))
+    assert [made.pair.node for made in found.created] == [None]
+    assert f"R_max {HERE:.2f} then" in found.reason
+
+
+def test_where_its_own_has_no_room_another_node_has_it_with_the_way_priced_in() -> None:
+    found = placed(99.0, [node("full", 0.5), node("n2", 1)], body_on_full_node("a"))
+    (made,) = found.created
+    assert (made.body, made.pair.node) == ("a", "n2")
+    assert made.pair.split == best_split(PRICED, (1, 1), made.pair.blocks, 8, elsewhere=True)
+    assert pair_seconds(PRICED, 1, made.pair, 8) == pytest.approx(0.46)
+    assert "a (1 core) gets a Shadow of 1 core on n2 with 2 blocks" in found.reason
+    assert f"R_max {THERE:.2f} then" in found.reason
+
+
+def test_no_memory_on_its_own_node_is_no_room_either() -> None:
+    found = placed(99.0, [node("full", 4, 99 * MB), node("n2", 1)], body_on_full_node("a"))
+    assert [made.pair.node for made in found.created] == ["n2"]
+
+
+def test_elsewhere_a_shadow_brings_its_blocks_along() -> None:
+    """On its Body's node it maps pages that the Body holds: 100 MB are enough. Elsewhere its blocks' 20 or 100 MB come to it."""
+    assert [made.pair.node for made in placed(99.0, [node("full", 1, 100 * MB)], body_on_full_node("a")).created] == [None]
+    for memory, blocks in ((119 * MB, []), (120 * MB, [(0,)]), (200 * MB, [(0, 1)])):
+        found = placed(99.0, [node("full", 0), node("n2", 1, memory)], body_on_full_node("a"))
+        assert [made.pair.blocks for made in found.created] == blocks
+
+
+def test_room_elsewhere_shrinks_with_each_shadow() -> None:
+    nodes = [node("full", 0), node("n2", 1), node("n3", 1)]
+    found = placed(99.0, nodes, body_on_full_node("a"), body_on_full_node("b"), body_on_full_node("c"))
+    assert [(made.body, made.pair.node) for made in found.created] == [("a", "n2"), ("b", "n3")]
+
+
+def test_a_way_that_eats_up_the_gain_is_not_gone() -> None:
+    for network in (None, Network(1.0, 0.0)):
+        found = placed(99.0, [node("full", 0), node("n2", 8)], body_on_full_node("a"), profile=replace(PRICED, network=network))
+        assert found.created == ()
+        assert "no room for a Shadow that would help" in found.reason
+
+
+def test_remote_shadows_can_be_forbidden() -> None:
+    found = placed(99.0, [node("full", 0), node("n2", 8)], body_on_full_node("a"), options=Options(other_nodes=False))
+    assert found.created == ()
+
+
+def test_the_wait_and_the_way_must_both_be_in_time() -> None:
+    # At 8 per 0.54 s eight have come together after 0.4725 s and end 0.46 s later; on its own node 0.4 s later.
+    rate_rps = 8 / 0.54
+    for nodes, larger in (([node("full", 1)], True), ([node("full", 0), node("n2", 1)], False)):
+        found = placed(rate_rps, nodes, body_on_full_node("a"), slo_s=0.9)
+        (made,) = found.created
+        assert ("b = 8" in found.reason) == larger
+        assert made.pair.node == (None if larger else "n2")
+
+
+def test_a_shadow_elsewhere_carries_less_and_is_released_first() -> None:
+    near, far = (
+        placed(99.0, nodes, body_on_full_node("a")).created[0].pair
+        for nodes in ([node("full", 1)], [node("full", 0), node("n2", 1)])
+    )
+    there = [
+        body_on_full_node("a", partner="s-a", pair=near),
+        body_on_full_node("s-a", kind=InstanceKind.SHADOW, partner="a", pair=near),
+        body_on_full_node("b", partner="s-b", pair=far),
+        body_on_full_node("s-b", "n2", kind=InstanceKind.SHADOW, partner="b", pair=far),
+    ]
+    # 20 + 17.5 with both; 30 without the one elsewhere.
+    assert placed(37.0, [], *there) == LayerLevel()
+    assert [gone.id for gone in placed(29.0, [], *there).released] == ["s-b"]
+
+
+def test_a_body_whose_own_node_cannot_tell_it_gets_none_elsewhere() -> None:
+    """It hears of its Shadow from its own node. Were one asked for all the same, it would be refused at each tick."""
+    deaf = replace(node("full", 0), pairs=False)
+    assert placed(99.0, [deaf, node("n2", 8)], body_on_full_node("a")).created == ()
+
+
+# Alone 10 rps. With one Shadow 4 + 4 take 0.4 s, 20 rps; with two 2 + 2 + 2 take 0.2 s, 30 rps.
+BOTH_BLOCKS = (0, 1)
+[HALVES] = best_splits(PROFILE, (1, 1), BOTH_BLOCKS, 8)
+ONE, TWO = (Pair(1, BOTH_BLOCKS, split) for split in best_splits(PROFILE, (1, 1, 1), BOTH_BLOCKS, 8))
+HALVED = Pair(1, BOTH_BLOCKS, HALVES)
+NEAR, FAR = best_splits(PRICED, (1, 1, 1), BOTH_BLOCKS, 8, elsewhere=(1,))
+READY, STARTING = InstanceState.READY, InstanceState.STARTING
+
+
+def body_with(name: str, *shadows: Instance) -> tuple[Instance, ...]:
+    """A Body and these Shadows of it."""
+    mine = tuple(replace(each, partner=name) for each in shadows)
+    serving = {each.id: each.pair for each in mine if each.state is READY and each.pair is not None}
+    return (body(name).working_with(serving), *mine)
+
+
+def nth_shadow(name: str, pair: Pair, state: InstanceState = READY) -> Instance:
+    return Instance(name, "f.ns", 1, "n1", pair.shadow_cores, 1, state, 0.0, kind=InstanceKind.SHADOW, pair=pair)
+
+
+def scaled_further(
+    rates_rps: Sequence[float],
+    *instances: Instance,
+    most: int = 2,
+    free: float = 8,
+    memory: int = 10**12,
+    profile: ModelProfile = PROFILE,
+) -> LayerLevel:
+    """What layer-level scaling does at these rates of the last half seconds, oldest first."""
+    options = Options(max_shadows=most, kappa=1.0)
+    return look(observed(rates_rps, *instances), options, node(cores=free, memory=memory), profile=profile)
+
+
+def test_the_paper_has_one_shadow_a_body() -> None:
+    assert Options().max_shadows == Settings().max_shadows == 1
+    assert scaled_further([99.0], *body_with("a", nth_shadow("s1", HALVED)), most=1).created == ()
+
+
+def test_another_is_made_where_every_body_has_one_and_the_burst_goes_on() -> None:
+    found = scaled_further([25.0], *body_with("a", nth_shadow("s1", HALVED)))
+    [made] = found.created
+    assert (made.body, made.pair) == ("a", TWO)
+    assert found.changed == (), "the first keeps its share until the second serves"
+    assert "R_max 20.00: above γ = 1; a gets Shadow 2 of 1 core: 30.00 rps" in found.reason
+    assert scaled_further([20.0], *body_with("a", nth_shadow("s1", HALVED))) == LayerLevel()
+
+
+def test_draining_or_promoted_shadow_still_counts_for_its_body() -> None:
+    """A promotion may be refused: then the Body keeps its Shadow, and had one more than it may have."""
+    draining = body_with("a", nth_shadow("s1", HALVED), nth_shadow("s2", TWO, InstanceState.DRAINING))
+    assert scaled_further([25.0], *draining).created == ()
+    assert len(scaled_further([25.0], *draining, most=3).created) == 1
+    rising = as_bodies(observed([25.0], *body_with("a", nth_shadow("s1", ONE), nth_shadow("s2", TWO))), ["s1"])
+    assert look(rising, Options(max_shadows=2), node()).created == ()
+    assert len(look(rising, Options(max_shadows=3), node()).created) == 1
+
+
+def test_a_body_without_a_shadow_comes_first() -> None:
+    """R_burst is 45: the pair sustains 20, the lone Body 10, and its Shadow makes that 40. The next look is for the rest."""
+    found = scaled_further([45.0], *body_with("a", nth_shadow("s1", HALVED)), *body_with("b"))
+    assert [made.body for made in found.created] == ["b"]
+
+
+def test_where_a_body_cannot_get_its_first_others_get_their_second() -> None:
+    elsewhere = tuple(replace(each, node="n2") for each in body_with("b"))
+    found = scaled_further([45.0], *body_with("a", nth_shadow("s1", HALVED)), *elsewhere)
+    assert [made.body for made in found.created] == ["a"]
+
+
+def test_the_fewest_first_and_no_more_than_are_needed() -> None:
+    there = (*body_with("a", nth_shadow("s1", ONE), nth_shadow("s2", TWO)), *body_with("b", nth_shadow("s3", HALVED)))
+    assert [made.body for made in scaled_further([55.0], *there, most=3).created] == ["b"]
+    # 30 + 30 are not enough for 61: a third for the first as well, as 2 + 2 + 2 + 2 in 0.2 s.
+    assert [made.body for made in scaled_further([61.0], *there, most=3).created] == ["b", "a"]
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_there_are_so_many_and_no_more(most: int) -> None:
+    there = body_with("a", nth_shadow("s1", ONE), nth_shadow("s2", TWO))
+    assert len(scaled_further([99.0], *there, most=most).created) == most - 2
+
+
+@pytest.mark.parametrize("room", [{"free": 0.5}, {"memory": 10}])
+def test_without_room_there_is_none(room: dict[str, int]) -> None:
+    found = scaled_further([99.0], *body_with("a", nth_shadow("s1", HALVED)), **room)  # type: ignore[arg-type]
+    assert found.created == ()
+    assert found.reason
+
+
+def test_shadow_without_benefit_is_not_created() -> None:
+    """Two samples at most: the Body has one and its first Shadow the other."""
+    two = made_up_profile(MODEL, (0.1, 0.2, 9.0, 9.1, 9.2, 9.3, 9.4, 9.5), gmacs=4.0, overhead_bytes=100 * MB)
+    [split] = best_splits(two, (1, 1), BOTH_BLOCKS, 2)
+    dear = made_up_profile(MODEL, LATENCY_S, border_bytes=1000, transfer_seconds_per_byte=1e-3)
+    for profile, pair in ((two, Pair(1, BOTH_BLOCKS, split)), (dear, HALVED)):
+        seen = body_with("a", nth_shadow("s1", pair))
+        assert all(made.pair.split != () for made in scaled_further([99.0], *seen, profile=profile).created)
+    assert scaled_further([99.0], *body_with("a", nth_shadow("s1", HALVED)), profile=dear).created == ()
+
+
+def test_once_the_second_serves_both_share_anew() -> None:
+    loading = body_with("a", nth_shadow("s1", HALVED), nth_shadow("s2", TWO, STARTING))
+    assert scaled_further([25.0], *loading) == LayerLevel()
+    serving = scaled_further([25.0], *body_with("a", nth_shadow("s1", HALVED), nth_shadow("s2", TWO)))
+    assert [(change.id, change.pair) for change in serving.changed] == [("s1", ONE)]
+    assert serving.reason == "1 Shadow with other shares"
+    assert scaled_further([25.0], *body_with("a", nth_shadow("s1", ONE), nth_shadow("s2", TWO))) == LayerLevel()
+
+
+def test_remaining_shadow_takes_the_share_back() -> None:
+    left = scaled_further([15.0], *body_with("a", nth_shadow("s1", ONE)))
+    assert [(change.id, change.pair) for change in left.changed] == [("s1", HALVED)]
+
+
+def test_the_one_of_least_efficiency_is_released_first_and_only_what_is_superfluous() -> None:
+    """Together 30 rps, with one 20, alone 10."""
+    there = body_with("a", nth_shadow("s1", ONE), nth_shadow("s2", TWO))
+    assert scaled_further([21.0] * 5, *there) == LayerLevel()
+    assert [gone.id for gone in scaled_further([15.0] * 5, *there).released] == ["s1"]
+    assert [gone.id for gone in scaled_further([9.0] * 5, *there).released] == ["s1", "s2"]
+    assert [(change.id, change.pair) for change in scaled_further([15.0] * 5, *there).changed] == [("s2", HALVED)]
+
+
+def test_a_small_shadow_goes_before_a_large_one() -> None:
+    two_cores = made_up_profile(MODEL, LATENCY_S, cores=(1, 2), gmacs=4.0, overhead_bytes=100 * MB)
+    large, small = best_splits(two_cores, (1, 2, 1), BOTH_BLOCKS, 8)
+    there = body_with("a", nth_shadow("s1", Pair(2, BOTH_BLOCKS, large)), nth_shadow("s2", Pair(1, BOTH_BLOCKS, small)))
+    known = Knowledge(two_cores, Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8), Options(max_shadows=2, kappa=1.0))
+    both = there[0].pair
+    assert both is not None
+    weaker = min((known.pairings.efficiency(1, both, number), name) for number, name in enumerate(("s1", "s2")))[1]
+    assert scaled_further([15.0] * 5, *there, profile=two_cores).released[0].id == weaker
+
+
+def test_the_annotation_says_what_is_allowed() -> None:
+    settings = read_settings({}, {"gnomon/autoscaler": "asyfunc", "gnomon/max-shadows": "3"})
+    assert asyfunc(settings).options.max_shadows == settings.max_shadows == 3
+    for wrong in ("0", str(MAX_SHADOWS + 1), "two", "1.5", ""):
+        with refused(400, hint=f"from 1 to {MAX_SHADOWS}"):
+            read_settings({}, {"gnomon/max-shadows": wrong})
+
+
+def crowded(*nodes: Node, profile: ModelProfile = PRICED, other_nodes: bool = True) -> LayerLevel:
+    """A burst, and a Body on n1 that has its first Shadow there."""
+    options = Options(max_shadows=2, kappa=1.0, other_nodes=other_nodes)
+    return look(observed([99.0], *body_with("a", nth_shadow("s1", HALVED)), nodes=nodes), options, *nodes, profile=profile)
+
+
+def test_the_next_one_is_on_another_node_where_its_bodys_is_full() -> None:
+    found = crowded(node("n1", 0.5), node("n2", 1), node("n3", 1))
+    [made] = found.created
+    assert (made.body, made.pair) == ("a", Pair(1, BOTH_BLOCKS, FAR, "n2"))
+    assert "a gets Shadow 2 of 1 core on n2: 26.67 rps" in found.reason
+    assert [made.pair.node for made in crowded(node("n1", 1), node("n2", 8)).created] == [None], "at home first"
+
+
+def test_elsewhere_the_next_one_brings_its_blocks_along() -> None:
+    """The model's 100 MB, which at home its Body holds, beside the 100 MB of any instance."""
+    for memory, made in ((199 * MB, 0), (200 * MB, 1)):
+        assert len(crowded(node("n1", 0), node("n2", 1, memory)).created) == made
+
+
+def test_the_next_one_is_nowhere_else_where_that_is_forbidden_has_no_price_or_nobody_tells_its_body() -> None:
+    full, free = node("n1", 0), node("n2", 8)
+    assert crowded(full, free, other_nodes=False).created == ()
+    assert crowded(full, free, profile=replace(PRICED, network=None)).created == ()
+    assert crowded(full, free, profile=replace(PRICED, network=Network(1.0, 0.0))).created == ()
+    assert crowded(replace(full, pairs=False), free).created == ()
+
+
+def test_room_elsewhere_shrinks_with_each_further_shadow() -> None:
+    nodes = [node("n1", 0), node("n2", 1), node("n3", 1)]
+    there = [one for name in "abc" for one in body_with(name, nth_shadow(f"s-{name}", HALVED))]
+    options = Options(max_shadows=2, kappa=1.0)
+    found = look(observed([99.0], *there, nodes=nodes), options, *nodes, profile=PRICED)
+    assert [(made.body, made.pair.node) for made in found.created] == [("a", "n2"), ("b", "n3")]
+
+
+def test_the_one_elsewhere_shares_with_the_one_at_home_and_is_released_first() -> None:
+    loading = body_with("a", nth_shadow("s1", HALVED), nth_shadow("s2", Pair(1, BOTH_BLOCKS, FAR, "n2")))
+    serving = scaled_further([25.0], *loading, profile=PRICED)
+    assert [(change.id, change.pair) for change in serving.changed] == [("s1", Pair(1, BOTH_BLOCKS, NEAR))]
+    both = body_with("a", nth_shadow("s1", Pair(1, BOTH_BLOCKS, NEAR)), nth_shadow("s2", Pair(1, BOTH_BLOCKS, FAR, "n2")))
+    assert scaled_further([21.0] * 5, *both, profile=PRICED) == LayerLevel()
+    assert [gone.id for gone in scaled_further([15.0] * 5, *both, profile=PRICED).released] == ["s2"]

@@ -1,4 +1,4 @@
-"""The live loop against an in-memory fleet: in virtual time where a policy answers at once, in real time where it does not."""
+"""The live loop against a fleet in memory: what it decides, discards and skips; in virtual time where policies answer at once."""
 
 import asyncio
 import json
@@ -7,17 +7,19 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import pytest
 
-from gnomon_autoscaler.controller import Autoscaler
+from gnomon_autoscaler.controller import LONG_SKIPS_S, Autoscaler
 from gnomon_autoscaler.executor import Outcome, at_once
 from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
+from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock, WallClock
 from gnomon_core.interfaces import ScalingPolicy
-from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, Observation, PolicyState
+from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, FunctionLoad, LoadCounters, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 
 T = TypeVar("T")
@@ -326,3 +328,258 @@ async def test_only_policies_of_installed_packages_have_a_limit_and_fixed_in_the
     async with running(Autoscaler(stage.fleet, stage.clock, policies=policies, executor=theirs, limit_s=0.7)):
         await stage.clock.advance(10)
     assert theirs.limits_s[:4] == [0.7, 0.7, 0.7, None]
+
+
+class Held:
+    """An `Executor` whose answers come when the test lets them."""
+
+    def __init__(self) -> None:
+        self.answers: list[Callable[[], None]] = []
+
+    def __call__(self, call: Callable[[], T], limit_s: float | None, then: Callable[[Outcome[T]], None]) -> None:
+        self.answers.append(lambda: at_once(call, limit_s, then))
+
+
+async def test_decision_for_a_removed_function_is_discarded() -> None:
+    """It wanted five instances; the one that took its name in the meantime wants one."""
+    stage, held = Stage(), Held()
+    autoscaler = Autoscaler(stage.fleet, stage.clock, executor=held)
+    stage.deploy(min=5)
+    async with running(autoscaler):
+        await stage.clock.advance(1)
+        [late] = held.answers
+        autoscaler.removed(FUNCTION)
+        function: MemoryFunction = stage.deploy(min=1)
+        autoscaler.redeployed(FUNCTION)
+        await stage.clock.advance(0)
+        late()
+        await stage.clock.advance(1)
+        assert function.instances == {}
+        held.answers[-1]()
+        await stage.clock.advance(0)
+        assert len(function.instances) == 1
+
+
+async def test_decision_under_old_settings_is_discarded() -> None:
+    """The plan of a policy's buffer would be in force for good under the next policy, which plans none."""
+    stage, held = Stage(), Held()
+    autoscaler = Autoscaler(stage.fleet, stage.clock, executor=held)
+    function = stage.deploy(min=5)
+    async with running(autoscaler):
+        await stage.clock.advance(1)
+        [late] = held.answers
+        function.settings = replace(function.settings, autoscaler="kpa", scale=ScaleSettings(min=1))
+        await stage.clock.advance(1)
+        late()
+        await stage.clock.advance(1)
+        assert function.instances == {}
+        assert len(held.answers) == 2, "whoever is the policy by now has been asked"
+        held.answers[-1]()
+        await stage.clock.advance(0)
+        assert len(function.instances) == 1
+
+
+def test_manual_scale_is_repeated_after_a_dropped_answer() -> None:
+    before, after = (
+        FunctionLoad(Settings(autoscaler="openfaas", scale=ScaleSettings(max=most)), LoadCounters(), (), ()) for most in (9, 8)
+    )
+    runner = Runner(FUNCTION)
+    runner.request(7)
+    asked = runner.question(0.0, before)
+    assert asked.seen.requested == 7
+    runner.sample(0.5, after)
+    assert runner.accept(asked, *asked.answer()).actions == ()
+    again = runner.question(0.5, after)
+    assert again.seen.requested == 7
+
+
+def test_the_failure_of_a_policy_that_was_replaced_meanwhile_is_not_its_successors() -> None:
+    def load(policy: str) -> FunctionLoad:
+        return FunctionLoad(Settings(autoscaler=policy, scale=ScaleSettings(min=2)), LoadCounters(), (), ())
+
+    runner = Runner(FUNCTION)
+    asked = runner.question(0.0, load("openfaas"))
+    assert asked is not None
+    next_one = runner.question(0.5, load("kpa"))
+    assert next_one is not None
+    for _ in range(3):
+        said = runner.fail("no answer within 1 s", asked).reason
+    assert said == "openfaas decided by settings that have changed since; the decision is discarded"
+    assert runner.policy_name == "kpa"
+    assert runner.fail("no answer within 1 s", next_one).reason.startswith("kpa failed (1 of 3)")
+
+
+class StampingFleet(MemoryFleet):
+    """A fleet that can tell whether anything is new, and counts how often it is looked at."""
+
+    looks = 0
+
+    def load(self, function: str) -> FunctionLoad | None:
+        self.looks += 1
+        return super().load(function)
+
+    def stamp(self, function: str) -> object:
+        load = super().load(function)
+        counters = load.counters
+        return self.standing(function), counters.arrivals, counters.queued, counters.executing, load.requested
+
+    def standing(self, function: str) -> object:
+        load = super().load(function)
+        return load.settings, tuple((one.id, one.state) for one in load.instances)
+
+    def counters(self, function: str) -> LoadCounters | None:
+        load = super().load(function)
+        return None if load is None else load.counters
+
+
+class TwinStage:
+    """The same function twice: in a fleet that stamps, and in one that does not."""
+
+    def __init__(self, scaled_by: Settings) -> None:
+        self.clock = VirtualClock()
+        self.stamping = StampingFleet(self.clock.now_s, (("node-1", 64),), 0.0)
+        self.plain = MemoryFleet(self.clock.now_s, (("node-1", 64),), 0.0)
+        self.fleets = self.stamping, self.plain
+        for fleet in self.fleets:
+            fleet.known[FUNCTION] = MemoryFunction(scaled_by)
+        self.loops = [Autoscaler(fleet, self.clock, executor=at_once) for fleet in self.fleets]
+
+    @property
+    def functions(self) -> list[MemoryFunction]:
+        return [fleet.known[FUNCTION] for fleet in self.fleets]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        first, second = (len(function.instances) for function in self.functions)
+        return first, second
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(loop.run()) for loop in self.loops]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def scaled_by(policy: str, **scale: Any) -> Settings:
+    return Settings(autoscaler=policy, scale=ScaleSettings(**scale))
+
+
+async def test_a_quiet_function_is_looked_at_each_few_minutes() -> None:
+    stage = TwinStage(scaled_by("openfaas", min=1))
+    async with stage.running():
+        await stage.clock.advance(5)
+        before = stage.stamping.looks
+        await stage.clock.advance(4 * LONG_SKIPS_S[0])
+        assert 4 <= stage.stamping.looks - before <= 20  # 2,400 without rest
+    assert stage.counts == (1, 1)
+
+
+async def test_a_quiet_function_is_asked_at_its_policys_turns_and_not_looked_at_between_them() -> None:
+    stage = TwinStage(scaled_by("mark", min=1))  # decides each 5 s, and plans anew each minute
+    async with stage.running():
+        await stage.clock.advance(20)
+        before = stage.stamping.looks
+        await stage.clock.advance(25)
+        assert stage.stamping.looks - before <= 6
+
+
+async def test_functions_that_began_to_rest_together_wake_one_by_one() -> None:
+    stage = TwinStage(scaled_by("openfaas", min=1))
+    names = [f"f{number}.ns" for number in range(50)]
+    for name in names:
+        stage.stamping.known[name] = MemoryFunction(scaled_by("openfaas", min=1))
+    async with stage.running():
+        await stage.clock.advance(10)
+        most = 0
+        for _ in range(round(LONG_SKIPS_S[0])):
+            before = stage.stamping.looks
+            await stage.clock.advance(1.0)
+            most = max(most, stage.stamping.looks - before)
+        assert most < len(names) / 4
+
+
+async def test_a_function_under_load_does_not_rest() -> None:
+    stage = TwinStage(scaled_by("openfaas", min=1))
+    async with stage.running():
+        stage.stamping.known[FUNCTION].rps = 0.1
+        await stage.clock.advance(15)
+        before = stage.stamping.looks
+        await stage.clock.advance(60)
+        assert stage.stamping.looks - before >= 60  # each turn of its policy
+
+
+async def test_between_turns_of_its_policy_only_a_busy_functions_counters_are_taken_and_its_bins_are_as_exact() -> None:
+    stage = TwinStage(scaled_by("mark", min=1))  # decides each 5 s
+    async with stage.running():
+        for second in range(120):
+            for function in stage.functions:
+                function.rps = 2.0 + second % 7
+            if second == 60:
+                before = stage.stamping.looks
+            await stage.clock.advance(1.0)
+        assert stage.stamping.looks - before <= 60 / 5 + 2  # 120 bins
+        counted, looked = (loop.export_state([FUNCTION])["functions"] for loop in stage.loops)
+    assert counted == looked
+
+
+async def test_an_instance_that_ends_under_load_is_replaced_within_a_turn() -> None:
+    stage = TwinStage(scaled_by("mark", min=2))
+    async with stage.running():
+        for function in stage.functions:
+            function.rps = 5.0
+        await stage.clock.advance(41)
+        stage.stamping.known[FUNCTION].instances.popitem()
+        await stage.clock.advance(1.0)
+        assert stage.counts[0] == 2
+
+
+@pytest.mark.parametrize("policy", ["openfaas", "kpa", "od", "lv", "hpa", "mark", "target-tracking"])
+async def test_skipped_function_wakes_for_a_burst_without_delay(policy: str) -> None:
+    stage = TwinStage(scaled_by(policy, min=1, max=8))
+    async with stage.running():
+        for quiet_s, rps in ((100.0, 20.0), (400.0, 30.0), (47.0, 10.0)):
+            for function in stage.functions:
+                function.rps = 0.0
+            await stage.clock.advance(quiet_s)
+            for function in stage.functions:
+                function.rps = rps
+            for _ in range(60):
+                await stage.clock.advance(0.5)
+                resting, awake = stage.counts
+                assert resting == awake, f"{policy} after {quiet_s} s, at {stage.clock.now_s()}"
+
+
+async def test_idle_function_scales_to_zero_in_time() -> None:
+    stage = TwinStage(scaled_by("openfaas", min=1, zero=True, zero_duration_s=100.0))
+    async with stage.running():
+        await stage.clock.advance(2)
+        before = stage.stamping.looks
+        await stage.clock.advance(50)
+        assert stage.stamping.looks - before < 12
+        for _ in range(120):
+            await stage.clock.advance(0.5)
+            resting, awake = stage.counts
+            assert resting == awake
+        assert stage.counts == (0, 0)
+
+
+async def test_a_poke_and_an_operator_wake_it() -> None:
+    stage = TwinStage(scaled_by("openfaas", min=1, max=5))
+    async with stage.running():
+        await stage.clock.advance(20)
+        stage.loops[0].request(FUNCTION, 3)
+        await stage.clock.advance(0.0)
+        assert stage.counts[0] == 3
+
+
+async def test_an_instance_that_ends_in_its_rest_is_replaced_within_a_turn() -> None:
+    stage = TwinStage(scaled_by("openfaas", min=2))
+    async with stage.running():
+        await stage.clock.advance(40)
+        stage.stamping.known[FUNCTION].instances.popitem()
+        await stage.clock.advance(1.0)
+        assert stage.counts[0] == 2

@@ -1,4 +1,4 @@
-"""`batch` and `batch+` on timelines: when they plan, what they keep, and what they say."""
+"""`batch` and `batch+` on timelines: when they plan, what they keep and say, and what they do in an overload."""
 
 import json
 import subprocess
@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from gnomon_autoscaler.policies.batch.overload import HOLD_S, overloaded
 from gnomon_autoscaler.policies.batch.policy import Batch
 from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin, scaling_policy
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.errors import GnomonError
-from gnomon_core.scaling import Decision, SetBufferPlan
+from gnomon_core.scaling import Decision, History, Observation, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
 from tests.refusals import refused
 from tests.timelines import play
@@ -284,3 +285,83 @@ def test_without_numpy_the_choice_is_refused_with_what_to_install(monkeypatch: p
 def test_other_policies_do_not_import_numpy() -> None:
     program = "import sys, gnomon_autoscaler; assert 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+
+
+FIXED_COST_S = tuple(0.04 + 0.005 * batch for batch in range(1, 17))
+SETTINGS = Settings(autoscaler="batch", slo_s=0.3, max_batch=16, scale=ScaleSettings(min=1, max=40))
+
+
+def seen(rate_rps: float, queued: int = 0, *, now_s: float = 100.0, **more: Any) -> Observation:
+    history = History(0.5, now_s, (rate_rps / 2.0,) * 2)
+    given = {"latency_s": FIXED_COST_S, **more}
+    return Observation(
+        now_s, "f.ns", SETTINGS, (), (), queued=queued, executing=0, oldest_wait_s=0.0, last_request_s=now_s,
+        history=history, **given,
+    )  # fmt: skip
+
+
+def test_the_worked_example() -> None:
+    found = overloaded(seen(160.0, 90), 1, 5, {})
+    assert (found.count, found.batch) == (4, 16)
+    assert found.reason == "overload: 160.00 rps and 74 more than fit, of 133.33 rps that 1 carry"
+
+
+@pytest.mark.parametrize(("rate_rps", "queued"), [(20.0, 0), (120.0, 16), (0.0, 0)])
+def test_load_within_the_plan_is_no_overload(rate_rps: float, queued: int) -> None:
+    assert overloaded(seen(rate_rps, queued), 1, 5, {}) is None
+
+
+def test_a_backlog_alone_is_one_where_the_plan_cannot_clear_it_within_the_objective() -> None:
+    found = overloaded(seen(20.0, 200), 1, 5, {})
+    assert found.count == 2, "but it says nothing about how much is to come"
+
+
+def test_instances_that_carry_nothing_in_time_are_counted_by_their_own_batches() -> None:
+    """Full batches of the plan may take longer than half the objective: what they carry is what the plan counts on."""
+    slow = tuple(0.15 + 0.05 * batch for batch in range(1, 9))
+    assert overloaded(seen(75.0, latency_s=slow), 7, 6, {}) is None
+    assert overloaded(seen(95.0, latency_s=slow), 7, 6, {}) is not None
+
+
+def test_overload_response_lasts_for_seconds_without_shrinking() -> None:
+    first = overloaded(seen(400.0, now_s=100.0), 1, 5, {})
+    memory = first.remembered()
+    again = overloaded(seen(160.0, now_s=101.0), 1, 5, memory)
+    assert again.count == first.count
+    calm = overloaded(seen(20.0, now_s=102.0), 1, 5, memory)
+    assert calm.count == first.count
+    assert calm.until_s == 100.0 + HOLD_S
+    assert overloaded(seen(20.0, now_s=100.0 + HOLD_S), 1, 5, memory) is None
+    assert overloaded(seen(20.0, now_s=102.0), first.count, 5, memory) is None, "a plan for as many has come"
+
+
+def test_without_service_times_nothing_is_known_of_what_instances_carry() -> None:
+    assert overloaded(seen(1000.0, 1000, latency_s=()), 1, 5, {}) is None
+
+
+def test_a_burst_is_met_in_the_decision_that_sees_it_with_larger_batches() -> None:
+    line = Timeline(SETTINGS)
+    assert play(line, 60, rps=20.0, latency_s=FIXED_COST_S) == 1
+    planned = line.plan
+    assert planned is not None
+    line.rps, line.queued = 160.0, 90
+    decision = line.play(1)[-1]
+    assert decision.reason.startswith("overload: 160.00 rps")
+    assert line.live >= 4
+    assert line.plan == SetBufferPlan(16, planned.max_wait_s)
+    play(line, 10, queued=0)
+    assert line.reason.startswith("160.00 rps in ")
+    assert line.live <= 3
+
+
+def test_under_adaptive_scheduling_an_overload_leaves_the_time_to_the_scheduler() -> None:
+    line = Timeline(replace(SETTINGS, autoscaler="batch+"))
+    play(line, 60, rps=20.0, latency_s=FIXED_COST_S)
+    play(line, 1, rps=160.0, queued=90)
+    assert line.plan == SetBufferPlan(16, 0.3)
+
+
+def test_no_bound_of_the_function_is_passed() -> None:
+    line = Timeline(replace(SETTINGS, scale=ScaleSettings(min=1, max=2)))
+    play(line, 60, rps=20.0, latency_s=FIXED_COST_S)
+    assert play(line, 2, rps=300.0, queued=200) == 2
