@@ -1,5 +1,6 @@
-"""Documents as their readers follow them: links lead somewhere; what a page applies, it has built, pushed and named."""
+"""Documents as their readers follow them: links lead somewhere, what a page applies exists, and figures are those measured."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -102,3 +103,24 @@ def test_on_the_cluster_for_tests_images_have_its_names(tmp_path: Path) -> None:
         subprocess.run(["bash", "-euc", line], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True)
     kustomizations = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in tmp_path.rglob("kustomization.yaml")]
     assert {one["newTag"] for each in kustomizations for one in each.get("images", [])} == {TEST_TAG}
+
+
+CITED = re.compile(r'\[([0-9][0-9.,]*)\]\([./]*benchmarks/results/(\w+)\.json "([^"]+)"\)')
+CITATIONS = [
+    (path.relative_to(ROOT), *cited)
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for cited in CITED.findall(path.read_text(encoding="utf-8"))
+]
+
+
+def test_the_readme_cites_figures() -> None:
+    assert {str(path) for path, *_ in CITATIONS} >= {"README.md"}
+
+
+@pytest.mark.parametrize(("path", "written", "name", "key"), CITATIONS)
+def test_a_cited_figure_is_what_was_measured(path: Path, written: str, name: str, key: str) -> None:
+    document = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    [value] = [figure["value"] for figure in document["figures"] if figure["key"] == key]
+    number = written.replace(",", "")
+    decimals = len(number.partition(".")[2])
+    assert f"{value:.{decimals}f}" == number, f"{path}: {key} of {name}.json is {value}"

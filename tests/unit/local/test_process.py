@@ -1,12 +1,21 @@
-"""The classic watchdog's contract, without a platform around it."""
+"""The classic watchdog's contract, an instance's life as its supervisor sees it, and its logs."""
 
+import os
+import socket
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gnomon_core.launch import Launch
-from gnomon_core.wire import Frame, Kind, Member
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionKey
+from gnomon_core.launch import Launch, Order, Sandbox
+from gnomon_core.wire import Frame, Kind, Member, encode
+from gnomon_platforms.local.instances import BURST_LINES, KEPT_LINES, MAX_LINE_BYTES, InstanceContext, LocalInstance, LogPipe
+from gnomon_platforms.local.pairs import LocalShadow
+from gnomon_platforms.testing import Recorder
 from gnomon_runtime.process import ProcessApplication, RedirectApplication
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -143,3 +152,154 @@ def test_a_redirector_redirects_and_refuses_a_destination_that_would_add_headers
     assert [(member.code, member.meta) for member in frame.members] == [(302, b"Location: http://example.com")] * 2
     with pytest.raises(ValueError, match="one line"):
         RedirectApplication(Launch("redirect", "f.ns", "f-1", environment={"destination": "x\r\nSet-Cookie: a"}))
+
+
+INSTANCE = Instance("f-1", "f.openfaas-fn", 1, "here", 1, 0, InstanceState.STARTING, 0.0)
+ORDER = Order(Launch("handler", "f", "f-1"), Sandbox())
+HELLO = encode(Frame(Kind.HELLO, head=b"{}"))
+
+
+class Told(Recorder):
+    """What the platform's listener is told, and the instance's end of the channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.theirs: socket.socket | None = None
+        self.context = InstanceContext(self._send, self, lambda: 0.0, lambda *_: None)
+        self.life = LocalInstance(INSTANCE, FunctionKey("f"), "bare", self.context)
+        self.life.order(ORDER, [], 60.0)
+
+    def _send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
+        for number, descriptor in enumerate(descriptors or []):
+            if message["do"] == "create" and number == 1:
+                self.theirs = socket.socket(fileno=descriptor)
+            else:
+                os.close(descriptor)
+
+    def say(self) -> None:
+        """Its first word, on its way."""
+        self.theirs.sendall(HELLO)
+
+    def speak(self) -> None:
+        """Its first word, read there and then."""
+        self.say()
+        self.life.channel._readable()
+
+    def close(self) -> None:
+        """The instance and its process have gone."""
+        self.life.end(0.0, "the test is over")
+        if self.theirs is not None:
+            self.theirs.close()
+
+
+@pytest.fixture
+async def told() -> AsyncIterator[Told]:
+    told = Told()
+    yield told
+    told.close()
+
+
+@pytest.mark.parametrize("order", [("born", "speaks"), ("speaks", "born")])
+async def test_an_instance_is_ready_when_it_has_spoken_and_the_node_knows_its_process(told: Told, order: tuple[str, str]) -> None:
+    for number, step in enumerate(order):
+        assert (told.life.instance.state, told.ready) == (InstanceState.STARTING, {}), f"before step {number}"
+        told.life.born(17) if step == "born" else told.speak()
+    assert told.life.instance.state is InstanceState.READY
+    assert list(told.ready) == ["f-1"]
+
+
+@pytest.mark.parametrize("born", [False, True])
+async def test_instance_is_restarted_once_when_its_supervisor_ends(told: Told, *, born: bool) -> None:
+    if born:
+        told.life.born(17)
+    before = told.theirs
+    assert told.life.withdraw()
+    before.close()
+    told.life.order(ORDER, [], 60.0)
+    told.speak()
+    assert not told.ready, "its new process is not known"
+    told.life.born(18)
+    assert (list(told.ready), told.life.pid) == (["f-1"], 18)
+    assert not told.life.withdraw(), "it is ready: what ends it now is an end"
+
+
+async def test_ending_instance_is_not_restarted(told: Told) -> None:
+    told.life.born(17)
+    told.life.stop()
+    assert not told.life.withdraw()
+
+
+async def test_instance_stopped_early_is_never_ready(told: Told) -> None:
+    told.speak()
+    told.life.stop()
+    told.life.born(17)
+    assert told.ready == {}
+    told.life.end(0.0, "ended by SIGKILL")
+    assert told.times_gone["f-1"] == 1
+
+
+async def test_a_first_word_that_is_read_at_the_end_comes_too_late(told: Told) -> None:
+    told.life.born(17)
+    told.say()
+    told.life.end(0.0, "ended by SIGKILL")
+    assert (told.ready, dict(told.times_gone)) == ({}, {"f-1": 1})
+
+
+async def test_a_shadow_whose_first_word_as_a_body_is_read_at_its_end_becomes_none(told: Told) -> None:
+    risen: list[str] = []
+    ends: list[tuple[int, ...]] = []
+    shadow = LocalShadow(INSTANCE, FunctionKey("f"), "torch", told.context, lambda _, papers=(): ends.append(papers))
+    shadow.promote(ORDER, 0, 60.0, lambda: risen.append("f-1"))
+    [(_, theirs)] = ends
+    with socket.socket(fileno=os.dup(theirs)) as becoming:
+        becoming.sendall(HELLO)
+        shadow.end(0.0, "the supervisor has ended")
+    assert (risen, dict(told.times_gone)) == ([], {"f-1": 1})
+
+
+class Pipe:
+    """A LogPipe on a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.lines: list[str] = []
+        read, self.write = os.pipe()
+        self.log = LogPipe(read, self.lines.append, lambda: self.now_s)
+
+    def say(self, text: bytes) -> None:
+        while text:
+            text = text[os.write(self.write, text[:60_000]) :]
+            self.log._readable()
+
+
+@pytest.fixture
+async def pipe() -> Pipe:
+    return Pipe()
+
+
+async def test_lines_come_whole_however_they_were_written(pipe: Pipe) -> None:
+    for piece in (b"one\ntw", b"o\r\nthr", b"ee", b"\n\xff\n", b"end"):
+        pipe.say(piece)
+    os.close(pipe.write)
+    pipe.log.close()
+    assert pipe.lines == ["one", "two", "three", "\ufffd", "end"]
+
+
+async def test_a_line_without_end_is_cut(pipe: Pipe) -> None:
+    pipe.say(b"x" * 100_000 + b"\nnext\n")
+    os.close(pipe.write)
+    pipe.log.close()
+    assert all(len(line) <= MAX_LINE_BYTES for line in pipe.lines)
+    assert pipe.lines[-1] == "next"
+
+
+async def test_a_flood_is_counted_and_the_last_words_are_kept(pipe: Pipe) -> None:
+    for number in range(BURST_LINES + 500):
+        pipe.say(b"%d\n" % number)
+    assert len(pipe.lines) == BURST_LINES
+    assert list(pipe.log.last) == [str(BURST_LINES + 500 - left) for left in range(KEPT_LINES, 0, -1)]
+    pipe.now_s = 1.0
+    pipe.say(b"after\n")
+    assert pipe.lines[-2:] == ["… 500 lines left out: more than 1000 a second …", "after"]
+    os.close(pipe.write)
+    pipe.log.close()

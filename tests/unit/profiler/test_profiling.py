@@ -1,6 +1,11 @@
-"""Profiles: measuring, publishing, resuming, figures."""
+"""Profiles: measured, resumed, published, drawn; and the repository that keeps them."""
 
+import csv
 import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +13,21 @@ from typing import Any
 
 import pytest
 
-from gnomon_core.profiles import Evidence, ModelProfile
+from gnomon_core.blocks import Block, Layers
+from gnomon_core.pairs import Pair, best_split, pair_seconds
+from gnomon_core.profiles import Evidence, LatencyTable, Loading, ModelProfile
+from gnomon_profiler.figures.plots import draw
+from gnomon_profiler.figures.tables import (
+    correlation,
+    drawable,
+    increases,
+    offloaded,
+    output_increases,
+    pearson,
+    sensitivities,
+    short_name,
+    write_tables,
+)
 from gnomon_profiler.measuring.assembly import (
     NO_STORED_CELLS,
     Measured,
@@ -19,12 +38,94 @@ from gnomon_profiler.measuring.assembly import (
     difference,
     stored_cells,
 )
-from gnomon_profiler.measuring.cells import Cell, Plan, fixed_and_per_unit, loading_sets
+from gnomon_profiler.measuring.cells import Cell, Plan, Subject, fixed_and_per_unit, loading_sets
 from gnomon_profiler.measuring.profiling import ProfileOptions, parse_numbers, plan_for
-from gnomon_profiler.measuring.session import Journal, Remaining, Session, spread_of, this_machine
+from gnomon_profiler.measuring.session import Journal, Machine, Remaining, Session, spread_of, this_machine
 from gnomon_profiler.measuring.store import ProfileStore, read_profile
+from gnomon_profiler.names import in_catalog, meant, not_in_catalog
+from gnomon_profiler.places import open_repository
+from gnomon_profiler.repository import DirectoryRepository
 from tests.refusals import refused
-from tests.unit.profiler.played_machine import LAYERS, MACHINE, MB, PLAN, Bench, subject
+
+MB = 1_000_000
+LAYERS = Layers(
+    "abc",
+    ("y",),
+    (
+        Block("wide", 0, 3, ("x",), ("a",), ("w0",), 4_000_000, 1 * MB, splittable=True),
+        Block("bare", 3, 4, ("a",), ("b",), (), 1_000, 0, splittable=True),
+        Block("deep", 4, 9, ("b",), ("y",), ("w1", "w2"), 1_000_000, 3 * MB, splittable=True),
+    ),
+    {"x": 600, "a": 800, "b": 200, "y": 40},
+)
+PLAN = Plan((1, 2), (1, 2), 10, (0, 1))
+MACHINE = Machine("AMD EPYC", "25 17", (0, 1), 24, "6.18")
+
+
+def subject(tmp_path: Path) -> Subject:
+    files = (tmp_path / name for name in ("program.json", "weights.safetensors", "layers.json"))
+    return Subject("m@1", *files, LAYERS, {"weights.safetensors": "def"}, {"weights": "random, seed 0"})
+
+
+class Bench:
+    """Measures what a model of a machine says: batches take 10 ms a sample on a core, blocks 5, 1 and 4 of them.
+
+    A batch holds 10 MB a sample beside 30. `spreads` are the spreads of a cell's tries, `dies_after` says after how many cells it
+    is killed.
+    """
+
+    def __init__(self, spreads: Mapping[str, list[float]] | None = None, dies_after: int | None = None) -> None:
+        self._spreads = {key: list(values) for key, values in (spreads or {}).items()}
+        self._left = dies_after
+        self.measured: list[str] = []
+
+    def measure(self, order: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        if order["measure"] == "latency":
+            for batch in order["batches"]:
+                yield self._latency(int(order["cores"]), int(batch))
+            return
+        self._count(order["measure"])
+        yield {
+            "loading": {
+                "seconds": [0.002 + 1e-9 * LAYERS.parameter_bytes(numbers) for numbers in order.get("sets", ())],
+                "ranges_s": [0.0005 for _ in order.get("sets", ())],
+            },
+            "memory": {
+                "idle_bytes": 20 * MB,
+                "busy_bytes": (30 + 10 * order.get("batch", 0)) * MB,
+                "proportional_bytes": 90 * MB,
+            },
+            "starts": {"body_s": 0.06, "shadow_s": 0.01},
+            "transfer": {
+                "sizes_bytes": order.get("sizes_bytes"),
+                "seconds": [1e-4 + 1e-10 * size for size in order.get("sizes_bytes", ())],
+                "ranges_s": [1e-5 for _ in order.get("sizes_bytes", ())],
+            },
+            "network": {
+                "sizes_bytes": order.get("sizes_bytes"),
+                "seconds": [2e-4 + 5e-10 * size for size in order.get("sizes_bytes", ())],
+                "ranges_s": [2e-5 for _ in order.get("sizes_bytes", ())],
+            },
+        }[order["measure"]]
+
+    def _latency(self, cores: int, batch: int) -> dict[str, Any]:
+        key = f"latency/{cores}/{batch}"
+        self._count(key)
+        spread = (self._spreads.get(key) or [0.01]).pop(0)
+        whole_s = 0.01 * batch / cores * (1 + spread)
+        return {
+            "whole_s": whole_s,
+            "range_s": spread * whole_s,
+            "repeats": 10,
+            "blocks_s": [whole_s * part for part in (0.5, 0.1, 0.4)],
+            "block_ranges_s": [whole_s * part for part in (0.05, 0.02, 0.0)],
+        }
+
+    def _count(self, key: str) -> None:
+        if self._left == 0:
+            raise KeyboardInterrupt
+        self._left = None if self._left is None else self._left - 1
+        self.measured.append(key)
 
 
 def run(tmp_path: Path, bench: Bench, plan: Plan = PLAN, said: list[str] | None = None) -> dict[Cell, dict[str, Any]]:
@@ -323,3 +424,299 @@ def test_a_profile_of_something_else_is_not_gone_on_with(tmp_path: Path, changed
     assert difference(stored, LAYERS, now).startswith(why)
     assert bool(difference(stored, LAYERS, now)) == bool(why)
     assert "another program" in difference(stored, replace(LAYERS, program_sha256="other"), now)
+
+
+PROFILE_FIGURES_MB = 1_000_000
+# Milliseconds of each block at batches of 1 to 5. From 2 to 4 they grow by 20, 8, 4 and 0 ms.
+LATENCIES_MS = {
+    "early": (10, 20, 30, 40, 50),
+    "middle": (4, 8, 12, 16, 20),
+    "late": (4, 6, 8, 10, 12),
+    "head": (3, 3, 3, 3, 3),
+}
+SIZES = {
+    "early": 1 * PROFILE_FIGURES_MB,
+    "middle": 2 * PROFILE_FIGURES_MB,
+    "late": 3 * PROFILE_FIGURES_MB,
+    "head": 14 * PROFILE_FIGURES_MB,
+}
+OUTPUT_BYTES = {"early": 4 * PROFILE_FIGURES_MB, "middle": 2 * PROFILE_FIGURES_MB, "late": PROFILE_FIGURES_MB, "head": 4000}
+
+
+def table(milliseconds: tuple[int, ...]) -> LatencyTable:
+    return LatencyTable({1: {batch: value / 1000 for batch, value in enumerate(milliseconds, 1)}})
+
+
+@pytest.fixture
+def profile_figures_profile() -> ModelProfile:
+    names = list(LATENCIES_MS)
+    blocks = tuple(
+        Block(name, index, index + 1, (before,), (name,), (f"w{index}",), 10, SIZES[name], splittable=name != "head")
+        for index, (before, name) in enumerate(zip(("image", *names), names, strict=False))
+    )
+    whole = tuple(map(sum, zip(*LATENCIES_MS.values(), strict=True)))
+    return ModelProfile(
+        model="torchvision:made-up@1",
+        layers=Layers("abc", ("head",), blocks, {"image": 600_000, **OUTPUT_BYTES}),
+        whole=table(whole),
+        blocks=tuple(table(row) for row in LATENCIES_MS.values()),
+        loading={"shared": Loading(0.002, 0.0), "private": Loading(0.002, 1e-9)},
+        body_start_s=0.05,
+        shadow_start_s=0.01,
+        overhead_bytes=0,
+        transfer_fixed_s=0.0001,
+        transfer_seconds_per_byte=1e-10,
+    )
+
+
+def test_figure_2_sensitive_blocks_are_small_ones(profile_figures_profile: ModelProfile) -> None:
+    rows = sensitivities(profile_figures_profile)
+    assert [1000 * row.increase_s for row in rows] == pytest.approx([20, 8, 4, 0])
+    assert [row.parameter_bytes for row in rows] == list(SIZES.values())
+    assert [1000 * row.load_s for row in rows] == pytest.approx([3, 4, 5, 16])
+
+
+def test_figure_2_takes_measured_loading_times_where_there_are_any(profile_figures_profile: ModelProfile) -> None:
+    object.__setattr__(profile_figures_profile, "block_load_s", {"private": (0.1, 0.2, 0.3, 0.4)})
+    assert [row.load_s for row in sensitivities(profile_figures_profile)] == [0.1, 0.2, 0.3, 0.4]
+
+
+def test_figure_3_is_a_distribution(profile_figures_profile: ModelProfile) -> None:
+    to_four = [row for row in increases(profile_figures_profile) if row.to_batch == 4]
+    assert [1000 * row.increase_s for row in to_four] == pytest.approx([0, 4, 8, 20])
+    assert [row.share_of_blocks for row in to_four] == [0.25, 0.5, 0.75, 1.0]
+    assert {row.to_batch for row in increases(profile_figures_profile)} == {3, 4, 5}
+
+
+def only(profile_figures_profile: ModelProfile, *batches: int) -> ModelProfile:
+    """As if no other batches had been measured."""
+
+    def fewer(whole: LatencyTable) -> LatencyTable:
+        return LatencyTable({1: {batch: whole.seconds[1][batch] for batch in batches}})
+
+    return replace(
+        profile_figures_profile,
+        whole=fewer(profile_figures_profile.whole),
+        blocks=tuple(map(fewer, profile_figures_profile.blocks)),
+    )
+
+
+def test_figure_3_has_no_curve_of_a_batch_that_was_not_measured(profile_figures_profile: ModelProfile, tmp_path: Path) -> None:
+    """What lies on a line between two others says nothing about that batch."""
+    some = only(profile_figures_profile, 1, 2, 4)
+    assert {row.to_batch for row in increases(some)} == {4}
+    assert increases(some) == [row for row in increases(profile_figures_profile) if row.to_batch == 4]
+    assert {row.to_batch for row in output_increases(some)} == {3, 4, 5}, "by arithmetic"
+    [picture, _] = draw([some], tmp_path)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_need_the_batches_that_they_compare(profile_figures_profile: ModelProfile) -> None:
+    assert drawable(profile_figures_profile)
+    assert not drawable(profile_figures_profile, 16)
+    some = only(profile_figures_profile, 1, 2, 5)
+    assert not drawable(some)
+    for rows in (sensitivities, offloaded, correlation):
+        with pytest.raises(ValueError, match="batches of 2 and 4 were not measured"):
+            rows(some)
+
+
+def test_figure_4_offloads_the_largest_increase_first_and_never_what_cannot_be_split(
+    profile_figures_profile: ModelProfile,
+) -> None:
+    rows = offloaded(profile_figures_profile)
+    assert [row.blocks for row in rows] == [0, 1, 2, 3]
+    assert [1000 * row.ideal_s for row in rows] == pytest.approx([32, 12, 4, 0])
+    assert [row.share_of_weights for row in rows] == pytest.approx([0, 0.05, 0.15, 0.3])
+
+
+def test_figure_4_with_hand_overs_is_equation_6(profile_figures_profile: ModelProfile) -> None:
+    # Without a Shadow: the whole increase. With "early": 20 ms less, but two samples of 0.6 MB go there and of 4 MB come back,
+    # which takes 2 · 0.1 ms + 9.2 MB · 0.1 ms/MB = 1.12 ms; the Shadow's half is the slower one by that.
+    rows = offloaded(profile_figures_profile)
+    assert 1000 * rows[0].paired_s == pytest.approx(32)
+    assert 1000 * rows[1].paired_s == pytest.approx(12 + 1.12)
+    # "early" and "middle" are one run: 4 MB need not come back between them, only 2 MB at the end.
+    assert 1000 * rows[2].paired_s == pytest.approx(4 + 0.2 + 2 * 2.6 * 0.1)
+
+
+def test_figure_7_outputs_grow_with_the_samples(profile_figures_profile: ModelProfile) -> None:
+    rows = [row for row in output_increases(profile_figures_profile) if row.block == "early"]
+    assert [(row.to_batch, row.increase_bytes) for row in rows] == [
+        (3, 4 * PROFILE_FIGURES_MB),
+        (4, 8 * PROFILE_FIGURES_MB),
+        (5, 12 * PROFILE_FIGURES_MB),
+    ]
+
+
+def test_the_appendix_finds_the_anti_correlation(profile_figures_profile: ModelProfile) -> None:
+    found = correlation(profile_figures_profile)
+    assert found.spearman == pytest.approx(-1.0)
+    # Around their means of 8 and 5: the products sum to -112, the squares to 224 and 110.
+    assert found.pearson == pytest.approx((12 * -4 + 0 * -3 + -4 * -2 + -8 * 9) / math.sqrt(224 * 110))
+
+
+def test_correlations_of_what_does_not_vary_are_no_numbers() -> None:
+    assert math.isnan(pearson([1, 1], [1, 2]))
+    assert pearson([1, 2, 3], [6, 4, 2]) == pytest.approx(-1)
+
+
+def test_equal_values_share_their_rank(profile_figures_profile: ModelProfile) -> None:
+    tied = ModelProfile(
+        **{name: getattr(profile_figures_profile, name) for name in ModelProfile.__slots__}
+        | {"blocks": (profile_figures_profile.blocks[0],) * 4}
+    )
+    assert math.isnan(correlation(tied).spearman)
+
+
+def test_unmeasured_cores_are_refused(profile_figures_profile: ModelProfile) -> None:
+    with pytest.raises(ValueError, match="16 cores were not measured"):
+        sensitivities(profile_figures_profile, 16)
+
+
+def test_tables_become_files(profile_figures_profile: ModelProfile, tmp_path: Path) -> None:
+    assert short_name(profile_figures_profile) == "made-up"
+    written = write_tables([profile_figures_profile], tmp_path)
+    assert sorted(path.name for path in written) == [
+        "anti-correlation.csv",
+        *(f"made-up-figure-{number}.csv" for number in (2, 3, 4, 7)),
+    ]
+    with (tmp_path / "made-up-figure-2.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert (rows[0]["block"], float(rows[0]["increase_s"])) == ("early", pytest.approx(0.02))
+
+
+def test_pictures_are_drawn(profile_figures_profile: ModelProfile, tmp_path: Path) -> None:
+    written = draw([profile_figures_profile, profile_figures_profile], tmp_path)
+    assert [path.name for path in written] == ["made-up.png", "made-up.png", "anti-correlation.png"]
+    for path in written:
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert path.stat().st_size < 100_000
+
+
+PROFILES = sorted((Path(__file__).parents[3] / "profiles").glob("*.json"))
+LARGEST_BYTES = 300_000
+
+
+@pytest.fixture(params=PROFILES, ids=lambda path: path.stem)
+def profile_published_profile(request: pytest.FixtureRequest) -> ModelProfile:
+    assert request.param.stat().st_size < LARGEST_BYTES
+    return read_profile(request.param)
+
+
+def test_there_are_some() -> None:
+    assert PROFILES
+
+
+def test_blocks_sum_to_the_whole_in_every_cell(profile_published_profile: ModelProfile) -> None:
+    for cores, row in profile_published_profile.whole.seconds.items():
+        for batch, whole_s in row.items():
+            blocks_s = sum(table.seconds[cores][batch] for table in profile_published_profile.blocks)
+            assert blocks_s == pytest.approx(whole_s, rel=1e-4), (cores, batch)
+
+
+def test_larger_batches_take_longer(profile_published_profile: ModelProfile) -> None:
+    for row in profile_published_profile.whole.seconds.values():
+        seconds = [row[batch] for batch in sorted(row)]
+        assert seconds == sorted(seconds)
+
+
+def test_more_cores_are_quicker_and_not_more_than_they_are(profile_published_profile: ModelProfile) -> None:
+    for cores, row in profile_published_profile.whole.seconds.items():
+        for batch, seconds in row.items():
+            one_core_s = profile_published_profile.whole.seconds[1][batch]
+            # Two cores have two caches: a few percent beyond their number is possible.
+            assert seconds <= one_core_s
+            assert one_core_s < 1.1 * cores * seconds
+
+
+def test_published_profile_has_quiet_cells(profile_published_profile: ModelProfile) -> None:
+    assert set(profile_published_profile.spread) == {
+        f"{cores}/{batch}" for cores, row in profile_published_profile.whole.seconds.items() for batch in row
+    }
+    assert max(profile_published_profile.spread.values()) < 0.1
+
+
+def test_published_profile_names_its_provenance(profile_published_profile: ModelProfile) -> None:
+    named = {"machine", "machine_id", "torch", "python", "gnomon", "date", "weights", "allocator", "loading_private", "starts"}
+    assert named <= profile_published_profile.provenance.keys()
+
+
+def test_a_half_of_the_batch_elsewhere_is_worth_it(profile_published_profile: ModelProfile) -> None:
+    blocks = tuple(number for number, block in enumerate(profile_published_profile.layers.blocks) if block.splittable)
+    split = best_split(profile_published_profile, (1, 1), blocks, 4)
+    paired_s = pair_seconds(profile_published_profile, 1, Pair(1, blocks, split), 4)
+    assert paired_s is not None
+    assert paired_s < 0.7 * profile_published_profile.whole.seconds[1][4]
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vit_b_16", "ssd300_vgg16"])
+def test_an_architecture_of_torchvision_is_told_by_its_whole_name(name: str) -> None:
+    error = not_in_catalog(name)
+    assert (error.status, error.code) == (404, "model_not_found")
+    assert f"`gnomon models add torchvision:{name}`" in error.hint
+    assert in_catalog(f"torchvision:{name}")
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet", "resnet51", "Resnet50", "_resnet", "", "a(b", "x" * 1000, "list_models\n", "resnet:50"]
+)
+def test_nothing_is_guessed_of_other_names(name: str) -> None:
+    hint = not_in_catalog(name).hint
+    assert "gnomon models add" not in hint
+    assert "efficientnet-lite0" in hint
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "whole"),
+    [
+        ("mine", "resnet50", "torchvision:resnet50"),
+        ("resnet50", "torchvision", "torchvision:resnet50"),
+        ("torchvision:resnet50", "torchvision", "torchvision:resnet50"),
+        ("yolov8x", "ultralytics", "ultralytics:yolov8x"),
+        ("mine", "efficientnet-lite0", "efficientnet-lite0"),
+        ("mine", "torchvision:resnet50", "torchvision:resnet50"),
+        ("resnet50", "network.py:make", "network.py:make"),
+        ("resnet50", "resnet51", "resnet51"),
+    ],
+)
+def test_a_source_may_be_short_where_it_has_one_meaning(name: str, source: str, whole: str) -> None:
+    assert meant(name, source) == whole
+
+
+@pytest.mark.parametrize("address", ["s3://", "s3:///models", "gs://bucket/models", "https://host/models"])
+def test_an_address_that_leads_nowhere_is_refused(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another scheme was a folder of that name, which had no models."""
+    monkeypatch.chdir(tmp_path)
+    with refused(400, "invalid_repository", match="is not a model repository"):
+        open_repository(address)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_is_made_where_there_is_none(tmp_path: Path) -> None:
+    assert isinstance(open_repository(str(tmp_path / "models")), DirectoryRepository)
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def unwritable() -> Iterator[Path]:
+    """An empty folder in which this process may make nothing; root is somebody else meanwhile."""
+    folder = Path(tempfile.mkdtemp(prefix="gnomon-"))
+    folder.chmod(0o555)
+    if is_root := os.geteuid() == 0:
+        os.seteuid(NOBODY)
+    yield folder
+    if is_root:
+        os.seteuid(0)
+    folder.chmod(0o700)
+    folder.rmdir()
+
+
+def test_an_empty_volume_has_no_models(unwritable: Path) -> None:
+    repository = DirectoryRepository(unwritable)
+    assert list(repository.list()) == []
+    with refused(404):
+        repository.get("resnet50@1")
+    assert list(unwritable.iterdir()) == []

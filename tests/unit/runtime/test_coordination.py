@@ -1,16 +1,27 @@
-"""An instance under its coordinator."""
+"""An instance under its coordinator: what it reports, and what a coordinator may end."""
 
 import json
-from collections.abc import Iterator
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 
 from gnomon_core.wire import Frame, Kind, encode
+from gnomon_runtime.compute_thread import ComputeThread
+from gnomon_runtime.coordinator_guard import CoordinatorGuard
+from gnomon_runtime.coordinator_link import CoordinatorLink
 from gnomon_runtime.http_app import create_app
 from gnomon_runtime.pair.partner import MAX_CORRECTION, Patience, Predictions, patience, slack
 from tests.unit.runtime.conftest import forget_handlers
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize(
@@ -121,3 +132,62 @@ def test_invalid_core_count_is_refused(client: FlaskClient, body: bytes, code: s
         answer.get_json()["error"]["code"] if "error" in answer.get_json() else answer.get_json()["code"],
     ) == (400, code)
     assert cores(client) == "1"
+
+
+KILLER = """
+import socket, sys
+from gnomon_core import packets
+supervisor = socket.socket(fileno=int(sys.argv[1]))
+for name in ("risen", "shadow"):
+    packets.send(supervisor, {"do": "kill", "id": name})
+supervisor.recv(1)
+"""
+
+
+def test_promoted_body_is_not_killed_by_an_outdated_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its coordinator gave it up, because it did not listen, in the moment in which it answered its first batch."""
+    said: list[Mapping[str, Any]] = []
+    with selectors.DefaultSelector() as selector:
+        keeper = CoordinatorGuard(selector, lambda *_, **__: None, lambda message, _: said.append(message))
+        ends = [keeper.open(name, "shadow") for name in ("risen", "shadow")]
+        keeper.promoted("risen")
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
+            keeper.begin({"command": [sys.executable, "-c", KILLER], "environment": environment}, [theirs.fileno()])
+            while not said:
+                for key, _ in selector.select():
+                    key.data()
+        assert said == [{"do": "kill", "id": "shadow"}]
+        pid = keeper.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        # It is the last one.
+        monkeypatch.setattr(keeper, "_start", lambda: None)
+        assert keeper.ended(*os.waitpid(pid, 0))
+        for name, end in zip(("risen", "shadow"), ends, strict=True):
+            keeper.gone(name)
+            end.close()
+
+
+def test_reconnects_back_off_while_connections_end_at_once(tmp_path: Path) -> None:
+    """Two Bodies that share a pod's socket take each other's place: they did so hundreds of times a second."""
+    came, over = [], threading.Event()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(tmp_path / "coordination.sock"))
+        listening.listen(8)
+
+        def end_each() -> None:
+            while not over.is_set():
+                connection, _ = listening.accept()
+                connection.close()
+                came.append(connection)
+
+        threading.Thread(target=end_each, daemon=True).start()
+        CoordinatorLink(tmp_path / "coordination.sock", ComputeThread("body"), lambda connection: connection.close())
+        eventually(lambda: len(came) >= 3)
+        # 0.25 + 0.5 s lie between the first and the third, and a second before the fourth.
+        assert len(came) <= 4
+        over.set()

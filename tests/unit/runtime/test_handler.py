@@ -1,14 +1,21 @@
-"""Handlers: single requests, batches, streams, concurrency."""
+"""Handlers: single requests, batches, streams, and how many calls there are at once."""
 
 import json
+import select
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gnomon_core.launch import Launch
-from gnomon_core.wire import Frame, Kind
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_runtime.application import Application, Channel
+from gnomon_runtime.compute_thread import ComputeThread
 from gnomon_runtime.handler import load_application
+from gnomon_runtime.process import ProcessApplication
 from tests.unit.runtime.handlers import Make, answer, batch, headers
 
 
@@ -306,3 +313,205 @@ def test_a_dict_is_a_line_for_a_client_of_ndjson_and_an_event_for_one_of_server_
         "text/event-stream": b'data: {"token": 0}\n\ndata: {"token": 1}\n\n',
         "application/x-ndjson": b'{"token": 0}\n{"token": 1}\n',
     }
+
+
+HANDLE = "def handle(event, context): return 'one'\n"
+ASYNC = "async def handle(event, context): return 'one'\n"
+BATCH = "def handle_batch(events, context): return ['many' for _ in events]\n"
+
+
+def concurrent_handlers_batch(*bodies: bytes, meta: bytes = b"POST\n/\n\n", budget_s: float = 0.0) -> Frame:
+    return Frame(Kind.BATCH, 1, 1, budget_s, members=[Member(0, 1, meta, body) for body in bodies])
+
+
+def bodies(answer: object) -> list[bytes]:
+    assert isinstance(answer, Frame)
+    return [bytes(member.body) for member in answer.members]
+
+
+def together(application: Application, count: int) -> list[list[bytes]]:
+    """The answers to so many batches of one, each by a thread of its own."""
+    with ThreadPoolExecutor(count) as executor:
+        return [
+            bodies(answer)
+            for answer in executor.map(application.run, [concurrent_handlers_batch(b"%d" % n) for n in range(count)])
+        ]
+
+
+@pytest.mark.parametrize(
+    ("source", "concurrency"), [(HANDLE, 4), (ASYNC, 32), (BATCH, 1), (HANDLE + BATCH, 1), (ASYNC + BATCH, 1)]
+)
+def test_a_handler_is_called_as_often_at_once_as_its_kind_allows(make: Make, source: str, concurrency: int) -> None:
+    assert make(source).hello()["concurrency"] == concurrency
+
+
+@pytest.mark.parametrize("source", [HANDLE, ASYNC, BATCH])
+def test_the_function_may_say_another_number(make: Make, source: str, tmp_path: Path) -> None:
+    make(source)
+    launch = Launch("handler", "f", "f-1", options={"folder": str(tmp_path / "any-name")}, concurrency=7)
+    assert load_application(launch).hello()["concurrency"] == 7
+
+
+def test_a_program_for_each_request_runs_beside_others() -> None:
+    assert ProcessApplication(Launch("process", "f", "f-1", environment={"fprocess": "cat"})).hello()["concurrency"] == 4
+
+
+def test_an_asynchronous_handler_waits_without_holding_up_others(make: Make) -> None:
+    application = make("""
+        import asyncio
+        arrived = []
+        async def handle(event, context):
+            arrived.append(event.body)
+            while len(arrived) < 8:
+                await asyncio.sleep(0.001)
+            return event.body
+    """)
+    assert together(application, 8) == [[b"%d" % number] for number in range(8)]
+
+
+def test_an_asynchronous_handlers_error_is_its_own_requests_answer(make: Make) -> None:
+    application = make("""
+        import sys
+        async def handle(event, context):
+            if event.body == b"exit": sys.exit(3)
+            return {"ok": 1}[event.body.decode()]
+    """)
+    for body in (b"exit", b"missing", b"exit"):
+        answer = application.run(concurrent_handlers_batch(body))
+        assert isinstance(answer, Frame)
+        assert answer.members[0].code == 500
+    assert bodies(application.run(concurrent_handlers_batch(b"ok"))) == [b"1"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "async def handle(event, context):\n    yield 'a'\n    yield 'b'\n",
+        "async def parts():\n    yield 'a'\n    yield 'b'\nasync def handle(event, context): return {'body': parts()}\n",
+        "async def parts():\n    yield 'a'\n    yield 'b'\nasync def handle(event, context): return parts(), 200\n",
+    ],
+)
+def test_an_asynchronous_generator_streams_to_who_accepts_it(make: Make, source: str) -> None:
+    application = make(source)
+    assert bodies(application.run(concurrent_handlers_batch(b""))) == [b"ab"]
+    frames = application.run(concurrent_handlers_batch(b"", meta=b"GET\n/\n\naccept: text/event-stream"))
+    assert not isinstance(frames, Frame)
+    kinds = [(frame.kind, [bytes(member.body) for member in frame.members]) for frame in frames]
+    assert kinds == [
+        (Kind.STREAM_START, [b""]), (Kind.STREAM_DATA, [b"a"]), (Kind.STREAM_DATA, [b"b"]), (Kind.STREAM_END, []),
+    ]  # fmt: skip
+
+
+def test_an_asynchronous_generator_is_closed_when_its_client_leaves(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    application = make("""
+        async def handle(event, context):
+            try:
+                while True: yield 'x'
+            finally:
+                print('closed')
+    """)
+    frames = application.run(concurrent_handlers_batch(b"", meta=b"GET\n/\n\naccept: text/event-stream"))
+    assert not isinstance(frames, Frame)
+    next(frames)
+    next(frames)
+    frames.close()  # type: ignore[attr-defined]
+    assert capsys.readouterr().out == "closed\n"
+
+
+def test_calls_at_the_same_time_each_have_a_context_of_their_own(make: Make) -> None:
+    application = make("""
+        import threading
+        both = threading.Barrier(2)
+        def handle(event, context):
+            both.wait(30)
+            return f"{context.budget_s:g}"
+    """)
+    answers: dict[float, list[bytes]] = {}
+
+    def call(budget_s: float) -> None:
+        answers[budget_s] = bodies(application.run(concurrent_handlers_batch(b"", budget_s=budget_s)))
+
+    threads = [threading.Thread(target=call, args=(budget_s,)) for budget_s in (1.0, 2.0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {1.0: [b"1"], 2.0: [b"2"]}
+
+
+def test_programs_at_the_same_time_end_with_their_own_status() -> None:
+    # Whoever collected another's child would take its exit status for 0.
+    application = ProcessApplication(Launch("process", "f", "f-1", environment={"fprocess": "sh"}))
+    scripts = [b"(sleep 0.05 &) ; exit %d" % (number % 2) for number in range(40)]
+    with ThreadPoolExecutor(8) as executor:
+        answers = list(executor.map(application.run, [concurrent_handlers_batch(script) for script in scripts]))
+    assert [answer.members[0].code for answer in answers] == [500 if number % 2 else 200 for number in range(40)]
+
+
+PATIENCE_S = 30.0
+
+
+class IdleWork:
+    """Counts how often it is asked, and answers as soon as something waits."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def attend(self, channel: Channel) -> None:
+        self.asked += 1
+        select.select([channel.fileno()], [], [])
+
+
+@pytest.fixture
+def compute_thread() -> Iterator[ComputeThread]:
+    made = ComputeThread("turns")
+    yield made
+    made.submit(lambda: None).result(PATIENCE_S)
+
+
+def test_calls_run_in_order_in_one_thread(compute_thread: ComputeThread) -> None:
+    threads, order = set(), []
+
+    def act(number: int) -> int:
+        threads.add(threading.get_ident())
+        order.append(number)
+        return 2 * number
+
+    futures = [compute_thread.submit(act, number) for number in range(50)]
+    assert [future.result(PATIENCE_S) for future in futures] == [2 * number for number in range(50)]
+    assert order == list(range(50))
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+def test_exception_of_a_call_is_set_on_its_future(compute_thread: ComputeThread) -> None:
+    failed = compute_thread.submit(lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        failed.result(PATIENCE_S)
+    assert compute_thread.submit(lambda: 7).result(PATIENCE_S) == 7
+
+
+def test_cancelled_call_is_not_run(compute_thread: ComputeThread) -> None:
+    begun, go_on, taken = threading.Event(), threading.Event(), []
+
+    def first() -> None:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+
+    compute_thread.submit(first)
+    assert begun.wait(PATIENCE_S)
+    waiting = compute_thread.submit(taken.append, 1)
+    assert waiting.cancel()
+    go_on.set()
+    compute_thread.submit(lambda: None).result(PATIENCE_S)
+    assert taken == []
+
+
+def test_idle_work_runs_between_calls_only(compute_thread: ComputeThread) -> None:
+    beside = IdleWork()
+    compute_thread.submit(compute_thread.set_idle_work, beside).result(PATIENCE_S)
+    for number in range(1, 6):
+        assert compute_thread.submit(lambda: beside.asked).result(PATIENCE_S) == number
+    compute_thread.submit(compute_thread.set_idle_work, None).result(PATIENCE_S)
+    asked = compute_thread.submit(lambda: beside.asked).result(PATIENCE_S)
+    assert compute_thread.submit(lambda: beside.asked).result(PATIENCE_S) == asked

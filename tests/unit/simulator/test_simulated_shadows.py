@@ -1,4 +1,4 @@
-"""Bodies and Shadows in virtual time."""
+"""Bodies and Shadows in virtual time: on one node and on several, one per Body and more, by the paper's readings."""
 
 import json
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ import pytest
 from gnomon_autoscaler import BUILT_IN, PolicyPlugin
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import MAX_SHADOWS, Pair
-from gnomon_core.profiles import LatencyTable, Loading
+from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 from gnomon_core.scaling import Action, ChangeShadow, CreateBody, CreateShadow, DestroyBody, DestroyShadow, PromoteShadow, Resize
-from gnomon_core.settings import ScaleSettings, Settings
+from gnomon_core.settings import ScaleSettings, Settings, read_settings
 from gnomon_simulator.arrivals import constant
 from gnomon_simulator.opt import with_opt, without_loading
 from gnomon_simulator.profiles import Profile, modelled, read_profile
@@ -23,27 +23,35 @@ from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import FunctionPlan, simulate
 from tests.made_up_models import BlockPlan, made_up_profile
 from tests.refusals import refused
+from tests.unit.autoscaler.test_asyfunc_policy import ANNOTATIONS, SCATTERED
 from tests.unit.simulator.scripted import Script
 
 MB = 10**6
 # Two samples take 1 s alone; with half of both blocks on the Shadow 0.5 s, and 0.25 s of that in each block.
-MODEL = made_up_profile(
-    (BlockPlan(0.5, 20 * MB), BlockPlan(0.5, 80 * MB)), (0.5, 1.0, 1.5, 2.0), cores=(1, 2), gmacs=4.0, overhead_bytes=100 * MB
-)
+HALVES = (BlockPlan(0.5, 20 * MB), BlockPlan(0.5, 80 * MB))
 MODEL = replace(
-    MODEL, loading={"shared": Loading(0.0, 0.0), "private": Loading(0.0, 0.01 / MB)}, body_start_s=1.0, shadow_start_s=0.1
-)
+    made_up_profile(HALVES, (0.5, 1.0, 1.5, 2.0), cores=(1, 2), gmacs=4.0, overhead_bytes=100 * MB),
+    loading={"shared": Loading(0.0, 0.0), "private": Loading(0.0, 0.01 / MB)}, body_start_s=1.0, shadow_start_s=0.1,
+)  # fmt: skip
 BOTH = Pair(1, (0, 1), (0, 1, 1, 2))
 FIRST = Pair(1, (0,), (0, 1, 1, 2))
 
 
 def run(
-    actions: dict[float, Sequence[Action]], arrivals: list[float], *, mode: str = "shared", cores: int = 4, **plan: Any
+    actions: dict[float, Sequence[Action]],
+    arrivals: list[float],
+    nodes: Sequence[NodePlan] = (),
+    *,
+    model: ModelProfile | None = None,
+    mode: str = "shared",
+    cores: int = 4,
+    **plan: Any,
 ) -> FunctionResult:
+    """The policy's actions by the second, on one node of so many cores or on these."""
     settings = Settings(autoscaler="script", max_batch=4, scale=ScaleSettings(min=1, max=4))
     policies = {**BUILT_IN, "script": PolicyPlugin(lambda _: Script(actions), "As written.")}
-    planned = FunctionPlan("f", settings, modelled(MODEL, mode), arrivals, "given", warm=1, policies=policies, **plan)
-    return simulate([planned], [NodePlan("n1", cores)])["f"]
+    planned = FunctionPlan("f", settings, modelled(model or MODEL, mode), arrivals, "given", warm=1, policies=policies, **plan)
+    return simulate([planned], nodes or [NodePlan("n1", cores)])["f"]
 
 
 def created(pair: Pair = BOTH, at_s: float = 0.5) -> dict[float, Sequence[Action]]:
@@ -313,3 +321,153 @@ def test_the_seconds_of_a_stretch_are_those_of_the_bodies_that_lived_in_it() -> 
     assert result.instance_s_between(5.0, 6.0) == pytest.approx(2.0)
     assert result.instance_s_between(0.0, result.duration_s) == pytest.approx(result.instance_s)
     assert result.instance_s_between(result.duration_s, result.duration_s + 5.0) == 0.0
+
+
+# Two samples take 1 s alone and 0.5 s with one of them on a Shadow. Elsewhere 50 ms and 10 ms/MB each way: 0.5 + 0.12 s.
+NETWORKED = made_up_profile(
+    HALVES, (0.5, 1.0, 1.5, 2.0), gmacs=4.0, overhead_bytes=100 * MB, border_bytes=MB, network=Network(0.05, 1e-8)
+)
+SPLIT = (0, 1, 1, 2)
+FAR = Pair(1, (0, 1), SPLIT, "n2")
+NODES = (NodePlan("n1", 5), NodePlan("n2", 4))
+"""The Body is where most cores are free: on n1."""
+
+
+def remote_run(
+    actions: dict[float, Sequence[Action]], arrivals: list[float], nodes: Sequence[NodePlan] = NODES
+) -> FunctionResult:
+    return run(actions, arrivals, nodes, model=NETWORKED)
+
+
+def test_a_pair_over_the_network_takes_its_way_as_well() -> None:
+    near = remote_run({0.5: (CreateShadow("f-1", replace(FAR, node=None)),)}, [2.0, 2.1, 2.1])
+    far = remote_run({0.5: (CreateShadow("f-1", FAR),)}, [2.0, 2.1, 2.1])
+    assert list(near.requests.finished_s) == pytest.approx([2.5, 3.0, 3.0])
+    assert list(far.requests.finished_s) == pytest.approx([2.5, 3.12, 3.12])
+    assert list(far.requests.status) == [200] * 3
+
+
+def test_while_tensors_are_on_their_way_the_shadow_is_idle() -> None:
+    result = remote_run({0.5: (CreateShadow("f-1", FAR),), 4.0: (DestroyShadow("f-2"),)}, [2.0, 2.1, 2.1, 5.0])
+    assert result.cost.shadow_busy_core_s == pytest.approx(0.5)
+    assert result.cost.shadow_core_s == pytest.approx(3.5)
+    assert result.cost.body_busy_core_s == pytest.approx(0.5 + 0.62 + 0.5)
+
+
+def test_remote_shadow_needs_memory_for_its_blocks() -> None:
+    near, far = (remote_run({0.5: (CreateShadow("f-1", pair),)}, [2.0]) for pair in (replace(FAR, node=None), FAR))
+    shadow_s = far.duration_s - 0.5
+    assert far.cost.memory_byte_s - near.cost.memory_byte_s == pytest.approx(100 * MB * shadow_s)
+
+
+def test_remote_shadow_uses_cores_of_its_node() -> None:
+    full = remote_run({0.5: (CreateShadow("f-1", FAR),)}, [2.0], [NodePlan("n1", 5), NodePlan("n2", 1, 199 * MB)])
+    assert any("no_capacity" in record.error for record in full.decisions)
+    nowhere = remote_run({0.5: (CreateShadow("f-1", replace(FAR, node="n9")),)}, [2.0])
+    assert any("no_such_node" in record.error for record in nowhere.decisions)
+
+
+def test_a_change_leaves_it_where_it_is() -> None:
+    moved: dict[float, Sequence[Action]] = {
+        0.5: (CreateShadow("f-1", FAR),),
+        1.5: (ChangeShadow("f-2", replace(FAR, node=None)),),
+    }
+    result = remote_run(moved, [2.0, 2.1, 2.1])
+    assert list(result.requests.finished_s) == pytest.approx([2.5, 3.12, 3.12])
+
+
+def test_asyfunc_carries_a_burst_with_a_shadow_on_another_node() -> None:
+    """A Body fills its node and sustains 2 rps. The burst is of 3; with a Shadow elsewhere two samples take 0.62 s, not 1."""
+    settings = Settings(autoscaler="asyfunc", slo_s=4.0, deadline_s=20.0, max_batch=4, max_cores=1, scale=ScaleSettings(max=1))
+    arrivals = [
+        *constant(1.0, 20.0),
+        *(20.0 + at_s for at_s in constant(3.0, 4.0)),
+        *(24.0 + at_s for at_s in constant(1.0, 16.0)),
+    ]
+    results = {}
+    for name, network in (("priced", NETWORKED.network), ("unpriced", None), ("too dear", Network(5.0, 0.0))):
+        plan = FunctionPlan("f", settings, modelled(replace(NETWORKED, network=network)), arrivals, warm=1)
+        results[name] = simulate([plan], [NodePlan("n1", 1), NodePlan("n2", 1, 200 * MB)])["f"]
+    told = [action["action"] for record in results["priced"].decisions for action in record.to_json()["actions"]]  # type: ignore[index, union-attr, call-overload]
+    assert told[:2] == ["CreateShadow", "DestroyShadow"]
+    assert results["unpriced"].cost.shadows == results["too dear"].cost.shadows == 0
+    for result in results.values():
+        assert list(result.requests.status) == [200] * len(arrivals)
+    spent_s = {name: sum(result.requests.finished_s) - sum(arrivals) for name, result in results.items()}
+    assert spent_s["priced"] < spent_s["unpriced"] == spent_s["too dear"]
+
+
+# 0.1 s a sample on one core: 10 rps alone, 20 with one Shadow, 30 with two. A Body takes a minute to load, a Shadow 0.1 s.
+SLOW_BODY = replace(
+    made_up_profile(HALVES, tuple(0.1 * size for size in range(1, 9)), gmacs=4.0, overhead_bytes=100 * MB, border_bytes=MB),
+    loading={"shared": Loading(0.0, 0.0)}, body_start_s=60.0, shadow_start_s=0.1,
+)  # fmt: skip
+CALM = [number / 5 for number in range(50)]
+BURST = [10.0 + number / 25 for number in range(250)]
+AFTER = [20.0 + number / 5 for number in range(50)]
+ONE_NODE = (NodePlan("n1", 4),)
+
+
+def burst_run(max_shadows: int, nodes: Sequence[NodePlan] = ONE_NODE, model: ModelProfile = SLOW_BODY) -> FunctionResult:
+    """5 rps, ten seconds of 25, and 5 again, on one node of four cores or on these, one for each instance."""
+    settings = Settings(
+        autoscaler="asyfunc", slo_s=1.0, deadline_s=1.0, max_batch=8, max_cores=1, kappa=1.0, max_shadows=max_shadows,
+        scale=ScaleSettings(min=1, max=1),
+    )  # fmt: skip
+    plan = FunctionPlan("f", settings, modelled(model), [*CALM, *BURST, *AFTER], "given", warm=1)
+    return simulate([plan], nodes)["f"]
+
+
+def test_a_burst_that_one_shadow_cannot_carry_is_carried_by_two() -> None:
+    one, two = burst_run(1), burst_run(2)
+    assert (one.cost.shadows, two.cost.shadows) == (1, 2)
+    assert two.violations < one.violations / 4
+    actions = [action for record in two.decisions for action in record.actions]
+    made = [action for action in actions if isinstance(action, CreateShadow)]
+    ended = [action for action in actions if isinstance(action, DestroyShadow)]
+    assert len(made) == len(ended) == 2, "and both go when it is over"
+    assert len({action.id for action in ended}) == 2
+    assert any(isinstance(action, ChangeShadow) for action in actions), "they share anew when the second serves"
+
+
+def test_the_second_may_be_on_another_node() -> None:
+    """n1 has room for the Body and one Shadow. 1 ms and 1 ms/MB each way: 29 rps, where two at home give 30."""
+    nodes, priced = (NodePlan("n1", 2), NodePlan("n2", 1)), replace(SLOW_BODY, network=Network(0.001, 1e-9))
+    one, two = burst_run(1, nodes, priced), burst_run(2, nodes, priced)
+    made = [action for record in two.decisions for action in record.actions if isinstance(action, CreateShadow)]
+    assert [action.pair.node for action in made] == [None, "n2"]
+    assert two.violations < one.violations / 4
+    assert burst_run(2, nodes).cost.shadows == 1, "the way there has no price"
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, second = burst_run(3), burst_run(3)
+    assert list(first.requests.finished_s) == list(second.requests.finished_s)
+
+
+# A Body carries 10 rps. In the burst more come than it carries, and its queue goes on when it is over.
+ARRIVALS = [
+    *constant(6.0, 20.0),
+    *(20.0 + at_s for at_s in constant(30.0, 2.0)),
+    *(22.0 + at_s for at_s in constant(6.0, 12.0)),
+]
+
+
+def read_run(**more: str) -> FunctionResult:
+    settings = read_settings({}, ANNOTATIONS | {f"gnomon/{name}": value for name, value in more.items()})
+    return simulate([FunctionPlan("f", settings, modelled(SCATTERED), ARRIVALS, warm=1)], [NodePlan("n1", 2)])["f"]
+
+
+def blocks(result: FunctionResult) -> tuple[int, ...]:
+    made = [action for record in result.decisions for action in record.actions if isinstance(action, CreateShadow)]
+    return made[0].pair.blocks
+
+
+def test_a_shadow_holds_the_best_blocks_or_neighbours() -> None:
+    assert blocks(read_run()) == (0, 2)
+    assert blocks(read_run(blocks="contiguous")) == (0,)
+
+
+def test_a_reading_changes_what_is_decided() -> None:
+    # R_burst by arrivals alone forgets what waits: the Shadow goes while the queue of the burst still stands.
+    assert read_run(reading="arrivals").cost.shadow_s < read_run().cost.shadow_s

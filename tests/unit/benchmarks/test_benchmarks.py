@@ -1,0 +1,378 @@
+"""Benchmarks decide as they say: a burst by the second, cells of the cluster, and the quotas and verdicts of a regression."""
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from benchmarks.asyfunc_cluster import (
+    ABLATIONS,
+    AS_PRINTED,
+    BASELINES,
+    READINGS,
+    SERIAL,
+    Row,
+    cells_of,
+    chosen_of,
+    figures_of,
+    hours_of,
+    read_model,
+    results_of,
+    sweeps_of,
+)
+from benchmarks.asyfunc_cluster import (
+    Cell as ClusterCell,
+)
+from benchmarks.asyfunc_cluster import (
+    Outcome as CellOutcome,
+)
+from benchmarks.burst.picture import Seen, draw
+from benchmarks.burst.picture import table as burst_table
+from benchmarks.burst.seconds import HEADING, by_second, seconds
+from benchmarks.burst.watch import Burst, Look, counted
+from benchmarks.regression.cells import (
+    BATCHES,
+    MEMORIES_MB,
+    TRAINED_VISITS,
+    Cell,
+    Grid,
+    Kept,
+    Times,
+    Visit,
+    cores_of,
+    figures,
+    judged,
+    table,
+    threads_of,
+)
+from benchmarks.regression.measuring import Hierarchy, NoQuotaError, Quota, Worker, hierarchy_of, measure
+from gnomon_planner.service_time import SHARE
+from gnomon_simulator.replay_report import Outcome, Report, Samples
+
+BURST = Burst(before_s=1.0, burst_s=1.0, after_s=1.0)
+SLO_S = 0.2
+
+
+def report(*requests: tuple[float, float | None, int]) -> Report:
+    """When each was intended, its latency if it was answered, and with which status."""
+    samples = Samples.unsent([intended_s for intended_s, _, _ in requests])
+    for index, (intended_s, latency_s, status) in enumerate(requests):
+        if latency_s is not None:
+            samples.answered_s[index] = intended_s + latency_s
+            samples.outcome[index] = Outcome.ANSWERED
+            samples.status[index] = status
+    return Report("here", 1.0, BURST.duration_s, "2026-01-01T00:00:00+00:00", 0.0, samples)
+
+
+def look(at_s: float, instances: Mapping[tuple[str, str], int], offloaded: int = 0, batches: int = 0, samples: int = 0) -> Look:
+    return Look(at_s, instances, offloaded, batches, samples, 100.0 + at_s)
+
+
+BODY = ("body", "ready")
+RUN = Seen(
+    "asyfunc",
+    BURST,
+    SLO_S,
+    report((0.5, 0.1, 200), (1.1, 0.1, 200), (1.2, 0.3, 200), (1.3, 0.01, 503), (1.4, None, 0)),
+    [
+        look(0.5, {BODY: 1}, batches=1, samples=1),
+        look(1.0, {BODY: 1, ("shadow", "starting"): 1}, batches=1, samples=1),
+        look(1.5, {BODY: 1, ("body", "starting"): 1, ("shadow", "ready"): 2}, offloaded=3, batches=1, samples=4),
+        look(2.5, {BODY: 2, ("shadow", "draining"): 1}, offloaded=4),
+    ],
+    [],
+)
+
+
+def test_instances_are_counted_by_kind_and_state() -> None:
+    bodies = [{"state": "ready", "shadow": "s1", "shadows": ["s1", "s2"]}, {"state": "starting", "shadow": None, "shadows": []}]
+    shadows = [{"state": "ready"}, {"state": "ready"}, {"state": "starting"}]
+    assert counted({"bodies": bodies, "shadows": shadows}) == {
+        ("body", "ready"): 1,
+        ("body", "starting"): 1,
+        ("shadow", "ready"): 2,
+        ("shadow", "starting"): 1,
+    }
+
+
+def test_every_second_has_a_row() -> None:
+    assert [second.at_s for second in seconds(RUN)] == [0, 1, 2]
+    assert [line.split()[0] for line in by_second(RUN).splitlines()] == [HEADING.split()[0], "0", "1", "2"]
+
+
+def test_a_second_tells_what_came_and_what_became_of_it() -> None:
+    _, burst, after = seconds(RUN)
+    assert (burst.asked, burst.late) == (4, 3)
+    assert burst.p50_s == pytest.approx(0.1)
+    assert burst.p95_s == pytest.approx(0.3)
+    assert burst.batch == 2.5
+    assert (after.asked, after.late, after.p50_s, after.p95_s, after.batch) == (0, 0, None, None, None)
+
+
+def test_a_second_tells_what_starts_and_what_drains() -> None:
+    assert [(second.bodies, second.shadows) for second in seconds(RUN)] == [("1", "0"), ("1+1", "2+1"), ("2", "0-1")]
+    assert [second.offloaded for second in seconds(RUN)] == [0, 3, 1]
+    assert [second.memory_mib for second in seconds(RUN)] == [100.5, 101.5, 102.5]
+
+
+def test_a_policys_line_counts_the_shadows_of_a_body_that_has_two() -> None:
+    heading, line = burst_table([RUN]).splitlines()
+    # Bodies and Shadows are the fourth and third columns from the right.
+    assert heading.split()[-4:] == ["Bodies", "Shadows", "offloaded", "GiB·s"]
+    assert line.split()[-4:-1] == ["2", "2", "4"]
+
+
+def test_a_run_without_looks_is_told_too() -> None:
+    blind = Seen("od", BURST, SLO_S, RUN.report, [], [])
+    assert [second.bodies for second in seconds(blind)] == ["0", "0", "0"]
+    assert len(burst_table([blind]).splitlines()) == 2
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    draw([RUN], "a burst", tmp_path / "burst.png")
+    assert (tmp_path / "burst.png").read_bytes().startswith(b"\x89PNG")
+
+
+VGG16 = Path(__file__).parents[3] / "profiles" / "vgg16.json"
+HOUR_S = 3600.0
+
+
+def test_hours_close_every_serial_fraction_objective_and_weight_mode() -> None:
+    cells = hours_of(VGG16)
+    found = {(cell.serial, cell.slo, cell.mode) for cell in cells}
+    assert found == {(serial, slo, mode) for serial in SERIAL for slo in (1.0, 1.5) for mode in ("private", "shared")}
+    assert len(cells) == len(found)
+    assert {(cell.duration_s, cell.kappa, cell.readings) for cell in cells} == {(HOUR_S, None, False)}
+
+
+def test_the_usual_hours_are_those_of_a_run_with_sweeps() -> None:
+    usual = [cell for cell in cells_of(VGG16, quick=False, readings=True) if cell.duration_s == HOUR_S]
+    assert usual == hours_of(VGG16)[:2]
+
+
+def test_hours_can_be_chosen_from() -> None:
+    cells = hours_of(VGG16)
+    assert chosen_of(cells, (), (), ()) == cells
+    chosen = chosen_of(cells, (0.02, 0.1), (1.0,), ("shared",))
+    assert [(cell.serial, cell.slo, cell.mode) for cell in chosen] == [(0.02, 1.0, "shared"), (0.1, 1.0, "shared")]
+
+
+def test_sweeps_and_readings_are_what_is_around_the_usual_hour() -> None:
+    every = cells_of(VGG16, quick=False, readings=True)
+    assert every == hours_of(VGG16)[:2] + sweeps_of(VGG16)
+    assert [cell for cell in every if cell.readings] == [replace(every[0], duration_s=900.0, readings=True)]
+
+
+def test_readings_have_a_result_that_hours_leave_alone() -> None:
+    hours, sweeps = ([outcome_of(cell) for cell in cells] for cells in (hours_of(VGG16), sweeps_of(VGG16)))
+    assert set(results_of(hours)) == {"asyfunc_cluster"}
+    assert set(results_of(sweeps)) == {"asyfunc_readings"}
+    both = results_of([*hours, *sweeps])
+    assert both == results_of(hours) | results_of(sweeps)
+    keys = [figure.key for figure in both["asyfunc_readings"]]
+    for name in READINGS:
+        assert sum(key.endswith(f"15 min: with {name}") for key in keys) == 1
+    for kappa in (0.1, 1.0, 10.0):
+        assert any(f"κ = {kappa:g}, 15 min" in key for key in keys)
+
+
+def test_a_shadow_on_another_node_has_a_price() -> None:
+    """10 Gbit/s, 0.2 ms there and back, on top of what a hand-over takes within a node: 0.1 ms, and 0.8 ms/MB."""
+    model = read_model(VGG16, 0.05)
+    near, far = model, model.over_network()
+    assert far.transfer_fixed_s - near.transfer_fixed_s == pytest.approx(1e-4)
+    assert far.transfer_seconds_per_byte - near.transfer_seconds_per_byte == pytest.approx(8e-10)
+
+
+def outcome_of(cell: ClusterCell) -> CellOutcome:
+    """Every policy did the same."""
+    rows = {
+        name: Row(name, 0.0, 1.0, 1.0, 1.0, 1, 7, 3, 1.0, 1.0, 1.0, "adaptive")
+        for name in (*ABLATIONS, *BASELINES, AS_PRINTED, "opt", *READINGS)
+    }
+    return CellOutcome(cell, "vgg16@1", 0.3, 200.0, 12, "16 cores", "extrapolated", rows)
+
+
+def test_figures_name_the_network_and_count_shadows_elsewhere() -> None:
+    outcome = outcome_of(hours_of(VGG16)[0])
+    figures = figures_of(outcome)
+    assert all("10 Gbit/s and 0.2 ms between them" in figure.detail for figure in figures)
+    assert "7 Shadows, 3 asked for on another node" in figures[-1].unit
+    assert CellOutcome.from_json(outcome.cell, outcome.to_json()) == outcome
+
+
+VISITS = [Visit(number, 0, (128.0, 1)) for number in range(200)]
+
+
+class Timed:
+    """A worker that takes 10 ms a visit; or is interrupted in its first."""
+
+    def __init__(self, *, interrupted: bool = False) -> None:
+        self._interrupted = interrupted
+
+    def times(self, cell: Cell, runs: int) -> Times:
+        del cell
+        if self._interrupted:
+            raise KeyboardInterrupt
+        time.sleep(0.01)
+        return Times((0.1,) * runs, (0.1,) * runs)
+
+
+def measured(kept: Kept, *workers: Timed) -> int:
+    """How many visits were made."""
+    measure(cast("list[Worker]", list(workers)), VISITS, kept, runs=1, end_s=math.inf, say=lambda _: None)
+    return len(VISITS) - len(kept.missing(VISITS))
+
+
+def test_all_are_made_side_by_side(tmp_path: Path) -> None:
+    assert measured(Kept(tmp_path / "kept", {}), Timed(), Timed()) == len(VISITS)
+
+
+def test_an_interruption_ends_all_of_them_and_keeps_what_was_measured(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "kept", {})
+    with pytest.raises(KeyboardInterrupt):
+        measured(kept, Timed(interrupted=True), Timed())
+    assert len(kept.missing(VISITS)) > len(VISITS) / 2
+
+
+IDENTITY = {"model": "m@1"}
+V1 = "proc /proc proc rw 0 0\ncgroup {place} cgroup rw,relatime,cpu,cpuacct 0 0\n"
+V2 = "cgroup2 {place} cgroup2 rw,nosuid 0 0\n"
+
+
+def service_s(memory_mb: int, batch: int) -> float:
+    return (0.002 * threads_of(memory_mb) + 0.02 * batch) / cores_of(memory_mb)
+
+
+def kept_times(memory_mb: int, batch: int) -> Times:
+    seconds = service_s(memory_mb, batch)
+    return Times(tuple(seconds * (1.0 + step / 1000.0) for step in range(-5, 6)), (seconds * cores_of(memory_mb),) * 11)
+
+
+def test_every_cell_is_visited_in_every_round_and_those_trained_on_more_often() -> None:
+    grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
+    assert (len(MEMORIES_MB), len(BATCHES), len(grid.cells), len(set(grid.cells))) == (46, 20, 920, 920)
+    assert len(grid.trained) <= 27
+    visits = grid.visits(2)
+    assert visits == Grid.of(MEMORIES_MB, BATCHES, SHARE).visits(2), "an interrupted run goes on in the same order"
+    assert visits == grid.visits(5)[: len(visits)]
+    assert [visit.number for visit in visits] == list(range(len(visits)))
+    rounds = [[visit.cell for visit in visits if visit.round == number] for number in (0, 1)]
+    for cells in rounds:
+        assert Counter(cells) == {cell: TRAINED_VISITS if cell in grid.trained else 1 for cell in grid.cells}
+    assert rounds[0] != rounds[1]
+    assert cores_of(3008) == pytest.approx(1.70, abs=0.005)
+    assert (threads_of(1769), threads_of(1792)) == (1, 2)
+
+
+def test_a_median_knows_how_well_it_is_known() -> None:
+    assert Times((1.0,) * 10, ()).uncertainty == 0.0
+    few, many = (Times(tuple(1.0 + (place % 10) / 10 for place in range(count)), ()) for count in (10, 1000))
+    assert 0.0 < many.uncertainty < few.uncertainty < 0.5
+
+
+def test_an_interrupted_run_goes_on_and_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "kept.jsonl"
+    visits = Grid.of((442, 885, 1769, 1856, 2560, 3008), (1, 2, 3, 4), 0.7).visits(2)
+    kept = Kept(path, IDENTITY)
+    for visit in visits[:3]:
+        kept.add(visit, kept_times(*visit.cell))
+    with path.open("a") as file:
+        file.write('{"number": 3, "cell": [442, ')
+    again = Kept(path, IDENTITY)
+    assert again.missing(visits) == visits[3:]
+    again.add(visits[3], kept_times(*visits[3].cell))
+    assert Kept(path, IDENTITY).missing(visits) == visits[4:]
+    assert Kept(path, {"model": "another"}).missing(visits) == visits, "what was measured of something else is not gone on with"
+
+
+def test_the_runs_of_a_cell_are_those_of_all_its_visits(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "kept.jsonl", IDENTITY)
+    kept.add(Visit(0, 0, (128, 1)), Times((1.0, 1.2), (0.1, 0.1)))
+    kept.add(Visit(9, 4, (128, 1)), Times((1.4,), (0.2,)))
+    assert kept.cells() == {(128, 1): Times((1.0, 1.2, 1.4), (0.1, 0.1, 0.2))}
+    assert kept.cells(range(1, 5)) == {(128, 1): Times((1.4,), (0.2,))}
+
+
+def test_cells_that_follow_the_model_are_told_and_the_figures_say_all_there_is(tmp_path: Path) -> None:
+    grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
+    kept = Kept(tmp_path / "kept.jsonl", IDENTITY)
+    for visit in grid.visits(2):
+        later = 1.03 if visit.round == 1 else 1.0
+        kept.add(visit, Times(tuple(later * one for one in kept_times(*visit.cell).seconds), (0.1,) * 11))
+    assert judged(grid, kept).mean < 1e-3
+    assert judged(grid, kept, whole=None).mean > 0.003
+    by_key = {figure.key: figure for figure in figures(grid, kept, 2, "m@1", "20 ms periods")}
+    assert by_key["mean_error"].met == "met"
+    assert f"of 920 cells trained, {920 - len(grid.trained)} others; medians of 22 runs" in by_key["mean_error"].detail
+    assert by_key["repeatability"].value == pytest.approx(0.03)
+    assert len(table(kept).splitlines()) == 921
+
+
+def test_a_model_that_is_wrong_misses_the_goal(tmp_path: Path) -> None:
+    grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
+    kept = Kept(tmp_path / "kept.jsonl", IDENTITY)
+    for visit in grid.visits(1):
+        times = kept_times(*visit.cell)
+        factor = 1.0 if visit.cell in grid.trained else 1.1
+        kept.add(visit, Times(tuple(factor * one for one in times.seconds), times.core_s))
+    found = figures(grid, kept, 1, "m@1", "20 ms periods")[0]
+    assert found.met == "missed"
+    assert found.value == pytest.approx(0.1 / 1.1, rel=0.01)
+
+
+def test_a_group_is_made_below_our_own_by_the_version_that_controls_processor_time(tmp_path: Path) -> None:
+    (tmp_path / "cpu" / "ours").mkdir(parents=True)
+    old, new = V1.format(place=tmp_path / "cpu"), V2.format(place=tmp_path / "unified")
+    own = "3:cpu,cpuacct:/ours\n0::/session\n"
+    assert hierarchy_of(new + old, own) == Hierarchy(tmp_path / "cpu" / "ours", unified=False)
+    assert hierarchy_of(old, "0::/\n") == Hierarchy(tmp_path / "cpu", unified=False)
+    (tmp_path / "unified" / "session").mkdir(parents=True)
+    assert hierarchy_of(new, own) == Hierarchy(tmp_path / "unified" / "session", unified=True)
+    assert hierarchy_of("proc /proc proc rw 0 0\n", own) is None
+
+
+@pytest.mark.parametrize("unified", [False, True])
+def test_a_quota_is_written_as_the_kernel_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, unified: bool) -> None:
+    """Half a core is 10 ms in every 20 ms. A plain folder keeps what was written."""
+    (tmp_path / "cgroup.subtree_control").write_text("memory cpu\n")
+    removed: list[Path] = []
+
+    def keep(folder: Path) -> None:
+        removed.append(folder)
+
+    monkeypatch.setattr(Path, "rmdir", keep)
+    with Quota(20_000, Hierarchy(tmp_path, unified)) as quota:
+        (group,) = (path for path in tmp_path.iterdir() if path.is_dir())
+
+        def written() -> str:
+            return (group / ("cpu.max" if unified else "cpu.cfs_quota_us")).read_text()
+
+        assert written() == ("max 20000" if unified else "-1")
+        quota.set(0.5)
+        assert written() == ("10000 20000" if unified else "10000")
+        with pytest.raises(ValueError, match="at least 1000"):
+            quota.set(0.04)
+        quota.join(17)
+        assert (group / "cgroup.procs").read_text() == "17"
+    assert removed == [group]
+
+
+def test_a_machine_that_forbids_it_says_how_it_could_be_allowed(tmp_path: Path) -> None:
+    with pytest.raises(NoQuotaError, match="Run as root"), Quota(20_000, Hierarchy(tmp_path / "missing", unified=False)):
+        pass
+
+
+def test_kept_results_are_readable(tmp_path: Path) -> None:
+    path = tmp_path / "kept.jsonl"
+    Kept(path, IDENTITY).add(Visit(0, 0, (128, 1)), Times((0.1, 0.2), (0.01, 0.01)))
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        IDENTITY,
+        {"number": 0, "round": 0, "cell": [128, 1], "seconds": [0.1, 0.2], "core_s": [0.01, 0.01]},
+    ]
