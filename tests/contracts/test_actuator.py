@@ -174,7 +174,7 @@ async def test_bodies_come_and_go_and_the_buffer_plan_is_in_force(world: World) 
     assert len(await world.bodies()) == 2
 
 
-async def test_a_shadow_that_is_refused_holds_nothing_up_and_the_refusal_says_what_was_done(world: World) -> None:
+async def test_refused_shadow_delays_no_action_and_the_error_lists_those_done(world: World) -> None:
     [body] = await world.bodies()
     done = (CreateBody(1), PLAN)
     with pytest.raises(PartlyRefused) as refused:

@@ -111,7 +111,7 @@ class ModelRepositoryContract:
         assert list(repository.list()) == []
 
     @pytest.mark.parametrize("version", ["", "..", "../x", "a/b", "a" * 200, "a\0", ".hidden", "1@2"])
-    def test_so_are_such_versions(self, repository: ModelRepository, version: str) -> None:
+    def test_invalid_versions_are_refused_too(self, repository: ModelRepository, version: str) -> None:
         with refused(400):
             repository.put("scale", version, files())
         assert list(repository.list()) == []
@@ -448,7 +448,7 @@ class TestS3Repository(ModelRepositoryContract):
         here.get_blocks("scale", ())
         assert fetched.read_text() == profile + " ", "it was measured anew"
 
-    def test_a_model_is_served_where_what_was_measured_of_it_may_not_be_read(self, bucket: Bucket) -> None:
+    def test_model_is_served_although_its_profile_is_unreadable(self, bucket: Bucket) -> None:
         bucket.repository().put("scale", "1", files())
         fresh = bucket.repository()
 

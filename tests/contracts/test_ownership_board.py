@@ -33,7 +33,7 @@ async def test_each_map_follows_the_one_before_it(board: Board) -> None:
     assert await board.read() == second
 
 
-async def test_of_many_who_publish_at_once_one_succeeds(board: Board) -> None:
+async def test_one_of_many_concurrent_publishers_succeeds(board: Board) -> None:
     maps = [replace(FIRST, owners=(Replica(f"r{number}", "http://10.0.0.1:8082", 1),)) for number in range(8)]
     assert await board.publish(FIRST)
     successors = [replace(one, epoch=2) for one in maps]

@@ -214,7 +214,7 @@ def test_a_lone_request_is_answered_within_one_and_a_half_times_its_execution(
     [(0.0, 0.16, 12, 200.0, 2290, 0.0), (0.158, 0.002, 1, 60.0, 1370, 0.01), (0.1, 0.06, 1, 60.0, 380, 0.15)],
     ids=["in proportion", "flat", "in between"],
 )
-def test_under_overload_instances_do_what_they_can_and_hardly_anything_is_let_in_for_nothing(
+def test_overload_keeps_goodput_and_admits_hardly_any_late_request(
     *, fixed_s: float, each_s: float, instances: int, rate_rps: float, answered: int, dropped: float
 ) -> None:
     """Twelve instances answer at most 75 a second in proportion, one answers 46 or 14: in 30 s and the deadline of the last."""
@@ -233,7 +233,7 @@ def test_under_overload_instances_do_what_they_can_and_hardly_anything_is_let_in
     assert statuses.count(504) <= dropped * (statuses.count(OK) + statuses.count(504))
 
 
-def test_of_twelve_idle_instances_adaptive_leaves_none_idle_while_it_refuses() -> None:
+def test_adaptive_refuses_nothing_while_one_of_twelve_instances_is_idle() -> None:
     """A handler of 0.16 s that executes its requests one after the other; deadline = objective = 1 s, 20 requests/s."""
     answered: dict[str, int] = {}
     for scheduler in ("adaptive", "adaptive-fill", "immediate"):

@@ -506,7 +506,7 @@ class DisturbedWorld(World):
 
 @settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_when_it_is_quiet_everybody_believes_the_same_and_it_is_what_was_wished(seed: int) -> None:
+def test_node_converges_to_the_requested_pairs_after_any_disturbance(seed: int) -> None:
     world = DisturbedWorld(random.Random(seed))
     for _ in range(world.chance.randint(10, 150)):
         steps = world.quiet_steps()

@@ -23,7 +23,7 @@ def objects(kind: str) -> dict[tuple[str, str], dict[str, Any]]:
     return {(one["metadata"].get("namespace", ""), one["metadata"]["name"]): one["spec"] for one in found}
 
 
-def test_each_of_our_deployments_may_be_drained_one_pod_after_the_other_also_the_only_one() -> None:
+def test_every_deployment_can_be_drained_pod_by_pod() -> None:
     """Bounded from below, a Deployment with one replica would keep its node for ever, and one with a broken pod as well."""
     deployments, budgets = objects("Deployment"), objects("PodDisruptionBudget")
     assert len(deployments) == 3
@@ -52,7 +52,7 @@ def test_scraped_ports_are_open_to_prometheus() -> None:
         assert any(COLLECTORS in peers for peers in admitted), name
 
 
-def test_the_policy_for_a_gateway_outside_opens_to_it_what_ours_opens_to_those_inside() -> None:
+def test_policy_for_an_external_gateway_opens_the_same_ports() -> None:
     text = (DEPLOY.parent / "docs/howto/run-on-kubernetes.md").read_text()
     [told] = [
         one for one in map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)) if one["kind"] == "NetworkPolicy"

@@ -103,7 +103,7 @@ def test_a_body_with_a_shadow_does_not_grow() -> None:
         assert scaled(paired, RESIZE).resized == ()
 
 
-def test_cores_are_given_back_when_the_body_as_it_was_has_been_enough_for_n_ticks() -> None:
+def test_burst_cores_are_returned_after_n_calm_ticks() -> None:
     larger = body("a", 2)
     assert scaled(small_batches([15.0, 9.0, 9.0, 9.0], larger), RESIZE, grown={"a": 1}).resized == ()
     found = scaled(small_batches([15.0, 9.0, 9.0, 9.0, 9.0], larger), RESIZE, grown={"a": 1})
@@ -161,7 +161,7 @@ def test_cores_are_waited_for_so_long_and_no_longer() -> None:
     assert overdue(growths, seen) == (Resize("b", 1),)
 
 
-def test_the_annotation_says_what_is_allowed_and_the_platform_must_be_able_to() -> None:
+def test_burst_cores_annotation_is_validated_and_sets_the_needed_capabilities() -> None:
     with pytest.raises(GnomonError, match="gnomon/burst-cores is 'bigger'") as refused:
         read_settings({}, {"gnomon/burst-cores": "bigger"})
     assert (refused.value.status, refused.value.hint) == (400, "It must be shadow, resize or either.")
@@ -251,7 +251,7 @@ def test_bodies_come_to_the_reserve_when_no_node_has_room_for_any(free: int) -> 
     assert scale_out(KNOWN, Options(), room, rate_rps=999.0, rate_max_rps=0.0, memory_bytes=0) == made[:2]
 
 
-def test_of_other_nodes_the_one_with_most_room_for_shadows_is_asked_first() -> None:
+def test_other_nodes_are_ordered_by_their_capacity_for_shadows() -> None:
     assert Room([node("n1", 8), node("n2", 1), node("n3", 1, reserve=2), node("n4", 2)]).others("n1") == ["n3", "n4", "n2"]
 
 

@@ -109,7 +109,7 @@ def test_dear_memory_chooses_fewer_blocks_by_the_objective() -> None:
     assert by_gain.created[0].pair.blocks == (0, 1)
 
 
-def test_m_phi_without_what_a_shadow_holds_besides_makes_the_smallest_set_the_best() -> None:
+def test_m_phi_without_overhead_always_prefers_the_smallest_block_set() -> None:
     """A stem with 0.01 % of the weights and 2 % of the work: its memory is nothing, so that its η has no rival."""
     stem = (BlockPlan(0.02, 10_000), BlockPlan(0.98, 99_990_000))
     profile = made_up_profile(stem, LATENCY_S, gmacs=4.0, overhead_bytes=100 * MB)
@@ -304,7 +304,7 @@ def test_a_bodys_own_node_comes_first_however_much_room_another_has() -> None:
     assert f"R_max {HERE:.2f} then" in found.reason
 
 
-def test_where_its_own_has_no_room_another_node_has_it_with_the_way_priced_in() -> None:
+def test_full_node_leads_to_a_remote_shadow_with_network_cost_included() -> None:
     found = placed(99.0, [node("full", 0.5), node("n2", 1)], body_on_full_node("a"))
     (made,) = found.created
     assert (made.body, made.pair.node) == ("a", "n2")
@@ -491,7 +491,7 @@ def test_remaining_shadow_takes_the_share_back() -> None:
     assert [(change.id, change.pair) for change in left.changed] == [("s1", HALVED)]
 
 
-def test_the_one_of_least_efficiency_is_released_first_and_only_what_is_superfluous() -> None:
+def test_least_efficient_shadow_is_released_first_and_only_if_superfluous() -> None:
     """Together 30 rps, with one 20, alone 10."""
     there = body_with("a", nth_shadow("s1", ONE), nth_shadow("s2", TWO))
     assert scaled_further([21.0] * 5, *there) == LayerLevel()
@@ -539,7 +539,7 @@ def test_elsewhere_the_next_one_brings_its_blocks_along() -> None:
         assert len(crowded(node("n1", 0), node("n2", 1, memory)).created) == made
 
 
-def test_the_next_one_is_nowhere_else_where_that_is_forbidden_has_no_price_or_nobody_tells_its_body() -> None:
+def test_further_shadow_stays_local_if_remote_is_forbidden_unpriced_or_unannounced() -> None:
     full, free = node("n1", 0), node("n2", 8)
     assert crowded(full, free, other_nodes=False).created == ()
     assert crowded(full, free, profile=replace(PRICED, network=None)).created == ()
@@ -555,7 +555,7 @@ def test_room_elsewhere_shrinks_with_each_further_shadow() -> None:
     assert [(made.body, made.pair.node) for made in found.created] == [("a", "n2"), ("b", "n3")]
 
 
-def test_the_one_elsewhere_shares_with_the_one_at_home_and_is_released_first() -> None:
+def test_remote_shadow_shares_the_batch_and_is_released_first() -> None:
     loading = body_with("a", nth_shadow("s1", HALVED), nth_shadow("s2", Pair(1, BOTH_BLOCKS, FAR, "n2")))
     serving = scaled_further([25.0], *loading, profile=PRICED)
     assert [(change.id, change.pair) for change in serving.changed] == [("s1", Pair(1, BOTH_BLOCKS, NEAR))]

@@ -127,13 +127,13 @@ def test_more_bodies_than_there_is_room_for_are_left_to_the_platform() -> None:
 
 
 @pytest.mark.parametrize(("rate_rps", "victims"), [(9.7, 0), (9.0, 0), (6.5, 0), (6.4, 1), (0.1, 1)])
-def test_two_equal_bodies_do_not_come_and_go(rate_rps: float, victims: int) -> None:
+def test_two_equal_bodies_do_not_oscillate(rate_rps: float, victims: int) -> None:
     """At 9 rps two of 8 are above need, 9 < 0.6 · 16; read literally one ends, and 9 > 0.8 · 8 makes it again, for ever."""
     assert len(ended([sized_body("a"), sized_body("b")], rate_rps)) == victims
 
 
 @pytest.mark.parametrize(("rate_rps", "victims"), [(13.0, 0), (12.8, 1), (6.4, 2)])
-def test_nor_do_three(rate_rps: float, victims: int) -> None:
+def test_three_equal_bodies_do_not_oscillate(rate_rps: float, victims: int) -> None:
     assert len(ended([sized_body("a"), sized_body("b"), sized_body("c")], rate_rps)) == victims
 
 
@@ -141,7 +141,7 @@ def test_without_a_rate_one_body_stays() -> None:
     assert len(ended([sized_body("a"), sized_body("b"), sized_body("c")], 0.0)) == 2
 
 
-def test_the_least_efficient_end_first_and_those_that_are_needed_are_passed_over() -> None:
+def test_scale_in_ends_the_least_efficient_body_that_is_not_needed() -> None:
     # 8 and 32 rps; η of the single core is the least. Without it 6 ≤ 25.6; the large one is then the last.
     assert ended([sized_body("large", 4), sized_body("small", 1)], 6.0) == ["small"]
     # One of 1 core, three of 2 (16 each): at 26 rps the single core goes, and no other.
@@ -154,11 +154,11 @@ def test_a_body_that_serves_does_not_end_for_one_that_still_loads() -> None:
     assert ended([sized_body("small", 1), sized_body("large", 4)], 7.0) == ["small"]
 
 
-def test_of_equal_ones_the_youngest_ends() -> None:
+def test_scale_in_ends_the_youngest_of_equal_bodies() -> None:
     assert ended([sized_body("old", started_s=1.0), sized_body("young", started_s=2.0)], 1.0) == ["young"]
 
 
-def test_from_nothing_a_rate_has_so_many() -> None:
+def test_bodies_for_a_rate_without_any_existing_ones() -> None:
     assert [from_nothing(KNOWN, rate_rps, 0.8) for rate_rps in (0.0, 25.6, 25.7)] == [1, 1, 2]
 
 

@@ -55,7 +55,7 @@ def test_a_burst_that_passes_leaves_nothing() -> None:
     assert kinds(line) == ["CreateBody", "CreateShadow", "DestroyShadow"]
 
 
-def test_where_no_node_can_make_shadows_bodies_serve_alone_until_one_can() -> None:
+def test_bodies_serve_alone_until_a_node_can_create_shadows() -> None:
     policy, alone = asyfunc(SETTINGS), replace(node(), pairs=False)
     burst = observed([16.0] * 20, body("b1"), nodes=[alone])
     seen = replace(burst, profile=PROFILE)
@@ -418,7 +418,7 @@ def test_cores_on_their_way_are_counted_on_and_nobody_else_is_asked() -> None:
     assert cores_of(line) == [1, 1]
 
 
-def test_a_burst_that_comes_while_cores_are_given_back_leaves_nothing_either() -> None:
+def test_burst_during_the_return_of_cores_leaves_no_extra_cores() -> None:
     line = growing_timeline(replace(GROWING, scale=ScaleSettings(min=1, max=1)))
     kubelet = Kubelet(line, 1.0)
     line.rps = 16.0
@@ -434,7 +434,7 @@ def test_a_burst_that_comes_while_cores_are_given_back_leaves_nothing_either() -
     assert cores_of(line) == [1]
 
 
-def test_cores_that_do_not_come_are_taken_back_so_that_they_do_not_come_unasked() -> None:
+def test_overdue_resize_is_withdrawn() -> None:
     line = growing_timeline(replace(GROWING, scale=ScaleSettings(min=1, max=1)))
     kubelet = Kubelet(line, 1000.0)
     line.rps = 16.0
@@ -447,7 +447,7 @@ def test_cores_that_do_not_come_are_taken_back_so_that_they_do_not_come_unasked(
     assert cores_of(line) == [1]
 
 
-def test_without_the_option_what_has_grown_is_given_back_and_shadows_are_made_again() -> None:
+def test_disabling_burst_cores_returns_them_and_creates_shadows_again() -> None:
     line = growing_timeline()
     play(line, 1, rps=16.0)
     play(line, 30, settings=replace(GROWING, burst_cores="shadow"), rps=6.0)
@@ -481,7 +481,7 @@ def test_r_max_of_a_body_is_the_best_batch_that_ends_in_time() -> None:
     assert (found.rate_rps, found.batch) == (pytest.approx(7.5), 3)
 
 
-def test_every_batch_is_looked_at_because_throughput_need_not_rise_with_it() -> None:
+def test_r_max_considers_every_batch_size() -> None:
     # Algorithm 1 breaks off at the largest timely batch, which is 6.67 rps here.
     assert sustained((0.2, 0.25, 0.45), 0.5) == sustained((0.2, 0.25, 0.45), 0.25 + 0.2)
     assert sustained((0.2, 0.25, 0.45), 0.5).batch == 2
@@ -494,7 +494,7 @@ def test_a_body_without_a_timely_batch_sustains_nothing() -> None:
     assert not rates.out_of_reach
 
 
-def test_where_no_number_of_cores_is_timely_a_body_counts_with_what_it_serves_one_by_one() -> None:
+def test_unreachable_objective_counts_bodies_by_single_request_throughput() -> None:
     rates = Rates(made_up_profile(HALVES, LATENCY_S, cores=(1, 2)), 0.05, 4, 16)
     assert rates.out_of_reach
     assert (rates.rate_rps(1), rates.rate_rps(2)) == (pytest.approx(5.0), pytest.approx(10.0))

@@ -393,7 +393,7 @@ def test_manual_scale_is_repeated_after_a_dropped_answer() -> None:
     assert again.seen.requested == 7
 
 
-def test_the_failure_of_a_policy_that_was_replaced_meanwhile_is_not_its_successors() -> None:
+def test_failure_of_a_replaced_policy_is_not_attributed_to_its_successor() -> None:
     def load(policy: str) -> FunctionLoad:
         return FunctionLoad(Settings(autoscaler=policy, scale=ScaleSettings(min=2)), LoadCounters(), (), ())
 
@@ -468,7 +468,7 @@ def scaled_by(policy: str, **scale: Any) -> Settings:
     return Settings(autoscaler=policy, scale=ScaleSettings(**scale))
 
 
-async def test_a_quiet_function_is_looked_at_each_few_minutes() -> None:
+async def test_idle_function_is_observed_every_few_minutes() -> None:
     stage = TwinStage(scaled_by("openfaas", min=1))
     async with stage.running():
         await stage.clock.advance(5)
@@ -478,7 +478,7 @@ async def test_a_quiet_function_is_looked_at_each_few_minutes() -> None:
     assert stage.counts == (1, 1)
 
 
-async def test_a_quiet_function_is_asked_at_its_policys_turns_and_not_looked_at_between_them() -> None:
+async def test_idle_function_is_observed_only_at_its_policys_period() -> None:
     stage = TwinStage(scaled_by("mark", min=1))  # decides each 5 s, and plans anew each minute
     async with stage.running():
         await stage.clock.advance(20)
@@ -487,7 +487,7 @@ async def test_a_quiet_function_is_asked_at_its_policys_turns_and_not_looked_at_
         assert stage.stamping.looks - before <= 6
 
 
-async def test_functions_that_began_to_rest_together_wake_one_by_one() -> None:
+async def test_functions_that_became_idle_together_wake_staggered() -> None:
     stage = TwinStage(scaled_by("openfaas", min=1))
     names = [f"f{number}.ns" for number in range(50)]
     for name in names:
@@ -502,7 +502,7 @@ async def test_functions_that_began_to_rest_together_wake_one_by_one() -> None:
         assert most < len(names) / 4
 
 
-async def test_a_function_under_load_does_not_rest() -> None:
+async def test_function_under_load_is_never_skipped() -> None:
     stage = TwinStage(scaled_by("openfaas", min=1))
     async with stage.running():
         stage.stamping.known[FUNCTION].rps = 0.1
@@ -512,7 +512,7 @@ async def test_a_function_under_load_does_not_rest() -> None:
         assert stage.stamping.looks - before >= 60  # each turn of its policy
 
 
-async def test_between_turns_of_its_policy_only_a_busy_functions_counters_are_taken_and_its_bins_are_as_exact() -> None:
+async def test_only_counters_are_read_between_periods_and_bins_stay_exact() -> None:
     stage = TwinStage(scaled_by("mark", min=1))  # decides each 5 s
     async with stage.running():
         for second in range(120):
@@ -526,7 +526,7 @@ async def test_between_turns_of_its_policy_only_a_busy_functions_counters_are_ta
     assert counted == looked
 
 
-async def test_an_instance_that_ends_under_load_is_replaced_within_a_turn() -> None:
+async def test_instance_of_a_busy_function_is_replaced_within_a_period() -> None:
     stage = TwinStage(scaled_by("mark", min=2))
     async with stage.running():
         for function in stage.functions:
@@ -576,7 +576,7 @@ async def test_a_poke_and_an_operator_wake_it() -> None:
         assert stage.counts[0] == 3
 
 
-async def test_an_instance_that_ends_in_its_rest_is_replaced_within_a_turn() -> None:
+async def test_instance_of_an_idle_function_is_replaced_within_a_period() -> None:
     stage = TwinStage(scaled_by("openfaas", min=2))
     async with stage.running():
         await stage.clock.advance(40)

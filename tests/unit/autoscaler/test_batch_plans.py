@@ -91,7 +91,7 @@ def test_batches_that_vary_take_what_was_learned_in_the_mean(memory_mb: int | No
 
 @pytest.mark.parametrize("own", [885, 1769, 3538])
 @pytest.mark.parametrize("slo_s", [0.2, 0.3, 0.5, 1.0])
-def test_of_several_sizes_the_cheapest_is_taken_and_the_own_one_stays_unless_a_tenth_is_saved(own: int, slo_s: float) -> None:
+def test_cheapest_size_is_chosen_if_it_saves_a_tenth_over_the_present_one(own: int, slo_s: float) -> None:
     """Each size is planned for alone as well: the plan is that of one of them, and no other is cheaper."""
     counts = tuple(np.random.default_rng(2).poisson(np.resize([30.0, 90.0], 600)).astype(float))
     rows = {memory: tuple(0.06 + (0.04 + 0.02 * size) * 1769 / memory for size in range(1, 9)) for memory in (885, 1769, 3538)}
@@ -109,7 +109,7 @@ def test_of_several_sizes_the_cheapest_is_taken_and_the_own_one_stays_unless_a_t
     assert _dollars(plan.said) == prices[plan.size]
 
 
-def test_a_plan_takes_as_many_instances_as_it_needs_up_to_as_many_as_there_may_be() -> None:
+def test_plan_takes_the_instances_it_needs_up_to_the_maximum() -> None:
     counts = tuple(np.random.default_rng(2).poisson(1900.0, 300).astype(float))
     task = Task(0.5, 95.0, (0.1, 0.2, 0.3), 1, 10**9, 0.5, 500)
     plan = plan_for(counts, 1.0, task)
@@ -153,7 +153,7 @@ def planned(line: Timeline) -> tuple[object, object]:
 
 
 @pytest.mark.parametrize("queues", [2, 3])
-def test_a_plan_is_that_of_one_queue_with_its_share_and_takes_as_many_instances_for_each(queues: int) -> None:
+def test_plan_for_several_queues_is_that_of_one_queue_with_its_share(queues: int) -> None:
     plan = plan_for(EVENLY, 1.0, replace(TASK, queues=queues))
     share = tuple(count / queues for count in EVENLY)
     one = plan_for(share, 1.0, replace(TASK, most=TASK.most // queues))
@@ -169,7 +169,7 @@ def test_plan_for_several_queues_differs_from_one_queue() -> None:
     assert "queues" not in one.said
 
 
-def test_each_queue_has_its_share_of_as_many_instances_as_there_may_be_and_one_at_least() -> None:
+def test_each_queue_gets_its_share_of_the_maximum_and_at_least_one_instance() -> None:
     for most in (1, 2, 3):
         plan = plan_for((16.0,) * 60, 1.0, replace(TASK, queues=2, most=most))
         assert plan.instances == 2
@@ -206,7 +206,7 @@ def test_slots_are_those_of_all_queues_and_a_bound_on_them_is_said() -> None:
     assert bound.said == f"{free.said}; with more than the {free.instances - 1} slots that there may be"
 
 
-def test_a_queue_more_or_less_is_planned_for_at_once() -> None:
+def test_change_of_the_number_of_queues_is_planned_for_at_once() -> None:
     line = timeline(queues=1)
     line.play(100)
     before, live = told(line), line.live
@@ -224,7 +224,7 @@ def test_a_queue_more_or_less_is_planned_for_at_once() -> None:
     assert "queues" not in line.reason
 
 
-def test_a_plan_that_does_not_fit_several_queues_is_tried_again_when_there_is_one() -> None:
+def test_plan_infeasible_for_two_queues_is_made_when_one_is_left() -> None:
     line = timeline(rps=60.0, highest=3)
     play(line, 30, latency_s=(0.05, 0.09, 0.13, 0.17))
     assert "30.00 rps in each of 2 queues: No plan does with 1 instances at most" in line.reason
@@ -265,7 +265,7 @@ def test_a_plan_of_before_there_were_several_queues_holds_for_one() -> None:
         assert planned(other) == (made_at_s, queues)
 
 
-def test_batches_of_two_queues_keep_the_objective_with_the_plan_for_two_and_not_with_the_plan_for_one() -> None:
+def test_two_queues_meet_the_objective_only_with_the_plan_for_two_queues() -> None:
     """Bursts of 180 rps, sent at random to two buffers; the same six instances, which a batch takes as they become free.
 
     With the plan for all arrivals in one queue batches leave when they are half full, and six instances do not carry so many.

@@ -79,7 +79,7 @@ def test_a_plan_that_was_made_before_larger_batches_were_known_is_made_again() -
     assert planned_at_s(line) == again_at_s, "which is made once"
 
 
-def test_in_the_end_it_plans_hourly_from_the_last_hour() -> None:
+def test_plans_are_eventually_hourly_and_from_the_last_hour() -> None:
     line = timeline(rps=8.0)
     line.play(3841)
     assert planned_at_s(line) == 3840.0, "30 s seven times doubled"
@@ -162,7 +162,7 @@ def test_more_than_there_may_be_instances_for_is_said() -> None:
     assert line.live == 3
 
 
-def test_an_objective_that_nothing_meets_gets_the_nearest_plan_and_the_reason_says_so() -> None:
+def test_unreachable_objective_gets_the_nearest_plan_and_says_so() -> None:
     line = timeline(slo_s=0.03)
     plan = buffers(line.play(30))[-1]
     assert plan.max_batch == 1
@@ -186,7 +186,7 @@ def test_other_service_times_make_another_plan() -> None:
     assert planned_at_s(line) == 801.0
 
 
-def test_batches_that_are_far_from_what_was_predicted_are_planned_for_as_they_are() -> None:
+def test_plans_account_for_the_spread_of_service_times() -> None:
     """Three instances with 90 ms for a batch of three meet 120 ms, but not where many batches take longer."""
     planned = {}
     for spread in (0.0, 0.004, 0.2, 5.0):
@@ -205,7 +205,7 @@ def test_a_deployment_with_another_objective_is_planned_for_at_once() -> None:
     assert "200 ms asked for" in line.reason
 
 
-def test_a_plan_is_told_until_it_is_in_force_and_whenever_it_is_not_any_more() -> None:
+def test_plan_is_repeated_until_it_is_in_force_and_when_it_is_lost() -> None:
     """Whoever makes the batches may have been restarted, or deployed anew, or the decision refused."""
     line = timeline()
     line.play(100)
@@ -249,7 +249,7 @@ def test_under_adaptive_scheduling_the_time_is_not_the_plans() -> None:
     assert "adaptive" in line.reason
 
 
-def test_under_a_scheduler_of_ones_own_the_time_is_the_plans_whatever_its_name_begins_with() -> None:
+def test_third_party_scheduler_gets_the_plans_timeout_whatever_its_name() -> None:
     (plan,) = buffers(timeline(scheduler="adaptive-mine").play(31))
     assert plan == buffers(timeline(scheduler="fixed").play(31))[0]
     (left,) = buffers(timeline(scheduler="adaptive-paper").play(31))
@@ -261,7 +261,7 @@ def test_a_longest_wait_of_the_functions_own_bounds_the_timeout() -> None:
     assert all(plan.max_wait_s <= 0.004 for plan in buffers(line.play(31)))
 
 
-def test_batches_of_eight_are_the_default_as_there_would_be_nothing_to_plan() -> None:
+def test_batch_policies_default_to_batches_of_eight() -> None:
     assert read_settings({}, {"gnomon/autoscaler": "batch+"}).max_batch == 8
     assert read_settings({}, {"gnomon/autoscaler": "batch", "gnomon/max-batch": "32"}).max_batch == 32
 
@@ -311,12 +311,12 @@ def test_load_within_the_plan_is_no_overload(rate_rps: float, queued: int) -> No
     assert overloaded(seen(rate_rps, queued), 1, 5, {}) is None
 
 
-def test_a_backlog_alone_is_one_where_the_plan_cannot_clear_it_within_the_objective() -> None:
+def test_backlog_that_the_plan_cannot_clear_in_time_is_an_overload() -> None:
     found = overloaded(seen(20.0, 200), 1, 5, {})
     assert found.count == 2, "but it says nothing about how much is to come"
 
 
-def test_instances_that_carry_nothing_in_time_are_counted_by_their_own_batches() -> None:
+def test_capacity_of_slow_instances_is_that_of_their_planned_batches() -> None:
     """Full batches of the plan may take longer than half the objective: what they carry is what the plan counts on."""
     slow = tuple(0.15 + 0.05 * batch for batch in range(1, 9))
     assert overloaded(seen(75.0, latency_s=slow), 7, 6, {}) is None
@@ -339,7 +339,7 @@ def test_without_service_times_nothing_is_known_of_what_instances_carry() -> Non
     assert overloaded(seen(1000.0, 1000, latency_s=()), 1, 5, {}) is None
 
 
-def test_a_burst_is_met_in_the_decision_that_sees_it_with_larger_batches() -> None:
+def test_burst_is_answered_with_larger_batches_in_the_same_decision() -> None:
     line = Timeline(SETTINGS)
     assert play(line, 60, rps=20.0, latency_s=FIXED_COST_S) == 1
     planned = line.plan

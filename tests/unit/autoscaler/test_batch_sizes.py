@@ -49,7 +49,7 @@ def cores_of(line: Timeline) -> set[int]:
 
 
 @pytest.mark.parametrize("name", ["batch", "batch+"])
-def test_an_objective_that_one_core_cannot_meet_is_met_by_instances_with_more(name: str) -> None:
+def test_objective_out_of_reach_of_one_core_gets_instances_with_more(name: str) -> None:
     line = timeline(name, slo_s=0.25)
     line.play(40)
     assert cores_of(line) == {2} or cores_of(line) == {4}
@@ -58,7 +58,7 @@ def test_an_objective_that_one_core_cannot_meet_is_met_by_instances_with_more(na
     assert not line.errors
 
 
-def test_more_cores_are_not_taken_where_they_cost_more_and_the_reason_says_how_much() -> None:
+def test_dearer_cores_are_not_chosen_and_the_reason_gives_the_cost() -> None:
     line = timeline(serial=0.5)
     line.play(40)
     assert cores_of(line) == {1}
@@ -93,7 +93,7 @@ def test_instances_are_resized_in_place_and_the_buffer_is_told() -> None:
     assert any(isinstance(action, SetBufferPlan) for action in actions)
 
 
-def test_on_a_full_node_those_that_are_not_needed_make_room_and_some_serve_at_any_time() -> None:
+def test_resizing_on_a_full_node_frees_unneeded_instances_and_keeps_serving() -> None:
     """Eight cores: eight instances of one each, kept by an operator's word until the plan comes."""
     line = timeline(slo_s=0.25, nodes=(("node-1", 8),), rps=4.0, start_s=3.0)
     assert play(line, 20, requested=8) == 8
@@ -146,7 +146,7 @@ def test_a_platform_that_cannot_resize_keeps_functions_whose_cores_are_fixed() -
         require(scaling_policy("batch", Settings(plan_cores="any")), alike)
 
 
-def test_on_the_way_nothing_is_asked_for_without_room_and_what_is_needed_goes_on_serving() -> None:
+def test_resizing_never_exceeds_free_cores_nor_ends_needed_instances() -> None:
     """Any instances on any nodes, any number and size wanted: no more cores than are free, and never fewer that serve."""
     chance = random.Random(3)
     for _ in range(400):
@@ -168,7 +168,7 @@ def test_on_the_way_nothing_is_asked_for_without_room_and_what_is_needed_goes_on
         assert len(known) - len(ended) + created <= max(count, len(known))
 
 
-def test_from_anything_the_wanted_size_is_reached_where_the_nodes_have_room_for_it() -> None:
+def test_resizing_reaches_the_wanted_cores_from_any_state() -> None:
     chance = random.Random(4)
     for _ in range(60):
         line = timeline(nodes=(("a", 32), ("b", 32)))
@@ -255,7 +255,7 @@ def test_five_sizes_at_the_highest_load_are_planned_within_a_decision() -> None:
     assert time.process_time() - begun_s < DECIDE_LIMIT_S
 
 
-def test_instances_on_nodes_of_which_nothing_is_known_shrink_and_do_not_grow() -> None:
+def test_instances_on_unknown_nodes_shrink_but_do_not_grow() -> None:
     """Platforms may know where an instance is and nothing of the place."""
     wide = sized("i-1", 2)
     assert towards_size(1, observation((wide,), (), 1)) == (Resize("i-1", 1),)
@@ -294,7 +294,7 @@ def sizes_of(line: Timeline) -> set[int]:
 
 
 @pytest.mark.parametrize("name", ["batch", "batch+"])
-def test_an_objective_that_the_own_size_cannot_meet_is_met_by_a_larger_one(name: str) -> None:
+def test_objective_out_of_reach_of_the_present_memory_gets_a_larger_one(name: str) -> None:
     line = lambda_timeline(name, slo_s=0.25)
     line.play(40)
     assert sizes_of(line) == {3538}
@@ -334,7 +334,7 @@ def test_a_fixed_size_is_paid_by_the_call_too() -> None:
     assert "$57.8 per million requests" in line.reason
 
 
-def test_slots_of_the_new_size_serve_before_those_of_the_old_end_and_nothing_is_resized() -> None:
+def test_slots_of_the_new_memory_serve_before_old_ones_end() -> None:
     line = lambda_timeline(slo_s=0.25, start_s=3.0, rps=20.0)
     line.play(29)
     wanted = sum(one.state is InstanceState.READY for one in line.instances.values())
@@ -384,7 +384,7 @@ def any_slots(chance: random.Random) -> tuple[Observation, int]:
     return seen, chance.randint(0, most)
 
 
-def test_on_the_way_no_more_are_asked_for_than_may_be_and_those_that_are_needed_go_on_serving() -> None:
+def test_changing_memory_never_exceeds_the_places_nor_ends_needed_slots() -> None:
     chance = random.Random(5)
     for _ in range(2000):
         seen, count = any_slots(chance)
@@ -401,7 +401,7 @@ def test_on_the_way_no_more_are_asked_for_than_may_be_and_those_that_are_needed_
         assert all(action.memory_mb == 3538 for action in actions if isinstance(action, CreateBody))
 
 
-def test_from_anything_the_wanted_size_is_reached() -> None:
+def test_changing_memory_reaches_the_wanted_size_from_any_state() -> None:
     chance = random.Random(6)
     for _ in range(100):
         places = chance.randint(1, 8)

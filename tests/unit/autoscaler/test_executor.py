@@ -213,7 +213,7 @@ async def test_abandoned_workers_are_bounded_until_they_return(released: threadi
             break
 
 
-async def test_so_many_calls_are_executed_at_the_same_time_and_no_more(released: threading.Event) -> None:
+async def test_concurrent_calls_are_bounded_by_the_workers(released: threading.Event) -> None:
     executor, begun, lock = PolicyExecutor(), 0, threading.Lock()
 
     def slow() -> None:

@@ -34,7 +34,7 @@ def test_the_youngest_idle_one_ends_first() -> None:
     assert towards(1, seen(*there)) == (DestroyBody("young"), DestroyBody("old"))
 
 
-def test_of_busy_ones_the_one_with_fewest_requests_in_flight_ends_first() -> None:
+def test_busy_instance_with_fewest_requests_in_flight_ends_first() -> None:
     there = (instance("a", busy=True, in_flight=8), instance("b", busy=True, in_flight=2))
     assert towards(1, seen(*there)) == (DestroyBody("b"),)
 

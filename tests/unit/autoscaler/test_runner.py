@@ -91,7 +91,7 @@ def test_a_late_tick_keeps_the_rhythm_and_a_pause_starts_a_new_one() -> None:
     assert policy.times == [0.0, 2.3, 4.1, 60.7, 62.8]
 
 
-def test_between_periods_it_is_asked_when_a_request_waits_and_nothing_lives() -> None:
+def test_policy_decides_between_periods_if_a_request_waits_for_no_instance() -> None:
     policy = Moody()
     line = Timeline(settings("moody"), policies=moody(policy))
     line.queued = 1
@@ -264,7 +264,7 @@ def test_an_instance_that_ended_by_itself_is_replaced_at_once_also_within_a_long
     assert line.reason == "1 of 3 instances are missing: replaced"
 
 
-def test_a_function_that_cannot_start_is_tried_ever_more_rarely() -> None:
+def test_failing_starts_back_off_exponentially() -> None:
     line = Timeline(Settings(autoscaler="fixed"), start_s=5.0)
     created = []
     for _ in range(4 * 60 * 2):
@@ -274,7 +274,7 @@ def test_a_function_that_cannot_start_is_tried_ever_more_rarely() -> None:
     assert waits == [1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 60.5, 60.5]
 
 
-def test_so_is_one_of_which_no_node_has_room_for_as_many_as_it_wants() -> None:
+def test_failing_starts_back_off_also_on_a_full_node() -> None:
     line = Timeline(Settings(autoscaler="fixed", scale=ScaleSettings(min=4)), nodes=(("small", 3),), start_s=5.0)
     begun_s = []
     for _ in range(4 * 60 * 2):
@@ -485,7 +485,7 @@ def test_counters_become_counts_and_means_per_bin() -> None:
     assert history.rate_rps(history.arrivals, 1.0) == 4.0
 
 
-def test_bins_end_when_they_are_looked_at_whenever_the_first_sample_came() -> None:
+def test_bins_align_with_the_observations() -> None:
     """Deployed at 10.1 s; looks come at 10.3, 10.8 …: that at 10.8 sees what came since the one before."""
     windows = LoadWindows(bin_s=0.5, origin_s=3.3)
     windows.record(10.1, counters())

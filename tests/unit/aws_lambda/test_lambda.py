@@ -141,7 +141,7 @@ def test_no_key_comes_twice_and_the_bucket_s_rule_covers_each(places: Places) ->
     assert all(key.startswith(rule["Filter"]["Prefix"]) for key in keys)
 
 
-def test_a_place_that_nothing_was_put_into_serves_once_more_and_never_two_at_once(places: Places) -> None:
+def test_unused_place_is_given_out_again_and_never_twice_at_once(places: Places) -> None:
     place = result(places)
     assert f"/{place.key}?" in place.address
     places.give_back(place)
@@ -375,7 +375,7 @@ def found(folder: Path, wanted: Wanted = WANTED, region: str = "eu-west-1") -> M
     return MeasuredModels(folder).find(wanted, region)
 
 
-def test_every_size_with_both_ends_of_the_batches_is_there_and_the_own_one_foretells_the_function(folder: Path) -> None:
+def test_profile_holds_every_memory_size_measured_for_smallest_and_largest_batch(folder: Path) -> None:
     profile = found(folder)
     assert set(profile.memories.seconds) == {885, 1769, 3538}, "7,076 MB have not been measured for a batch of 4"
     assert profile.at(3538, 4) == pytest.approx(0.2)
@@ -430,7 +430,7 @@ def test_measurements_of_anything_else_are_left_alone(folder: Path, wanted: Want
     assert found(folder, wanted, region) is None
 
 
-def test_a_file_that_is_measured_on_is_read_again_and_one_that_is_none_is_none(folder: Path) -> None:
+def test_profile_is_read_again_when_it_grows_and_ignored_when_invalid(folder: Path) -> None:
     models = MeasuredModels(folder)
     assert models.find(WANTED, "eu-west-1") is not None
     path = path_of(folder, "net@1", "eu-west-1")

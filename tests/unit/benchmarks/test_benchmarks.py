@@ -300,7 +300,7 @@ def test_the_runs_of_a_cell_are_those_of_all_its_visits(tmp_path: Path) -> None:
     assert kept.cells(range(1, 5)) == {(128, 1): Times((1.4,), (0.2,))}
 
 
-def test_cells_that_follow_the_model_are_told_and_the_figures_say_all_there_is(tmp_path: Path) -> None:
+def test_figures_report_every_cell_and_flag_those_that_follow_the_model(tmp_path: Path) -> None:
     grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
     kept = Kept(tmp_path / "kept.jsonl", IDENTITY)
     for visit in grid.visits(2):

@@ -251,7 +251,7 @@ def test_unsimulated_cell_is_a_dash() -> None:
     assert text.splitlines()[2:] == ["| model | asyfunc | od |", "| --- | --- | --- |", "| a | 2 | 1.23e+03 |", "| b | 1 | – |"]
 
 
-def test_serial_fractions_stand_side_by_side_where_more_than_the_usual_one_was_simulated() -> None:
+def test_tables_compare_serial_fractions_if_several_were_simulated() -> None:
     told = "k-lv 0.7, od 2; 16 cores (b = 8 in 2 ms, η 20), 20 nodes"
     usual, other = figure("private", "memory", 3.0, told), figure("private", "memory", 4.0, told, serial=10)
     assert by_serial([usual], "memory") == {}
@@ -302,7 +302,7 @@ def test_finding_is_a_sentence_with_numbers(one: Comparison) -> None:
         assert ";" not in seen, "it parts the cases"
 
 
-def test_every_case_that_is_published_is_one_of_a_demand_that_is_compared() -> None:
+def test_every_published_case_belongs_to_a_compared_demand() -> None:
     published = [case["case"] for case in Measured("batch_baselines").document["cases"]]
     assert {name.partition(",")[0] for name in published} == set(CASES)
 

@@ -206,7 +206,7 @@ GIVEN = {
 }
 
 
-def test_without_a_namespace_it_looks_after_all_and_leads_beside_knatives_own() -> None:
+def test_serve_without_a_namespace_scales_all_and_keeps_its_lease_in_knative_serving() -> None:
     options = knative_options({**GIVEN, "namespaces": ()})
     assert (options.scaled.namespace, options.lease_namespace) == (None, "knative-serving")
 
@@ -365,7 +365,7 @@ def test_a_profile_without_the_batches_that_are_compared_is_refused(tmp_path: Pa
     assert not (tmp_path / "figures").exists()
 
 
-def test_a_grid_is_less_than_three_per_cent_of_the_cells_and_holds_a_model_of_all_of_them() -> None:
+def test_planning_grid_of_under_three_percent_predicts_all_cells() -> None:
     cells = grid_of((128, 3008), (1, 20))
     assert len(cells) < 0.03 * 46 * 20
     assert {(128, 1), (128, 20), (3008, 1), (3008, 20)} <= set(cells)

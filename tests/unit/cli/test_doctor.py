@@ -205,7 +205,7 @@ def policy(**spec: Any) -> dict[str, Any]:
         ([policy(podSelector={"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]})], None),
     ],
 )
-def test_pods_are_shut_in_by_policies_that_choose_them_and_are_about_who_comes(
+def test_only_ingress_policies_that_select_a_pod_isolate_it(
     policies: list[dict[str, Any]], rules: list[dict[str, Any]] | None
 ) -> None:
     assert ways_in(policies, {"app": "coordinator"}) == rules

@@ -57,7 +57,7 @@ def burst(pool: PoolSize, at_s: float, count: int) -> None:
         pool.taken(at_s + 0.01 * number)
 
 
-def test_after_a_burst_as_many_containers_are_kept_as_it_could_have_used() -> None:
+def test_pool_keeps_the_containers_that_the_last_burst_could_use() -> None:
     pool = PoolSize()
     pool.resize(1, 0.0, most=4)
     burst(pool, 10.0, 3)

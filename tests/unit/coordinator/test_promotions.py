@@ -196,7 +196,7 @@ def test_the_next_coordinator_finds_the_pair_and_begins_anew(next_node: Node) ->
     assert next_node.sent("b1")[-1] == "unpair"
 
 
-def test_the_next_coordinator_finds_a_body_that_has_let_go_and_pairs_them_first(next_node: Node) -> None:
+def test_restarted_coordinator_pairs_again_before_it_promotes(next_node: Node) -> None:
     next_node.body("b1")
     next_node.found("s1", Kind.SHADOW)
     next_node.registered()
@@ -207,7 +207,7 @@ def test_the_next_coordinator_finds_a_body_that_has_let_go_and_pairs_them_first(
     assert next_node.sent("s1")[-1] == "promote"
 
 
-def test_the_next_coordinator_waits_for_the_supervisors_word_of_one_that_serves_already(next_node: Node) -> None:
+def test_restarted_coordinator_waits_for_the_supervisor_on_a_serving_shadow(next_node: Node) -> None:
     next_node.body("b1")
     next_node.found("s1", Kind.SHADOW)
     next_node.say("s1", say="body")

@@ -198,7 +198,7 @@ def test_a_hostile_shadow_is_ended_and_its_body_told(node: Node) -> None:
 
 
 @pytest.mark.parametrize("said", [(1, 2, 3, 4000), (1, 2, 3, 5), (2, 3), ()])
-def test_a_shadow_that_holds_other_blocks_than_it_was_told_has_changed_nothing(node: Node, said: tuple[int, ...]) -> None:
+def test_shadow_that_reports_wrong_blocks_does_not_change_its_body(node: Node, said: tuple[int, ...]) -> None:
     node.paired()
     change_to(node, (2, 3))
     with pytest.raises(BadMessageError, match="other blocks"):
@@ -207,7 +207,7 @@ def test_a_shadow_that_holds_other_blocks_than_it_was_told_has_changed_nothing(n
 
 
 @pytest.mark.parametrize("said", [(4000,), (1, 2, 3), (2,), ()])
-def test_a_shadow_that_keeps_other_blocks_than_it_was_told_does_not_go_on(node: Node, said: tuple[int, ...]) -> None:
+def test_shadow_that_keeps_wrong_blocks_is_not_promoted(node: Node, said: tuple[int, ...]) -> None:
     node.paired()
     change_to(node, (2, 3))
     node.say("s1", say="changed", blocks=(1, 2, 3))

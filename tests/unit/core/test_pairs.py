@@ -58,7 +58,7 @@ def profile(per_sample_s: tuple[float, ...] = (0.001, 0.004, 0.004, 0.001), fixe
     return ModelProfile("m@1", chain(), whole, tables, loading, 0.02, 0.01, 50_000_000, 0.0001, 1e-10)
 
 
-def test_neighbours_are_one_run_and_what_crosses_its_border_is_read_before_or_after_it() -> None:
+def test_adjacent_blocks_form_one_run_with_the_tensors_at_its_borders() -> None:
     first, last = chain().runs([3, 1, 0])
     assert (first.first, first.last, first.begin, first.end) == (0, 1, 0, 4)
     # b leaves for block 2, a for block 3, which skips.
@@ -87,7 +87,7 @@ def test_blocks_must_follow_each_other() -> None:
         Layers.from_json(document)
 
 
-def test_a_table_is_read_on_straight_lines_and_beyond_its_end_in_proportion() -> None:
+def test_latency_tables_interpolate_linearly_and_extrapolate_in_proportion() -> None:
     table = LatencyTable({1: {2: 0.2, 4: 0.6}})
     assert [table.at(1, batch) for batch in (0, 1, 2, 3, 4, 8)] == pytest.approx([0.0, 0.2, 0.2, 0.4, 0.6, 1.2])
     assert table.at(2, 1) is None
@@ -224,7 +224,7 @@ def test_without_a_price_nothing_is_known_of_a_pair_over_the_network() -> None:
     assert pair_seconds(unpriced, 1, Pair(1, (0,), (0, 1)), 2) == pytest.approx(0.1)
 
 
-def test_of_two_shadows_the_one_elsewhere_pays_for_its_way() -> None:
+def test_remote_one_of_two_shadows_pays_for_the_network() -> None:
     near, far = Pair(1, (0,), (0, 0, 1)), Pair(1, (0,), (0, 0, 1), "n2")
     assert pair_seconds(PROFILE, 1, replace(near, others=(near,)), 3) == pytest.approx(0.1)
     assert pair_seconds(PROFILE, 1, replace(near, others=(far,)), 3) == pytest.approx(0.1 + 0.02 + 0.01)

@@ -81,7 +81,7 @@ def test_policies_that_split_or_plan_batches_have_batches_of_eight(name: str) ->
 
 
 @pytest.mark.parametrize("name", ["batch-mine", "batch+mine", "batches", "asyfunc-mine", "asyfunc2"])
-def test_a_policy_of_ones_own_has_the_usual_defaults_whatever_its_name_begins_with(name: str) -> None:
+def test_third_party_policy_has_the_usual_defaults_whatever_its_name(name: str) -> None:
     assert read_settings({}, {"gnomon/autoscaler": name}) == Settings(autoscaler=name)
 
 
@@ -248,7 +248,7 @@ def test_settings_of_an_installed_policy_that_is_not_named_say_how_it_is(install
         refuse_strays(read_settings({}, {"gnomon/few.most": "3"}), BUILT_IN)
 
 
-def test_settings_of_another_policy_wait_for_it_and_those_of_none_are_refused() -> None:
+def test_settings_of_an_unused_policy_are_kept_and_unknown_ones_refused() -> None:
     settings = read_settings({}, {"gnomon/few.most": "3", "gnomon/autoscaler": "od"})
     assert scaling_policy("od", settings).name == "od"
     refuse_strays(settings, BUILT_IN, ["few"])

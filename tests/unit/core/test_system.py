@@ -260,7 +260,7 @@ def test_a_killed_writer_leaves_the_old_content(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"later"
 
 
-def test_of_several_writers_one_has_the_last_word_whole(tmp_path: Path) -> None:
+def test_concurrent_writers_leave_one_whole_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     contents = [bytes([65 + number]) * 100_000 for number in range(8)]
     threads = [
@@ -322,7 +322,7 @@ NEVER = 1e9
 """Milliseconds that take ten letters."""
 
 
-async def test_a_wish_with_more_predictions_than_fit_is_heard_without_them_and_so_is_the_next() -> None:
+async def test_request_with_too_many_predictions_is_read_without_them() -> None:
     theirs: list[socket.socket] = []
 
     def supervisor(_message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
@@ -421,7 +421,7 @@ def test_every_form_of_a_moment_with_a_zone_is_read(text: str, seconds: float) -
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("text", ["2024-05-25T12:00:00", "2024-05-25 12:00:00.0000000", "20240525T12"])
-def test_without_a_zone_it_is_utc_wherever_we_are_and_refused_where_one_is_needed(text: str) -> None:
+def test_dates_without_a_zone_are_utc_or_refused(text: str) -> None:
     assert moment_s(text) == seconds_of(text) == NOON_S
     with pytest.raises(ValueError, match="names no zone"):
         moment_s(text, zone_needed=True)
@@ -449,7 +449,7 @@ def test_invalid_date_is_refused(odd: str) -> None:
 
 
 @pytest.mark.parametrize("odd", [None, 3, [], {"at": 1}])
-def test_nor_is_what_is_no_text(odd: object) -> None:
+def test_dates_that_are_not_text_are_refused(odd: object) -> None:
     assert seconds_of(odd) == 0.0
 
 

@@ -43,7 +43,7 @@ def test_reservation_of_an_instance(fields: dict[str, object], cores: int, claim
     assert claimed_cores(spec(**fields), cores) == claimed
 
 
-def test_an_instance_has_cpus_of_its_own_while_there_are_any_and_runs_on_all_of_them_after_that() -> None:
+def test_instances_get_exclusive_cpus_while_there_are_any_and_then_share_all() -> None:
     node = LocalNode((0, 1, 2, 3), 4, GIB)
     assert node.claim("a", 2.0, 0, 2).cpus == (0, 1)
     assert node.claim("b", 1.0, 0, 1).cpus == (2,)
@@ -71,7 +71,7 @@ def test_memory_is_given_once() -> None:
     node.claim("b", 0.1, 400 * 2**20, 1)
 
 
-def test_a_claim_that_is_changed_gives_back_what_it_had_and_one_that_is_refused_keeps_it() -> None:
+def test_changed_claim_returns_its_cores_and_refused_change_keeps_them() -> None:
     node = LocalNode((0, 1, 2, 3), 4, GIB)
     node.claim("a", 3.0, 0, 3)
     assert node.claim("a", 4.0, 0, 4).cpus == (0, 1, 2, 3)
@@ -97,7 +97,7 @@ def test_idle_instances_reserve_no_cores_unless_their_deployment_asks_for_them()
     assert node.value().free_cores == 1.5
 
 
-def test_each_function_gets_its_first_instance_on_a_busy_machine_and_its_second_when_a_core_is_free() -> None:
+def test_busy_machine_starts_the_first_instance_of_each_function_and_no_second() -> None:
     busy: set[str] = set()
     node = LocalNode((0, 1), 2, GIB, in_use=busy.__contains__)
     for number in range(10):

@@ -200,7 +200,7 @@ async def told() -> AsyncIterator[Told]:
 
 
 @pytest.mark.parametrize("order", [("born", "speaks"), ("speaks", "born")])
-async def test_an_instance_is_ready_when_it_has_spoken_and_the_node_knows_its_process(told: Told, order: tuple[str, str]) -> None:
+async def test_instance_is_ready_after_its_message_and_its_process_are_known(told: Told, order: tuple[str, str]) -> None:
     for number, step in enumerate(order):
         assert (told.life.instance.state, told.ready) == (InstanceState.STARTING, {}), f"before step {number}"
         told.life.born(17) if step == "born" else told.speak()
@@ -245,7 +245,7 @@ async def test_a_first_word_that_is_read_at_the_end_comes_too_late(told: Told) -
     assert (told.ready, dict(told.times_gone)) == ({}, {"f-1": 1})
 
 
-async def test_a_shadow_whose_first_word_as_a_body_is_read_at_its_end_becomes_none(told: Told) -> None:
+async def test_shadow_that_ends_while_it_is_promoted_does_not_become_a_body(told: Told) -> None:
     risen: list[str] = []
     ends: list[tuple[int, ...]] = []
     shadow = LocalShadow(INSTANCE, FunctionKey("f"), "torch", told.context, lambda _, papers=(): ends.append(papers))

@@ -103,7 +103,7 @@ def test_when_no_id_is_left_nobody_gets_somebody_elses(tmp_path: Path, monkeypat
         "\ud800",
     ],
 )
-def test_a_file_that_cannot_be_believed_is_named_and_nothing_begins_with_it(tmp_path: Path, content: str) -> None:
+def test_untrusted_file_is_named_and_nothing_is_launched(tmp_path: Path, content: str) -> None:
     """Root's id among them, or one for two functions, would be worse than none."""
     file = tmp_path / "users.json"
     file.write_bytes(content.encode("utf-8", "surrogatepass"))

@@ -678,7 +678,7 @@ def test_a_jump_is_noticed_in_seconds_after_a_burst(times: float, within_s: floa
     assert _after([float(n) for n in window], mean_rps * times) <= within_s
 
 
-def test_after_a_burst_the_rate_of_most_of_the_window_is_taken_for_the_change_that_it_is() -> None:
+def test_end_of_a_burst_is_detected_as_a_change_of_rate() -> None:
     chance = np.random.default_rng(8)
     window = [*chance.poisson(20.0, 100), *chance.poisson(160.0, 60), *chance.poisson(20.0, 40)]
     assert _after([float(n) for n in window], 20.0) <= 5.0

@@ -132,7 +132,7 @@ def test_service_times_with_shares_are_mixed_by_them() -> None:
             ServiceTimes((seconds,), shares)
 
 
-def test_a_batch_that_waits_for_an_instance_takes_its_mean_time_behind_that() -> None:
+def test_batch_that_waits_for_an_instance_takes_its_mean_service_time_afterwards() -> None:
     waits = ((0.0, 0.8), (0.05, 0.15), (0.2, 0.05))
     latency = ExactLatency(Map.poisson(50.0), BufferPlan(1, 0.0), ServiceTimes(((0.01, 0.03),)), waits)
     found = [latency.percentile(percent) for percent in (40, 80, 95, 100)]

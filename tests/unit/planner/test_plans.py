@@ -336,7 +336,7 @@ def bursty(seed: int) -> list[float]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_plan_that_misses_on_its_own_window_gives_way_to_one_that_holds(seed: int) -> None:
+def test_plan_that_misses_on_its_own_window_is_replaced_by_one_that_holds(seed: int) -> None:
     window = Window(bursty(seed), 1.0)
     planned = Trial(BufferPlan(10, 0.0333), 3)
     assert window.replayed(planned, SIZE, 0.3).late > 0.1

@@ -207,7 +207,7 @@ def test_more_batches_go_on_from_fewer(tmp_path: Path) -> None:
     assert results[Cell("latency", 2, 4)]["repeats"] == 10
 
 
-def test_memory_is_that_of_the_largest_batch_also_where_a_run_went_on_with_larger_ones(tmp_path: Path) -> None:
+def test_memory_is_that_of_the_largest_batch_also_after_a_resumed_run(tmp_path: Path) -> None:
     run(tmp_path, Bench())
     plan = replace(PLAN, batches=(1, 2, 4))
     measured = Measured(subject(tmp_path), plan, run(tmp_path, Bench(), plan))
@@ -397,7 +397,7 @@ def test_cells_with_too_few_repeats_are_measured_again(tmp_path: Path) -> None:
     assert bench.measured == ["latency/1/1", "latency/1/2", "memory", "starts"]
 
 
-def test_a_profile_without_evidence_is_gone_on_with_and_has_none_of_what_it_lacked(tmp_path: Path) -> None:
+def test_profile_without_evidence_can_be_resumed(tmp_path: Path) -> None:
     first = replace(profiled(tmp_path, replace(PLAN, cores=(1,)), Bench()), evidence=Evidence())
     bench = Bench()
     both = profiled(tmp_path, replace(PLAN, cores=(2,)), bench, 2, stored_cells(first))

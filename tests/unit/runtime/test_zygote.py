@@ -130,7 +130,7 @@ def test_a_zygote_that_speaks_of_what_is_not_its_own_ends_alone(
     assert len(owner.table.pids()) == 1
 
 
-def test_a_child_of_its_own_that_is_known_as_something_else_is_not_its_to_name(owner: Owner) -> None:
+def test_program_cannot_pass_off_a_known_child_as_its_spare(owner: Owner) -> None:
     forked = """
 import os, time
 child = os.fork()

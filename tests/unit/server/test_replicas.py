@@ -179,7 +179,7 @@ async def test_leader_reads_no_state_and_follower_sends_none() -> None:
     assert other.handed_on.next("10.0.0.1") is None
 
 
-async def test_a_function_that_was_removed_before_the_next_one_leads_begins_with_nothing() -> None:
+async def test_function_removed_before_a_new_leader_starts_without_state() -> None:
     leader, heir = Replica(leads=True), Replica(leads=False)
     leader.autoscaler.request(NAMES[0], 3)
     document = leader.handed_on.next("10.0.0.2")
@@ -195,7 +195,7 @@ async def test_a_function_that_was_removed_before_the_next_one_leads_begins_with
     assert heir.autoscaler.desired(NAMES[0]) is None
 
 
-async def test_a_function_whose_state_cannot_be_told_is_left_out_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_function_whose_state_cannot_be_serialised_is_skipped_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     leader = Replica(leads=True, policies={**BUILT_IN, "odd": PolicyPlugin(lambda _: Odd(), "Keeps a set.")})
     leader.fleet.known[NAMES[0]] = MemoryFunction(Settings(autoscaler="odd"))
     running = asyncio.create_task(leader.autoscaler.run())
@@ -255,7 +255,7 @@ def page(cluster: Any) -> list[str]:
     return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
 
-def test_metrics_tell_who_leads_how_long_the_api_server_is_silent_and_what_it_was_asked() -> None:
+def test_metrics_report_leader_api_server_silence_and_request_counts() -> None:
     now_s = [100.0]
     asked = Asked(lambda: now_s[0])
     asked.count("PATCH", "/api/v1/namespaces/fn/pods/x/resize", 200)

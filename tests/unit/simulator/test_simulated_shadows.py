@@ -259,7 +259,7 @@ def test_asyfunc_needs_a_models_profile() -> None:
         simulate([plan], [NodePlan("n1", 2)])
 
 
-def test_a_policy_that_needs_no_profile_is_simulated_by_a_table_whatever_its_name_begins_with() -> None:
+def test_third_party_policy_without_a_profile_is_simulated_by_a_table() -> None:
     policies = {**BUILT_IN, "asyfunc-mine": PolicyPlugin(BUILT_IN["od"].make, "As od.")}
     plan = FunctionPlan("f", Settings(autoscaler="asyfunc-mine"), constant_profile("v", 0.1), [1.0], policies=policies)
     assert list(simulate([plan], [NodePlan("n1", 2)])["f"].requests.status) == [200]

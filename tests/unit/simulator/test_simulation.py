@@ -271,7 +271,7 @@ def test_instances_of_a_fixed_size_keep_it() -> None:
     assert "No plan has its P95 within 90 ms" in result.decisions[-1].reason
 
 
-def test_policies_see_how_far_batches_are_from_what_was_predicted_of_the_sizes_that_there_are() -> None:
+def test_policies_see_the_spread_of_present_sizes() -> None:
     seen_spreads: list[float] = []
 
     class TwoCores:
@@ -433,7 +433,7 @@ def test_a_shadow_that_finds_a_container_is_there_a_fork_sooner(pool: int, ready
         assert result.requests.finished_s[2] == pytest.approx(begin_s + taken_s)
 
 
-def test_of_a_burst_one_finds_a_container_and_the_next_burst_finds_three() -> None:
+def test_pool_of_containers_grows_to_the_size_of_the_last_burst() -> None:
     node = SimulatedNode(NodePlan("n1", 8, pool=1, fork_s=FORK_S))
     assert [node.take_container(10.0) for _ in range(3)] == [True, False, False]
     assert [node.take_container(20.0) for _ in range(4)] == [True, True, True, False]
