@@ -115,7 +115,7 @@ SPEC = TensorSpec("x", "FP32", (4,))
 
 
 @st.composite
-def layer_blocks_programs(draw: st.DrawFn) -> Program:
+def operation_programs(draw: st.DrawFn) -> Program:
     """Each operation reads one to three of the values before it; the last value is the output."""
     names = ["x"]
     operations = []
@@ -127,7 +127,7 @@ def layer_blocks_programs(draw: st.DrawFn) -> Program:
 
 
 @settings(max_examples=200, deadline=None)
-@given(layer_blocks_programs(), st.data())
+@given(operation_programs(), st.data())
 def test_blocks_cover_the_program_and_hand_over_rows(program: Program, data: st.DataObject) -> None:
     flow = Flow.of(program)
     numbers = st.lists(st.integers(0, 100), min_size=flow.length, max_size=flow.length)

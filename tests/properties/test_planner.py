@@ -110,7 +110,7 @@ def test_another_unit_of_time_gives_the_same_process_in_that_unit(seed: int, pow
 
 
 rates = st.floats(1e-2, 1e2)
-thinned_arrivals_shares = st.floats(0.01, 1.0)
+kept_shares = st.floats(0.01, 1.0)
 
 
 @st.composite
@@ -123,19 +123,19 @@ def processes(draw: st.DrawFn) -> Map:
     return Map(moves, arrivals)
 
 
-@given(processes(), thinned_arrivals_shares)
+@given(processes(), kept_shares)
 def test_a_share_of_the_requests_comes_that_much_more_slowly(process: Map, share: float) -> None:
     assert process.thinned(share).rate_rps == pytest.approx(share * process.rate_rps, rel=1e-9)
 
 
-@given(processes(), thinned_arrivals_shares, st.floats(0.01, 100.0))
+@given(processes(), kept_shares, st.floats(0.01, 100.0))
 def test_excess_variance_shrinks_with_the_thinning_share(process: Map, share: float, window_s: float) -> None:
     for window in (None, window_s):
         whole = process.dispersion(window)
         assert process.thinned(share).dispersion(window) == pytest.approx(1.0 + share * (whole - 1.0), rel=1e-6, abs=1e-6)
 
 
-@given(processes(), thinned_arrivals_shares, thinned_arrivals_shares)
+@given(processes(), kept_shares, kept_shares)
 def test_a_share_of_a_share_is_a_share(process: Map, first: float, second: float) -> None:
     twice, once = process.thinned(first).thinned(second), process.thinned(first * second)
     assert np.allclose(twice.D0, once.D0, rtol=1e-9, atol=1e-12)
@@ -147,14 +147,14 @@ def test_all_of_them_are_the_process_itself(process: Map) -> None:
     assert process.thinned(1.0) == process
 
 
-@given(rates, thinned_arrivals_shares)
+@given(rates, kept_shares)
 def test_independent_arrivals_stay_independent(rate_rps: float, share: float) -> None:
     thinned = Map.poisson(rate_rps).thinned(share)
     assert thinned.order == 1
     assert thinned.rate_rps == pytest.approx(share * rate_rps)
 
 
-buffer_latency_rates = st.floats(0.05, 500.0)
+buffer_rates = st.floats(0.05, 500.0)
 
 
 @st.composite
@@ -162,13 +162,11 @@ def maps(draw: st.DrawFn) -> Map:
     """Poisson, MMPP(2), and MAPs of two and three phases with all moves."""
     order = draw(st.integers(1, 3))
     if order == 1:
-        return Map.poisson(draw(buffer_latency_rates))
+        return Map.poisson(draw(buffer_rates))
     if draw(st.booleans()):
-        return Map.mmpp2(
-            (draw(buffer_latency_rates), draw(buffer_latency_rates)), (draw(buffer_latency_rates), draw(buffer_latency_rates))
-        )
-    d0 = np.array([[0.0 if row == column else draw(buffer_latency_rates) for column in range(order)] for row in range(order)])
-    d1 = np.array([[draw(buffer_latency_rates) for _ in range(order)] for _ in range(order)])
+        return Map.mmpp2((draw(buffer_rates), draw(buffer_rates)), (draw(buffer_rates), draw(buffer_rates)))
+    d0 = np.array([[0.0 if row == column else draw(buffer_rates) for column in range(order)] for row in range(order)])
+    d1 = np.array([[draw(buffer_rates) for _ in range(order)] for _ in range(order)])
     return Map(d0 - np.diag((d0 + d1).sum(axis=1)), d1)
 
 
@@ -236,7 +234,7 @@ def test_only_ratios_of_times_matter(process: Map, batch: int, timeout_s: float,
 
 
 @settings(max_examples=30, deadline=None)
-@given(buffer_latency_rates, st.integers(2, 8), st.floats(0.001, 1.0))
+@given(buffer_rates, st.integers(2, 8), st.floats(0.001, 1.0))
 def test_phases_that_differ_in_nothing_are_a_poisson_process(rate_rps: float, batch: int, timeout_s: float) -> None:
     one, two = (
         ExactLatency(process, BufferPlan(batch, timeout_s), ServiceTimes.fixed([0.01], batch))
@@ -273,20 +271,20 @@ def test_the_expected_bill_is_the_mean_of_the_bills_of_the_runs(
 PERCENT = 95.0
 OFF = 1e-3  # of F, and of a time: the landscape is nearer than that to what is exact
 SAME = 1.0 + 1e-8  # as cheap
-plans_rates = st.floats(0.5, 200.0)
+plan_rates = st.floats(0.5, 200.0)
 many = tuple(0.8 + number / 50.0 for number in range(40))
 ratios = st.sampled_from([(1.0,), (0.9, 1.0, 1.3), (0.5, 2.0), many])
 
 
 @st.composite
-def plans_maps(draw: st.DrawFn) -> Map:
+def plan_maps(draw: st.DrawFn) -> Map:
     """Poisson processes, bursts, and gaps that are long and short in turn."""
     kind = draw(st.integers(0, 2))
     if kind == 0:
-        return Map.poisson(draw(plans_rates))
+        return Map.poisson(draw(plan_rates))
     if kind == 1:
-        return Map.mmpp2((draw(plans_rates), draw(plans_rates)), (draw(plans_rates), draw(plans_rates)))
-    long, short = draw(plans_rates), draw(plans_rates)
+        return Map.mmpp2((draw(plan_rates), draw(plan_rates)), (draw(plan_rates), draw(plan_rates)))
+    long, short = draw(plan_rates), draw(plan_rates)
     return Map(np.array([[-long, 0.0], [0.0, -short]]), np.array([[0.0, long], [short, 0.0]]))
 
 
@@ -307,7 +305,7 @@ def surely(plan: Plan, process: Map, slo_s: float) -> bool:
 
 
 @settings(max_examples=60, deadline=None)
-@given(plans_maps(), spaces(), st.floats(0.02, 1.2))
+@given(plan_maps(), spaces(), st.floats(0.02, 1.2))
 def test_no_plan_that_is_surely_within_the_slo_is_cheaper(process: Map, space: Space, slo_s: float) -> None:
     landscape = Landscape(process, space, PerCall(LAMBDA["x86"]), PERCENT)
     every = [
@@ -329,7 +327,7 @@ def test_no_plan_that_is_surely_within_the_slo_is_cheaper(process: Map, space: S
 
 
 @settings(max_examples=30, deadline=None)
-@given(plans_maps(), spaces(), st.floats(0.02, 1.2), st.sampled_from([Held(HELD, 3), PerCall(LAMBDA["x86"])]))
+@given(plan_maps(), spaces(), st.floats(0.02, 1.2), st.sampled_from([Held(HELD, 3), PerCall(LAMBDA["x86"])]))
 def test_earlier_questions_change_no_plan(process: Map, space: Space, slo_s: float, billing: Billing) -> None:
     fresh, asked = (Landscape(process, space, billing, PERCENT) for _ in range(2))
     assert len(asked.front()) >= 1
@@ -342,7 +340,7 @@ def test_earlier_questions_change_no_plan(process: Map, space: Space, slo_s: flo
 
 
 @settings(max_examples=30, deadline=None)
-@given(plans_maps(), spaces(), st.floats(0.02, 1.2))
+@given(plan_maps(), spaces(), st.floats(0.02, 1.2))
 def test_cheapest_plan_costs_no_more_than_any_feasible_one(process: Map, space: Space, slo_s: float) -> None:
     landscape = Landscape(process, space, PerCall(LAMBDA["x86"]), PERCENT)
     for whole in (landscape, *(part for part, _ in _parts(landscape))):

@@ -268,7 +268,7 @@ def any_options(draw: st.DrawFn) -> Options:
     )
 
 
-ASYFUNC_STATES = st.sampled_from([InstanceState.STARTING, InstanceState.READY, InstanceState.READY, InstanceState.DRAINING])
+MOSTLY_READY = st.sampled_from([InstanceState.STARTING, InstanceState.READY, InstanceState.READY, InstanceState.DRAINING])
 
 
 @st.composite
@@ -286,11 +286,11 @@ def observations(draw: st.DrawFn) -> Observation:
     instances: list[Instance] = []
     for number in range(draw(st.integers(0, 6))):
         cores, node = draw(st.integers(1, most)), draw(st.sampled_from(nodes)).name
-        body = Instance(f"b{number}", "f.ns", 1, node, cores, 10**8, draw(ASYFUNC_STATES), float(number))
+        body = Instance(f"b{number}", "f.ns", 1, node, cores, 10**8, draw(MOSTLY_READY), float(number))
         if draw(st.booleans()):
             blocks = tuple(range(draw(st.integers(1, len(profile.blocks)))))
             pair = Pair(1, blocks, best_split(profile, (cores, 1), blocks, 8))
-            state = draw(ASYFUNC_STATES)
+            state = draw(MOSTLY_READY)
             shadow = Instance(
                 f"s{number}", "f.ns", 1, node, 1, 10**8, state, 0.0, kind=InstanceKind.SHADOW, partner=body.id, pair=pair
             )

@@ -46,13 +46,14 @@ class Stage:
 
 
 @asynccontextmanager
-async def running(autoscaler: Autoscaler) -> AsyncIterator[None]:
-    task = asyncio.create_task(autoscaler.run())
+async def running(*autoscalers: Autoscaler) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(autoscaler.run()) for autoscaler in autoscalers]
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_functions_are_scaled_as_they_come_and_forgotten_as_they_go() -> None:
@@ -453,16 +454,6 @@ class TwinStage:
         first, second = (len(function.instances) for function in self.functions)
         return first, second
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(loop.run()) for loop in self.loops]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
 
 def scaled_by(policy: str, **scale: Any) -> Settings:
     return Settings(autoscaler=policy, scale=ScaleSettings(**scale))
@@ -470,7 +461,7 @@ def scaled_by(policy: str, **scale: Any) -> Settings:
 
 async def test_idle_function_is_observed_every_few_minutes() -> None:
     stage = TwinStage(scaled_by("openfaas", min=1))
-    async with stage.running():
+    async with running(*stage.loops):
         await stage.clock.advance(5)
         before = stage.stamping.looks
         await stage.clock.advance(4 * LONG_SKIPS_S[0])
@@ -480,7 +471,7 @@ async def test_idle_function_is_observed_every_few_minutes() -> None:
 
 async def test_idle_function_is_observed_only_at_its_policys_period() -> None:
     stage = TwinStage(scaled_by("mark", min=1))  # decides each 5 s, and plans anew each minute
-    async with stage.running():
+    async with running(*stage.loops):
         await stage.clock.advance(20)
         before = stage.stamping.looks
         await stage.clock.advance(25)
@@ -492,7 +483,7 @@ async def test_functions_that_became_idle_together_wake_staggered() -> None:
     names = [f"f{number}.ns" for number in range(50)]
     for name in names:
         stage.stamping.known[name] = MemoryFunction(scaled_by("openfaas", min=1))
-    async with stage.running():
+    async with running(*stage.loops):
         await stage.clock.advance(10)
         most = 0
         for _ in range(round(LONG_SKIPS_S[0])):
@@ -504,7 +495,7 @@ async def test_functions_that_became_idle_together_wake_staggered() -> None:
 
 async def test_function_under_load_is_never_skipped() -> None:
     stage = TwinStage(scaled_by("openfaas", min=1))
-    async with stage.running():
+    async with running(*stage.loops):
         stage.stamping.known[FUNCTION].rps = 0.1
         await stage.clock.advance(15)
         before = stage.stamping.looks
@@ -514,7 +505,7 @@ async def test_function_under_load_is_never_skipped() -> None:
 
 async def test_only_counters_are_read_between_periods_and_bins_stay_exact() -> None:
     stage = TwinStage(scaled_by("mark", min=1))  # decides each 5 s
-    async with stage.running():
+    async with running(*stage.loops):
         for second in range(120):
             for function in stage.functions:
                 function.rps = 2.0 + second % 7
@@ -528,7 +519,7 @@ async def test_only_counters_are_read_between_periods_and_bins_stay_exact() -> N
 
 async def test_instance_of_a_busy_function_is_replaced_within_a_period() -> None:
     stage = TwinStage(scaled_by("mark", min=2))
-    async with stage.running():
+    async with running(*stage.loops):
         for function in stage.functions:
             function.rps = 5.0
         await stage.clock.advance(41)
@@ -540,7 +531,7 @@ async def test_instance_of_a_busy_function_is_replaced_within_a_period() -> None
 @pytest.mark.parametrize("policy", ["openfaas", "kpa", "od", "lv", "hpa", "mark", "target-tracking"])
 async def test_skipped_function_wakes_for_a_burst_without_delay(policy: str) -> None:
     stage = TwinStage(scaled_by(policy, min=1, max=8))
-    async with stage.running():
+    async with running(*stage.loops):
         for quiet_s, rps in ((100.0, 20.0), (400.0, 30.0), (47.0, 10.0)):
             for function in stage.functions:
                 function.rps = 0.0
@@ -555,7 +546,7 @@ async def test_skipped_function_wakes_for_a_burst_without_delay(policy: str) -> 
 
 async def test_idle_function_scales_to_zero_in_time() -> None:
     stage = TwinStage(scaled_by("openfaas", min=1, zero=True, zero_duration_s=100.0))
-    async with stage.running():
+    async with running(*stage.loops):
         await stage.clock.advance(2)
         before = stage.stamping.looks
         await stage.clock.advance(50)
@@ -569,7 +560,7 @@ async def test_idle_function_scales_to_zero_in_time() -> None:
 
 async def test_a_poke_and_an_operator_wake_it() -> None:
     stage = TwinStage(scaled_by("openfaas", min=1, max=5))
-    async with stage.running():
+    async with running(*stage.loops):
         await stage.clock.advance(20)
         stage.loops[0].request(FUNCTION, 3)
         await stage.clock.advance(0.0)
@@ -578,7 +569,7 @@ async def test_a_poke_and_an_operator_wake_it() -> None:
 
 async def test_instance_of_an_idle_function_is_replaced_within_a_period() -> None:
     stage = TwinStage(scaled_by("openfaas", min=2))
-    async with stage.running():
+    async with running(*stage.loops):
         await stage.clock.advance(40)
         stage.stamping.known[FUNCTION].instances.popitem()
         await stage.clock.advance(1.0)

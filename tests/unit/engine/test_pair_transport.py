@@ -150,7 +150,7 @@ def test_joined_rows_lie_as_the_whole_would() -> None:
         assert memory_order(whole) == memory_order(tensor[:3])
 
 
-PAIR_STREAM_SIZE = 1 << 16
+STREAM_BYTES = 1 << 16
 Ends = tuple[socket.socket, socket.socket]
 
 
@@ -190,7 +190,7 @@ def push_until(outgoing: Outgoing, connection: socket.socket) -> None:
 @given(st.data())
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_tensors_arrive_in_whatever_pieces(ends: Ends, data: st.DataObject) -> None:
-    there, here = OwnBuffer(PAIR_STREAM_SIZE), OwnBuffer(PAIR_STREAM_SIZE)
+    there, here = OwnBuffer(STREAM_BYTES), OwnBuffer(STREAM_BYTES)
     tensors = [torch.rand(2, data.draw(st.integers(0, 700))) for _ in range(3)]
     tensors.append(torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last))
     messages = [message_of(tensors, there, sequence) for sequence in (1, 2)]
@@ -226,10 +226,10 @@ def test_partial_write_is_completed_later(ends: Ends) -> None:
 
 
 def test_the_end_of_the_stream_is_the_end_also_in_the_middle(ends: Ends) -> None:
-    there = OwnBuffer(PAIR_STREAM_SIZE)
+    there = OwnBuffer(STREAM_BYTES)
     raw = encode(message_of([torch.rand(2, 100)], there))
     ends[0].sendall(raw[: len(raw) // 2])
-    incoming = Incoming(OwnBuffer(PAIR_STREAM_SIZE))
+    incoming = Incoming(OwnBuffer(STREAM_BYTES))
     assert incoming.take(ends[1]) is None
     ends[0].close()
     with pytest.raises(packets.PeerGoneError):
@@ -251,17 +251,15 @@ def test_closed_stream_is_not_read(ends: Ends) -> None:
         b"\0" * HEADER.size,
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" + b"\0" * 100,
         b"GNP1" + b"\xff" * (HEADER.size - 4),
-        encode(
-            Message(Kind.DONE, 1, 0, 1, 2, (Row(0, PAIR_STREAM_SIZE + 64, "UINT8", (2, PAIR_STREAM_SIZE // 2 + 32), (0, 1)),))
-        ),
-        encode(Message(Kind.DONE, 1, 0, 1, 2, (Row(PAIR_STREAM_SIZE, 8, "FP32", (2, 1), (0, 1)),))),
+        encode(Message(Kind.DONE, 1, 0, 1, 2, (Row(0, STREAM_BYTES + 64, "UINT8", (2, STREAM_BYTES // 2 + 32), (0, 1)),))),
+        encode(Message(Kind.DONE, 1, 0, 1, 2, (Row(STREAM_BYTES, 8, "FP32", (2, 1), (0, 1)),))),
         encode(Message(Kind.DONE, 1, 0, 1, 2, (Row(0, 80, "FP32", (2, 1), (0, 1)),))),
     ],
 )
 def test_nonsense_is_recognised_before_anything_is_received_after_it(ends: Ends, raw: bytes) -> None:
     ends[0].sendall(raw)
     with pytest.raises(NonsenseError):
-        take(Incoming(OwnBuffer(PAIR_STREAM_SIZE)), ends[1])
+        take(Incoming(OwnBuffer(STREAM_BYTES)), ends[1])
 
 
 @given(st.binary(min_size=HEADER.size, max_size=HEADER.size))
@@ -276,7 +274,7 @@ def test_a_header_says_a_length_within_bounds_or_nothing(header: bytes) -> None:
 @given(st.data())
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_damaged_stream_is_read_or_refused_and_never_outside_the_buffer(ends: Ends, data: st.DataObject) -> None:
-    there, here = OwnBuffer(PAIR_STREAM_SIZE), OwnBuffer(PAIR_STREAM_SIZE)
+    there, here = OwnBuffer(STREAM_BYTES), OwnBuffer(STREAM_BYTES)
     message = message_of([torch.rand(2, 9), torch.ones(2, 3, dtype=torch.int64)], there)
     raw = bytearray(encode(message) + bytes(there.view(tensor_bytes(message))))
     for _ in range(data.draw(st.integers(1, 8))):
@@ -289,7 +287,7 @@ def test_a_damaged_stream_is_read_or_refused_and_never_outside_the_buffer(ends: 
         incoming = Incoming(here)
         try:
             while (found := incoming.take(other)) is not None:
-                assert tensor_bytes(found) <= PAIR_STREAM_SIZE
+                assert tensor_bytes(found) <= STREAM_BYTES
                 here.read(found.rows)
         except (NonsenseError, packets.PeerGoneError):
             pass
@@ -336,14 +334,11 @@ def test_invalid_address_is_refused(url: str) -> None:
         address(url)
 
 
-FORETOLD_SIZE = 1 << 16
-
-
 @pytest.fixture
-def foretold_ends() -> Iterator[tuple[Link, Link]]:
+def links() -> Iterator[tuple[Link, Link]]:
     """A Body's link and its Shadow's."""
     one, other = packets.socket_pair()
-    to, back = shared_memory.make("to", FORETOLD_SIZE), shared_memory.make("back", FORETOLD_SIZE)
+    to, back = shared_memory.make("to", STREAM_BYTES), shared_memory.make("back", STREAM_BYTES)
     to_read, back_read = shared_memory.reader(to), shared_memory.reader(back)
     body = Link([one.detach(), to, back_read], body=True)
     shadow = Link([other.detach(), to_read, back], body=False)
@@ -358,14 +353,14 @@ def answer(shadow: Link, sequence: int) -> None:
     assert shadow.send(Message(Kind.DONE, sequence, 0, 1, 2, rows))
 
 
-def test_wake_up_hint_is_no_message(foretold_ends: tuple[Link, Link]) -> None:
-    body, shadow = foretold_ends
+def test_wake_up_hint_is_no_message(links: tuple[Link, Link]) -> None:
+    body, shadow = links
     body.foretell()
     assert shadow.pending() == []
 
 
-def test_data_after_a_wake_up_hint_are_read(foretold_ends: tuple[Link, Link]) -> None:
-    body, shadow = foretold_ends
+def test_data_after_a_wake_up_hint_are_read(links: tuple[Link, Link]) -> None:
+    body, shadow = links
     body.foretell()
     assert shadow.pending() == []
     assert body.hand_over(0, 1, [torch.ones(2, 4)], 0) is None
@@ -373,15 +368,15 @@ def test_data_after_a_wake_up_hint_are_read(foretold_ends: tuple[Link, Link]) ->
     assert message.kind is Kind.COMPUTE
 
 
-def test_reader_does_not_poll_without_a_wake_up_hint(foretold_ends: tuple[Link, Link]) -> None:
-    _, shadow = foretold_ends
+def test_reader_does_not_poll_without_a_wake_up_hint(links: tuple[Link, Link]) -> None:
+    _, shadow = links
     began_s = time.thread_time()
     assert not shadow.awaited()
     assert time.thread_time() - began_s < SOON_S
 
 
-def test_wake_up_hint_polls_for_a_moment_only(foretold_ends: tuple[Link, Link]) -> None:
-    body, shadow = foretold_ends
+def test_wake_up_hint_polls_for_a_moment_only(links: tuple[Link, Link]) -> None:
+    body, shadow = links
     body.foretell()
     assert shadow.pending() == []
     began_s = time.thread_time()
@@ -390,8 +385,8 @@ def test_wake_up_hint_polls_for_a_moment_only(foretold_ends: tuple[Link, Link]) 
     assert time.thread_time() - began_s < 2 * SOON_S
 
 
-def test_the_end_of_the_path_is_found_too(foretold_ends: tuple[Link, Link]) -> None:
-    body, shadow = foretold_ends
+def test_the_end_of_the_path_is_found_too(links: tuple[Link, Link]) -> None:
+    body, shadow = links
     body.foretell()
     assert shadow.pending() == []
     body._socket.close()
@@ -400,8 +395,8 @@ def test_the_end_of_the_path_is_found_too(foretold_ends: tuple[Link, Link]) -> N
     shadow.foretell()
 
 
-def test_an_answer_that_was_foretold_is_taken(foretold_ends: tuple[Link, Link]) -> None:
-    body, shadow = foretold_ends
+def test_an_answer_that_was_foretold_is_taken(links: tuple[Link, Link]) -> None:
+    body, shadow = links
     assert body.hand_over(0, 1, [torch.zeros(2, 4)], 0) is None
     [asked] = shadow.pending()
     shadow.foretell()
@@ -411,8 +406,8 @@ def test_an_answer_that_was_foretold_is_taken(foretold_ends: tuple[Link, Link]) 
     assert torch.equal(body.back.read(taken.rows)[0], torch.ones(2, 4))
 
 
-def test_wake_up_hint_without_data_counts_as_late(foretold_ends: tuple[Link, Link]) -> None:
-    body, shadow = foretold_ends
+def test_wake_up_hint_without_data_counts_as_late(links: tuple[Link, Link]) -> None:
+    body, shadow = links
     assert body.hand_over(0, 1, [torch.zeros(2, 4)], 0) is None
     over = threading.Event()
 

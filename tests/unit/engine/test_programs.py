@@ -396,7 +396,7 @@ def test_a_run_that_failed_leaves_nothing_behind(executor: Make) -> None:
         assert torch.equal(made.run([torch.tensor([[0, 2]])])[0], torch.tensor([[4.0, 6.0]]))
 
 
-SegmentsMake = Callable[..., Program]
+MakeProgram = Callable[..., Program]
 
 RESIDUAL: list[tuple[Any, ...]] = [
     ("aten.mul.Tensor", ("%x", 2.0), "a"),
@@ -414,7 +414,7 @@ WEIGHTS = {"w": torch.arange(16.0).reshape(4, 4) - 7}
 
 
 @pytest.fixture
-def residual(program: SegmentsMake) -> Program:
+def residual(program: MakeProgram) -> Program:
     """Elementwise operations that could overwrite almost anything, a view, and a value that is read twice."""
     return program(RESIDUAL, "y", weights=WEIGHTS)
 
@@ -496,14 +496,14 @@ def test_another_form_of_the_same_rows_gets_a_plan_of_its_own(residual: Program,
     assert all(torch.equal(straight[0], other) for other in (*straight, *turned))
 
 
-def test_a_peer_that_invents_forms_fills_no_memory(program: SegmentsMake) -> None:
+def test_a_peer_that_invents_forms_fills_no_memory(program: MakeProgram) -> None:
     segment = Segment(made := program([("aten.relu.default", ("%x",), "y")], "y"), Flow(made).border(0, 1), {})
     for width in range(1, 3 * MAX_PLANS):
         assert segment.run(1, [torch.ones(1, width)])[0].shape == (1, width)
     assert len(segment._plans) <= MAX_PLANS
 
 
-def test_a_segment_keeps_the_limits(program: SegmentsMake) -> None:
+def test_a_segment_keeps_the_limits(program: MakeProgram) -> None:
     made = program([("aten.repeat.default", ("%x", [1, 1 << 20]), "y")], "y")
     segment = Segment(made, Flow(made).border(0, 1), {}, Limits(max_elements=1 << 10))
     with pytest.raises(GnomonError, match="could make"):

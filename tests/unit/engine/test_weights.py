@@ -35,9 +35,15 @@ def aligned(tmp_path: Path) -> Path:
     return tmp_path / "aligned.safetensors"
 
 
-def mapped_bytes(path: Path) -> int:
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return sum(int(line.split("-")[1].split()[0], 16) - int(line.split("-")[0], 16) for line in lines if str(path) in line)
+def mapped_bytes(path: Path, field: str = "Size") -> int:
+    """Of this process's mappings of a file, as the kernel counts them."""
+    total, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if "-" in line.split(" ", 1)[0]:
+            inside = line.endswith(str(path))
+        elif inside and line.startswith(f"{field}:"):
+            total += int(line.split()[1]) * 1024
+    return total
 
 
 @pytest.mark.parametrize("mode", ["shared", "private"])
@@ -104,7 +110,7 @@ def tensors() -> dict[str, Tensor]:
 
 
 @pytest.fixture
-def block_weights_file(tensors: dict[str, Tensor], tmp_path: Path) -> Path:
+def tensors_file(tensors: dict[str, Tensor], tmp_path: Path) -> Path:
     save_file(tensors, tmp_path / "weights.safetensors")
     return tmp_path / "weights.safetensors"
 
@@ -114,40 +120,29 @@ def described(tensors: Mapping[str, Tensor]) -> dict[str, Weight]:
     return {name: Weight(kinds[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
-def block_weights_mapped_bytes(block_weights_file: Path, field: str) -> int:
-    """Of this process's mappings of a file, as the kernel counts them."""
-    total, inside = 0, False
-    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
-        if "-" in line.split(" ", 1)[0]:
-            inside = line.endswith(str(block_weights_file))
-        elif inside and line.startswith(f"{field}:"):
-            total += int(line.split()[1]) * 1024
-    return total
-
-
 @pytest.mark.parametrize("mode", MODES)
-def test_held_block_weights_equal_the_file(block_weights_file: Path, tensors: dict[str, Tensor], mode: WeightMode) -> None:
-    weights = BlockWeights(block_weights_file, described(tensors), mode)
+def test_held_block_weights_equal_the_file(tensors_file: Path, tensors: dict[str, Tensor], mode: WeightMode) -> None:
+    weights = BlockWeights(tensors_file, described(tensors), mode)
     weights.hold(["w3", "steps", "nothing"])
     weights.hold(["w5", "w3"])
     assert set(weights.held) == {"w3", "w5", "steps", "nothing"}
-    whole = load_weights(block_weights_file, described(tensors)).tensors
+    whole = load_weights(tensors_file, described(tensors)).tensors
     assert all(torch.equal(tensor, whole[name]) and tensor.shape == whole[name].shape for name, tensor in weights.held.items())
 
 
-def test_shared_weights_are_resident_and_only_those_that_are_held(block_weights_file: Path, tensors: dict[str, Tensor]) -> None:
-    weights = BlockWeights(block_weights_file, described(tensors))
-    assert block_weights_mapped_bytes(block_weights_file, "Rss") == 0
+def test_shared_weights_are_resident_and_only_those_that_are_held(tensors_file: Path, tensors: dict[str, Tensor]) -> None:
+    weights = BlockWeights(tensors_file, described(tensors))
+    assert mapped_bytes(tensors_file, "Rss") == 0
     weights.hold(["w1", "w2"])
     # The kernel maps some neighbouring pages with each one it is asked for.
-    assert 2 * BLOCK_BYTES <= block_weights_mapped_bytes(block_weights_file, "Rss") < 2.5 * BLOCK_BYTES
+    assert 2 * BLOCK_BYTES <= mapped_bytes(tensors_file, "Rss") < 2.5 * BLOCK_BYTES
     assert 2 * BLOCK_BYTES <= weights.resident_bytes <= 2 * BLOCK_BYTES + 3 * 4096
     weights.keep_only(["w2"])
-    assert BLOCK_BYTES <= block_weights_mapped_bytes(block_weights_file, "Rss") < 1.5 * BLOCK_BYTES
+    assert BLOCK_BYTES <= mapped_bytes(tensors_file, "Rss") < 1.5 * BLOCK_BYTES
     assert torch.equal(weights.held["w2"], tensors["w2"])
 
 
-def test_private_weights_go_back_to_the_kernel(block_weights_file: Path, tensors: dict[str, Tensor]) -> None:
+def test_private_weights_go_back_to_the_kernel(tensors_file: Path, tensors: dict[str, Tensor]) -> None:
     def anonymous() -> int:
         return sum(
             int(line.split()[1]) * 1024
@@ -155,7 +150,7 @@ def test_private_weights_go_back_to_the_kernel(block_weights_file: Path, tensors
             if line.startswith("Anonymous:")
         )
 
-    weights = BlockWeights(block_weights_file, described(tensors), "private")
+    weights = BlockWeights(tensors_file, described(tensors), "private")
     before = anonymous()
     weights.hold([f"w{index}" for index in range(4)])
     weights.hold([f"w{index}" for index in range(4, 8)])
@@ -163,15 +158,15 @@ def test_private_weights_go_back_to_the_kernel(block_weights_file: Path, tensors
     assert 0.9 * 8 * BLOCK_BYTES < full < 1.2 * 8 * BLOCK_BYTES
     weights.keep_only(["w5"])
     assert anonymous() - before < 0.7 * full
-    assert block_weights_mapped_bytes(block_weights_file, "Size") == 0
+    assert mapped_bytes(tensors_file, "Size") == 0
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_tensors_at_odd_places_are_copied_to_even_ones(tmp_path: Path, mode: WeightMode) -> None:
-    block_weights_file = tmp_path / "odd.safetensors"
+    tensors_file = tmp_path / "odd.safetensors"
     header = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [1, 9]}}).encode()
-    block_weights_file.write_bytes(len(header).to_bytes(8, "little") + header + b"x" + torch.tensor([1.5, 2.5]).numpy().tobytes())
-    weights = BlockWeights(block_weights_file, {"a": Weight("FP32", (2,))}, mode)
+    tensors_file.write_bytes(len(header).to_bytes(8, "little") + header + b"x" + torch.tensor([1.5, 2.5]).numpy().tobytes())
+    weights = BlockWeights(tensors_file, {"a": Weight("FP32", (2,))}, mode)
     weights.hold(["a"])
     assert weights.held["a"].tolist() == [1.5, 2.5]
     assert weights.held["a"].data_ptr() % 64 == 0
@@ -193,15 +188,15 @@ def test_tensors_at_odd_places_are_copied_to_even_ones(tmp_path: Path, mode: Wei
     ],
 )
 def test_a_file_that_is_none_is_refused(tmp_path: Path, header: bytes) -> None:
-    block_weights_file = tmp_path / "bad.safetensors"
+    tensors_file = tmp_path / "bad.safetensors"
     for length in (len(header), 0, 1 << 62):
-        block_weights_file.write_bytes(length.to_bytes(8, "little") + header + bytes(8))
+        tensors_file.write_bytes(length.to_bytes(8, "little") + header + bytes(8))
         with pytest.raises(GnomonError, match="cannot be read"):
-            BlockWeights(block_weights_file, {"a": Weight("FP32", (2,))})
+            BlockWeights(tensors_file, {"a": Weight("FP32", (2,))})
 
 
-def test_a_tensor_that_is_missing_or_of_another_form_is_refused(block_weights_file: Path) -> None:
-    weights = BlockWeights(block_weights_file, {"w1": Weight("FP32", (7,)), "w9": Weight("FP32", (1,))})
+def test_a_tensor_that_is_missing_or_of_another_form_is_refused(tensors_file: Path) -> None:
+    weights = BlockWeights(tensors_file, {"w1": Weight("FP32", (7,)), "w9": Weight("FP32", (1,))})
     for name in ("w1", "w9"):
         with pytest.raises(GnomonError, match=name):
             weights.hold([name])

@@ -421,11 +421,11 @@ def size(memory_mb: int, seconds: float) -> Size:
     return Size(f"{memory_mb} MB", memory_mb, memory_mb / 1769, (seconds, 2 * seconds))
 
 
-VANILLA_SIZES = (size(512, 0.400), size(1024, 0.190), size(2048, 0.100), size(3008, 0.090))
+UNBUFFERED_SIZES = (size(512, 0.400), size(1024, 0.190), size(2048, 0.100), size(3008, 0.090))
 
 
 def test_a_request_takes_what_a_batch_of_one_takes_and_pays_for_its_call() -> None:
-    plan = alone(VANILLA_SIZES[2], PRICE, 95.0)
+    plan = alone(UNBUFFERED_SIZES[2], PRICE, 95.0)
     assert plan.latency_s == pytest.approx(0.1)
     assert plan.usd_per_request == pytest.approx(2 * 0.1 * 1.66667e-5 + 2e-7)
     assert (plan.buffer.batch, plan.buffer.timeout_s) == (1, 0.0)
@@ -438,15 +438,15 @@ def test_the_docstrings_figures() -> None:
 
 
 def test_the_largest_is_the_largest_memory_wherever_it_stands() -> None:
-    assert largest(VANILLA_SIZES[::-1], PRICE, 95.0).size.memory_mb == 3008
-    assert largest(VANILLA_SIZES, PRICE, 95.0).size.memory_mb == 3008
+    assert largest(UNBUFFERED_SIZES[::-1], PRICE, 95.0).size.memory_mb == 3008
+    assert largest(UNBUFFERED_SIZES, PRICE, 95.0).size.memory_mb == 3008
 
 
 def test_the_cherry_picked_is_the_cheapest_that_is_in_time() -> None:
     # Per million: 512 MB $3.53, 1024 MB $3.37, 2048 MB $3.53, 3008 MB $4.61.
-    assert cherry_picked(VANILLA_SIZES, PRICE, 95.0, 1.0).plan.size.memory_mb == 1024
-    assert cherry_picked(VANILLA_SIZES, PRICE, 95.0, 0.15).plan.size.memory_mb == 2048
-    assert not cherry_picked(VANILLA_SIZES, PRICE, 95.0, 0.15).failed
+    assert cherry_picked(UNBUFFERED_SIZES, PRICE, 95.0, 1.0).plan.size.memory_mb == 1024
+    assert cherry_picked(UNBUFFERED_SIZES, PRICE, 95.0, 0.15).plan.size.memory_mb == 2048
+    assert not cherry_picked(UNBUFFERED_SIZES, PRICE, 95.0, 0.15).failed
 
 
 def test_of_equal_prices_the_quicker_is_picked() -> None:
@@ -455,15 +455,15 @@ def test_of_equal_prices_the_quicker_is_picked() -> None:
 
 
 def test_where_none_is_in_time_the_quickest_is_and_it_says_so() -> None:
-    choice = cherry_picked(VANILLA_SIZES, PRICE, 95.0, 0.05)
+    choice = cherry_picked(UNBUFFERED_SIZES, PRICE, 95.0, 0.05)
     assert choice.plan.size.memory_mb == 3008
     assert choice.failed == "No memory has its P95 within 50 ms; the least is 90.0 ms."
 
 
 @pytest.mark.parametrize("slo_s", [0.09, 0.12, 0.3, 0.5])
 def test_vanilla_plan_equals_the_optimizer_s_with_batch_one(slo_s: float) -> None:
-    found = Landscape(BURSTY, Space(VANILLA_SIZES, (1,), (0.0,)), PerCall(PRICE), 95.0).cheapest(slo_s).plan
-    picked = cherry_picked(VANILLA_SIZES, PRICE, 95.0, slo_s).plan
+    found = Landscape(BURSTY, Space(UNBUFFERED_SIZES, (1,), (0.0,)), PerCall(PRICE), 95.0).cheapest(slo_s).plan
+    picked = cherry_picked(UNBUFFERED_SIZES, PRICE, 95.0, slo_s).plan
     assert picked.size == found.size
     assert picked.latency_s == pytest.approx(found.latency_s)
     assert picked.usd_per_request == pytest.approx(found.usd_per_request)
@@ -471,7 +471,7 @@ def test_vanilla_plan_equals_the_optimizer_s_with_batch_one(slo_s: float) -> Non
 
 def test_service_times_that_vary_make_a_distribution_and_a_mean_price() -> None:
     ratios = tuple(0.905 + number / 100.0 for number in range(20))
-    varying = [replace(size, ratios=ratios) for size in VANILLA_SIZES]
+    varying = [replace(size, ratios=ratios) for size in UNBUFFERED_SIZES]
     plan = alone(varying[2], PRICE, 95.0)
     assert plan.latency_s == pytest.approx(0.1 * 1.085)
     assert latency_of(varying[2]).percentile(50.0) == pytest.approx(0.1 * 0.995)
@@ -486,7 +486,7 @@ def test_nothing_to_choose_from_is_refused() -> None:
 
 
 def test_vanilla_plan_has_the_slots_that_arrivals_need() -> None:
-    plan: Plan = cherry_picked(VANILLA_SIZES, PRICE, 95.0, 0.15).plan
+    plan: Plan = cherry_picked(UNBUFFERED_SIZES, PRICE, 95.0, 0.15).plan
     found = deployment(plan, Map.poisson(50.0), 0.15, 95.0)
     settings = read_settings(found.labels, found.annotations)
     assert (settings.memory_mb, settings.max_batch, settings.scheduler, settings.autoscaler) == (2048, 1, "immediate", "fixed")
@@ -497,7 +497,7 @@ def test_vanilla_plan_has_the_slots_that_arrivals_need() -> None:
 
 def test_slots_are_for_what_a_request_takes_in_the_mean() -> None:
     """A median of 100 ms, and a third of the requests take four times that: 200 ms in the mean, and 10 at once."""
-    varying = Plan(replace(VANILLA_SIZES[2], ratios=(1.0, 1.0, 4.0)), BufferPlan(1, 0.0), 0.4, 0.0)
+    varying = Plan(replace(UNBUFFERED_SIZES[2], ratios=(1.0, 1.0, 4.0)), BufferPlan(1, 0.0), 0.4, 0.0)
     even = Plan(size(2048, 0.2), BufferPlan(1, 0.0), 0.2, 0.0)
     found, expected = (deployment(one, Map.poisson(50.0), 1.0, 95.0).labels for one in (varying, even))
     assert found == expected

@@ -426,7 +426,6 @@ def test_a_profile_of_something_else_is_not_gone_on_with(tmp_path: Path, changed
     assert "another program" in difference(stored, replace(LAYERS, program_sha256="other"), now)
 
 
-PROFILE_FIGURES_MB = 1_000_000
 # Milliseconds of each block at batches of 1 to 5. From 2 to 4 they grow by 20, 8, 4 and 0 ms.
 LATENCIES_MS = {
     "early": (10, 20, 30, 40, 50),
@@ -435,12 +434,12 @@ LATENCIES_MS = {
     "head": (3, 3, 3, 3, 3),
 }
 SIZES = {
-    "early": 1 * PROFILE_FIGURES_MB,
-    "middle": 2 * PROFILE_FIGURES_MB,
-    "late": 3 * PROFILE_FIGURES_MB,
-    "head": 14 * PROFILE_FIGURES_MB,
+    "early": 1 * MB,
+    "middle": 2 * MB,
+    "late": 3 * MB,
+    "head": 14 * MB,
 }
-OUTPUT_BYTES = {"early": 4 * PROFILE_FIGURES_MB, "middle": 2 * PROFILE_FIGURES_MB, "late": PROFILE_FIGURES_MB, "head": 4000}
+OUTPUT_BYTES = {"early": 4 * MB, "middle": 2 * MB, "late": MB, "head": 4000}
 
 
 def table(milliseconds: tuple[int, ...]) -> LatencyTable:
@@ -448,7 +447,7 @@ def table(milliseconds: tuple[int, ...]) -> LatencyTable:
 
 
 @pytest.fixture
-def profile_figures_profile() -> ModelProfile:
+def drawn() -> ModelProfile:
     names = list(LATENCIES_MS)
     blocks = tuple(
         Block(name, index, index + 1, (before,), (name,), (f"w{index}",), 10, SIZES[name], splittable=name != "head")
@@ -469,52 +468,52 @@ def profile_figures_profile() -> ModelProfile:
     )
 
 
-def test_figure_2_sensitive_blocks_are_small_ones(profile_figures_profile: ModelProfile) -> None:
-    rows = sensitivities(profile_figures_profile)
+def test_figure_2_sensitive_blocks_are_small_ones(drawn: ModelProfile) -> None:
+    rows = sensitivities(drawn)
     assert [1000 * row.increase_s for row in rows] == pytest.approx([20, 8, 4, 0])
     assert [row.parameter_bytes for row in rows] == list(SIZES.values())
     assert [1000 * row.load_s for row in rows] == pytest.approx([3, 4, 5, 16])
 
 
-def test_figure_2_takes_measured_loading_times_where_there_are_any(profile_figures_profile: ModelProfile) -> None:
-    object.__setattr__(profile_figures_profile, "block_load_s", {"private": (0.1, 0.2, 0.3, 0.4)})
-    assert [row.load_s for row in sensitivities(profile_figures_profile)] == [0.1, 0.2, 0.3, 0.4]
+def test_figure_2_takes_measured_loading_times_where_there_are_any(drawn: ModelProfile) -> None:
+    object.__setattr__(drawn, "block_load_s", {"private": (0.1, 0.2, 0.3, 0.4)})
+    assert [row.load_s for row in sensitivities(drawn)] == [0.1, 0.2, 0.3, 0.4]
 
 
-def test_figure_3_is_a_distribution(profile_figures_profile: ModelProfile) -> None:
-    to_four = [row for row in increases(profile_figures_profile) if row.to_batch == 4]
+def test_figure_3_is_a_distribution(drawn: ModelProfile) -> None:
+    to_four = [row for row in increases(drawn) if row.to_batch == 4]
     assert [1000 * row.increase_s for row in to_four] == pytest.approx([0, 4, 8, 20])
     assert [row.share_of_blocks for row in to_four] == [0.25, 0.5, 0.75, 1.0]
-    assert {row.to_batch for row in increases(profile_figures_profile)} == {3, 4, 5}
+    assert {row.to_batch for row in increases(drawn)} == {3, 4, 5}
 
 
-def only(profile_figures_profile: ModelProfile, *batches: int) -> ModelProfile:
+def only(drawn: ModelProfile, *batches: int) -> ModelProfile:
     """As if no other batches had been measured."""
 
     def fewer(whole: LatencyTable) -> LatencyTable:
         return LatencyTable({1: {batch: whole.seconds[1][batch] for batch in batches}})
 
     return replace(
-        profile_figures_profile,
-        whole=fewer(profile_figures_profile.whole),
-        blocks=tuple(map(fewer, profile_figures_profile.blocks)),
+        drawn,
+        whole=fewer(drawn.whole),
+        blocks=tuple(map(fewer, drawn.blocks)),
     )
 
 
-def test_figure_3_has_no_curve_of_a_batch_that_was_not_measured(profile_figures_profile: ModelProfile, tmp_path: Path) -> None:
+def test_figure_3_has_no_curve_of_a_batch_that_was_not_measured(drawn: ModelProfile, tmp_path: Path) -> None:
     """What lies on a line between two others says nothing about that batch."""
-    some = only(profile_figures_profile, 1, 2, 4)
+    some = only(drawn, 1, 2, 4)
     assert {row.to_batch for row in increases(some)} == {4}
-    assert increases(some) == [row for row in increases(profile_figures_profile) if row.to_batch == 4]
+    assert increases(some) == [row for row in increases(drawn) if row.to_batch == 4]
     assert {row.to_batch for row in output_increases(some)} == {3, 4, 5}, "by arithmetic"
     [picture, _] = draw([some], tmp_path)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_figures_need_the_batches_that_they_compare(profile_figures_profile: ModelProfile) -> None:
-    assert drawable(profile_figures_profile)
-    assert not drawable(profile_figures_profile, 16)
-    some = only(profile_figures_profile, 1, 2, 5)
+def test_figures_need_the_batches_that_they_compare(drawn: ModelProfile) -> None:
+    assert drawable(drawn)
+    assert not drawable(drawn, 16)
+    some = only(drawn, 1, 2, 5)
     assert not drawable(some)
     for rows in (sensitivities, offloaded, correlation):
         with pytest.raises(ValueError, match="batches of 2 and 4 were not measured"):
@@ -522,35 +521,35 @@ def test_figures_need_the_batches_that_they_compare(profile_figures_profile: Mod
 
 
 def test_figure_4_offloads_the_largest_increase_first_and_never_what_cannot_be_split(
-    profile_figures_profile: ModelProfile,
+    drawn: ModelProfile,
 ) -> None:
-    rows = offloaded(profile_figures_profile)
+    rows = offloaded(drawn)
     assert [row.blocks for row in rows] == [0, 1, 2, 3]
     assert [1000 * row.ideal_s for row in rows] == pytest.approx([32, 12, 4, 0])
     assert [row.share_of_weights for row in rows] == pytest.approx([0, 0.05, 0.15, 0.3])
 
 
-def test_figure_4_with_hand_overs_is_equation_6(profile_figures_profile: ModelProfile) -> None:
+def test_figure_4_with_hand_overs_is_equation_6(drawn: ModelProfile) -> None:
     # Without a Shadow: the whole increase. With "early": 20 ms less, but two samples of 0.6 MB go there and of 4 MB come back,
     # which takes 2 · 0.1 ms + 9.2 MB · 0.1 ms/MB = 1.12 ms; the Shadow's half is the slower one by that.
-    rows = offloaded(profile_figures_profile)
+    rows = offloaded(drawn)
     assert 1000 * rows[0].paired_s == pytest.approx(32)
     assert 1000 * rows[1].paired_s == pytest.approx(12 + 1.12)
     # "early" and "middle" are one run: 4 MB need not come back between them, only 2 MB at the end.
     assert 1000 * rows[2].paired_s == pytest.approx(4 + 0.2 + 2 * 2.6 * 0.1)
 
 
-def test_figure_7_outputs_grow_with_the_samples(profile_figures_profile: ModelProfile) -> None:
-    rows = [row for row in output_increases(profile_figures_profile) if row.block == "early"]
+def test_figure_7_outputs_grow_with_the_samples(drawn: ModelProfile) -> None:
+    rows = [row for row in output_increases(drawn) if row.block == "early"]
     assert [(row.to_batch, row.increase_bytes) for row in rows] == [
-        (3, 4 * PROFILE_FIGURES_MB),
-        (4, 8 * PROFILE_FIGURES_MB),
-        (5, 12 * PROFILE_FIGURES_MB),
+        (3, 4 * MB),
+        (4, 8 * MB),
+        (5, 12 * MB),
     ]
 
 
-def test_the_appendix_finds_the_anti_correlation(profile_figures_profile: ModelProfile) -> None:
-    found = correlation(profile_figures_profile)
+def test_the_appendix_finds_the_anti_correlation(drawn: ModelProfile) -> None:
+    found = correlation(drawn)
     assert found.spearman == pytest.approx(-1.0)
     # Around their means of 8 and 5: the products sum to -112, the squares to 224 and 110.
     assert found.pearson == pytest.approx((12 * -4 + 0 * -3 + -4 * -2 + -8 * 9) / math.sqrt(224 * 110))
@@ -561,22 +560,19 @@ def test_correlations_of_what_does_not_vary_are_no_numbers() -> None:
     assert pearson([1, 2, 3], [6, 4, 2]) == pytest.approx(-1)
 
 
-def test_equal_values_share_their_rank(profile_figures_profile: ModelProfile) -> None:
-    tied = ModelProfile(
-        **{name: getattr(profile_figures_profile, name) for name in ModelProfile.__slots__}
-        | {"blocks": (profile_figures_profile.blocks[0],) * 4}
-    )
+def test_equal_values_share_their_rank(drawn: ModelProfile) -> None:
+    tied = ModelProfile(**{name: getattr(drawn, name) for name in ModelProfile.__slots__} | {"blocks": (drawn.blocks[0],) * 4})
     assert math.isnan(correlation(tied).spearman)
 
 
-def test_unmeasured_cores_are_refused(profile_figures_profile: ModelProfile) -> None:
+def test_unmeasured_cores_are_refused(drawn: ModelProfile) -> None:
     with pytest.raises(ValueError, match="16 cores were not measured"):
-        sensitivities(profile_figures_profile, 16)
+        sensitivities(drawn, 16)
 
 
-def test_tables_become_files(profile_figures_profile: ModelProfile, tmp_path: Path) -> None:
-    assert short_name(profile_figures_profile) == "made-up"
-    written = write_tables([profile_figures_profile], tmp_path)
+def test_tables_become_files(drawn: ModelProfile, tmp_path: Path) -> None:
+    assert short_name(drawn) == "made-up"
+    written = write_tables([drawn], tmp_path)
     assert sorted(path.name for path in written) == [
         "anti-correlation.csv",
         *(f"made-up-figure-{number}.csv" for number in (2, 3, 4, 7)),
@@ -586,8 +582,8 @@ def test_tables_become_files(profile_figures_profile: ModelProfile, tmp_path: Pa
     assert (rows[0]["block"], float(rows[0]["increase_s"])) == ("early", pytest.approx(0.02))
 
 
-def test_pictures_are_drawn(profile_figures_profile: ModelProfile, tmp_path: Path) -> None:
-    written = draw([profile_figures_profile, profile_figures_profile], tmp_path)
+def test_pictures_are_drawn(drawn: ModelProfile, tmp_path: Path) -> None:
+    written = draw([drawn, drawn], tmp_path)
     assert [path.name for path in written] == ["made-up.png", "made-up.png", "anti-correlation.png"]
     for path in written:
         assert path.read_bytes().startswith(b"\x89PNG")
@@ -599,7 +595,7 @@ LARGEST_BYTES = 300_000
 
 
 @pytest.fixture(params=PROFILES, ids=lambda path: path.stem)
-def profile_published_profile(request: pytest.FixtureRequest) -> ModelProfile:
+def published(request: pytest.FixtureRequest) -> ModelProfile:
     assert request.param.stat().st_size < LARGEST_BYTES
     return read_profile(request.param)
 
@@ -608,46 +604,44 @@ def test_there_are_some() -> None:
     assert PROFILES
 
 
-def test_blocks_sum_to_the_whole_in_every_cell(profile_published_profile: ModelProfile) -> None:
-    for cores, row in profile_published_profile.whole.seconds.items():
+def test_blocks_sum_to_the_whole_in_every_cell(published: ModelProfile) -> None:
+    for cores, row in published.whole.seconds.items():
         for batch, whole_s in row.items():
-            blocks_s = sum(table.seconds[cores][batch] for table in profile_published_profile.blocks)
+            blocks_s = sum(table.seconds[cores][batch] for table in published.blocks)
             assert blocks_s == pytest.approx(whole_s, rel=1e-4), (cores, batch)
 
 
-def test_larger_batches_take_longer(profile_published_profile: ModelProfile) -> None:
-    for row in profile_published_profile.whole.seconds.values():
+def test_larger_batches_take_longer(published: ModelProfile) -> None:
+    for row in published.whole.seconds.values():
         seconds = [row[batch] for batch in sorted(row)]
         assert seconds == sorted(seconds)
 
 
-def test_more_cores_are_quicker_and_not_more_than_they_are(profile_published_profile: ModelProfile) -> None:
-    for cores, row in profile_published_profile.whole.seconds.items():
+def test_more_cores_are_quicker_and_not_more_than_they_are(published: ModelProfile) -> None:
+    for cores, row in published.whole.seconds.items():
         for batch, seconds in row.items():
-            one_core_s = profile_published_profile.whole.seconds[1][batch]
+            one_core_s = published.whole.seconds[1][batch]
             # Two cores have two caches: a few percent beyond their number is possible.
             assert seconds <= one_core_s
             assert one_core_s < 1.1 * cores * seconds
 
 
-def test_published_profile_has_quiet_cells(profile_published_profile: ModelProfile) -> None:
-    assert set(profile_published_profile.spread) == {
-        f"{cores}/{batch}" for cores, row in profile_published_profile.whole.seconds.items() for batch in row
-    }
-    assert max(profile_published_profile.spread.values()) < 0.1
+def test_published_profile_has_quiet_cells(published: ModelProfile) -> None:
+    assert set(published.spread) == {f"{cores}/{batch}" for cores, row in published.whole.seconds.items() for batch in row}
+    assert max(published.spread.values()) < 0.1
 
 
-def test_published_profile_names_its_provenance(profile_published_profile: ModelProfile) -> None:
+def test_published_profile_names_its_provenance(published: ModelProfile) -> None:
     named = {"machine", "machine_id", "torch", "python", "gnomon", "date", "weights", "allocator", "loading_private", "starts"}
-    assert named <= profile_published_profile.provenance.keys()
+    assert named <= published.provenance.keys()
 
 
-def test_a_half_of_the_batch_elsewhere_is_worth_it(profile_published_profile: ModelProfile) -> None:
-    blocks = tuple(number for number, block in enumerate(profile_published_profile.layers.blocks) if block.splittable)
-    split = best_split(profile_published_profile, (1, 1), blocks, 4)
-    paired_s = pair_seconds(profile_published_profile, 1, Pair(1, blocks, split), 4)
+def test_a_half_of_the_batch_elsewhere_is_worth_it(published: ModelProfile) -> None:
+    blocks = tuple(number for number, block in enumerate(published.layers.blocks) if block.splittable)
+    split = best_split(published, (1, 1), blocks, 4)
+    paired_s = pair_seconds(published, 1, Pair(1, blocks, split), 4)
     assert paired_s is not None
-    assert paired_s < 0.7 * profile_published_profile.whole.seconds[1][4]
+    assert paired_s < 0.7 * published.whole.seconds[1][4]
 
 
 @pytest.mark.parametrize("name", ["resnet50", "vit_b_16", "ssd300_vgg16"])

@@ -320,7 +320,7 @@ ASYNC = "async def handle(event, context): return 'one'\n"
 BATCH = "def handle_batch(events, context): return ['many' for _ in events]\n"
 
 
-def concurrent_handlers_batch(*bodies: bytes, meta: bytes = b"POST\n/\n\n", budget_s: float = 0.0) -> Frame:
+def plain_batch(*bodies: bytes, meta: bytes = b"POST\n/\n\n", budget_s: float = 0.0) -> Frame:
     return Frame(Kind.BATCH, 1, 1, budget_s, members=[Member(0, 1, meta, body) for body in bodies])
 
 
@@ -332,10 +332,7 @@ def bodies(answer: object) -> list[bytes]:
 def together(application: Application, count: int) -> list[list[bytes]]:
     """The answers to so many batches of one, each by a thread of its own."""
     with ThreadPoolExecutor(count) as executor:
-        return [
-            bodies(answer)
-            for answer in executor.map(application.run, [concurrent_handlers_batch(b"%d" % n) for n in range(count)])
-        ]
+        return [bodies(answer) for answer in executor.map(application.run, [plain_batch(b"%d" % n) for n in range(count)])]
 
 
 @pytest.mark.parametrize(
@@ -377,10 +374,10 @@ def test_an_asynchronous_handlers_error_is_its_own_requests_answer(make: Make) -
             return {"ok": 1}[event.body.decode()]
     """)
     for body in (b"exit", b"missing", b"exit"):
-        answer = application.run(concurrent_handlers_batch(body))
+        answer = application.run(plain_batch(body))
         assert isinstance(answer, Frame)
         assert answer.members[0].code == 500
-    assert bodies(application.run(concurrent_handlers_batch(b"ok"))) == [b"1"]
+    assert bodies(application.run(plain_batch(b"ok"))) == [b"1"]
 
 
 @pytest.mark.parametrize(
@@ -393,8 +390,8 @@ def test_an_asynchronous_handlers_error_is_its_own_requests_answer(make: Make) -
 )
 def test_an_asynchronous_generator_streams_to_who_accepts_it(make: Make, source: str) -> None:
     application = make(source)
-    assert bodies(application.run(concurrent_handlers_batch(b""))) == [b"ab"]
-    frames = application.run(concurrent_handlers_batch(b"", meta=b"GET\n/\n\naccept: text/event-stream"))
+    assert bodies(application.run(plain_batch(b""))) == [b"ab"]
+    frames = application.run(plain_batch(b"", meta=b"GET\n/\n\naccept: text/event-stream"))
     assert not isinstance(frames, Frame)
     kinds = [(frame.kind, [bytes(member.body) for member in frame.members]) for frame in frames]
     assert kinds == [
@@ -410,7 +407,7 @@ def test_an_asynchronous_generator_is_closed_when_its_client_leaves(make: Make, 
             finally:
                 print('closed')
     """)
-    frames = application.run(concurrent_handlers_batch(b"", meta=b"GET\n/\n\naccept: text/event-stream"))
+    frames = application.run(plain_batch(b"", meta=b"GET\n/\n\naccept: text/event-stream"))
     assert not isinstance(frames, Frame)
     next(frames)
     next(frames)
@@ -429,7 +426,7 @@ def test_calls_at_the_same_time_each_have_a_context_of_their_own(make: Make) -> 
     answers: dict[float, list[bytes]] = {}
 
     def call(budget_s: float) -> None:
-        answers[budget_s] = bodies(application.run(concurrent_handlers_batch(b"", budget_s=budget_s)))
+        answers[budget_s] = bodies(application.run(plain_batch(b"", budget_s=budget_s)))
 
     threads = [threading.Thread(target=call, args=(budget_s,)) for budget_s in (1.0, 2.0)]
     for thread in threads:
@@ -444,7 +441,7 @@ def test_programs_at_the_same_time_end_with_their_own_status() -> None:
     application = ProcessApplication(Launch("process", "f", "f-1", environment={"fprocess": "sh"}))
     scripts = [b"(sleep 0.05 &) ; exit %d" % (number % 2) for number in range(40)]
     with ThreadPoolExecutor(8) as executor:
-        answers = list(executor.map(application.run, [concurrent_handlers_batch(script) for script in scripts]))
+        answers = list(executor.map(application.run, [plain_batch(script) for script in scripts]))
     assert [answer.members[0].code for answer in answers] == [500 if number % 2 else 200 for number in range(40)]
 
 

@@ -483,7 +483,7 @@ def test_a_node_is_by_default_as_gnomon_serve_has_it() -> None:
     assert (NodePlan("n1", 4).pool, NodePlan("n1", 4).reserved_cores) == (1, 0)
 
 
-ON_DEMAND_MODEL = Profile("v", LatencyTable({1: {1: 0.1, 2: 0.2, 4: 0.4}}), load_s=30.0)
+SLOW_START = Profile("v", LatencyTable({1: {1: 0.1, 2: 0.2, 4: 0.4}}), load_s=30.0)
 
 
 class Shares:
@@ -500,7 +500,7 @@ class Shares:
         return Decision(made, "by the clock", 1, 0.25 if seen.now_s >= 10.0 else 0.0), state
 
 
-def on_demand_run(
+def overflowing_run(
     policy: Shares, *, on_demand_s: float | None, warm: int = 1, crashes_s: tuple[float, ...] = ()
 ) -> FunctionResult:
     policies = {**BUILT_IN, "shares": PolicyPlugin(lambda _: policy, "Shares.")}
@@ -508,7 +508,7 @@ def on_demand_run(
     plan = FunctionPlan(
         "f",
         settings,
-        ON_DEMAND_MODEL,
+        SLOW_START,
         constant(4.0, 30.0),
         "given",
         warm=warm,
@@ -529,7 +529,7 @@ def called(result: FunctionResult) -> list[float]:
 
 
 def test_every_fourth_request_is_called_alone_and_waits_for_nobody() -> None:
-    result = on_demand_run(Shares(), on_demand_s=0.3)
+    result = overflowing_run(Shares(), on_demand_s=0.3)
     # From second 10 on four come a second, of which the policy, asked at 10, leaves one to functions.
     assert called(result) == pytest.approx([10.75 + number for number in range(20)], abs=0.25 + 1e-9)
     assert on_demand(result.requests) == 20
@@ -542,20 +542,20 @@ def test_every_fourth_request_is_called_alone_and_waits_for_nobody() -> None:
 
 def test_prediction_covers_both_tiers() -> None:
     policy = Shares()
-    on_demand_run(policy, on_demand_s=0.3)
+    overflowing_run(policy, on_demand_s=0.3)
     last = policy.seen[-1]
     assert last.history.rate_rps(last.history.arrivals, 10.0) == pytest.approx(4.0, abs=0.11)
 
 
 def test_without_functions_all_of_them_wait_for_instances() -> None:
-    result = on_demand_run(Shares(), on_demand_s=None)
+    result = overflowing_run(Shares(), on_demand_s=None)
     assert called(result) == []
     assert on_demand(result.requests) == 0
     assert all(status == OK for status in result.requests.status)
 
 
 def test_a_replaced_instance_changes_nothing_of_the_share() -> None:
-    result = on_demand_run(Shares(), on_demand_s=0.3, crashes_s=(15.5,))
+    result = overflowing_run(Shares(), on_demand_s=0.3, crashes_s=(15.5,))
     assert len(called(result)) == 20
 
 
@@ -574,7 +574,7 @@ def test_mark_calls_for_a_burst_what_its_machine_does_not_carry() -> None:
     settings = Settings(autoscaler="mark", slo_s=1.0, max_batch=4, scale=ScaleSettings(min=1, max=20))
 
     def served(on_demand_s: float | None) -> FunctionResult:
-        plan = FunctionPlan("f", settings, ON_DEMAND_MODEL, calm + burst + after, "given", warm=2, on_demand_s=on_demand_s)
+        plan = FunctionPlan("f", settings, SLOW_START, calm + burst + after, "given", warm=2, on_demand_s=on_demand_s)
         return simulate([plan], [NodePlan("node-1", 64)])["f"]
 
     alone, both = served(None), served(0.2)
