@@ -1,5 +1,10 @@
-"""Load over virtual time: what most tests of scaling policies do with a `Timeline`."""
+"""Policies over virtual time: a `Timeline` under load, and autoscalers that run for a while."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.testing import Timeline
 
 
@@ -9,3 +14,15 @@ def play(line: Timeline, duration_s: float, **load: object) -> int:
         setattr(line, name, value)
     line.play(duration_s)
     return line.live
+
+
+@asynccontextmanager
+async def running(*autoscalers: Autoscaler) -> AsyncIterator[None]:
+    """Run their loops meanwhile."""
+    tasks = [asyncio.create_task(autoscaler.run()) for autoscaler in autoscalers]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,8 +5,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -21,6 +20,7 @@ from gnomon_core.clock import VirtualClock, WallClock
 from gnomon_core.interfaces import ScalingPolicy
 from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, FunctionLoad, LoadCounters, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
+from tests.timelines import running
 
 T = TypeVar("T")
 EPOCH_S = 1_700_000_000.0
@@ -43,17 +43,6 @@ class Stage:
         autoscaler = str(scale.pop("autoscaler", "openfaas"))
         self.fleet.known[name] = MemoryFunction(Settings(autoscaler=autoscaler, scale=ScaleSettings(**scale)))
         return self.fleet.known[name]
-
-
-@asynccontextmanager
-async def running(*autoscalers: Autoscaler) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(autoscaler.run()) for autoscaler in autoscalers]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_functions_are_scaled_as_they_come_and_forgotten_as_they_go() -> None:

@@ -1,6 +1,5 @@
 """The runner of one function's policy: observations and their bins, start back-off, stored state, late decisions."""
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +29,7 @@ from gnomon_core.scaling import (
     StateValue,
 )
 from gnomon_core.settings import ScaleSettings, Settings
-from tests.timelines import play
+from tests.timelines import play, running
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, PROFILE, body, node
 
 
@@ -305,14 +304,12 @@ async def test_instances_seen_during_their_decision_have_not_failed() -> None:
     fleet = Unhurried(clock)
     fleet.known["f.ns"] = MemoryFunction(Settings(autoscaler="fixed", scale=ScaleSettings(max=16)))
     autoscaler = Autoscaler(fleet, clock, executor=at_once, stamp_s=lambda: 1e9)
-    running = asyncio.create_task(autoscaler.run())
-    for wanted in (3, 6, 9, 12, 15):
-        autoscaler.request("f.ns", wanted)
-        await clock.advance(2.5)
-        assert len(fleet.known["f.ns"].instances) == wanted
+    async with running(autoscaler):
+        for wanted in (3, 6, 9, 12, 15):
+            autoscaler.request("f.ns", wanted)
+            await clock.advance(2.5)
+            assert len(fleet.known["f.ns"].instances) == wanted
     assert [one.error for one in autoscaler.decisions("f.ns", 50) if one.error] == []
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
 
 
 def test_instance_that_had_served_is_replaced_at_once() -> None:

@@ -29,6 +29,7 @@ from gnomon_server.platforms import Backend
 from gnomon_server.replicas import begin_to_lead
 from gnomon_server.scaling import ScalingAdapter
 from gnomon_server.scaling_state import MOST, SavedScalingState, ScalingStateTransfer
+from tests.timelines import running
 from tests.unit.gateway.shadow_stage import NAME, Scripted
 
 
@@ -54,10 +55,8 @@ def process() -> tuple[VirtualClock, Autoscaler]:
 
 async def test_unserialisable_state_of_one_function_spares_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock, last = process()
-    running = asyncio.create_task(last.run())
-    await clock.advance(40)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(last):
+        await clock.advance(40)
     with caplog.at_level(logging.WARNING, "gnomon"):
         for _ in range(3):
             SavedScalingState(last, tmp_path).save()
@@ -135,10 +134,8 @@ class Replica:
 async def test_the_next_leader_goes_on_from_what_the_last_one_has_learned() -> None:
     leader, heir = Replica(leads=True), Replica(leads=False, began_s=5000.0)
     leader.fleet.known[NAMES[7]].rps = 25.0
-    running = asyncio.create_task(leader.autoscaler.run())
-    await leader.clock.advance(40)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(leader.autoscaler):
+        await leader.clock.advance(40)
     told: list[list[str]] = []
     while len({name for part in told for name in part}) < len(NAMES):
         document = leader.handed_on.next("10.0.0.2")
@@ -157,10 +154,8 @@ async def test_a_busy_functions_state_goes_by_itself() -> None:
     leader = Replica(leads=True)
     for function in leader.fleet.known.values():
         function.rps = 25.0
-    running = asyncio.create_task(leader.autoscaler.run())
-    await leader.clock.advance(300)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(leader.autoscaler):
+        await leader.clock.advance(300)
     told = [leader.handed_on.next("10.0.0.2") for _ in NAMES]
     assert [list(document["functions"]) for document in told if document is not None] == [[name] for name in sorted(NAMES)]
 
@@ -198,10 +193,8 @@ async def test_function_removed_before_a_new_leader_starts_without_state() -> No
 async def test_function_whose_state_cannot_be_serialised_is_skipped_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     leader = Replica(leads=True, policies={**BUILT_IN, "odd": PolicyPlugin(lambda _: Odd(), "Keeps a set.")})
     leader.fleet.known[NAMES[0]] = MemoryFunction(Settings(autoscaler="odd"))
-    running = asyncio.create_task(leader.autoscaler.run())
-    await leader.clock.advance(3)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(leader.autoscaler):
+        await leader.clock.advance(3)
     with caplog.at_level(logging.WARNING, "gnomon"):
         told = [leader.handed_on.next("10.0.0.2") for _ in range(6)]
     assert {name for document in told if document is not None for name in document["functions"]} == set(NAMES) - {NAMES[0]}
