@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gnomon_core.interfaces import SchedulingPolicy
+from gnomon_core.pairs import Pair
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Answer, Dispatcher, Effect, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
@@ -11,6 +12,17 @@ from gnomon_gateway.scheduling.policies import Immediate
 
 EVENTS = LaneKey("events", "f")
 TENSORS = LaneKey("tensors", "f")
+
+
+class Proportional:
+    """A latency model by which each sample takes `sample_s` on one core."""
+
+    def __init__(self, sample_s: float) -> None:
+        self._sample_s = sample_s
+
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        del variant, pair
+        return self._sample_s * batch / body_cores
 
 
 def make(policy: SchedulingPolicy | None = None, *, instances: int = 1, max_batch: int = 4) -> Dispatcher:

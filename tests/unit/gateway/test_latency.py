@@ -18,7 +18,7 @@ from gnomon_gateway.dispatch.latency import MANY_PAIRS, GivenLatency, LearnedLat
 from gnomon_gateway.functions.profiles import Corrected, ProfiledLatency
 from gnomon_gateway.queueing.queue import LaneKey, Request
 from gnomon_gateway.scheduling.policies import Immediate
-from tests.unit.gateway.dispatching import errors, request, sent
+from tests.unit.gateway.dispatching import Proportional, errors, request, sent
 
 
 class Profile:
@@ -311,12 +311,6 @@ def test_corrected_profile_is_scaled_by_cores_and_cached() -> None:
 TENSORS = LaneKey("tensors", "f/tensors")
 
 
-class Foretold:
-    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
-        del variant, body_cores, pair
-        return 0.03 * batch
-
-
 class Steep:
     """More than four samples were measured while the machine had something else to do."""
 
@@ -369,7 +363,7 @@ def serving(foretold: LatencyModel | None) -> Stage:
 
 @pytest.fixture
 def stage() -> Stage:
-    return serving(Foretold())
+    return serving(Proportional(0.03))
 
 
 def test_a_deadline_that_has_passed_says_nothing_of_the_function(stage: Stage) -> None:

@@ -17,7 +17,6 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
-from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
@@ -30,6 +29,7 @@ from gnomon_gateway.queueing.queue import LaneKey, Request
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
 from gnomon_gateway.v2.messages import Infer, error_body, read_request, write_answer
+from tests.unit.gateway.dispatching import Proportional
 from tests.unit.gateway.shadow_stage import Scaling, Scripted
 from tests.unit.gateway.test_latency import PROFILE
 
@@ -333,18 +333,12 @@ TENSORS, EVENTS, STREAM = LaneKey("tensors", "m"), LaneKey("events", "m/events")
 SETTINGS = Settings(model="m", max_batch=8, slo_s=0.1, deadline_s=5.0)
 
 
-class Foretold:
-    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
-        del variant, body_cores, pair
-        return 0.02 * batch
-
-
 class Served:
     """An instance that takes a batch of one after the other."""
 
     def __init__(self) -> None:
         self.now_s, self.batches = 0.0, 0
-        self.dispatcher = Dispatcher(SETTINGS, Immediate(), LearnedLatency(Foretold()), 0.0, sized_by=("m", "m/events"))
+        self.dispatcher = Dispatcher(SETTINGS, Immediate(), LearnedLatency(Proportional(0.02)), 0.0, sized_by=("m", "m/events"))
         self.dispatcher.instance_ready("body", 1, 8, 0.0)
 
     def serve(self, lane: LaneKey, count: int = 1, *, taking_s: float = 0.01) -> None:
@@ -408,7 +402,7 @@ def test_waiting_request_counts_as_a_call() -> None:
 
 async def test_policies_are_told_the_latency_of_what_is_called() -> None:
     signature = ModelSignature("m", "1", (TensorSpec("x", "FP32", (4,)),), (TensorSpec("y", "FP32", (2,)),))
-    latency = LearnedLatency(Foretold())
+    latency = LearnedLatency(Proportional(0.02))
     runtime = FunctionRuntime(FunctionKey("fn"), SETTINGS, Immediate(), latency, signature=signature, profile=PROFILE)
     for _ in range(30):
         latency.observe("m", 1, 1, 0.01)

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from gnomon_core.pairs import Pair
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.queueing.queue import LaneKey, Request
 from gnomon_gateway.scheduling.policies import Immediate
+from tests.unit.gateway.dispatching import Proportional
 
 LANE = LaneKey("events", "m")
 MODEL, HANDLER = Settings(model="m"), Settings()
 
 
-class Foretold:
-    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
-        del variant, pair
-        return 0.1 * batch / body_cores
-
-
 def serving(settings: Settings) -> Dispatcher:
-    dispatcher = Dispatcher(settings, Immediate(), LearnedLatency(Foretold()), 0.0)
+    dispatcher = Dispatcher(settings, Immediate(), LearnedLatency(Proportional(0.1)), 0.0)
     dispatcher.instance_ready("body", 1, 8, 0.0)
     return dispatcher
 
