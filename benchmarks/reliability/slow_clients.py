@@ -9,7 +9,7 @@ the gateway's resident memory while they hold on, and after they have left.
 
 All clients run on the same machine as the gateway. The attackers run in the background (SCHED_IDLE): they may send as fast as the
 cores that nobody else wants allow, and do not keep the good client or the gateway from running, which attackers elsewhere could
-not either. The floor shows what is left of their share of the machine: the same attackers send to another server beside it.
+not either. The floor shows what they cost all the same: they send to a second server of the same kind beside the gateway.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks import gnomon
 from benchmarks.programs import Pace, asked, ended_well, step
 from benchmarks.reliability import _clients as clients
 from benchmarks.reliability._processes import processor_s, resident_bytes
-from benchmarks.reliability.connections import APPLICATION, BODY, PATH, port_of, serving
+from benchmarks.reliability.connections import BODY, PATH, port_of, serving
 from benchmarks.report import Figure, measured, write
 from gnomon_simulator.results import percentile
 
@@ -81,7 +81,7 @@ def main(pace: Pace) -> None:
     with (
         gnomon.temporary() as folder,
         gnomon.serving() as ours,
-        serving([str(APPLICATION)], folder) as other_server,
+        serving(["-m", "benchmarks.reliability._server"], folder) as other_server,
         clients.processes(1) as good,
         clients.processes(1, clients.in_background) as others,
     ):
