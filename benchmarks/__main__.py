@@ -16,7 +16,7 @@ import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from benchmarks.programs import ROOT, ended_well
 from benchmarks.report import interpreter
@@ -37,19 +37,25 @@ NAMES = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
+    return run_suite("benchmarks", __doc__ or "", {name: name for name in NAMES})
+
+
+def run_suite(prog: str, about: str, modules: Mapping[str, str], optional: Mapping[str, str] | None = None) -> int:
+    """Run what the command line asks for: by name, modules below `benchmarks`. `optional` ones run only when they are named."""
+    every = {**modules, **(optional or {})}
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"python -m {prog}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", choices=(*NAMES, []), metavar="NAME", help=", ".join(NAMES))
-    parser.add_argument("--from", dest="first", choices=NAMES, help="begin with this one")
+    parser.add_argument("names", nargs="*", choices=(*every, []), metavar="NAME", help=", ".join(every))
+    parser.add_argument("--from", dest="first", choices=tuple(modules), help="begin with this one")
     parser.add_argument("--quick", action="store_true", help="measure briefly; results are not kept")
-    asked = parser.parse_args(arguments)
+    asked = parser.parse_args()
     print(f"Python {interpreter()}", flush=True)
-    names = asked.names or NAMES[NAMES.index(asked.first) if asked.first else 0 :]
-    failed = [name for number, name in enumerate(names, start=1) if not run(name, number, len(names), quick=asked.quick)]
+    names = asked.names or list(modules)[list(modules).index(asked.first) if asked.first else 0 :]
+    failed = [name for number, name in enumerate(names, 1) if not run(every[name], number, len(names), quick=asked.quick)]
     if failed:
-        print(f"\nNot measured: {', '.join(failed)}. Run again: python -m benchmarks {' '.join(failed)}", flush=True)
+        print(f"\nNot measured: {', '.join(failed)}. Run again: python -m {prog} {' '.join(failed)}", flush=True)
     return 1 if failed else 0
 
 

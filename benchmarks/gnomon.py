@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.environments import ENVIRONMENTS, torch_build
+from benchmarks.peers import ENVIRONMENTS, torch_build
 from benchmarks.programs import ROOT, Endpoint, Program, ProgramFailedError, free_port, running
 
 STACK = ROOT / "benchmarks" / "stack.yml"

@@ -42,11 +42,11 @@ def start_all(stack: contextlib.ExitStack) -> dict[str, Endpoint]:
     endpoints = {OURS: ours.up("noop"), OURS_WAITING: ours.up("noop-1ms", "noop")}
     for name, batch, wait_ms in (("B=16, 1 ms", BATCH, 1), ("B=16", BATCH, 0), ("B=1", 1, 0)):
         endpoints[f"mosec, {name}"] = stack.enter_context(
-            mosec.serving("noop", folder / f"mosec-{batch}-{wait_ms}", batch=batch, wait_ms=wait_ms)
+            mosec("noop", folder / f"mosec-{batch}-{wait_ms}", batch=batch, wait_ms=wait_ms)
         )
     for name, batch, wait_ms in (("B=16, 1 ms", BATCH, 1), ("B=1", 1, 0)):
         endpoints[f"mlserver, {name}"] = stack.enter_context(
-            mlserver.serving("noop", folder / f"mlserver-{batch}", batch=batch, wait_ms=wait_ms)
+            mlserver("noop", folder / f"mlserver-{batch}", batch=batch, wait_ms=wait_ms)
         )
     return endpoints
 

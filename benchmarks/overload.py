@@ -72,8 +72,8 @@ def main(pace: Pace) -> None:
 def peers(subject: Subject) -> Mapping[str, Callable[[Path], AbstractContextManager[Endpoint]]]:
     """How each peer serves the subject."""
     return {
-        "mosec": partial(mosec.serving, subject.workload, batch=subject.batch, wait_ms=WAIT_MS, deadline_s=subject.deadline_s),
-        "mlserver": partial(mlserver.serving, subject.workload, batch=subject.batch, wait_ms=WAIT_MS),
+        "mosec": partial(mosec, subject.workload, batch=subject.batch, wait_ms=WAIT_MS, deadline_s=subject.deadline_s),
+        "mlserver": partial(mlserver, subject.workload, batch=subject.batch, wait_ms=WAIT_MS),
     }
 
 

@@ -13,8 +13,7 @@ import contextlib
 
 from benchmarks import gnomon
 from benchmarks.load import Load, alternate, best, rates, ratios
-from benchmarks.peers import mlserver, mosec
-from benchmarks.peers.environments import ENVIRONMENTS
+from benchmarks.peers import ENVIRONMENTS, mlserver, mosec
 from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
 from benchmarks.report import Figure, measured, write
 
@@ -40,10 +39,10 @@ def start_all(stack: contextlib.ExitStack) -> dict[str, Endpoint]:
     for wait_ms in WAITS_MS:
         endpoints[f"gnomon, fixed, B=16, {wait_ms} ms"] = ours.up(f"mlp-{wait_ms}ms", "mlp")
         endpoints[f"mosec, B=16, {wait_ms} ms"] = stack.enter_context(
-            mosec.serving("mlp", folder / f"mosec-{wait_ms}", batch=BATCH, wait_ms=wait_ms)
+            mosec("mlp", folder / f"mosec-{wait_ms}", batch=BATCH, wait_ms=wait_ms)
         )
         endpoints[f"mlserver, B=16, {wait_ms} ms"] = stack.enter_context(
-            mlserver.serving("mlp", folder / f"mlserver-{wait_ms}", batch=BATCH, wait_ms=wait_ms)
+            mlserver("mlp", folder / f"mlserver-{wait_ms}", batch=BATCH, wait_ms=wait_ms)
         )
     return endpoints
 

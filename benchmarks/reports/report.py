@@ -1,28 +1,401 @@
-"""A report: it is measured step by step, and written as a page with its tables beside it.
+"""A report on a paper: it is measured step by step, and written as one HTML page with its tables beside it.
 
-Steps: pieces of measuring whose results are kept, so that a report that was interrupted goes on where it was.
-
-A result is JSON, in one file for each step. With it is a key: a digest of the step's name and parameters, of the sources that
-it is computed by, and of the results that it is computed from. A step whose key is the kept one's is not run again; one whose key
-has changed is. So a change in a part of the planner runs again what the planner computed, and not what was measured of models.
+Step      a piece of measuring; its result is kept as JSON with a key, the digest of its name, parameters, sources and of
+the results that it is computed from. A step whose key has not changed is not run again.
+Claim     what a paper says, what was found here, and whether that is the same; kept as a list in Markdown for a document
+to quote, and renewed when the benchmarks that it rests on are run again
+Picture   SVG with text as text, its colours named by role, so that the page can be light or dark
+Table     rows of plain values, as CSV, as JSON and as HTML
+Measured  the JSON of other benchmarks in `benchmarks/results`
+Section   one figure of a paper, or one group of its claims, as it was found here
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import inspect
+import io
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
-from benchmarks.reports.claims import Claim, counted, listed
-from benchmarks.reports.figures import Picture, Table, table
-from benchmarks.reports.page import Section, html
+from benchmarks.programs import RESULTS
 from gnomon_core.whole_files import replace_file
+
+Verdict = Literal["reproduced", "not reproduced", "not comparable", "not measured"]
+VERDICTS: tuple[Verdict, ...] = ("reproduced", "not reproduced", "not comparable", "not measured")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """`where` in the paper, what it `says`, what was `found`, the verdict, and `why`, unless it is simply reproduced.
+
+    Raises:
+        ValueError: no reason for what is not reproduced.
+
+    """
+
+    where: str
+    says: str
+    found: str
+    verdict: Verdict
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS or (self.verdict != "reproduced" and not self.why):
+            raise ValueError(f"{self.where}: a verdict that is not known, or without a reason")
+
+
+def judged(where: str, says: str, found: str, *, holds: bool, why: str) -> Claim:
+    """Reproduced if it holds; else not, and why."""
+    return Claim(where, says, found, "reproduced" if holds else "not reproduced", "" if holds else why)
+
+
+def unmeasured(where: str, says: str, command: str) -> Claim:
+    """A claim that waits for a benchmark to be run."""
+    return Claim(where, says, "not measured yet", "not measured", f"run: {command}")
+
+
+def counted(claims: Iterable[Claim]) -> str:
+    """How many claims have each verdict."""
+    found = Counter(claim.verdict for claim in claims)
+    return ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
+
+
+HEADS = ("| where | the paper | here | verdict |", "| --- | --- | --- | --- |")
+
+
+def listed(title: str, facts: Mapping[str, str], claims: Sequence[Claim]) -> str:
+    """The list: its title, how many claims have each verdict, the facts, and a row for each claim."""
+    said = "; ".join(f"{name}: {value}" for name, value in facts.items())
+    summary = f"{title}: {len(claims)} claims, {counted(claims)}. {said}."
+    return "\n".join((f"# {title}", "", summary, "", *HEADS, *(_row(claim) for claim in claims))) + "\n"
+
+
+def read(text: str) -> tuple[str, dict[str, str], list[Claim]]:
+    """The title, the facts and the claims of a list.
+
+    Raises:
+        ValueError: a row is not one of four cells, or its verdict is not known.
+
+    """
+    title, _, summary, _, _, _, *rows = text.splitlines()
+    said = summary.partition(". ")[2].removesuffix(".")
+    facts = dict(fact.split(": ", 1) for fact in said.split("; "))
+    return title.removeprefix("# "), facts, [_claim(row) for row in rows]
+
+
+def renewed(text: str, claims: Iterable[Claim], facts: Mapping[str, str]) -> str:
+    """The list with these claims and facts in the places of its own.
+
+    Raises:
+        ValueError: a claim that the list does not have: the report has to be made again.
+
+    """
+    title, before, old = read(text)
+    new = {(claim.where, claim.says): claim for claim in claims}
+    if unknown := new.keys() - {(claim.where, claim.says) for claim in old}:
+        raise ValueError(f"the list has no such claim: {sorted(unknown)}")
+    return listed(title, {**before, **facts}, [new.get((claim.where, claim.says), claim) for claim in old])
+
+
+def _row(claim: Claim) -> str:
+    verdict = f"{claim.verdict}: {claim.why}" if claim.why else claim.verdict
+    return f"| {claim.where} | {claim.says} | {claim.found} | {verdict} |"
+
+
+def _claim(row: str) -> Claim:
+    cells = row.removeprefix("| ").removesuffix(" |").split(" | ")
+    if len(cells) != 4:
+        raise ValueError(f"no row of four cells: {row[:200]!r}")
+    where, says, found, judged = cells
+    verdict, _, why = judged.partition(": ")
+    return Claim(where, says, found, cast("Verdict", verdict), why)
+
+
+INK, MUTED, LINE, PAPER = "#1c2229", "#69727d", "#d8dde3", "#fdfdfc"
+SERIES = ("#1f6f8b", "#d9722e", "#5f8a3a", "#8a5fb0", "#b8435f", "#8c7a3d")
+ROLES = {INK: "--ink", MUTED: "--muted", LINE: "--line", PAPER: "--paper"} | {
+    colour: f"--series-{number}" for number, colour in enumerate(SERIES, start=1)
+}
+_PANEL_INCHES = (3.9, 2.7)
+_FONT = re.compile(r"font: ([^'\";]*?)(\d+(?:\.\d+)?px) [^;\"]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`name` is its file's name; the caption says what is to be seen."""
+
+    name: str
+    caption: str
+    svg: str
+
+    def inlined(self) -> str:
+        """For a page: its colours are the page's, and its identifiers are no other picture's."""
+        svg = self.svg[self.svg.index("<svg") :]
+        for colour, role in ROLES.items():
+            svg = svg.replace(colour, f"var({role})")
+        svg = _FONT.sub(r"font: \1\2 var(--sans)", svg)
+        for before in (' id="', "url(#", 'href="#'):
+            svg = svg.replace(before, f"{before}{self.name}-")
+        return svg
+
+
+def picture(name: str, caption: str, draw: Callable[[list[Any]], None], *, rows: int = 1, columns: int = 1) -> Picture:
+    """A picture of rows × columns panels; `draw` gets their axes, row by row."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    with mpl.rc_context(_style(name)):
+        size = (_PANEL_INCHES[0] * max(columns, 1.4), _PANEL_INCHES[1] * rows)
+        figure, axes = plt.subplots(rows, columns, squeeze=False, figsize=size)
+        draw(list(axes.flat))
+        figure.tight_layout()
+        text = io.StringIO()
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+        plt.close(figure)
+    return Picture(name, caption, text.getvalue())
+
+
+def _style(name: str) -> Any:
+    from cycler import cycler
+
+    return {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "font.size": 8.5,
+        "axes.prop_cycle": cycler(color=list(SERIES)),
+        "axes.edgecolor": LINE,
+        "axes.labelcolor": MUTED,
+        "axes.titlecolor": INK,
+        "axes.titlesize": 9.5,
+        "axes.titlelocation": "left",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": LINE,
+        "grid.linewidth": 0.6,
+        "axes.axisbelow": True,
+        "text.color": INK,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "legend.frameon": False,
+        "legend.labelcolor": INK,
+        "legend.fontsize": 7.5,
+        "lines.linewidth": 1.5,
+        "axes.formatter.useoffset": False,
+    }
+
+
+Cell = str | int | float | None
+DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`name` is its file's name; units stand in the heads of columns.
+
+    Raises:
+        ValueError: a row is shorter or longer than the heads.
+
+    """
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError(f"table {self.name}: a row does not fit the heads")
+
+    def to_csv(self) -> str:
+        """All digits, one row a line."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+    def to_json(self) -> dict[str, Any]:
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        return {"name": self.name, "title": self.title, "columns": list(self.columns), "rows": rows, "note": self.note}
+
+    def to_html(self) -> str:
+        """Numbers are shown with four digits; the CSV has the others."""
+        head = "".join(f"<th scope='col'>{escape(column)}</th>" for column in self.columns)
+        body = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>" for row in self.rows)
+        note = f"<p class='note'>{escape(self.note)}</p>" if self.note else ""
+        link = f"<a href='{escape(self.name)}.csv' download>CSV</a>"
+        caption = f"<caption>{escape(self.title)} {link}</caption>"
+        return f"<div class='wide'><table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}"
+
+
+def table(name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], note: str = "") -> Table:
+    """A table of any sequences."""
+    return Table(name, title, tuple(columns), tuple(tuple(row) for row in rows), note)
+
+
+def shown(value: Cell) -> str:
+    """A value as people read it."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 10**DIGITS else f"{value:.{DIGITS}g}"
+    return str(value)
+
+
+def _cell(value: Cell) -> str:
+    kind = " class='number'" if isinstance(value, int | float) else ""
+    return f"<td{kind}>{escape(shown(value))}</td>"
+
+
+class Measured:
+    """The document of one benchmark; `there` says whether it has been measured."""
+
+    def __init__(self, name: str, folder: Path = RESULTS) -> None:
+        self.name, self.command = name, f"python -m benchmarks {name}"
+        path = folder / f"{name}.json"
+        self.document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    @property
+    def there(self) -> bool:
+        return bool(self.document.get("figures"))
+
+    @property
+    def figures(self) -> Sequence[dict[str, Any]]:
+        """The document's figures, as `benchmarks.report.Figure` has them."""
+        found: Sequence[dict[str, Any]] = self.document.get("figures", [])
+        return found
+
+    def figure(self, key: str) -> dict[str, Any] | None:
+        """The figure of that name."""
+        return next((one for one in self.figures if one["key"] == key), None)
+
+    def having(self, *words: str) -> list[dict[str, Any]]:
+        """The figures whose names have all of these words."""
+        return [one for one in self.figures if all(word in one["key"] for word in words)]
+
+    def table(self, name: str, title: str) -> Table:
+        """All of its figures."""
+        rows = [
+            (
+                one["key"],
+                one["value"],
+                one["unit"],
+                f"{one['comparison']} {one['goal']:g}" if one["goal"] is not None else "",
+                one["detail"],
+            )
+            for one in self.figures
+        ]
+        note = f"{self.command}, {self.document.get('measured_at', '')}, {self.document.get('machine', '')}"
+        return table(name, title, ("figure", "value", "unit", "goal", "detail"), rows, note)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`name` is its place in the page; `text` says how it was measured, paragraph by paragraph."""
+
+    name: str
+    title: str
+    text: tuple[str, ...]
+    pictures: tuple[Picture, ...] = ()
+    tables: tuple[Table, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
+
+STYLE = Path(__file__).parent / "page.css"
+
+
+def html(title: str, about: Sequence[str], facts: Mapping[str, str], sections: Sequence[Section]) -> str:
+    """The whole document."""
+    claims = [claim for section in sections for claim in section.claims]
+    contents = "".join(f"<li><a href='#{one.name}'>{escape(one.title)}</a>{_dots(one.claims)}</li>" for one in sections)
+    known = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
+    body = "".join(_section(one) for one in sections)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{escape(title)}</title>
+<style>
+{STYLE.read_text(encoding="utf-8")}</style>
+</head>
+<body>
+<header>
+<h1>{escape(title)}</h1>
+{_paragraphs(about)}
+<ul class="counts">{_counts(claims)}</ul>
+<dl>{known}</dl>
+</header>
+<nav aria-label="Contents"><ol>{contents}</ol></nav>
+<main>
+{body}
+</main>
+<footer><p>Every table is also a CSV and a JSON file beside this page; <a href="claims.csv">claims.csv</a> has all claims,
+<a href="report.json">report.json</a> everything.</p></footer>
+</body>
+</html>
+"""
+
+
+def _section(section: Section) -> str:
+    pictures = "".join(
+        f"<figure>{one.inlined()}<figcaption>{escape(one.caption)} <a href='{one.name}.svg' "
+        "download>SVG</a></figcaption></figure>"
+        for one in section.pictures
+    )
+    claims = "".join(_claim_html(claim) for claim in section.claims)
+    tables = "".join(
+        f"<details{' open' if len(one.rows) <= 12 else ''}><summary>{escape(one.title)}: {len(one.rows)} "
+        f"rows</summary>{one.to_html()}</details>"
+        for one in section.tables
+    )
+    return (
+        "<section "
+        f"id='{section.name}'><h2>{escape(section.title)}</h2>{_paragraphs(section.text)}{pictures}{claims}{tables}</section>\n"
+    )
+
+
+def _claim_html(claim: Claim) -> str:
+    why = f"<dt>Why</dt><dd>{escape(claim.why)}</dd>" if claim.why else ""
+    return (
+        f"<article class='claim {_kind(claim)}'><p class='verdict'>{escape(claim.verdict)}</p><p "
+        f"class='where'>{escape(claim.where)}</p><dl><dt>The "
+        f"paper</dt><dd>{escape(claim.says)}</dd><dt>Here</dt><dd>{escape(claim.found)}</dd>{why}</dl></article>"
+    )
+
+
+def _counts(claims: Sequence[Claim]) -> str:
+    pairs = [(verdict, sum(claim.verdict == verdict for claim in claims)) for verdict in VERDICTS]
+    return "".join(f"<li class='{verdict.replace(' ', '-')}'><b>{count}</b> {verdict}</li>" for verdict, count in pairs if count)
+
+
+def _dots(claims: Iterable[Claim]) -> str:
+    dots = "".join(f"<i class='{_kind(claim)}' title='{escape(claim.where)}: {claim.verdict}'></i>" for claim in claims)
+    return f"<span class='dots'>{dots}</span>"
+
+
+def _kind(claim: Claim) -> str:
+    return claim.verdict.replace(" ", "-")
+
+
+def _paragraphs(text: Sequence[str]) -> str:
+    return "".join(f"<p>{escape(one)}</p>" for one in text)
+
 
 Results = Mapping[str, Any]
 Work = Callable[[Mapping[str, Any], Results], Any]

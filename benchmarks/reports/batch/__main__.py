@@ -18,24 +18,28 @@ from pathlib import Path
 
 from benchmarks.programs import ROOT, ended_well
 from benchmarks.report import interpreter, machine
-from benchmarks.reports.batch import accuracy, days, host, published, sensitivity, services, vanilla
-from benchmarks.reports.batch.sections import accuracy as of_accuracy
-from benchmarks.reports.batch.sections import arrivals, comparisons, cost
+from benchmarks.reports.batch import accuracy, arrivals, comparisons, cost, days, predictions, services
 from benchmarks.reports.batch.setting import QUICK, THOROUGH, Setting
-from benchmarks.reports.claims import renewed
-from benchmarks.reports.report import Report, Store, sections_of
+from benchmarks.reports.report import Claim, Measured, Report, Store, renewed, sections_of
 
 FOLDER = ROOT / ".cache" / "reports" / "batch"
 QUICK_FOLDER = ROOT / ".cache" / "reports" / "batch-quick"
-STEPS = (services.steps, vanilla.steps, sensitivity.steps, host.steps, accuracy.steps, days.steps)
+STEPS = (
+    services.steps,
+    predictions.concurrency_steps,
+    predictions.sensitivity_steps,
+    predictions.planning_steps,
+    predictions.distribution_steps,
+    days.steps,
+)
 SECTIONS = (
     arrivals.following,
-    of_accuracy.sensitivity,
+    accuracy.sensitivity,
     arrivals.planning,
     arrivals.intensity,
-    of_accuracy.service_times,
-    of_accuracy.synthetic,
-    of_accuracy.real,
+    accuracy.service_times,
+    accuracy.synthetic,
+    accuracy.real,
     cost.cheapest,
     cost.parameters,
     cost.budget,
@@ -44,6 +48,8 @@ SECTIONS = (
     comparisons.bursts,
     comparisons.others,
 )
+PUBLISHED = ("regression", "twitter_day", comparisons.BENCHMARK)
+"""The benchmarks whose results the report reads."""
 TITLE = "BATCH, measured again"
 ABOUT = (
     (
@@ -70,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     asked = parser.parse_args(arguments)
     if asked.renew:
         path: Path = asked.renew
-        path.write_text(renewed(path.read_text(encoding="utf-8"), published.claims(), published.facts()), encoding="utf-8")
+        path.write_text(renewed(path.read_text(encoding="utf-8"), published_claims(), published_facts()), encoding="utf-8")
         return path
     setting = QUICK if asked.quick else THOROUGH
     folder: Path = asked.output or (QUICK_FOLDER if asked.quick else FOLDER)
@@ -89,9 +95,21 @@ def made(setting: Setting, store: Store) -> Report:
         "Again": "make report-batch"
         if not setting.quick
         else "quick: published profiles, few hours and plans; no result to cite",
-        **published.facts(),
+        **published_facts(),
     }
     return Report(TITLE, ABOUT, facts, sections_of(STEPS, SECTIONS, setting, store))
+
+
+def published_claims() -> list[Claim]:
+    """Claims on the regression, on the Twitter day planned anew, and on BATCH beside other systems."""
+    regression, twitter, beside = (Measured(name) for name in PUBLISHED)
+    return [accuracy.regressed(regression), cost.replanned(twitter), *comparisons.claims(beside)]
+
+
+def published_facts() -> dict[str, str]:
+    """When each of the benchmarks was run; nothing of one that was not."""
+    runs = [f"{one.name} {one.document['measured_at'][:10]}" for one in map(Measured, PUBLISHED) if one.there]
+    return {"Benchmarks": ", ".join(runs)} if runs else {}
 
 
 if __name__ == "__main__":

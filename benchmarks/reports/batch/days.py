@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 import gnomon_planner
 import gnomon_simulator
-from benchmarks.reports.batch import demand, replay, services
-from benchmarks.reports.batch.replay import served
+from benchmarks.reports.batch import demand, services
+from benchmarks.reports.batch.demand import served
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import LARGEST_MB, Setting
 from benchmarks.reports.report import Results, Step
@@ -78,7 +78,7 @@ def _step(setting: Setting, name: str, *, day: str, application: str, billing: s
         _day,
         about,
         (services.step_name(application),),
-        (gnomon_planner, gnomon_simulator, prices, demand, services, replay, *demand.FILES),
+        (gnomon_planner, gnomon_simulator, prices, demand, services, *demand.FILES),
     )
 
 

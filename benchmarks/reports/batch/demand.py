@@ -1,4 +1,4 @@
-"""The arrivals: a day of Twitter, a day of the NYS Thruway, and the two bursty processes.
+"""The arrivals: a day of Twitter, a day of the NYS Thruway, and two bursty processes; and their replay behind a buffer.
 
 Twitter is the paper's own trace, in counts per second; within a second requests are placed at random. Of the Thruway there is no
 trace: its hours are drawn from the MAPs that the authors published for them, already fifteen times as busy as the road. The two
@@ -8,6 +8,7 @@ MMPP(2)s are the authors' published ones with the longest bursts; which two of t
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,7 @@ from benchmarks.buffer import PUBLISHED, PUBLISHED_BURSTY
 from gnomon_planner.fit import fit
 from gnomon_planner.maps import Map
 from gnomon_planner.samples import of_counts, of_times
+from gnomon_planner.validation import buffered
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
 from gnomon_simulator.markov import markov_arrivals
@@ -77,3 +79,28 @@ def _twitter() -> Trace:
 
 def _published(file: str) -> Any:
     return json.loads((PUBLISHED.parent / file).read_text(encoding="utf-8"))
+
+
+ATOM = 0.002  # of probability: at an atom or a flat stretch a percentile is right if F there is
+SEED = 1
+ASIDE = 0.005  # of a time: measured service times lie so near to their median, mostly
+
+
+def served(times: Vector, batch: int, timeout_s: float, seconds: Sequence[float], ratios: Vector) -> tuple[Vector, Vector]:
+    """The latency of each request, its wait and what its batch took, and what each batch took.
+
+    That is the time of its size times a ratio drawn for that batch.
+    """
+    sent = buffered(times, batch, timeout_s)
+    sizes = sent.sizes[sent.first]
+    taken: Vector = np.array(seconds)[sizes - 1] * np.random.default_rng(SEED).choice(ratios, len(sizes))
+    return sent.wait_s + np.repeat(taken, sizes), taken
+
+
+def off(happened: Vector, predicted_s: float, percent: float) -> float:
+    """The relative error of a percentile; 0 where F at the predicted time is right, as at atoms."""
+    q = percent / 100.0
+    low, high = (np.searchsorted(happened, predicted_s * (1.0 + side), side="right") / len(happened) for side in (-ASIDE, ASIDE))
+    if low - ATOM <= q <= high + ATOM:
+        return 0.0
+    return predicted_s / float(np.quantile(happened, q)) - 1.0

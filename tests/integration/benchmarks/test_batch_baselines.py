@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.batch_baselines import __main__ as batch_baselines
-from benchmarks.batch_baselines.baselines import (
+from benchmarks import batch_baselines
+from benchmarks.batch_baselines import (
     BATCHES,
     MEMORIES_MB,
     NAMES,

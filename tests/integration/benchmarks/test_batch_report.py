@@ -12,10 +12,10 @@ import pytest
 
 from benchmarks.reports.batch import services
 from benchmarks.reports.batch.__main__ import STEPS, main
-from benchmarks.reports.batch.replay import served
+from benchmarks.reports.batch.demand import served
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import QUICK, THOROUGH
-from benchmarks.reports.claims import VERDICTS
+from benchmarks.reports.report import VERDICTS
 from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape, PerCall
 from gnomon_planner.plans import LAMBDA, Space

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks import twitter_day
 from benchmarks.programs import QUICK_RESULTS
-from benchmarks.twitter_day import __main__ as twitter_day
-from benchmarks.twitter_day import days
-from benchmarks.twitter_day.days import CASES, HOUR_S, HOURS, Case, of_hour
+from benchmarks.twitter_day import CASES, HOUR_S, HOURS, Case, of_hour
 from gnomon_planner.validation import Vector
 
 LAMBDA, HELD = (next(case for case in CASES if case.paid == paid) for paid in ("Lambda", "held"))
@@ -19,19 +18,19 @@ LAMBDA, HELD = (next(case for case in CASES if case.paid == paid) for paid in ("
 
 @pytest.mark.parametrize("case", [replace(LAMBDA, max_batch=8), replace(HELD, max_batch=7)], ids=["Lambda", "held"])
 def test_the_cheapest_by_few_runs_is_the_cheapest_of_all(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(days, "STEPS", {"Lambda": 12, "held": 12})
+    monkeypatch.setattr(twitter_day, "STEPS", {"Lambda": 12, "held": 12})
     times = HOUR_S + np.cumsum(np.random.default_rng(11).exponential(0.02, 4000))
     runs: list[tuple[int, float]] = []
-    run_one = days.ran
+    run_one = twitter_day.ran
 
-    def ran(of: Case, during: Vector, batch: int, timeout_s: float) -> days.Cheapest:
+    def ran(of: Case, during: Vector, batch: int, timeout_s: float) -> twitter_day.Cheapest:
         runs.append((batch, timeout_s))
         return run_one(of, during, batch, timeout_s)
 
-    monkeypatch.setattr(days, "ran", ran)
-    few = days.cheapest(case, times)
+    monkeypatch.setattr(twitter_day, "ran", ran)
+    few = twitter_day.cheapest(case, times)
     count = len(runs)
-    everything = days.every(case, times, range(1, case.max_batch + 1), days.timeouts_of(case))
+    everything = twitter_day.every(case, times, range(1, case.max_batch + 1), twitter_day.timeouts_of(case))
     assert few.met
     assert few.usd_per_request == pytest.approx(everything.usd_per_request, rel=1e-12)
     assert count < (len(runs) - count) / 2

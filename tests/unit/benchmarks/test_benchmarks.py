@@ -32,26 +32,29 @@ from benchmarks.asyfunc_cluster import (
 from benchmarks.asyfunc_cluster import (
     Outcome as CellOutcome,
 )
-from benchmarks.burst.picture import Seen, draw
-from benchmarks.burst.picture import table as burst_table
-from benchmarks.burst.seconds import HEADING, by_second, seconds
-from benchmarks.burst.watch import Burst, Look, counted
-from benchmarks.regression.cells import (
+from benchmarks.burst import HEADING, Burst, Look, Seen, by_second, counted, draw, seconds
+from benchmarks.burst import table as burst_table
+from benchmarks.regression import (
     BATCHES,
     MEMORIES_MB,
     TRAINED_VISITS,
     Cell,
     Grid,
+    Hierarchy,
     Kept,
+    NoQuotaError,
+    Quota,
     Times,
     Visit,
+    Worker,
     cores_of,
     figures,
+    hierarchy_of,
     judged,
+    measure,
     table,
     threads_of,
 )
-from benchmarks.regression.measuring import Hierarchy, NoQuotaError, Quota, Worker, hierarchy_of, measure
 from gnomon_planner.service_time import SHARE
 from gnomon_simulator.replay_report import Outcome, Report, Samples
 

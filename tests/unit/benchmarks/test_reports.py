@@ -10,17 +10,30 @@ from typing import Any
 
 import pytest
 
-from benchmarks.batch_baselines.__main__ import MINUTES
-from benchmarks.batch_baselines.baselines import RATIOS, Minute, to_csv
+from benchmarks.batch_baselines import MINUTES, RATIOS, Minute, to_csv
 from benchmarks.reports.asyfunc_hours import BELOW, METRICS, by_serial, rows, tables
 from benchmarks.reports.asyfunc_hours import table as hours_table
-from benchmarks.reports.batch import published
-from benchmarks.reports.batch.sections import arrivals
-from benchmarks.reports.batch.sections.comparisons import COLOURS, COMPARISONS, PARTS, Comparison, claims
-from benchmarks.reports.claims import Claim, counted, judged, listed, read, renewed, unmeasured
-from benchmarks.reports.figures import INK, SERIES, Measured, picture, table
-from benchmarks.reports.page import Section
-from benchmarks.reports.report import Report, Step, Store
+from benchmarks.reports.batch import arrivals
+from benchmarks.reports.batch.__main__ import published_claims, published_facts
+from benchmarks.reports.batch.comparisons import COLOURS, COMPARISONS, PARTS, Comparison, claims
+from benchmarks.reports.report import (
+    INK,
+    SERIES,
+    Claim,
+    Measured,
+    Report,
+    Section,
+    Step,
+    Store,
+    counted,
+    judged,
+    listed,
+    picture,
+    read,
+    renewed,
+    table,
+    unmeasured,
+)
 
 
 def drawn(panels: list[Any]) -> None:
@@ -208,11 +221,11 @@ def test_renewed_claims_are_counted_again() -> None:
 
 def test_the_committed_claims_say_what_the_committed_results_say() -> None:
     text = COMMITTED.read_text(encoding="utf-8")
-    assert text == renewed(text, published.claims(), published.facts()), "python -m benchmarks.reports.batch --renew does it"
+    assert text == renewed(text, published_claims(), published_facts()), "python -m benchmarks.reports.batch --renew does it"
 
 
 def test_every_benchmark_that_is_read_has_been_run() -> None:
-    assert not [claim.where for claim in published.claims() if claim.verdict == "not measured"]
+    assert not [claim.where for claim in published_claims() if claim.verdict == "not measured"]
 
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "figures" / "asyfunc" / "hours.md"

@@ -1,10 +1,7 @@
-"""Figure 10: how the arrivals' rate moves.
+"""Figures 2(b), 9 and 10: how the arrivals' rate moves, how closely Lambda follows it, and what planning for it costs.
 
-Pictures of who serves the same arrivals: minute by minute around a surge, and how many requests take longer than what.
-
-Figure 2(b): how closely Lambda follows the load.
-
-Figure 9: what planning costs the machine that it runs on.
+Other sections take their pictures of the same arrivals from here: minute by minute around a surge, and how many requests take
+longer than what.
 """
 
 from __future__ import annotations
@@ -15,15 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.batch_baselines.__main__ import MINUTES
-from benchmarks.batch_baselines.baselines import RATIOS, Minute, from_csv
+from benchmarks.batch_baselines import MINUTES, RATIOS, Minute, from_csv
 from benchmarks.programs import RESULTS
 from benchmarks.reports.batch import demand
 from benchmarks.reports.batch.setting import Setting
-from benchmarks.reports.claims import Claim, judged
-from benchmarks.reports.figures import INK, MUTED, SERIES, Picture, Table, picture, table
-from benchmarks.reports.page import Section
-from benchmarks.reports.report import Results
+from benchmarks.reports.report import INK, MUTED, SERIES, Claim, Picture, Results, Section, Table, judged, picture, table
 
 MINUTE = 60
 SHOWN_S = 1800

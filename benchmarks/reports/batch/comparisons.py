@@ -12,12 +12,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.reports.batch.sections import arrivals
+from benchmarks.reports.batch import arrivals
 from benchmarks.reports.batch.setting import Setting
-from benchmarks.reports.claims import Claim, judged, unmeasured
-from benchmarks.reports.figures import MUTED, SERIES, Measured, Picture, Table, picture, table
-from benchmarks.reports.page import Section
-from benchmarks.reports.report import Results
+from benchmarks.reports.report import (
+    MUTED,
+    SERIES,
+    Claim,
+    Measured,
+    Picture,
+    Results,
+    Section,
+    Table,
+    judged,
+    picture,
+    table,
+    unmeasured,
+)
 
 BENCHMARK = "batch_baselines"
 ALIKE, MUCH = 0.25, 1.5

@@ -1,7 +1,4 @@
-"""Figures 14 and 15: the least cost within an SLO, over a day.
-
-Figure 17: the least latency within a budget, over a day.
-"""
+"""A day's plans: the least cost within an SLO (figures 14 and 15), and the least latency within a budget (figure 17)."""
 
 from __future__ import annotations
 
@@ -21,10 +18,20 @@ from benchmarks.reports.batch.days import (
 )
 from benchmarks.reports.batch.services import described
 from benchmarks.reports.batch.setting import APPLICATIONS, Setting
-from benchmarks.reports.claims import Claim, judged, unmeasured
-from benchmarks.reports.figures import INK, SERIES, Measured, Picture, Table, picture, table
-from benchmarks.reports.page import Section
-from benchmarks.reports.report import Results
+from benchmarks.reports.report import (
+    INK,
+    SERIES,
+    Claim,
+    Measured,
+    Picture,
+    Results,
+    Section,
+    Table,
+    judged,
+    picture,
+    table,
+    unmeasured,
+)
 
 NEAR = 0.1
 HALF = 0.45
