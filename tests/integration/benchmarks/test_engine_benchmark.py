@@ -32,6 +32,8 @@ def test_a_model_that_cannot_be_had_for_another_reason_ends_the_benchmark() -> N
         engine.loaded("no-such-model")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_detector_s_several_answers_are_compared_in_their_order(tmp_path: Path) -> None:
     """SSD300 has two outputs, as YOLOv8 has several."""
     model = engine.loaded("torchvision:ssd300_vgg16")

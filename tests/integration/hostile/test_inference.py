@@ -19,10 +19,10 @@ import urllib3
 from PIL import Image
 from tritonclient.utils import InferenceServerException
 
-from tests.integration.hostile.conftest import INTERNAL, Attacked
+from tests.integration.hostile.conftest import CAPTURE_LIMIT_S, INTERNAL, Attacked
 from tests.integration.hostile.test_isolation import check_served
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(CAPTURE_LIMIT_S + 60)]
 
 SHAPE = (3, 224, 224)
 NUMBERS = 3 * 224 * 224

@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,30 @@ async def running(platform: Running) -> AsyncIterator[Running]:
     for instance in platform.platform.instances("line.openfaas-fn"):
         await platform.platform.destroy(instance.id)
         await platform.told.reason(instance.id)
+
+
+@contextlib.contextmanager
+def profiled(running: Running, *, sample_s: float, memory_bytes: int = 0) -> Iterator[ModelProfile]:
+    """A profile of the model by which a sample takes so long, for Shadows that are made within this block."""
+    layers = LayerFiles().of(running.platform._recipes.find(running.spec).options)
+    assert layers is not None
+    table = LatencyTable({1: {batch: batch * sample_s for batch in range(1, 9)}})
+    shares = (table,) * len(layers.blocks)
+    profile = ModelProfile("line@1", layers, table, shares, {"shared": Loading(0, 0)}, 0, 0, memory_bytes, 0, 0)
+    file = running.profiles / "line@1" / "here.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(profile.to_json()))
+    try:
+        yield profile
+    finally:
+        file.unlink()
+
+
+@pytest.fixture
+def slow_profile(running: Running) -> Iterator[None]:
+    """Without a profile a Body gives a Shadow up after three waits of 5 ms, which a busy machine is enough for."""
+    with profiled(running, sample_s=1.0):
+        yield
 
 
 async def test_a_shadow_is_made_listed_claimed_changed_and_ended(running: Running) -> None:
@@ -181,6 +205,7 @@ async def test_a_frozen_shadow_is_given_up_by_its_body_and_ended(running: Runnin
     await running.paired(body)
 
 
+@pytest.mark.usefixtures("slow_profile")
 async def test_eight_coordinators_die_under_load_and_no_answer_is_wrong(running: Running) -> None:
     bodies = [await running.body() for _ in range(2)]
     for body in bodies:
@@ -290,21 +315,12 @@ async def test_a_promoted_shadow_leaves_no_shared_memory_behind(running: Running
 
 
 async def test_a_body_that_is_older_than_its_models_profile_has_shadows_by_that(running: Running) -> None:
-    """A model is deployed first and measured then: what a Shadow takes is claimed, and foretold to its Body, as measured."""
+    """A model is deployed first and measured then: what a Shadow takes is claimed, and predicted for its Body, as measured."""
     body = await running.body()
-    layers = LayerFiles().of(running.platform._recipes.find(running.spec).options)
-    assert layers is not None
-    table = LatencyTable({1: {1: 0.01, 8: 0.08}})
     taken = 123 << 20
-    measured = ModelProfile("line@1", layers, table, (table,) * len(layers.blocks), {"shared": Loading(0, 0)}, 0, 0, taken, 0, 0)
-    file = running.profiles / "line@1" / "here.json"
-    file.parent.mkdir(parents=True)
-    file.write_text(json.dumps(measured.to_json()))
-    try:
+    with profiled(running, sample_s=0.01, memory_bytes=taken) as measured:
         assert running.platform.profile(running.spec) == measured
         assert (await running.paired(body)).memory_bytes == taken
-    finally:
-        file.unlink()
 
 
 async def test_stop_ends_pairs_as_well(running: Running) -> None:
