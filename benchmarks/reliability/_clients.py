@@ -1,67 +1,167 @@
-"""Clients on raw sockets, good and bad, each kind in a process of its own."""
+"""Clients of a server under test: closed-loop clients by aiohttp; well-behaved and hostile ones on raw sockets.
+
+The clients on raw sockets run in processes of their own. Hostile ones run there with `in_background`: clients and server share
+the machine's cores, and processor time that the attackers take from the others is the load generator's doing, not the server's.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 import random
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
-ResultT = TypeVar("ResultT")
+import aiohttp
+
 OK = b"HTTP/1.1 200"
 PIECE = b"a" * (16 << 10)
+CATCH_UP_S = 1.0
+"""A paced client that is late by more than this skips requests instead of sending them in a burst."""
+NO_CONNECTION, BROKE_OFF = "no connection", "broke off"
+"""Why an attempt got no complete answer."""
 
 
-def request(path: str, body: bytes, *more: str) -> bytes:
-    """A POST of JSON; `more` are header lines."""
+class Request(NamedTuple):
+    """A POST; `expected` is for the caller's check of the answer."""
+
+    path: str
+    body: bytes
+    expected: Any = None
+
+
+class Outcome(NamedTuple):
+    """How an attempt ended, with times on the monotonic clock. Without a complete answer `status` is 0 and `failure` is why."""
+
+    sent_s: float
+    ended_s: float
+    status: int
+    body: bytes
+    failure: str = ""
+
+
+async def closed_loop(
+    url: str,
+    clients: int,
+    requests: Iterator[Request],
+    record: Callable[[Request, Outcome], None],
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    interval_s: float = 0.0,
+    pause_s: float = 0.0,
+) -> None:
+    """Run clients that each send the next request once their last has ended, until `requests` ends.
+
+    Each client sends at most one request per `interval_s`, and waits for `pause_s` after each. An exception of `record` ends all.
+    """
+
+    async def client(session: aiohttp.ClientSession) -> None:
+        due_s = time.monotonic()
+        for request in requests:
+            outcome = await attempt(session, url, request)
+            record(request, outcome)
+            due_s = max(due_s + interval_s, outcome.ended_s + pause_s if pause_s else outcome.ended_s - CATCH_UP_S)
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+
+    connector, timeout = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=timeout_s)
+    async with (
+        aiohttp.ClientSession(headers=headers, connector=connector, timeout=timeout) as session,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for _ in range(clients):
+            tasks.create_task(client(session))
+
+
+async def attempt(session: aiohttp.ClientSession, url: str, request: Request) -> Outcome:
+    """Send a request once."""
+    sent_s = time.monotonic()
+    try:
+        async with session.post(url + request.path, data=request.body) as answer:
+            body = await answer.read()
+            return Outcome(sent_s, time.monotonic(), answer.status, body)
+    except aiohttp.ClientConnectorError:
+        failure = NO_CONNECTION
+    except (aiohttp.ClientError, TimeoutError):
+        failure = BROKE_OFF
+    return Outcome(sent_s, time.monotonic(), 0, b"", failure)
+
+
+def until(end_s: float, request: Request) -> Iterator[Request]:
+    """The same request again and again, until this moment of the monotonic clock."""
+    while time.monotonic() < end_s:
+        yield request
+
+
+def raw_request(path: str, body: bytes, *more: str) -> bytes:
+    """The bytes of a POST of JSON; `more` are header lines."""
     lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", f"Content-Length: {len(body)}", *more]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 @contextlib.contextmanager
-def processes(count: int) -> Iterator[Callable[..., Future[Any]]]:
+def processes(count: int, initializer: Callable[[], None] | None = None) -> Iterator[Callable[..., Future[Any]]]:
     """Runs functions of this module in processes of their own."""
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=initializer) as pool:
         for warm in [pool.submit(time.sleep, 0.2) for _ in range(count)]:
             warm.result()
         yield pool.submit
 
 
-def good(port: int, asked: bytes, seconds: float, pause_s: float = 0.002) -> list[float]:
-    """A well-behaved client on a kept connection: the latency of each answer in seconds."""
+def in_background() -> None:
+    """Let this process run only on cores that no other process wants.
+
+    SCHED_IDLE, not a low priority: a process of any other class preempts it at once, not at the end of its time slice.
+    """
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def well_behaved(port: int, request: bytes, seconds: float, pause_s: float = 0.002) -> list[float]:
+    """A client on a kept connection that sends one request after another: the latency of each answer in seconds."""
     latencies_s: list[float] = []
     end_s = time.perf_counter() + seconds
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while (begun_s := time.perf_counter()) < end_s:
-            client.sendall(asked)
-            if not client.recv(65536).startswith(OK):
-                raise RuntimeError("the good client was not answered")
+            ask(client, request)
             latencies_s.append(time.perf_counter() - begun_s)
             time.sleep(pause_s)
     return latencies_s
 
 
-def gone(port: int, asked: bytes, count: int) -> float:
-    """So many clients that connect, send and close; then one that waits for its answer: for how long, in seconds."""
+def ask(client: socket.socket, request: bytes) -> None:
+    """Send a request and read the whole answer, which must be 200 and state its length."""
+    client.sendall(request)
+    answer = b""
+    while True:
+        data = client.recv(65536)
+        answer += data
+        head, ends, body = answer.partition(b"\r\n\r\n")
+        if not data or not answer.startswith(OK[: len(answer)]):
+            raise RuntimeError(f"the well-behaved client got {answer[:200]!r}")
+        if ends and len(body) >= int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]):
+            return
+
+
+def disconnecting(port: int, request: bytes, count: int) -> float:
+    """Clients that connect, send and close; then one that waits for its answer: for how long, in seconds."""
     for _ in range(count):
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
-            client.sendall(asked)
+            client.sendall(request)
     begun_s = time.perf_counter()
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
-        client.sendall(asked)
-        if not client.recv(65536).startswith(OK):
-            raise RuntimeError("the good client was not answered")
+        ask(client, request)
     return time.perf_counter() - begun_s
 
 
-def closing(port: int, asked: bytes, clients: int, seconds: float) -> tuple[int, int]:
-    """Clients that make a connection for each request, and the next when it has ended: how many were answered, and failed."""
+def connection_per_request(port: int, request: bytes, clients: int, seconds: float) -> tuple[int, int]:
+    """Clients that each make a connection for each request, one after the other: how many were answered, and failed."""
     watched, open_ones = select.epoll(), {}
     answered = failed = 0
 
@@ -78,7 +178,7 @@ def closing(port: int, asked: bytes, clients: int, seconds: float) -> tuple[int,
             one = open_ones[descriptor]
             try:
                 if event == select.EPOLLOUT:
-                    one[0].send(asked)
+                    one[0].send(request)
                     watched.modify(descriptor, select.EPOLLIN)
                     continue
                 data = one[0].recv(65536)
@@ -95,7 +195,7 @@ def closing(port: int, asked: bytes, clients: int, seconds: float) -> tuple[int,
     return answered, failed
 
 
-def open_loop(port: int, asked: bytes, rate_rps: float, seconds: float, deadline_s: float, *, seed: int) -> dict[str, int]:
+def open_loop(port: int, request: bytes, rate_rps: float, seconds: float, deadline_s: float, *, seed: int) -> dict[str, int]:
     """Poisson arrivals, a connection each; clients leave at the deadline: how many got what.
 
     The time counts from the intended arrival, `ok` is an answer of 200 in time.
@@ -114,7 +214,7 @@ def open_loop(port: int, asked: bytes, rate_rps: float, seconds: float, deadline
             client, at_s = open_ones[descriptor]
             try:
                 if event == select.EPOLLOUT:
-                    client.send(asked)
+                    client.send(request)
                     watched.modify(descriptor, select.EPOLLIN)
                     continue
                 data = client.recv(65536)
@@ -132,7 +232,7 @@ def open_loop(port: int, asked: bytes, rate_rps: float, seconds: float, deadline
     return found
 
 
-def endless(port: int, head: bytes, count: int, seconds: float) -> int:
+def endless_heads(port: int, head: bytes, count: int, seconds: float) -> int:
     """Clients that send heads without an end as fast as they are taken, and come again when refused: the bytes they sent."""
     attackers = [Attacker(port, head) for _ in range(count)]
     end_s, sent = time.perf_counter() + seconds, 0
@@ -144,8 +244,8 @@ def endless(port: int, head: bytes, count: int, seconds: float) -> int:
     return sent
 
 
-def slow(port: int, head: bytes, count: int, seconds: float) -> int:
-    """Clients that send a header line each second, all at different times: how many were sent away in the end."""
+def slow_heads(port: int, head: bytes, count: int, seconds: float) -> int:
+    """Clients that send a header line each second, all at different times: how many were refused in the end."""
     attackers = [Attacker(port, head) for _ in range(count)]
     end_s = time.perf_counter() + seconds
     while time.perf_counter() < end_s:
@@ -155,14 +255,13 @@ def slow(port: int, head: bytes, count: int, seconds: float) -> int:
     return sum(one.refused for one in attackers)
 
 
-def idle(port: int, asked: bytes, count: int, seconds: float) -> int:
+def idle_connections(port: int, request: bytes, count: int, seconds: float) -> int:
     """Clients that ask once and keep their connection: how many have it after so many seconds."""
     clients = []
     for _ in range(count):
         client = socket.create_connection(("127.0.0.1", port), timeout=60)
-        client.sendall(asked)
-        if client.recv(65536).startswith(OK):
-            clients.append(client)
+        ask(client, request)
+        clients.append(client)
     time.sleep(seconds)
     watched = select.poll()
     for client in clients:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import http
 import itertools
 import json
 import os
@@ -25,17 +26,17 @@ import signal
 import statistics
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import aiohttp
 import torch
 
 from benchmarks import gnomon
 from benchmarks.programs import QUICK_RESULTS, Program, ended_well, free_port, pace_of, pace_parser, step
-from benchmarks.reliability.soak import comm, descendants, judged
-from benchmarks.report import Figure, write
+from benchmarks.reliability._clients import NO_CONNECTION, Outcome, Request, closed_loop
+from benchmarks.reliability._processes import descendants, process_name
+from benchmarks.report import Figure, measured, write
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
 
@@ -51,7 +52,6 @@ KINDS = {"instance": 35, "frozen": 10, "zygote": 20, "coordinator": 10, "supervi
 REFUSED_AT_MOST = 0.01
 RECOVERS_S = 90.0
 """A fault whose outage lasts longer counts as one of this length, and the next one strikes."""
-NO_CONNECTION, BROKE_OFF = "no connection", "broke off"
 NO_INSTANCE = "503 no_instance"
 
 
@@ -69,6 +69,15 @@ class History:
     outages: dict[str, list[float]] = field(default_factory=dict)
     """By kind of fault, how long each outage was."""
     duration_s: float = 0.0
+
+    def record(self, function: str, request: Request, outcome: Outcome, is_right: Callable[[Request, bytes], bool]) -> None:
+        """Count an attempt, and check its answer."""
+        end = end_of(outcome)
+        self.ends[function, end] += 1
+        if end == "200":
+            self.answered[function] = max(outcome.sent_s, self.answered.get(function, 0.0))
+            if not is_right(request, outcome.body):
+                self.wrong.append(f"{outcome.body!r} in place of {request.expected!r}")
 
     @property
     def doubled(self) -> list[str]:
@@ -120,7 +129,7 @@ class Serving:
 
     def named(self, *names: str) -> list[int]:
         """Processes below the gateway whose names begin so."""
-        return [pid for pid in descendants(self.program.process.pid) if comm(pid).startswith(names)]
+        return [pid for pid in descendants(self.program.process.pid) if process_name(pid).startswith(names)]
 
 
 def network() -> torch.nn.Module:
@@ -140,71 +149,62 @@ def questions(module: torch.nn.Module) -> list[tuple[bytes, list[float]]]:
     return made
 
 
-async def call_model(session: aiohttp.ClientSession, url: str, question: tuple[bytes, list[float]], history: History) -> str:
-    body, expected = question
-    async with session.post(f"{url}/v2/models/{MODEL}/infer", data=body) as answer:
-        text = await answer.text()
-        if answer.ok:
-            data = json.loads(text)["outputs"][0]["data"]
-            scale = max(map(abs, expected))
-            if len(data) != len(expected) or any(abs(a - b) > CLOSE * scale for a, b in zip(data, expected, strict=True)):
-                history.wrong.append(f"{data} in place of {expected}")
-        return ended(answer.status, text)
+def model_requests(stop: asyncio.Event, answers: Sequence[tuple[bytes, list[float]]]) -> Iterator[Request]:
+    """The questions in turn until `stop`, each with its answer."""
+    for body, expected in itertools.cycle(answers):
+        if stop.is_set():
+            return
+        yield Request(f"/v2/models/{MODEL}/infer", body, expected)
 
 
-async def call_handler(session: aiohttp.ClientSession, url: str, token: str, history: History) -> str:
-    async with session.post(f"{url}/function/{HANDLER}", data=token.encode()) as answer:
-        text = await answer.text()
-        if answer.ok and text != token:
-            history.wrong.append(f"{text} in place of {token}")
-        return ended(answer.status, text)
+def handler_requests(stop: asyncio.Event) -> Iterator[Request]:
+    """Requests with a token each until `stop`; the handler answers with the token."""
+    for number in itertools.count():
+        if stop.is_set():
+            return
+        token = f"r{number}".encode()
+        yield Request(f"/function/{HANDLER}", token, token)
 
 
-def ended(status: int, text: str) -> str:
-    """How a request ended: the status, with the error's code where it is ours."""
-    if status == 200:
-        return "200"
+def is_model_answer(request: Request, body: bytes) -> bool:
+    data, expected = json.loads(body)["outputs"][0]["data"], request.expected
+    scale = max(map(abs, expected))
+    return len(data) == len(expected) and all(abs(a - b) <= CLOSE * scale for a, b in zip(data, expected, strict=True))
+
+
+def is_handler_answer(request: Request, body: bytes) -> bool:
+    return bool(body == request.expected)
+
+
+def end_of(outcome: Outcome) -> str:
+    """How an attempt ended: the status, with the error's code if it is the gateway's; or why there was no answer."""
+    if outcome.status == http.HTTPStatus.OK or outcome.failure:
+        return outcome.failure or "200"
+    text = outcome.body.decode(errors="replace")
     if "No instance of the function became ready" in text:
         return NO_INSTANCE
     with contextlib.suppress(ValueError, KeyError, TypeError):
         error = json.loads(text)["error"]
-        return f"{status} {error['code'] if isinstance(error, dict) else error[:60]}"
-    return str(status)
+        return f"{outcome.status} {error['code'] if isinstance(error, dict) else error[:60]}"
+    return str(outcome.status)
 
 
 async def callers(
     serving: Serving, history: History, stop: asyncio.Event, deadline_ms: float, answers: Sequence[tuple[bytes, list[float]]]
 ) -> None:
-    numbers = itertools.count()
+    """Send requests to both functions until `stop`, and record each attempt."""
     headers = {"X-Gnomon-Deadline-Ms": str(deadline_ms)}
 
-    async def one(function: str) -> None:
-        while not stop.is_set():
-            number = next(numbers)
-            sent_s = time.monotonic()
-            try:
-                if function == MODEL:
-                    end = await call_model(session, serving.url, answers[number % INPUTS], history)
-                else:
-                    end = await call_handler(session, serving.url, f"r{number}", history)
-            except aiohttp.ClientConnectorError:
-                end = NO_CONNECTION
-            except aiohttp.ClientError:
-                end = BROKE_OFF
-            history.ends[function, end] += 1
-            if end == "200":
-                history.answered[function] = max(sent_s, history.answered.get(function, 0.0))
-            await asyncio.sleep(PAUSE_S)
+    def recorder(function: str, is_right: Callable[[Request, bytes], bool]) -> Callable[[Request, Outcome], None]:
+        return lambda request, outcome: history.record(function, request, outcome, is_right)
 
-    timeout = aiohttp.ClientTimeout(total=None)
-    connector = aiohttp.TCPConnector(limit=0)
-    async with (
-        aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as session,
-        asyncio.TaskGroup() as tasks,
-    ):
-        for _ in range(CALLERS):
-            tasks.create_task(one(MODEL))
-            tasks.create_task(one(HANDLER))
+    async with asyncio.TaskGroup() as tasks:
+        for function, requests, is_right in (
+            (MODEL, model_requests(stop, answers), is_model_answer),
+            (HANDLER, handler_requests(stop), is_handler_answer),
+        ):
+            record = recorder(function, is_right)
+            tasks.create_task(closed_loop(serving.url, CALLERS, requests, record, headers=headers, pause_s=PAUSE_S))
 
 
 async def faults(serving: Serving, history: History, duration_s: float, count: int) -> None:
@@ -296,9 +296,17 @@ def deploy(ours: gnomon.Gnomon, port: int) -> None:
 def figures(history: History, deadline_ms: float) -> list[Figure]:
     run_of = f"{history.attempts} attempts, {history.faults} faults, deadline {deadline_ms:g} ms"
     made = [
-        judged("wrong", len(history.wrong), "", 0, run_of),
-        judged("doubled", len(history.doubled), "", 0, f"{sum(history.executed.values())} executions of the handler"),
-        judged("refused_for_want_of_an_instance", history.share(NO_INSTANCE), "", REFUSED_AT_MOST, ends_in_words(history)),
+        measured("wrong", [len(history.wrong)], "", at_most=0, detail=run_of),
+        measured(
+            "doubled", [len(history.doubled)], "", at_most=0, detail=f"{sum(history.executed.values())} executions of the handler"
+        ),
+        measured(
+            "refused_for_want_of_an_instance",
+            [history.share(NO_INSTANCE)],
+            "",
+            at_most=REFUSED_AT_MOST,
+            detail=ends_in_words(history),
+        ),
         *(Figure(f"refused_{function}", history.share(NO_INSTANCE, function), "") for function in (MODEL, HANDLER)),
         Figure("no_connection", history.share(NO_CONNECTION), "", detail="attempts while no gateway listened"),
         Figure("attempts", history.attempts, ""),

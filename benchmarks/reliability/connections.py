@@ -25,7 +25,7 @@ from benchmarks.reliability import _clients as clients
 from benchmarks.report import Figure, measured, write
 
 CLIENTS = 64
-GONE = 1900
+DEAD = 1900
 OVERLOAD = 3.0
 DEADLINE_S = 0.25
 GUESS_RPS = 500.0
@@ -60,10 +60,12 @@ def main(pace: Pace) -> None:
 def close(ports: Mapping[str, int], pace: Pace, apart: Callable[..., Any]) -> list[Figure]:
     """Requests a second where each has a connection."""
     found: dict[str, list[float]] = {name: [] for name in ports}
-    share, asked_bytes = CLIENTS // GENERATORS, clients.request(PATH, BODY, "Connection: close")
+    share, asked_bytes = CLIENTS // GENERATORS, clients.raw_request(PATH, BODY, "Connection: close")
     for number in range(pace.repeats + 1):  # the first warms up
         for name, port in ports.items():
-            runs = [apart(clients.closing, port, asked_bytes, share, float(pace.load_s)) for _ in range(GENERATORS)]
+            runs = [
+                apart(clients.connection_per_request, port, asked_bytes, share, float(pace.load_s)) for _ in range(GENERATORS)
+            ]
             answered, failed = (sum(counts) for counts in zip(*[run.result() for run in runs], strict=True))
             if failed:
                 raise RuntimeError(f"{name}: {failed} requests failed")
@@ -87,10 +89,10 @@ def dead(ports: Mapping[str, int], pace: Pace, apart: Callable[..., Any]) -> lis
     found: dict[str, list[float]] = {name: [] for name in ports}
     for _ in range(pace.repeats):
         for name, port in ports.items():
-            found[name].append(apart(clients.gone, port, clients.request(PATH, BODY), GONE).result())
-        step(", ".join(f"{name} {waits[-1]:.3f} s behind {GONE} dead connections" for name, waits in found.items()))
+            found[name].append(apart(clients.disconnecting, port, clients.raw_request(PATH, BODY), DEAD).result())
+        step(", ".join(f"{name} {waits[-1]:.3f} s behind {DEAD} dead connections" for name, waits in found.items()))
     return [
-        measured(f"after_{GONE}_dead ({name})", waits, "s", at_most=0.3 if name == "gnomon" else None)
+        measured(f"after_{DEAD}_dead ({name})", waits, "s", at_most=0.3 if name == "gnomon" else None)
         for name, waits in found.items()
     ]
 
@@ -102,7 +104,7 @@ def overload(ours: gnomon.Gnomon, pace: Pace, apart: Callable[..., Any]) -> list
     shares: list[float] = []
     said = ""
     for seed in range(max(2, pace.repeats // 2)):
-        asked_bytes = clients.request("/function/sleep20", BODY, "Connection: close")
+        asked_bytes = clients.raw_request("/function/sleep20", BODY, "Connection: close")
         rate_rps, seconds = OVERLOAD * able_rps / GENERATORS, pace.overload_s / 4
         runs = [
             apart(clients.open_loop, port_of(ours), asked_bytes, rate_rps, seconds, DEADLINE_S, seed=GENERATORS * seed + number)

@@ -10,14 +10,15 @@ Ten clients that each wait for their answer get 200 at most.
 
 from __future__ import annotations
 
-import http.client
+import asyncio
+import http
 import statistics
-import threading
 import time
 from collections.abc import Mapping
 
 from benchmarks import gnomon
 from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.reliability._clients import Outcome, Request, closed_loop, until
 from benchmarks.report import Figure, measured, write
 
 FUNCTION, CLIENTS, LOAD_S = "sleep1", 10, 20.0
@@ -40,7 +41,7 @@ def main(pace: Pace) -> None:
             with gnomon.serving() as ours:
                 ours.deploy(FUNCTION, said)
                 ours.wait_replicas(FUNCTION, 1)
-                latencies[way].append(answered_s(ours.address, f"/function/{FUNCTION}", load_s))
+                latencies[way].append(asyncio.run(answered_s(ours, load_s)))
     figures: list[Figure] = []
     for way, of_runs in latencies.items():
         goal = float(SEEN_WITH_KPA) if way == "default" and not pace.quick else None
@@ -49,30 +50,20 @@ def main(pace: Pace) -> None:
     write("reliability_handlers", figures, repeats=runs, packages=("gnomon",), folder=pace.results)
 
 
-def answered_s(address: str, path: str, load_s: float) -> list[float]:
-    """The latencies of the answers that so many clients got within this time, each asking again when it has its answer."""
+async def answered_s(ours: gnomon.Gnomon, load_s: float) -> list[float]:
+    """The latencies of the answers that the clients got within this time."""
     end_s = time.monotonic() + load_s
-    found: list[float] = []
+    latencies_s: list[float] = []
 
-    def client() -> None:
-        connection = http.client.HTTPConnection(address, timeout=LIMIT_S)
-        while (began_s := time.monotonic()) < end_s:
-            connection.request("POST", path, b"x")
-            answer = connection.getresponse()
-            answer.read()
-            answered_at_s = time.monotonic()
-            if answer.status != http.client.OK:
-                raise gnomon.RefusedError(f"{path}: {answer.status}")
-            if answered_at_s <= end_s:
-                found.append(answered_at_s - began_s)
-        connection.close()
+    def record(request: Request, outcome: Outcome) -> None:
+        if outcome.status != http.HTTPStatus.OK:
+            raise gnomon.RefusedError(f"{request.path}: {outcome.failure or outcome.status}")
+        if outcome.ended_s <= end_s:
+            latencies_s.append(outcome.ended_s - outcome.sent_s)
 
-    clients = [threading.Thread(target=client) for _ in range(CLIENTS)]
-    for one in clients:
-        one.start()
-    for one in clients:
-        one.join()
-    return found
+    requests = until(end_s, Request(f"/function/{FUNCTION}", b"x"))
+    await closed_loop(ours.url, CLIENTS, requests, record, timeout_s=LIMIT_S)
+    return latencies_s
 
 
 if __name__ == "__main__":

@@ -9,14 +9,15 @@ second time and whoever shared the batch fails with it.
 
 from __future__ import annotations
 
-import http.client
-import itertools
+import asyncio
+import http
 import json
-import threading
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from benchmarks import gnomon
 from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.reliability._clients import Outcome, Request, closed_loop
 from benchmarks.report import Figure, measured, write
 
 FUNCTION, CLIENTS, REQUESTS, EVERY = "picky", 64, 6400, 50
@@ -35,8 +36,8 @@ def main(pace: Pace) -> None:
                 said = {"gnomon/retry": "true"} if idempotent else {}
                 ours.deploy(FUNCTION, {**said, "gnomon/deadline-ms": DEADLINE_MS})
                 ours.scale(FUNCTION, INSTANCES)
-                codes = answers(ours.address, requests, poison)
-            failed = sum(count for code, count in codes.items() if code != http.client.OK)
+                codes = asyncio.run(statuses(ours, requests, poison))
+            failed = sum(count for code, count in codes.items() if code != http.HTTPStatus.OK)
             kind = "idempotent" if idempotent else "not idempotent"
             detail = f"of {sum(codes.values())}: " + ", ".join(f"{count} × {code}" for code, count in sorted(codes.items()))
             goal = 0.0 if idempotent else None
@@ -44,30 +45,30 @@ def main(pace: Pace) -> None:
     write("reliability_poison", figures, repeats=1, packages=("gnomon",), folder=pace.results)
 
 
-def answers(address: str, requests: int, poison: str) -> Counter[int]:
+def numbered(count: int, poison: str) -> Iterator[Request]:
+    """Requests with a number each, which their answers repeat; one in `EVERY` is poison."""
+    for number in range(count):
+        answer = {"token": number}
+        body = answer if is_innocent(answer) else {**answer, "do": poison}
+        yield Request(f"/function/{FUNCTION}", json.dumps(body).encode(), answer)
+
+
+def is_innocent(answer: Mapping[str, int]) -> bool:
+    return answer["token"] % EVERY != 0
+
+
+async def statuses(ours: gnomon.Gnomon, count: int, poison: str) -> Counter[int]:
     """The status codes of innocent requests, of which each answer is checked to be its own."""
-    numbers, codes, counting = itertools.count(), Counter[int](), threading.Lock()
+    codes = Counter[int]()
 
-    def client() -> None:
-        connection = http.client.HTTPConnection(address, timeout=LIMIT_S)
-        while (number := next(numbers)) < requests:
-            innocent = number % EVERY != 0
-            body = {"token": number} if innocent else {"token": number, "do": poison}
-            connection.request("POST", f"/function/{FUNCTION}", json.dumps(body), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            data = answer.read()
-            if answer.status == http.client.OK and json.loads(data) != {"token": number}:
-                raise gnomon.RefusedError(f"request {number} was answered {data!r}")
-            if innocent:
-                with counting:
-                    codes[answer.status] += 1
-        connection.close()
+    def record(request: Request, outcome: Outcome) -> None:
+        if outcome.status == http.HTTPStatus.OK and json.loads(outcome.body) != request.expected:
+            raise gnomon.RefusedError(f"{request.expected} was answered {outcome.body!r}")
+        if is_innocent(request.expected):
+            codes[outcome.status] += 1
 
-    clients = [threading.Thread(target=client) for _ in range(CLIENTS)]
-    for one in clients:
-        one.start()
-    for one in clients:
-        one.join()
+    headers = {"Content-Type": "application/json"}
+    await closed_loop(ours.url, CLIENTS, numbered(count, poison), record, headers=headers, timeout_s=LIMIT_S)
     return codes
 
 

@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import http
 import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import aiohttp
 
 from benchmarks import gnomon
 from benchmarks.programs import QUICK_RESULTS, ended_well, pace_of, pace_parser, step
-from benchmarks.report import Figure, write
+from benchmarks.reliability._clients import Outcome, Request, closed_loop
+from benchmarks.reliability._processes import descendants, process_name, resident_bytes
+from benchmarks.report import Figure, measured, write
 
 NAME = "noop"
 CLIENTS = 8
@@ -35,7 +37,6 @@ GOAL_MB_PER_H = 5.0
 LIVES_PER_H = 5000.0
 """Of the run that the goal is stated for: 10,000 instances' lives in two hours."""
 MB = 1e6
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass
@@ -49,6 +50,11 @@ class Course:
     resident: list[int] = field(default_factory=list)
     lives_at: list[int] = field(default_factory=list)
 
+    def record(self, _: Request, outcome: Outcome) -> None:
+        self.requests += 1
+        if outcome.status != http.HTTPStatus.OK:
+            self.failed[outcome.failure or f"{outcome.status} {outcome.body[:100].decode(errors='replace')}"] += 1
+
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
     """Of the straight line through these points with the least squares; 0 where there is none."""
@@ -57,14 +63,14 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread if spread else 0.0
 
 
-async def soak(ours: gnomon.Gnomon, duration_s: float, lives: int, requests: int) -> Course:
+async def soak(ours: gnomon.Gnomon, duration_s: float, lives: int, request_count: int) -> Course:
     """Scale and ask, at a pace that spreads so many lives and requests over the time, or as fast as it goes."""
     course, ended = Course(), asyncio.Event()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, asyncio.TaskGroup() as tasks:
         begun_s = time.monotonic()
         end_s = begun_s + duration_s
-        for _ in range(CLIENTS):
-            tasks.create_task(ask(session, ours, course, ended, CLIENTS * duration_s / requests))
+        interval_s = CLIENTS * duration_s / request_count
+        tasks.create_task(closed_loop(ours.url, CLIENTS, requests(ended), course.record, interval_s=interval_s))
         tasks.create_task(watch(ours, course, ended, begun_s))
         try:
             while time.monotonic() < end_s:
@@ -82,17 +88,10 @@ async def soak(ours: gnomon.Gnomon, duration_s: float, lives: int, requests: int
     return course
 
 
-async def ask(session: aiohttp.ClientSession, ours: gnomon.Gnomon, course: Course, ended: asyncio.Event, every_s: float) -> None:
-    """Send one request after another, each `every_s` seconds or when the last is answered."""
-    due_s = time.monotonic()
+def requests(ended: asyncio.Event) -> Iterator[Request]:
+    """One request after another until the event."""
     while not ended.is_set():
-        async with session.post(f"{ours.url}/function/{NAME}", data=b'{"x": [7]}') as answer:
-            await answer.read()
-            course.requests += 1
-            if not answer.ok:
-                course.failed[f"{answer.status} {(await answer.text())[:100]}"] += 1
-        due_s = max(due_s + every_s, time.monotonic() - 1.0)
-        await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+        yield Request(f"/function/{NAME}", b'{"x": [7]}')
 
 
 async def watch(ours: gnomon.Gnomon, course: Course, ended: asyncio.Event, begun_s: float) -> None:
@@ -129,30 +128,9 @@ async def until_ready(session: aiohttp.ClientSession, ours: gnomon.Gnomon, repli
 def kill_one(ours: gnomon.Gnomon) -> None:
     """End an instance from outside, as the kernel does."""
     for pid in descendants(ours.program.process.pid):
-        if comm(pid).startswith(f"gnomon {NAME}"):
+        if process_name(pid).startswith(f"gnomon {NAME}"):
             os.kill(pid, signal.SIGKILL)
             return
-
-
-def descendants(pid: int) -> list[int]:
-    """The processes below this one."""
-    try:
-        children = [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-    return [one for child in children for one in (child, *descendants(child))]
-
-
-def comm(pid: int) -> str:
-    """A process's name; empty where it has gone."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
-
-
-def resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
 def figures(course: Course, settling_s: float) -> list[Figure]:
@@ -164,17 +142,12 @@ def figures(course: Course, settling_s: float) -> list[Figure]:
     minutes = course.seconds[-1] / 60
     run = f"{course.lives} lives and {course.requests} requests in {minutes:.1f} min; not answered: {dict(course.failed) or 0}"
     return [
-        judged("growth_at_5000_lives_per_h", at_pace, "MB/h", GOAL_MB_PER_H, run),
+        measured("growth_at_5000_lives_per_h", [at_pace], "MB/h", at_most=GOAL_MB_PER_H, detail=run),
         Figure("growth", mb_per_h, "MB/h", detail=f"at the pace of this run, after {settling_s / 60:.1f} min"),
         Figure("growth_per_life", bytes_per_life, "B"),
         Figure("resident_settled", resident[0] / MB, "MB"),
         Figure("resident_end", resident[-1] / MB, "MB", detail=f"at most {max(course.resident) / MB:.1f} MB"),
     ]
-
-
-def judged(key: str, value: float, unit: str, at_most: float, detail: str) -> Figure:
-    """A figure of one run: there is no interval around it."""
-    return Figure(key, value, unit, at_most, "<=", "met" if value <= at_most else "missed", detail)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,7 +2,7 @@
 
     ForeignAutoscaler  another autoscaler targets the Deployment (`kubernetes.conflicting_autoscalers`)
     BodiesAlone        no node can make Shadows now
-    NoCapacity         no node has room for a pod, in the scheduler's words: it is Pending
+    NoCapacity         no node has enough free capacity for an instance
     FailedCreate       Kubernetes creates no pod: a quota, a LimitRange, a webhook
     StartFailed        an instance did not become ready, with the reason
     ScaleReverted      a user has set the number of replicas, which the scaling policy decides

@@ -1,6 +1,6 @@
 """Conversion of functions to Kubernetes objects and back. Every function here is pure.
 
-names          labels and annotations
+names          labels, annotations, gates
 quantities     cores and memory as Kubernetes writes them
 placing        constraints ▶ node selectors, affinity, tolerations
 pod_template   FunctionSpec ▶ the pod of an instance
