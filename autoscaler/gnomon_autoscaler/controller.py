@@ -190,36 +190,41 @@ class DecisionLog:
         """Every decision there was, repeated and forgotten ones included."""
         self._function = function
         self._records: deque[DecisionRecord] = deque(maxlen=keep)
+        self._repeated_at = 0.0
+        self._repeats = 0
+        """Repetitions of the last record that are not in it yet: nearly all of hundreds of decisions a second are repetitions."""
 
-    def add(self, at: float, policy: str, decision: Decision, error: str = "") -> DecisionRecord:
+    def add(self, at: float, policy: str, decision: Decision, error: str = "") -> None:
         """Record a decision, or count a repetition of the last one."""
         self.total += 1
-        last = self._records[-1] if self._records else None
-        if last is not None and _same(last, policy, decision, error):
-            last = self._records[-1] = _repeated(last, at)
-            return last
+        if self._records and _same(self._records[-1], policy, decision, error):
+            self._repeated_at = at
+            self._repeats += 1
+            return
+        self._add_repetitions()
         record = DecisionRecord(at, policy, decision.desired, decision.actions, decision.reason, error, at)
         self._records.append(record)
         level = logging.WARNING if error else logging.INFO
         acts = "; ".join(_text(action) for action in record.actions) or "nothing to do"
         log.log(level, "%s: %s: %s: %s%s", self._function, policy, record.reason, acts, f": {error}" if error else "")
-        return record
 
     def latest(self, limit: int) -> list[DecisionRecord]:
         """The newest first."""
+        self._add_repetitions()
         return list(islice(reversed(self._records), max(0, limit)))
+
+    def _add_repetitions(self) -> None:
+        """Bring the last record up to date."""
+        if self._repeats:
+            last = self._records[-1]
+            self._records[-1] = replace(last, last_at=self._repeated_at, repeats=last.repeats + self._repeats)
+            self._repeats = 0
 
 
 def _same(last: DecisionRecord, policy: str, decision: Decision, error: str) -> bool:
-    nothing_new = not decision.actions or bool(error and decision.actions == last.actions)
-    return nothing_new and (last.policy, last.desired, last.error) == (policy, decision.desired, error)
-
-
-def _repeated(last: DecisionRecord, at: float) -> DecisionRecord:
-    # Half the time of `dataclasses.replace`: with hundreds of decisions a second, nearly all are repetitions.
-    return DecisionRecord(
-        last.at, last.policy, last.desired, last.actions, last.reason, last.error, last_at=at, repeats=last.repeats + 1
-    )
+    if decision.actions and not (error and decision.actions == last.actions):
+        return False
+    return last.policy == policy and last.desired == decision.desired and last.error == error
 
 
 def _text(action: Action) -> str:
@@ -236,9 +241,12 @@ STATE_VERSION = 1
 Answer: TypeAlias = tuple[Decision, PolicyState]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
-    """A step for one function: the work to do, its runner, and the stamp and load under which the function was observed."""
+    """A step for one function: the work to do, its runner, and the stamp and load under which the function was observed.
+
+    The stamp is None where the function cannot be idle: a stamp is not worth making then.
+    """
 
     function: str
     runner: Runner
@@ -402,12 +410,13 @@ class Autoscaler:
             log.exception("%s: cannot be observed", function)
 
     def _look_at(self, function: str, before_s: float) -> None:
-        stamp = self._idle.look(function)
+        runner = self._runners.get(function)
+        stamp = self._idle.look(function) if runner is None or runner.windows.is_empty else None
         standing = None if self._counting is None else self._counting.standing(function)
         load = self._fleet.load(function)
         if load is None:
             return
-        runner, now_s = self._runner(function), self._clock.now_s()
+        runner, now_s = runner or self._runner(function), self._clock.now_s()
         idle_load = self._idle.wake(function)
         if idle_load is not None:
             # Requests that came since then came after this moment; they are not spread over the whole time of the skip.
@@ -480,8 +489,9 @@ class Autoscaler:
         self._again.discard(function)
         if self._runners.get(function) is runner:
             self._log(function).add(self._stamp_s(), runner.policy_name, decision, error)
-            if isinstance(step.work, Question) and not error and not again and is_idle(step.work.seen, decision):
-                self._idle.skip(function, step.stamp, step.load, step.work, runner.next_s)
+            asked = step.work
+            if step.stamp is not None and not (error or again) and isinstance(asked, Question) and is_idle(asked.seen, decision):
+                self._idle.skip(function, step.stamp, step.load, asked, runner.next_s)
         if again:
             self._look(function, self._turned_s)
 
@@ -514,4 +524,7 @@ class Autoscaler:
         return runner
 
     def _log(self, function: str) -> DecisionLog:
-        return self._logs.setdefault(function, DecisionLog(function))
+        found = self._logs.get(function)
+        if found is None:
+            found = self._logs[function] = DecisionLog(function)
+        return found

@@ -175,18 +175,19 @@ class ByCount:
     def __init__(self, counter: CountPolicy) -> None:
         self.counter = counter
         self.name = counter.name
+        self.version = counter.version
         self.period_s = counter.period_s
         self.default_scheduler = counter.default_scheduler
 
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
         """Actions towards the count that the policy wants."""
-        ours = (state.policy, state.version) == (self.name, self.counter.version)
+        ours = state.policy == self.name and state.version == self.version
         memory: Memory = state.values if ours else {}
         wish = self.counter.wish(seen, memory)
         # Shadows are of another policy, which the function had before: this one knows nothing to do with them.
         left = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows)
         decision = Decision(left + towards(wish.count, seen), wish.reason, wish.count)
-        return decision, PolicyState(self.name, self.counter.version, wish.memory)
+        return decision, PolicyState(self.name, self.version, wish.memory)
 
 
 def towards(count: int, seen: Observation) -> tuple[Action, ...]:

@@ -475,7 +475,11 @@ class Runner:
 
     def _is_past(self, asked: Question) -> bool:
         """Whether the function has other settings by now, or another policy."""
-        return asked.policy is not self._policy or (self._sampled is not None and asked.seen.settings != self._sampled)
+        if asked.policy is not self._policy:
+            return True
+        # Settings are compared field by field, and nearly always they are the same object.
+        asked_by, now = asked.seen.settings, self._sampled
+        return now is not None and asked_by is not now and asked_by != now
 
     def _superseded(self, asked: Question) -> Decision:
         """The settings changed while a policy was thinking: the next question is asked by those that there are."""
@@ -582,6 +586,10 @@ class Runner:
     def _restrained(self, now_s: float, decision: Decision) -> Decision:
         """The decision without what would start a broken instance again too soon."""
         self.held_back = ""
+        if not decision.actions:
+            self._starts.begin()
+            self._shadow_starts.begin()
+            return decision
         for starts, creation in ((self._starts, CreateBody | PromoteShadow), (self._shadow_starts, CreateShadow)):
             starts.begin()
             kept = tuple(action for action in decision.actions if not isinstance(action, creation))

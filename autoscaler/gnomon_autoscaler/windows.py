@@ -74,15 +74,19 @@ class LoadWindows:
 
     def record(self, now_s: float, counters: LoadCounters) -> None:
         """Take a sample. One that is not later than the last is ignored; counters that fell begin a new curve."""
-        point = (float(counters.arrivals), float(counters.successes), counters.concurrency_s, counters.busy_core_s)
+        arrivals, successes = float(counters.arrivals), float(counters.successes)
+        concurrency_s, busy_core_s = counters.concurrency_s, counters.busy_core_s
+        point = (arrivals, successes, concurrency_s, busy_core_s)
         last = self._last
-        if last is None or any(new < old for new, old in zip(point, last.point, strict=True)):
-            self._last = _Last(now_s, point, self._edge_before_s(now_s), 0, point)
-            return
-        if now_s <= last.at_s:
-            return
-        self._close_bins(last, now_s, point)
-        last.at_s, last.point = now_s, point
+        if last is not None:
+            before = last.point
+            fell = arrivals < before[0] or successes < before[1] or concurrency_s < before[2] or busy_core_s < before[3]
+            if not fell:
+                if now_s > last.at_s:
+                    self._close_bins(last, now_s, point)
+                    last.at_s, last.point = now_s, point
+                return
+        self._last = _Last(now_s, point, self._edge_before_s(now_s), 0, point)
 
     def _edge_before_s(self, now_s: float) -> float:
         """The last bin edge at or before this time, in seconds."""
@@ -92,52 +96,53 @@ class LoadWindows:
 
     def _close_bins(self, last: _Last, now_s: float, point: _Point) -> None:
         due = int((now_s - last.first_edge_s + _TOLERANCE_S) / self.bin_s)
+        if due <= last.edges:
+            return
         # After a pause longer than what is kept, only the bins that will be kept are cut.
-        skipped = max(last.edges, due - self._keep)
+        skipped = due - self._keep
         if skipped > last.edges:
             last.edges, last.at_edge = skipped, self._cut(last, skipped, now_s, point)
         if point == last.point == last.at_edge:
             self._append_empty(due - last.edges)
-            last.edges = max(last.edges, due)
+            last.edges = due
         while last.edges < due:
-            edge = self._cut(last, last.edges + 1, now_s, point)
-            self._append(self._bin(edge, last.at_edge))
-            last.edges, last.at_edge = last.edges + 1, edge
+            begin, end = last.at_edge, self._cut(last, last.edges + 1, now_s, point)
+            length_s = self.bin_s
+            self._append(end[0] - begin[0], end[1] - begin[1], (end[2] - begin[2]) / length_s, (end[3] - begin[3]) / length_s)
+            last.edges, last.at_edge = last.edges + 1, end
 
-    def _bin(self, end: _Point, begin: _Point) -> _Bin:
-        length_s = self.bin_s
-        return (end[0] - begin[0], end[1] - begin[1], (end[2] - begin[2]) / length_s, (end[3] - begin[3]) / length_s)
-
-    def _append(self, made: _Bin) -> None:
-        if made == _NOTHING and self._columns is None:
-            self._append_empty(1)
-            return
-        if self._columns is None:
+    def _append(self, arrivals: float, successes: float, concurrency: float, busy_cores: float) -> None:
+        columns, loaded = self._columns, bool(arrivals or successes or concurrency or busy_cores)
+        if columns is None:
+            if not loaded:
+                self._append_empty(1)
+                return
             nothing = _nothing(self._length)
-            self._columns = array("d", nothing), array("d", nothing), array("d", nothing), array("d", nothing)
-        arrivals, successes, concurrency, busy_cores = self._columns
-        arrivals.append(made[0])
-        successes.append(made[1])
-        concurrency.append(made[2])
-        busy_cores.append(made[3])
-        self._loaded += made != _NOTHING
-        self._length += 1
-        if self._length > self._keep:
-            self._length -= 1
-            first = len(arrivals) - self._keep - 1
-            self._loaded -= bool(arrivals[first] or successes[first] or concurrency[first] or busy_cores[first])
-            if not self._loaded:
-                self._columns = None
-            elif first >= SURPLUS:
-                for column in self._columns:
-                    del column[: first + 1]
+            columns = self._columns = array("d", nothing), array("d", nothing), array("d", nothing), array("d", nothing)
+        first = columns[0]
+        first.append(arrivals)
+        columns[1].append(successes)
+        columns[2].append(concurrency)
+        columns[3].append(busy_cores)
+        self._loaded += loaded
+        if self._length < self._keep:
+            self._length += 1
+            return
+        expired = len(first) - self._keep - 1
+        if first[expired] or columns[1][expired] or columns[2][expired] or columns[3][expired]:
+            self._loaded -= 1
+        if not self._loaded:
+            self._columns = None
+        elif expired >= SURPLUS:
+            for column in columns:
+                del column[: expired + 1]
 
     def _append_empty(self, number: int) -> None:
         for _ in range(number):
             if self._columns is None:
                 self._length = min(self._keep, self._length + number)
                 return
-            self._append(_NOTHING)
+            self._append(*_NOTHING)
 
     def _cut(self, last: _Last, edge: int, now_s: float, point: _Point) -> _Point:
         edge_s = last.first_edge_s + edge * self.bin_s
@@ -146,6 +151,11 @@ class LoadWindows:
         a1, s1, c1, b1 = point
         return (a0 + (a1 - a0) * share, s0 + (s1 - s0) * share, c0 + (c1 - c0) * share, b0 + (b1 - b0) * share)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing happened in all closed bins."""
+        return self._columns is None
+
     def history(self, now_s: float) -> History:
         """The closed bins. With nothing sampled yet, an empty history that ends now."""
         last = self._last
@@ -153,8 +163,9 @@ class LoadWindows:
         if self._columns is None:
             nothing = _nothing(self._length)
             return History(self.bin_s, end_s, nothing, nothing, nothing, nothing)
-        begin = len(self._columns[0]) - self._length
-        return History(self.bin_s, end_s, *(column[begin:] for column in self._columns))
+        arrivals, successes, concurrency, busy_cores = self._columns
+        begin = len(arrivals) - self._length
+        return History(self.bin_s, end_s, arrivals[begin:], successes[begin:], concurrency[begin:], busy_cores[begin:])
 
     def to_json(self) -> JsonObject:
         """State for a warm restart of the autoscaler. A number among the bins is a run length of empty bins."""
@@ -184,7 +195,7 @@ class LoadWindows:
                 windows._append_empty(saved)
             else:
                 arrivals, successes, concurrency_s, busy_s = saved
-                windows._append((arrivals, successes, concurrency_s / windows.bin_s, busy_s / windows.bin_s))
+                windows._append(arrivals, successes, concurrency_s / windows.bin_s, busy_s / windows.bin_s)
         return windows
 
 
