@@ -147,14 +147,8 @@ async def shadow_of(place: Place, body: Serving, pair: Pair) -> Instance:
                 if error.code not in ("no_such_body", "no_pool"):
                     raise
                 await asyncio.sleep(0.2)
-    await _paired(place, shadow.id)
+    await place.paired(shadow.id)
     return shadow
-
-
-async def _paired(place: Place, shadow_id: str) -> None:
-    await place.told.until(lambda: shadow_id in place.told.paired or shadow_id in place.told.gone)
-    if shadow_id in place.told.gone:
-        raise RuntimeError(f"no Shadow: {place.told.gone[shadow_id][1]}")
 
 
 async def _turn(place: Place, body: Serving, pair: Pair, batch: int, seen: Turns) -> None:
@@ -166,8 +160,8 @@ async def _turn(place: Place, body: Serving, pair: Pair, batch: int, seen: Turns
     shadow = await place.platform.create_shadow(body.instance.id, pair)
     await _until_ready(place, body, shadow.id)
     seen.ready_ms.append(1e3 * (time.perf_counter() - began_s))
-    await _paired(place, shadow.id)
-    seen.paired_ms.append(1e3 * (place.told.paired[shadow.id] - began_s))
+    await place.paired(shadow.id)
+    seen.paired_ms.append(1e3 * (place.events.paired[shadow.id] - began_s))
     while not any(one.shared for one in body.served[before:]):
         if (error := body.failed()) is not None:
             raise error
@@ -187,7 +181,7 @@ async def _until_ready(place: Place, body: Serving, shadow_id: str) -> None:
     while True:
         known = next((one for one in place.platform.instances(body.instance.function) if one.id == shadow_id), None)
         if known is None:
-            raise RuntimeError(f"no Shadow: {place.told.gone.get(shadow_id)}")
+            raise RuntimeError(f"no Shadow: {place.events.gone.get(shadow_id)}")
         if known.state is InstanceState.READY:
             return
         await asyncio.sleep(0.001)

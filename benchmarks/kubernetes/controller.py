@@ -51,7 +51,7 @@ TARGET, QUEUED = 10, 15
 CHANGED_SHARE = 20
 """One function in so many changes, and one in so many has requests."""
 VERSION = 1
-PATIENCE_S = 500.0
+TIMEOUT_S = 500.0
 SEED = 35
 WINDOW_BINS = 600
 SETTLING_S = 10.0
@@ -216,7 +216,7 @@ class Controller:
             self._joined.fleet.queued[str(function.key)] = QUEUED
         cpu_s, begun_s = time.process_time(), time.monotonic()
         self._lead(state)
-        await self._scales.until(lambda: all(self._scale_of(function) == 2 for function in changed), PATIENCE_S)
+        await self._scales.until(lambda: all(self._scale_of(function) == 2 for function in changed), TIMEOUT_S)
         written_s, cpu_s = time.monotonic() - begun_s, time.process_time() - cpu_s
         decided = sum(self._autoscaler.decided(str(function.key)) > 0 for function in self._functions)
         return {
@@ -233,11 +233,11 @@ class Controller:
 async def until(condition: Callable[[], bool], what: str) -> None:
     """Return when this holds."""
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise TimeoutError(f"after {PATIENCE_S:.0f} s still waiting for {what}") from None
+        raise TimeoutError(f"after {TIMEOUT_S:.0f} s still waiting for {what}") from None
 
 
 def said(text: str) -> None:

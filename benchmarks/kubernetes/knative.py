@@ -38,7 +38,7 @@ from tests.cluster.knative import CLASSES, GNOMON, SERVING, STOCK, answer_for_in
 from tests.cluster.settings import folders, image
 
 ANNOTATION = "autoscaling.knative.dev/"
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 _OK = 200
 
 
@@ -165,15 +165,15 @@ class Revision:
 
 
 def _in_time(began_s: float, what: str) -> None:
-    if time.monotonic() - began_s > PATIENCE_S:
-        msg = f"after {PATIENCE_S:.0f} s still waiting for {what}"
+    if time.monotonic() - began_s > TIMEOUT_S:
+        msg = f"after {TIMEOUT_S:.0f} s still waiting for {what}"
         raise TimeoutError(msg)
 
 
 def _session() -> aiohttp.ClientSession:
     """A connection for each request: one that is kept would stay with a pod that ends."""
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    return aiohttp.ClientSession(connector=connector, trust_env=False, timeout=aiohttp.ClientTimeout(total=PATIENCE_S))
+    return aiohttp.ClientSession(connector=connector, trust_env=False, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S))
 
 
 ANNOTATIONS = {"metric": "rps", "target": "40", "window": "6s", "max-scale": "4"}

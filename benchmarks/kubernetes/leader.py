@@ -40,7 +40,7 @@ from gnomon_platforms.kubernetes.informer import Informer, Source
 from gnomon_platforms.kubernetes.lease import EXIT_STATUS
 from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, NAMESPACES
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 ABOUT_S = 0.7
 """How far from the end of the Lease the thaw may be that does not wait for the successor."""
 LOOK_S = 0.01
@@ -97,11 +97,11 @@ class Written:
 
     async def until(self, epoch: int) -> None:
         """Return when a leader of this epoch has written."""
-        await self._informer.until(lambda: self.epoch >= epoch, PATIENCE_S)
+        await self._informer.until(lambda: self.epoch >= epoch, TIMEOUT_S)
 
     async def counted(self, count: int) -> None:
         """Return when so many writes have been seen."""
-        await self._informer.until(lambda: self._count >= count, PATIENCE_S)
+        await self._informer.until(lambda: self._count >= count, TIMEOUT_S)
 
 
 async def chain(kubeconfig: Path, namespace: str, rounds: int, seed: int, *, guarded: bool = True) -> Tally:
@@ -117,8 +117,8 @@ async def chain(kubeconfig: Path, namespace: str, rounds: int, seed: int, *, gua
         process.start()
         processes.append(process)
         # One that still begins would be waited for as if the Lease were what takes so long.
-        if not await asyncio.to_thread(looked.wait, PATIENCE_S):
-            raise TimeoutError(f"{identity} has not looked at the Lease within {PATIENCE_S:g} s")
+        if not await asyncio.to_thread(looked.wait, TIMEOUT_S):
+            raise TimeoutError(f"{identity} has not looked at the Lease within {TIMEOUT_S:g} s")
         return process
 
     async with _object(api, namespace) as informer:
@@ -172,7 +172,7 @@ async def _round(leading: Any, written: Written, epoch: int, chance: random.Rand
 
 async def _frozen(pid: int) -> None:
     """Return when the process stands still."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while state_of(pid) != "T":  # noqa: ASYNC110 - the kernel tells only parents
             await asyncio.sleep(LOOK_S)
 
@@ -184,7 +184,7 @@ def state_of(pid: int) -> str:
 
 async def _ended(leading: Any, tally: Tally, *, guarded: bool) -> None:
     """A thawed leader is gone by itself; one without guards leads on until it looks at the Lease."""
-    await asyncio.to_thread(leading.join, PATIENCE_S)
+    await asyncio.to_thread(leading.join, TIMEOUT_S)
     expected = EXIT_STATUS if guarded else 0
     tally.ended += leading.exitcode == expected
 

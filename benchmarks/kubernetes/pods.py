@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.gnomon import MODELS
 from benchmarks.programs import ProgramFailedError
 from benchmarks.shadow.models import StoredModel
-from benchmarks.shadow.node import Place, Told, deployment_of
+from benchmarks.shadow.node import EventTimes, Place, deployment_of
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
@@ -131,10 +131,10 @@ async def pods_on(ground: Ground) -> AsyncIterator[Pods]:
     served = ServedModels(DirectoryRepository(ground.folder), ground.folder)
     template = PodOptions(coordinated=nodes is not None, models_claim=models.CLAIM)
     options = OpenFaasOptions(namespace=ground.namespace, pods=template, adopting_s=0.0, models=served, nodes=nodes)
-    platform, told = OpenFaasPlatform(api, options, epoch=lambda: 1), Told()
-    await platform.start(told)
+    platform, events = OpenFaasPlatform(api, options, epoch=lambda: 1), EventTimes()
+    await platform.start(events)
     try:
-        yield Pods(platform, told, ground, patience_s=BODY_LIMIT_S)
+        yield Pods(platform, events, ground, timeout_s=BODY_LIMIT_S)
     finally:
         await platform.stop()
         api.close()

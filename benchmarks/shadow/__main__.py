@@ -1,7 +1,7 @@
 """Runs the benchmarks of Body and Shadow one after the other, each in a process of its own.
 
     python -m benchmarks.shadow                       all of them
-    python -m benchmarks.shadow starts pairs          only these
+    python -m benchmarks.shadow starts curve          only these
     python -m benchmarks.shadow --quick               briefly, to see that they work; results are not kept
 
 The figures are times of a machine that does nothing else: run them on a quiet one with two CPUs or more. One that fails does not
@@ -17,16 +17,11 @@ from benchmarks.programs import ended_well
 
 NAMES = (
     "starts",
-    "pairs",
     "hand_over",
-    "overhead",
-    "prediction",
     "curve",
     "several",
     "promotion",
     "remote",
-    "memory",
-    "kills",
     "asyfunc_cluster",
 )
 

@@ -26,7 +26,7 @@ from benchmarks.shadow.models import (
     share_of,
     stored,
 )
-from gnomon_runtime.pair.testing import Nursery, Task, change
+from tests.pair_harness import Nursery, Task, change
 
 BATCH = 8
 HALVES = tuple(batch // 2 for batch in range(1, BATCH + 1))

@@ -43,7 +43,7 @@ BATCH, SHADOWS = 8, 4
 """Samples of the batch, and how many of them the Shadow computes."""
 MEDIAN_OF = 9
 """Hand-overs of each size, one after the other, whose median is one sample here."""
-PATIENCE_S = 10.0
+TIMEOUT_S = 10.0
 FORETOLD, ALONE = (1, 2), (0, 1)
 """Operations that a hand-over names: whether the Shadow, too, is to foretell its answer."""
 UNFORETOLD, BUSY = ", not foretold", "the Body's processor, both ways"
@@ -126,7 +126,7 @@ def one(ends: Ends, given: Tensor, *, foretold: bool) -> Times:
     made = torch.relu(given)
     began_s, busy_s = time.monotonic(), time.thread_time()
     trouble = link.pair_memory(*(FORETOLD if foretold else ALONE), [made], own)
-    answer = trouble or link.take_back(time.monotonic() + PATIENCE_S)
+    answer = trouble or link.take_back(time.monotonic() + TIMEOUT_S)
     if isinstance(answer, Outcome):
         raise RuntimeError(f"a hand-over came to nothing: {answer}")  # noqa: TRY004 - it is the hand-over that went wrong
     [theirs] = link.back.read(answer.rows)

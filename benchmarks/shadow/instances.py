@@ -1,6 +1,6 @@
 """Bodies and Shadows on pinned CPUs, and the clock around a batch: from its first byte on the channel to its last answer.
 
-The measuring process plays gateway and coordinator (`gnomon_runtime.pair.testing`). It encodes a batch before the clock starts
+The measuring process plays gateway and coordinator (`tests.pair_harness`). It encodes a batch before the clock starts
 and reads the answer's tensors after it has stopped, and it runs on the Shadows' CPU, which is idle while it is busy.
 """
 
@@ -23,7 +23,7 @@ from benchmarks import gnomon
 from benchmarks.shadow.models import StoredModel
 from gnomon_core.launch import Launch
 from gnomon_core.wire import Frame, Kind, Member, encode
-from gnomon_runtime.pair.testing import BODY, FUNCTION, MAX_BATCH, OK, Child, Nursery, Task, join, load
+from tests.pair_harness import BODY, FUNCTION, MAX_BATCH, OK, Child, Nursery, Task, join, load
 
 EPOCH = 1
 _SO_SNDBUFFORCE, _CHANNEL_BYTES = 32, 8 << 20

@@ -1,17 +1,14 @@
-"""The models that are measured, captured once and kept, and parts of them by their share of the weights.
+"""The models that are measured, captured once and kept, with their profiles and blocks; and figures from samples.
 
-A model's profile, measured in the same run as what it is compared with, by the Profiler itself.
+A block set is chosen by its share of the model's weights. A profile is measured by the Profiler in the run that uses it.
 
-Medians and percentiles of samples, judged as `report` judges means: by the 95 % interval around them.
-
-The interval of a percentile needs no assumption about how the samples are distributed: it lies between two of the samples in
-order, those whose ranks a binomial count of samples below the percentile leaves with 2.5 % on each side. Where there are too few
+Medians and percentiles are judged as `report` judges means, by the 95 % interval around them. That interval needs no assumption
+about the distribution: its ends are the two samples whose ranks a binomial count leaves with 2.5 % on each side. With too few
 samples for a rank on one side, the smallest or largest sample takes its place.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import tempfile
@@ -28,14 +25,13 @@ from benchmarks.programs import step
 from benchmarks.report import Figure
 from gnomon_core.blocks import Layers
 from gnomon_core.interfaces import ModelEntry
-from gnomon_core.pairs import Pair, best_split, predicted_ms, split_seconds
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_profiler.add import ensure_model
 from gnomon_profiler.measuring.profiling import MAX_BATCH, ProfileOptions, profile_model
 from gnomon_profiler.measuring.store import ProfileStore
 from gnomon_profiler.repository import DirectoryRepository
-from gnomon_runtime.pair.testing import Model, Task
+from tests.pair_harness import Model
 
 CATALOG = {
     "resnet50": "torchvision:resnet50",
@@ -152,11 +148,6 @@ def _read_layers(path: Path) -> Layers:
     return Layers.from_json(json.loads(path.read_bytes()))
 
 
-def digest(rows: Tensor) -> str:
-    """A digest that differs for answers that are not bit-equal."""
-    return hashlib.sha256(rows.contiguous().numpy().tobytes()).hexdigest()
-
-
 ONE_EACH = (1, 1)
 """Cores of the Body and of the Shadow."""
 
@@ -174,21 +165,6 @@ def measured_profile(model: StoredModel, repeats: int) -> ModelProfile:
 def whole_s(profile: ModelProfile, batch: int) -> float:
     """Latency of a batch on a Body with one core, in seconds."""
     return known(profile.whole.at(1, batch))
-
-
-def task_of(model: StoredModel, profile: ModelProfile, pair: Pair) -> Task:
-    """The task of a pair, as a platform with this profile sends it."""
-    return Task(model, pair.blocks, pair.split, predicted_ms(profile, pair))
-
-
-def best_pair(profile: ModelProfile, blocks: tuple[int, ...]) -> Pair:
-    """A Shadow with one core that holds these blocks, and the split that the profile finds best."""
-    return Pair(1, blocks, best_split(profile, ONE_EACH, blocks, MAX_BATCH))
-
-
-def predicted_s(profile: ModelProfile, blocks: tuple[int, ...], batch: int, shadow_samples: int) -> float:
-    """The latency that the profile predicts for a batch (gnomon_core.pairs, Eq. 6)."""
-    return known(split_seconds(profile, ONE_EACH, profile.layers.runs(blocks), batch, shadow_samples))
 
 
 def known(seconds: float | None) -> float:

@@ -1,12 +1,11 @@
-"""A platform as `gnomon serve` has it, with Bodies that serve batch after batch, and the times of what happens to them.
+"""A platform as `gnomon serve` has it, with Bodies that serve batch after batch, and the times of its events.
 
-This process is the gateway: the platform, its event loop and the batch channels are those of a server, only the batches come from
-here. With two CPUs, the first Body has one for itself and its Shadow the other, which everything else shares.
+The benchmark's process is the gateway: platform, event loop and batch channels are those of a server, only the batches come from
+the benchmark. With two CPUs, the first Body has one for itself and its Shadow the other, which everything else shares.
 
-The reserved core of a full node: a Shadow gets it, and then a Body that fits nowhere else (AsyFunc, section 3.4).
-
-Of two cores one is a Body's and the other is held for Shadows. In turn: a Shadow is decided on and gets it; the Shadow is ended,
-and as soon as it has gone a Body is decided on and gets it; the Body is ended, and the core is reserve again.
+`reclaim_figures` measures the reserved core of a full node (AsyFunc, section 3.4). Of two cores one is a Body's and the other is
+reserved for Shadows. In turn: a Shadow is decided on and gets it; the Shadow is ended, and a Body gets the core; the Body is
+ended, and the core is reserved again.
 """
 
 from __future__ import annotations
@@ -36,35 +35,35 @@ from gnomon_platforms.local.pairs import LocalShadow
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NothingBuilt
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 VERSION, EPOCH = 1, 1
 OK = 200
 WARM_UPS = 3
 """Batches that a Body answers before it counts as serving."""
 
 
-class Told:
-    """A `PlatformListener` that notes when it was told what."""
+class EventTimes:
+    """A `PlatformListener` that records when each event came."""
 
     def __init__(self) -> None:
         self.ready: dict[str, tuple[float, BatchChannel]] = {}
         self.gone: dict[str, tuple[float, str]] = {}
         self.paired: dict[str, float] = {}
         """When a Body was first told to work with a Shadow, by the Shadow's id."""
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
         self.ready[instance.id] = time.perf_counter(), channel
-        self._news.set()
+        self._changed.set()
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
         self.gone[instance_id] = time.perf_counter(), reason
-        self._news.set()
+        self._changed.set()
 
     def pair_changed(self, body: Instance) -> None:
         if body.partner is not None:
             self.paired.setdefault(body.partner, time.perf_counter())
-        self._news.set()
+        self._changed.set()
 
     def shadow_found(self, shadow: Instance) -> None:
         """Never called: no earlier coordinator has left a Shadow."""
@@ -72,17 +71,17 @@ class Told:
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
         print(f"  {function} {instance_id}: {text}", flush=True)
 
-    async def until(self, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-        """Return when this holds. It is asked each time something has been told.
+    async def until(self, condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
+        """Return when the condition holds, which is checked after each event.
 
         Raises:
             TimeoutError: it took too long.
 
         """
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(timeout_s):
             while not condition():
-                self._news.clear()
-                await self._news.wait()
+                self._changed.clear()
+                await self._changed.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +161,20 @@ class Serving:
 
 @dataclass
 class Place:
-    """A started platform of any kind, and what it tells. `patience_s` is how long a Body may take."""
+    """A started platform of any kind, and its events. A Body may take `timeout_s` to start."""
 
     platform: Platform
-    told: Told
-    patience_s: float = field(default=PATIENCE_S, kw_only=True)
+    events: EventTimes
+    timeout_s: float = field(default=TIMEOUT_S, kw_only=True)
 
     async def body(self, spec: FunctionSpec) -> tuple[Instance, float]:
         """A ready Body, and how long it took from the decision."""
         began_s = time.perf_counter()
         instance = await self.platform.create(InstanceRequest(spec, VERSION, 1, None, {}))
-        await self.told.until(lambda: instance.id in self.told.ready or instance.id in self.told.gone, self.patience_s)
-        if instance.id in self.told.gone:
-            raise RuntimeError(f"no Body: {self.told.gone[instance.id][1]}")
-        return instance, self.told.ready[instance.id][0] - began_s
+        await self.events.until(lambda: instance.id in self.events.ready or instance.id in self.events.gone, self.timeout_s)
+        if instance.id in self.events.gone:
+            raise RuntimeError(f"no Body: {self.events.gone[instance.id][1]}")
+        return instance, self.events.ready[instance.id][0] - began_s
 
     async def serving(self, spec: FunctionSpec, model: StoredModel, batch: int) -> Serving:
         """A ready Body that has answered a few batches of this size alone."""
@@ -188,14 +187,25 @@ class Place:
     def asked_of(self, instance: Instance, model: StoredModel, batch: int) -> Serving:
         """A ready Body that has answered nothing yet, to be asked for batches of this size."""
         head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in model.signature.inputs]}).encode()
-        made = Serving(instance, self.told.ready[instance.id][1], head)
+        made = Serving(instance, self.events.ready[instance.id][1], head)
         made.take(samples_of(model, batch))
         return made
+
+    async def paired(self, shadow_id: str) -> None:
+        """Return when a Shadow works with its Body.
+
+        Raises:
+            RuntimeError: the Shadow has ended instead.
+
+        """
+        await self.events.until(lambda: shadow_id in self.events.paired or shadow_id in self.events.gone)
+        if shadow_id in self.events.gone:
+            raise RuntimeError(f"no Shadow: {self.events.gone[shadow_id][1]}")
 
     async def end(self, instance_id: str) -> None:
         """Stop an instance and return when it has gone."""
         await self.platform.destroy(instance_id)
-        await self.told.until(lambda: instance_id in self.told.gone, self.patience_s)
+        await self.events.until(lambda: instance_id in self.events.gone, self.timeout_s)
 
 
 @dataclass
@@ -211,15 +221,9 @@ class Node(Place):
         await self.platform.prepare(spec)
         return spec
 
-    def life(self, shadow_id: str) -> LocalShadow | None:
+    def record_of(self, shadow_id: str) -> LocalShadow | None:
         """The platform's record of a Shadow; None once the Shadow has ended."""
         return self.platform._pairs.lives.get(shadow_id)  # noqa: SLF001 - stamps and process ids are nobody else's business
-
-    def pid(self, body_id: str) -> int:
-        """A Body's process."""
-        pid = self.platform._lives[body_id].pid  # noqa: SLF001 - as above
-        assert pid is not None
-        return pid
 
     def supervisor(self) -> int:
         """The process below which everything of this platform is."""
@@ -242,13 +246,13 @@ async def started(
     """A platform for the length of a block. More `cores` than CPUs share them."""
     torch.set_num_threads(1)
     with gnomon.temporary() as folder:
-        told = Told()
+        events = EventTimes()
         platform = LocalPlatform(
             Path(folder), models or repository(), NothingBuilt(), cores=cores, pool=pool, reserved_cores=reserved_cores
         )
-        await platform.start(told)
+        await platform.start(events)
         try:
-            yield Node(platform, told)
+            yield Node(platform, events)
         finally:
             await platform.stop()
 
@@ -286,9 +290,7 @@ async def _shadow(node: Node, body_id: str, pair: Pair) -> float:
     """A Shadow that works, and has gone when this returns."""
     began_s = time.perf_counter()
     shadow = await node.platform.create_shadow(body_id, pair)
-    await node.told.until(lambda: shadow.id in node.told.paired or shadow.id in node.told.gone)
-    if shadow.id in node.told.gone:
-        raise RuntimeError(f"no Shadow: {node.told.gone[shadow.id][1]}")
+    await node.paired(shadow.id)
     took_ms = _ms_since(began_s)
     await node.end(shadow.id)
     return took_ms

@@ -82,8 +82,7 @@ async def _create(node: Node, spec: FunctionSpec, body: Serving) -> float:
 async def _promote(node: Node, body: Serving, model: StoredModel, runs: Runs) -> None:
     """A pair that serves, and its Shadow's way to a Body."""
     shadow = await node.platform.create_shadow(body.instance.id, Pair(1, first_share(model.layers, SHARE), SPLIT))
-    told = node.told
-    await told.until(lambda: shadow.id in told.paired or shadow.id in told.gone)
+    await node.paired(shadow.id)
     body.begin()
     while sum(batch.shared for batch in body.served) < BEFORE:
         await asyncio.sleep(0.01)
@@ -92,10 +91,11 @@ async def _promote(node: Node, body: Serving, model: StoredModel, runs: Runs) ->
     before = len(body.served)
     began_s = time.perf_counter()
     await node.platform.promote_shadow(shadow.id)
-    await told.until(lambda: shadow.id in told.ready or shadow.id in told.gone)
-    if shadow.id in told.gone:
-        raise RuntimeError(f"no Body: {told.gone[shadow.id][1]}")
-    ready_s = told.ready[shadow.id][0]
+    events = node.events
+    await events.until(lambda: shadow.id in events.ready or shadow.id in events.gone)
+    if shadow.id in events.gone:
+        raise RuntimeError(f"no Body: {events.gone[shadow.id][1]}")
+    ready_s = events.ready[shadow.id][0]
     await body.end()
     runs.promoted_ms.append(1e3 * (ready_s - began_s))
     runs.before_ms += [1e3 * (batch.ended_s - batch.began_s) for batch in body.served[:before] if batch.shared]

@@ -45,7 +45,6 @@ from benchmarks.shadow.models import (
     samples_of,
     stored,
 )
-from benchmarks.shadow.pairs import BATCHES, SHARE, WARM_UPS
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.shared_memory import aligned
@@ -53,10 +52,13 @@ from gnomon_profiler.measuring.cells import fixed_and_per_unit
 from gnomon_runtime.pair.headers import Kind, Message
 from gnomon_runtime.pair.link import OwnBuffer
 from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, Outgoing, RemoteLink, prepare
-from gnomon_runtime.pair.testing import Task
-from gnomon_runtime.pair.testing.remote import Pod, ServedShadow, order_remote
+from tests.pair_harness import Pod, ServedShadow, Task, order_remote
 
 MODEL = "resnet50"
+BATCHES = (4, 8)
+SHARE = 0.40
+"""The most of the weights that the Shadow holds: the blocks from the input on."""
+WARM_UPS = 2
 ELSEWHERE = "another node"
 PREDICTION_GOAL = 1.10
 READY_S = 10.0

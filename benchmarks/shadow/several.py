@@ -31,7 +31,7 @@ from benchmarks.shadow.models import (
 )
 from gnomon_core.pairs import Pair, best_splits, pair_seconds, together
 from gnomon_core.profiles import ModelProfile
-from gnomon_runtime.pair.testing import Child, Nursery, Task
+from tests.pair_harness import Child, Nursery, Task
 
 MODELS = ("efficientnet-lite0", "resnet50")
 BATCH, SHARE = 8, 0.40

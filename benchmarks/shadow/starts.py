@@ -1,4 +1,4 @@
-"""How long a Shadow takes to be there, while its Body serves: from the decision to its registration with its pages resident.
+"""The start of a Shadow while its Body serves: from the decision to its registration with its pages resident.
 
     python -m benchmarks.shadow.starts [--quick]
 
@@ -142,9 +142,7 @@ async def _start(node: Node, body: Serving, model: StoredModel, size_mb: int, *,
     shadow = await node.platform.create_shadow(body.instance.id, pair)
     ordered_s = time.perf_counter()
     stamps = _watch(node, shadow.id)
-    await node.told.until(lambda: shadow.id in node.told.paired or shadow.id in node.told.gone)
-    if shadow.id in node.told.gone:
-        raise RuntimeError(f"no Shadow: {node.told.gone[shadow.id][1]}")
+    await node.paired(shadow.id)
     answered_s = await _first_shared(node, body, served_before, shadow.id) if answered else None
     await node.end(shadow.id)
 
@@ -156,17 +154,17 @@ async def _start(node: Node, body: Serving, model: StoredModel, size_mb: int, *,
         after(ordered_s),
         after(stamps["born"]),
         after(stamps["registered"]),
-        after(node.told.paired[shadow.id]),
+        after(node.events.paired[shadow.id]),
         None if answered_s is None else after(answered_s),
     )
 
 
 def _watch(node: Node, shadow_id: str) -> dict[str, float]:
-    """When the platform hears of each step of a Shadow's life, from now on."""
-    life = node.life(shadow_id)
-    assert life is not None
+    """The times at which the platform hears of each step of a Shadow's start, from now on."""
+    record = node.record_of(shadow_id)
+    assert record is not None
     stamps: dict[str, float] = {}
-    born, registered = life.born, life.registered
+    born, registered = record.born, record.registered
 
     def stamped_born(pid: int) -> None:
         stamps["born"] = time.perf_counter()
@@ -176,7 +174,7 @@ def _watch(node: Node, shadow_id: str) -> dict[str, float]:
         stamps["registered"] = time.perf_counter()
         registered()
 
-    life.born, life.registered = stamped_born, stamped_registered  # type: ignore[method-assign]
+    record.born, record.registered = stamped_born, stamped_registered  # type: ignore[method-assign]
     return stamps
 
 
@@ -185,7 +183,7 @@ async def _first_shared(node: Node, body: Serving, since: int, shadow_id: str) -
     while not any(batch.shared for batch in body.served[since:]):
         if (error := body.failed()) is not None:
             raise error
-        if shadow_id in node.told.gone:
+        if shadow_id in node.events.gone:
             return None
         await asyncio.sleep(0.002)
     return next(batch.ended_s for batch in body.served[since:] if batch.shared)

@@ -36,9 +36,9 @@ from gnomon_core import packets, shared_memory
 from gnomon_core.signature import DATATYPE_BYTES
 from gnomon_runtime.pair.headers import DATATYPES, Kind, Message, NonsenseError, Row, decode, encode
 from gnomon_runtime.pair.link import Link, SharedBuffer
-from gnomon_runtime.pair.testing import Buffers, Child, Nursery, Task, load, tell_body
 from tests.fuzz.coordinator import fuzz_blocks, fuzz_coordinator
 from tests.fuzz.hostile import figures_of
+from tests.pair_harness import Buffers, Child, Nursery, Task, load, tell_body
 
 
 def made_up(chance: random.Random, size_bytes: int) -> Message:
@@ -157,7 +157,7 @@ def _hostile_body(chance: random.Random, place: Nursery, task: Task, count: int,
         if number % PER_HELLO == 0:
             shadow.order("hello")
             shadow.say("registered")
-            shadow.heard.clear()
+            shadow.skipped.clear()
             with contextlib.suppress(packets.PeerGoneError):
                 link.pending()
     step(f"a Shadow: {count} messages")
@@ -195,7 +195,7 @@ def _hostile_shadow(chance: random.Random, body: Body, task: Task, count: int, c
             check(body.ask(x), expected)
         link.close()
         body.child.say("unpaired")
-        body.child.heard.clear()
+        body.child.skipped.clear()
     step(f"a Body: {count} answers")
 
 

@@ -33,10 +33,9 @@ from gnomon_core import packets
 from gnomon_runtime.pair.headers import Kind, Message, NonsenseError, encode, tensor_bytes
 from gnomon_runtime.pair.link import OwnBuffer
 from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, address, approach
-from gnomon_runtime.pair.testing import Task
-from gnomon_runtime.pair.testing.remote import TOKEN, Pod, ServedShadow, order_remote
 from tests.fuzz.hostile import PATIENCE_S, descriptors_of, figures_of
 from tests.fuzz.pair import damaged, made_up
+from tests.pair_harness import TOKEN, Pod, ServedShadow, Task, order_remote
 
 SEED = 16
 GOAL = 20_000
@@ -180,7 +179,7 @@ def hostile_shadows(chance: random.Random, body: Body, task: Task, count: int, c
         body.child.order("unpair", (), {"shadow": "s-1"})
         body.child.order("hello")
         body.child.say("body")
-        body.child.heard.clear()
+        body.child.skipped.clear()
         cases["a Body, pairs"] += 1
     listener.close()
     step(f"a Body: {count} Shadows")

@@ -28,16 +28,8 @@ KEYS: dict[str, tuple[str, ...]] = {
         "all starts: registered, median", "all starts: registered, p99", "pool: registered, p99", "fork: registered, p99",
         "burst, number 2: .*",
     ),
-    "shadow_pairs": (
-        ".*, b = 4: pair ÷ Body alone", ".*, b = 8: pair ÷ prediction", ".*: Body on two cores ÷ Body alone",
-        ".*: two Bodies, half each ÷ Body alone",
-    ),
     "shadow_hand_over": ("there, +1 MB", "there, +64 MB", "back, +1 MB", "back, +64 MB"),
-    "shadow_overhead": (".*: with the machinery, slower by",),
-    "shadow_prediction": ("cells", ".*error.*"),
     "shadow_curve": (".*%.*pair ÷ Body alone",),
-    "shadow_memory": (".*: weight mappings ÷ file", ".*: private memory of a Body, .*", ".*: private memory of a Body after .*"),
-    "shadow_kills": ("Shadows killed", "coordinators killed", "answers lost or wrong", "shared memory left after 5 s"),
     "shadow_fuzz": ("hostile cases", "crashes, hangs and reads outside a buffer"),
     "shadow_fuzz_node": ("hostile cases", "crashes and hangs"),
     "asyfunc_cluster": (".*: SLO violations", ".*: memory", ".*: CPU utility", ".*: Bodies", ".*: fewer violations than od"),
@@ -78,8 +70,6 @@ def test_a_quick_run_has_the_figures_that_are_documented(name: str) -> None:
     figures = ran(module)
     for pattern in KEYS.get(module.replace(".", "_"), (".*",)):
         assert any(re.fullmatch(pattern, key) for key in figures), f"no {pattern!r} among {sorted(figures)}"
-    if name == "kills":
-        assert "missed" not in figures.values(), figures
 
 
 @pytest.mark.timeout(LIMIT_S + 30)

@@ -1,4 +1,4 @@
-"""What the benchmarks of Body and Shadow rest on: how samples are judged, which blocks are chosen, how the kernel is read."""
+"""The benchmarks of Body and Shadow: how samples are judged, which blocks are chosen, and what the fuzzers must survive."""
 
 import json
 import random
@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.programs import THOROUGH
 from benchmarks.report import Figure
-from benchmarks.shadow import curve, memory, models, overhead, pairs, prediction, starts
+from benchmarks.shadow import curve, models, starts
 from benchmarks.shadow.models import (
     StoredModel,
     at_quantile,
@@ -25,13 +25,11 @@ from benchmarks.shadow.models import (
 )
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.interfaces import ModelEntry
-from gnomon_core.pairs import Pair
 from gnomon_core.signature import ModelSignature
 from gnomon_runtime.pair.headers import Kind, Message, NonsenseError, Row, decode, encode
 from tests.fuzz.coordinator import fuzz_blocks, fuzz_coordinator
 from tests.fuzz.pair import fuzz_messages
 from tests.fuzz.remote import fuzz_streams
-from tests.made_up_models import BlockPlan, made_up_profile
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
 
@@ -84,12 +82,6 @@ def test_blocks_are_chosen_by_their_weights() -> None:
     assert first_blocks(layers(1, 2, 4, whole=(1,)), at_most_bytes=100) == (0,)
 
 
-def test_the_tables_of_splits_hold_each_wanted_split_once() -> None:
-    tables = prediction.splits()
-    for batch, wanted in prediction.SPLITS.items():
-        assert tuple(table[batch - 1] for table in tables if table[batch - 1]) == wanted
-
-
 def test_blocks_are_named_by_their_last_or_by_their_runs() -> None:
     model = layers(1, 2, 4, 3)
     assert named(model, (0, 1)) == "up to b1, 30 % of the weights"
@@ -97,32 +89,15 @@ def test_blocks_are_named_by_their_last_or_by_their_runs() -> None:
     assert named(model, (1, 2)) == "2 of 4 blocks in 1 run, 60 % of the weights"
 
 
-def test_predictions_are_tried_for_the_sets_that_asyfunc_makes_too() -> None:
-    """By MACs for each byte b0, b2, b1, b3 are added: two of the sets scatter over the model."""
-    model = layers(1, 3, 2, 4)
-    assert prediction.chosen_share(model, 0.3) == (0, 2)
-    assert prediction.chosen_share(model, 0.7) == (0, 1, 2)
-    assert prediction.chosen_share(model, 0.05) == (0,)
-    sets = prediction.sets_of(model)
-    assert len(sets) == len(set(sets))
-    assert {len(model.runs(blocks)) for blocks in sets} == {1, 2}
-
-
 def made_up_figures(folder: Path) -> dict[str, list[Figure]]:
     """What each of these benchmarks writes, of a model of four blocks."""
-    profile = made_up_profile([BlockPlan(0.25, 1000) for _ in range(4)], [0.1 * size for size in range(1, 9)])
-    (folder / "layers.json").write_text(json.dumps(profile.layers.to_json()))
+    (folder / "layers.json").write_text(json.dumps(layers(1000, 1000, 1000, 1000).to_json()))
     signature = ModelSignature("made-up", "1", (), ())
     model = StoredModel(folder, ModelEntry("made-up", "1", signature, folder, folder, {}, folder / "layers.json"))
-    turns = pairs.Turns({name: [0.1, 0.2] for name in ("alone", "pair")} | {name: [0.1] for name in pairs.EVERY})
     some = [starts.Start(size_mb, 1.0, 2.0, 3.0, 4.0, 5.0) for size_mb in starts.SIZES_MB]
     seen = {"pool": some, "fork": some, "burst, number 1": some}
-    cells = [prediction.Cell((0, 1), 2, 1, 0.1, 0.1, 1.0), prediction.Cell((0, 2), 2, 1, 0.1, 0.1, 1.0)]
     return {
-        "pairs": pairs.figures_of(model, profile, Pair(1, (0, 1), (0, 1, 1, 2)), 4, turns),
-        "prediction": [*prediction.over_all(cells), *prediction.figures_of(model, cells)],
         "curve": [curve.figure_of(model, (0, 1), [0.6, 0.7], 0.0)],
-        "overhead": [overhead.figure_of("made-up, b = 1", [1.0, 2.0], 8)],
         "starts": starts.figures_of(seen, some, {"shared": [1.0], "private": [2.0]}),
     }
 
@@ -150,17 +125,6 @@ def test_a_model_of_the_curve_whose_package_is_missing_is_left_out_and_named(
     [figure] = json.loads((tmp_path / "shadow_curve.json").read_bytes())["figures"]
     assert (figure["key"], figure["value"]) == ("models left out", 1)
     assert "yolov8x" in figure["detail"]
-
-
-def test_a_files_mappings_are_told_by_its_inode(tmp_path: Path) -> None:
-    path = tmp_path / "weights"
-    path.write_bytes(b"x")
-    inode = path.stat().st_ino
-    smaps = (
-        f"7f00-7f10 r--s 00000000 fe:00 {inode}  /anywhere\nSize: 64 kB\nPss: 16 kB\n"
-        f"7f20-7f30 rw-p 00000000 00:00 0\nPss: 40 kB\n7f40-7f50 r--s 0 fe:00 {inode} /w (deleted)\nPss: 4 kB\n"
-    )
-    assert memory.mapped_share_bytes(smaps, path) == 20 * 1024
 
 
 def test_a_tensor_without_elements_may_not_claim_axes_of_any_length() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gnomon_profiler.catalog import load_model
 from gnomon_profiler.extractor import Description, capture
 from gnomon_runtime.engine import load_program
-from gnomon_runtime.pair.testing import Child, Model, Nursery, Task
+from tests.pair_harness import Child, Model, Nursery, Task
 
 HALVES = (0, 1, 1, 2, 2, 3, 3, 4)
 """So many of 1 to 8 samples a Shadow takes: half of them."""

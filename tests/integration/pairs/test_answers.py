@@ -16,8 +16,8 @@ from gnomon_core.pairs import Pair, shadows_of
 from gnomon_runtime.engine import LoadedProgram, load_program
 from gnomon_runtime.engine.segments import segments_between
 from gnomon_runtime.pair.link import joined
-from gnomon_runtime.pair.testing import Child, Model, Nursery, Task, change, join, load
 from tests.integration.pairs.conftest import HALVES
+from tests.pair_harness import Child, Model, Nursery, Task, change, join, load
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
 Models = Callable[[str], Model]
@@ -148,7 +148,7 @@ def test_blocks_change_under_load_and_no_batch_notices(models: Models, start: St
             assert torch.equal(answer, whole)
             assert {timing["outcome"] for timing in timings} == {"answered"}
             assert told.say("changed", "failed")["blocks"] == blocks
-    assert shadow.heard == body.heard == []
+    assert shadow.skipped == body.skipped == []
 
 
 def test_a_shadow_runs_as_its_function_and_sees_only_its_files(models: Models, nursery: Nursery) -> None:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gnomon_core import packets
 from gnomon_core.launch import Launch, Order
-from gnomon_runtime.pair.testing import FUNCTION, MAX_BATCH, Child, Model, Nursery, Task, join, load
 from tests.integration.pairs.conftest import HALVES
+from tests.pair_harness import FUNCTION, MAX_BATCH, Child, Model, Nursery, Task, join, load
 
 pytestmark = pytest.mark.torch
 NAME = "resnet18"

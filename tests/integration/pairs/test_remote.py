@@ -13,9 +13,8 @@ from torch import Tensor
 
 from gnomon_core.pairs import ELSEWHERE, Pair, shadows_of
 from gnomon_profiler.repository import DirectoryRepository
-from gnomon_runtime.pair.testing import Child, Model, Nursery, Task
-from gnomon_runtime.pair.testing.remote import Pod, ServedShadow, order_remote
 from tests.integration.pairs.conftest import HALVES
+from tests.pair_harness import Child, Model, Nursery, Pod, ServedShadow, Task, order_remote
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
 HELD = (1, 2, 3, 4)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gnomon_runtime.pair.testing import Child, Model, Nursery, Task, change, join, load
+from tests.pair_harness import Child, Model, Nursery, Task, change, join, load
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
 Expected = Callable[[Model, Tensor], Tensor]
@@ -152,7 +152,7 @@ def test_splits_and_blocks_change_between_batches_and_none_notices(
             answer, timings = body.ask(x)
             assert close_to(answer, whole(8))
             assert {timing["outcome"] for timing in timings} == {"answered"}
-    assert body.heard == []
+    assert body.skipped == []
 
 
 def test_unpaired_shadow_leaves_nothing_behind(

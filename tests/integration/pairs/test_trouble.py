@@ -13,8 +13,8 @@ from torch import Tensor
 from gnomon_core import shared_memory
 from gnomon_runtime.pair.headers import Kind, Message
 from gnomon_runtime.pair.link import Link
-from gnomon_runtime.pair.testing import Buffers, Child, Model, Nursery, Task, join, load, tell_body
 from tests.integration.pairs.conftest import within
+from tests.pair_harness import Buffers, Child, Model, Nursery, Task, join, load, tell_body
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
 

@@ -1,14 +1,24 @@
-"""A supervisor with a zygote that has torch, its instances, a captured model's files, and a coordinator's messages."""
+"""Real Bodies and Shadows without a platform, for tests and measurements: the caller plays gateway and coordinator.
+
+Nursery       a supervisor with one zygote that has torch loaded, from which instances are forked
+Child         one instance: its coordination socket, its batch channel, its log
+Model, Task   the files of a captured model, and the blocks and split of a pair
+ServedShadow  a Shadow as its image serves it, on a port of this machine or of a network namespace
+load, join, change, order_remote   what a coordinator tells instances
+"""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,9 +36,15 @@ from gnomon_core.packaging import FOR_LIBRARIES
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_core.wire import Frame, FrameReader, Kind, Member, encode
 
+FUNCTION, BODY, MAX_BATCH = "f.fn", "f-1", 8
+OK = 200
+HANDLER = Path(str(gnomon_runtime.__file__)).parents[2] / "shadow"
+"""The Shadow function, in the source tree."""
+TOKEN = "a-token-of-the-shadow"
+START_S = 60.0
+TIMEOUT_S = 30.0
 PACKAGES = {package.__name__: str(Path(str(package.__file__)).parent) for package in (gnomon_core, gnomon_runtime)}
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", **FOR_LIBRARIES}
-PATIENCE_S = 30.0
 
 
 @dataclass
@@ -43,7 +59,7 @@ class Child:
     pid: int = 0
     frames: FrameReader = field(default_factory=FrameReader)
     waiting: list[Frame] = field(default_factory=list)
-    heard: list[dict[str, Any]] = field(default_factory=list)
+    skipped: list[dict[str, Any]] = field(default_factory=list)
     batches: int = 0
     input_name: str = "x"
     hello: Mapping[str, Any] = field(default_factory=dict)
@@ -52,16 +68,16 @@ class Child:
         packets.send(self.orders, {"do": do, "epoch": epoch, **(details or {})}, descriptors)
 
     def say(self, *wanted: str) -> dict[str, Any]:
-        """The next message of one of these kinds; what came before it is kept in `heard`."""
-        self.orders.settimeout(PATIENCE_S)
+        """The next message of one of these kinds; earlier ones are kept in `skipped`."""
+        self.orders.settimeout(TIMEOUT_S)
         while True:
             message, _ = packets.receive(self.orders)
             if message["say"] in wanted:
                 return message
-            self.heard.append(message)
+            self.skipped.append(message)
 
     def frame(self) -> Frame:
-        self.channel.settimeout(PATIENCE_S)
+        self.channel.settimeout(TIMEOUT_S)
         while not self.waiting:
             data = self.channel.recv(1 << 20)
             if not data:
@@ -92,7 +108,7 @@ class Child:
         return self.result()
 
     def expect(self, wanted: str) -> None:
-        """The same for one kind. Raises RuntimeError with the reason where it says that it failed."""
+        """Wait for a message of one kind. Raises RuntimeError with the reason if the instance failed."""
         said = self.say(wanted, "failed")
         if said["say"] != wanted:
             raise RuntimeError(f"{self.id}: {said['reason']}")
@@ -112,7 +128,7 @@ class Child:
 
 
 class Nursery:
-    """The supervisor with one zygote."""
+    """A supervisor with one zygote, which has torch loaded, and the instances that are forked from it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -120,7 +136,7 @@ class Nursery:
         self.children: dict[str, Child] = {}
         self._made = 0
         self._socket, theirs = packets.socket_pair()
-        self._socket.settimeout(PATIENCE_S)
+        self._socket.settimeout(TIMEOUT_S)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-m", "gnomon_runtime.supervisor", str(theirs.fileno())],
@@ -138,7 +154,7 @@ class Nursery:
 
     def close(self) -> None:
         self._socket.close()
-        self._process.wait(PATIENCE_S)
+        self._process.wait(TIMEOUT_S)
         for child in self.children.values():
             child.orders.close()
             child.channel.close()
@@ -183,15 +199,11 @@ class Nursery:
             self.events.append(packets.receive(self._socket)[0])
 
     def gone(self, instance: str) -> dict[str, Any]:
-        """How an instance ended. Waits until it has."""
+        """Wait until an instance has ended; returns how."""
         return self.event("gone", instance)
 
     def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
         packets.send(self._socket, message, descriptors)
-
-
-FUNCTION, BODY, MAX_BATCH = "f.fn", "f-1", 8
-OK = 200
 
 
 @dataclass(frozen=True)
@@ -256,7 +268,7 @@ def load(
     cpus: tuple[int, ...] = (),
     sandbox: Sandbox | None = None,
 ) -> dict[str, Any]:
-    """Make a pool container a Shadow, and return what it says of that."""
+    """Make a pool container a Shadow; returns its answer, `registered` or `failed`."""
     options: Mapping[str, Any] = {**task.model.options(), "body": BODY, "weight_mode": mode}
     launch = Launch(SHADOW_KIND, FUNCTION, child.id, cores=cores, max_batch=MAX_BATCH, options=options)
     order = packets.sealed_file("order", Order(launch, sandbox or task.model.sandbox(), cpus=cpus).to_json().encode())
@@ -271,7 +283,7 @@ def join(body: Child, shadow: Child, task: Task, *, sizes: tuple[int, int] | Non
     """Make them a pair."""
     buffers = Buffers.make(*(sizes or shared_memory.hand_over_bytes(task.model.layers, MAX_BATCH)))
     try:
-        shadow.order("join", buffers.shadow, {"shadow": shadow.id, "body": BODY, **_what(task)})
+        shadow.order("join", buffers.shadow, {"shadow": shadow.id, "body": BODY, **_pair_document(task)})
         shadow.expect("paired")
         tell_body(body, shadow.id, task, buffers)
     finally:
@@ -279,23 +291,122 @@ def join(body: Child, shadow: Child, task: Task, *, sizes: tuple[int, int] | Non
 
 
 def tell_body(body: Child, shadow: str, task: Task, buffers: Buffers) -> None:
-    """The Body's half of it."""
+    """Tell the Body of its pair with a Shadow."""
     expected_ms = [list(row) for row in task.expected_ms]
-    body.order("pair", buffers.body, {"shadow": shadow, "shadow_cores": 1, "expected_ms": expected_ms, **_what(task)})
+    body.order("pair", buffers.body, {"shadow": shadow, "shadow_cores": 1, "expected_ms": expected_ms, **_pair_document(task)})
     body.expect("paired")
 
 
 def change(body: Child, shadow: Child, old: Task, new: Task) -> None:
-    """Give a pair other blocks as the coordinator does: the Shadow holds both until the Body means the new ones."""
+    """Give a pair other blocks as the coordinator does: the Shadow holds both until the Body uses the new ones."""
     union = sorted({*old.blocks, *new.blocks})
     shadow.order("change", (), {"blocks": union, "split": list(new.split)})
     shadow.expect("changed")
     expected_ms = [list(row) for row in new.expected_ms]
-    body.order("change", (), {"shadow": shadow.id, "expected_ms": expected_ms, **_what(new)})
+    body.order("change", (), {"shadow": shadow.id, "expected_ms": expected_ms, **_pair_document(new)})
     body.expect("changed")
-    shadow.order("change", (), _what(new))
+    shadow.order("change", (), _pair_document(new))
     shadow.expect("changed")
 
 
-def _what(task: Task) -> dict[str, Any]:
+def _pair_document(task: Task) -> dict[str, Any]:
     return {"blocks": list(task.blocks), "split": list(task.split)}
+
+
+@dataclass(frozen=True)
+class Pod:
+    """The environment of a Shadow's instance: a model of a repository on disk, and its address."""
+
+    repository: Path
+    reference: str
+    blocks: Sequence[int]
+    host: str = "127.0.0.1"
+    namespace: str = ""
+    cpus: tuple[int, ...] = ()
+    cores: int = 1
+
+    def variables(self, port: int) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "OMP_NUM_THREADS": "1",
+            "GNOMON_PORT": str(port),
+            "GNOMON_BATCH_TOKEN": TOKEN,
+            "GNOMON_HANDLER_FOLDER": str(HANDLER),
+            "GNOMON_MODELS": str(self.repository),
+            "GNOMON_MODEL": self.reference,
+            "GNOMON_BLOCKS": ",".join(map(str, self.blocks)),
+            "GNOMON_CORES": str(self.cores),
+            "GNOMON_MAX_BATCH": str(MAX_BATCH),
+            "GNOMON_QUIET_S": "0.1",
+        }
+
+
+class ServedShadow:
+    """A Shadow that serves, ready when constructed. Its Body needs `url` and TOKEN."""
+
+    def __init__(self, folder: Path, pod: Pod) -> None:
+        port = _free_port()
+        self.url = f"http://{pod.host}:{port}"
+        self.log = folder / f"shadow-{port}.log"
+        self._inside = ["ip", "netns", "exec", pod.namespace] if pod.namespace else []
+        command = [
+            *self._inside, sys.executable, "-m", "gunicorn", "--config", "python:gnomon_runtime.gunicorn_config",
+            "--bind", f"{pod.host}:{port}", "gnomon_runtime.http_app:create_app()",
+        ]  # fmt: skip
+        before = os.sched_getaffinity(0)
+        with self.log.open("wb") as log:
+            # A process inherits the CPU affinity of its parent.
+            os.sched_setaffinity(0, pod.cpus or before)
+            try:
+                self._process = subprocess.Popen(command, env=pod.variables(port), cwd=folder, stdout=log, stderr=log)
+            finally:
+                os.sched_setaffinity(0, before)
+        self._await(pod.host, port)
+
+    @property
+    def worker(self) -> int:
+        """The process that computes."""
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text(encoding="ascii").split()
+        return int(children[0])
+
+    def signal(self, number: int) -> None:
+        os.kill(self.worker, number)
+
+    def end(self) -> int:
+        """End the instance by SIGTERM, as a platform does; returns its exit status."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(START_S)
+
+    def kill(self) -> None:
+        """Kill the server and its worker."""
+        for pid in (self._process.pid, self.worker):
+            os.kill(pid, signal.SIGKILL)
+        self._process.wait(START_S)
+
+    def _await(self, host: str, port: int) -> None:
+        until_s = time.monotonic() + START_S
+        while time.monotonic() < until_s and self._process.poll() is None:
+            try:
+                with closing(http.client.HTTPConnection(host, port, timeout=5)) as connection:
+                    connection.request("GET", "/_/ready")
+                    if connection.getresponse().status == OK:
+                        return
+            except OSError:
+                time.sleep(0.05)
+        self._process.kill()
+        self._process.wait(START_S)
+        raise RuntimeError(self.log.read_text(encoding="utf-8"))
+
+
+def order_remote(body: Child, shadow: str, task: Task, url: str, token: str = TOKEN) -> None:
+    """Tell a Body to pair with the Shadow at a URL; the Body answers "paired" or "unpaired" later."""
+    what = {"blocks": list(task.blocks), "split": list(task.split), "shadow_cores": 1}
+    expected_ms = [list(row) for row in task.expected_ms]
+    body.order("pair", (), {"shadow": shadow, "url": url, "token": token, "expected_ms": expected_ms, **what})
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
