@@ -37,7 +37,8 @@ from gnomon_core.interfaces import Capabilities
 from gnomon_core.policy_registry import refuse_strays
 from gnomon_core.settings import Settings
 from gnomon_gateway.scheduling.registry import SCHEDULING, Schedulers
-from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions, KnativeAutoscaler
+from gnomon_platforms.knative.autoscaler.cluster import AutoscalerOptions
+from gnomon_platforms.knative.autoscaler.controller import KnativeAutoscaler
 from gnomon_platforms.knative.resources import SYSTEM_NAMESPACE
 from gnomon_platforms.kubernetes.client import Api, Asked, connect
 from gnomon_platforms.kubernetes.figures import cluster_figures

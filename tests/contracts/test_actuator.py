@@ -1,14 +1,12 @@
 """Every actuator carries out decisions alike: that of the gateway, of a Revision on Knative, of the simulator, and in memory."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
 import pytest
 
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
 from gnomon_core.actuation import Actuator, PartlyRefused, carry_out, carry_out_async
-from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind
 from gnomon_core.interfaces import InstanceRequest
@@ -25,14 +23,14 @@ from gnomon_core.scaling import (
     SetBufferPlan,
 )
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_platforms.knative.autoscaler.revision import RevisionInstances, Surroundings
+from gnomon_platforms.knative.autoscaler.instances import RevisionInstances
 from gnomon_simulator.events import Events, stream
 from gnomon_simulator.profiles import modelled
 from gnomon_simulator.simulated_platform import NodePlan, SimulatedPlatform
 from gnomon_simulator.simulation import FunctionPlan, SimulatedFunction
 from tests.made_up_models import BlockPlan, made_up_profile
 from tests.unit.gateway.shadow_stage import NAME, Scripted, Stage
-from tests.unit.knative_autoscaler.played import Played
+from tests.unit.knative_autoscaler.played import Played, cluster_of, policies
 
 NODE_CORES = 8
 TOO_MANY = NODE_CORES + 1
@@ -139,8 +137,7 @@ class _FullNodes:
 class Knative:
     def __init__(self) -> None:
         self._played = Played()
-        around = SimpleNamespace(shadows=_FullNodes(), clock=VirtualClock())
-        self._instances = RevisionInstances(self._played.facts.key, cast("Surroundings", around))
+        self._instances = RevisionInstances(self._played.facts.key, cluster_of(shadows=_FullNodes()), policies())
 
     async def begin(self) -> None:
         self._instances.begin(1)

@@ -165,7 +165,7 @@ def knative_options(options: dict[str, Any]) -> KnativeOptions:
         GnomonError: 400 for several namespaces, for coordinators without models; `bad_network`.
 
     """
-    from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions  # noqa: PLC0415 - as above
+    from gnomon_platforms.knative.autoscaler.cluster import AutoscalerOptions  # noqa: PLC0415 - as above
     from gnomon_server.knative_autoscaler import KnativeOptions, within  # noqa: PLC0415 - only who scales Knative imports it
 
     scaled = AutoscalerOptions(models=_models(options))

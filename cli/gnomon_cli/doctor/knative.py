@@ -34,10 +34,10 @@ from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.shadows import ShadowClient, daemons, has_option
 from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_core.settings import PREFIX, Settings
-from gnomon_platforms.knative.autoscaler.configuration import CSI_FEATURE
 from gnomon_platforms.knative.autoscaler.objects import BATCH_ANNOTATIONS, buffered, conditions, revision_pod
+from gnomon_platforms.knative.autoscaler.planning import NO_POOL, NO_VOLUME, NOT_CONFIGURED, VOLUMES_DISABLED
 from gnomon_platforms.knative.autoscaler.public_endpoints import MANAGED_BY_LABEL, MANAGER, SERVICE_NAME_LABEL, own_slice
-from gnomon_platforms.knative.autoscaler.status import NO_POOL, NO_VOLUME, NOT_CONFIGURED, VOLUMES_DISABLED
+from gnomon_platforms.knative.autoscaler.rules import CSI_FEATURE
 from gnomon_platforms.knative.batching.revisions import BATCH_SECRET, RevisionReader, misread
 from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY
 from gnomon_platforms.knative.resources import (

@@ -1,35 +1,73 @@
-"""Events on a Deployment, as `kubectl describe deployment` shows them."""
+"""Warning Events on Deployments, as `kubectl describe deployment` shows them.
+
+There is one Event for each Deployment, reason and case while the cluster keeps Events, an hour by default, however often it is
+recorded. Repeated calls make at most one request a minute, so a plan may record its Events each time that it is made.
+"""
 
 from __future__ import annotations
 
-from gnomon_core.clock import rfc3339, utc_now_s
+from collections.abc import Awaitable, Callable
+
+from gnomon_core.background import Background
+from gnomon_core.clock import Clock, rfc3339, utc_now_s
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.kubernetes.client import Document
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, EVENTS
 from gnomon_platforms.kubernetes.writes import Create, Target, Writer
 
-LONGEST_NAME = 200
+AGAIN_S = 60.0
+LONGEST_NAME = 150
+"""Of a Deployment in its Events' names, which also hold up to two uids and a reason, and have 253 characters at most."""
+
+
+class EventRecorder:
+    """Records Events in `background`. `uid_of` finds a Deployment's uid; None if there is none, or another process leads."""
+
+    def __init__(
+        self, writer: Writer, clock: Clock, background: Background, uid_of: Callable[[FunctionKey], Awaitable[str | None]]
+    ) -> None:
+        self._writer, self._clock, self._background, self._uid_of = writer, clock, background, uid_of
+        self._recorded_s: dict[tuple[FunctionKey, str, str], float] = {}
+
+    def warn(self, deployment: FunctionKey, reason: str, text: str, case: str = "") -> None:
+        """Record a Warning Event on the Deployment of this name; `case` distinguishes Events of one reason."""
+        now_s, event = self._clock.now_s(), (deployment, reason, case)
+        self._recorded_s = {one: at_s for one, at_s in self._recorded_s.items() if now_s - at_s < AGAIN_S}
+        if event not in self._recorded_s:
+            self._recorded_s[event] = now_s
+            self._background.begin(self._create(deployment, reason, text, case))
+
+    async def _create(self, deployment: FunctionKey, reason: str, text: str, case: str) -> None:
+        uid = await self._uid_of(deployment)
+        if uid is not None:
+            about = "-".join(part for part in (uid, reason, case) if part).lower()
+            await warn(self._writer, deployment, uid, about=about, reason=reason, text=text)
 
 
 async def warn(writer: Writer, key: FunctionKey, uid: str, *, about: str, reason: str, text: str) -> None:
-    """Create a Warning Event on the Deployment with this name and `uid`.
-
-    `about` is part of the Event's name, so there is one for each `about` while the cluster keeps Events: an hour by default.
+    """Create an Event on the Deployment with this name and `uid`; `about` is part of its name.
 
     Raises:
         GnomonError: what the API server refuses.
 
     """
+    event = event_on(key, uid, about, reason, text)
+    target = Target(EVENTS, key.namespace, event["metadata"]["name"])
+    await writer.settle(target, lambda seen: Create(event) if seen is None else None, f"record {reason}")
+
+
+def event_on(deployment: FunctionKey, uid: str, about: str, reason: str, text: str) -> Document:
+    """The manifest of a Warning Event on the Deployment with this name and `uid`."""
     stamp = rfc3339(utc_now_s(), "seconds")
-    event: Document = {
+    return {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
-        "metadata": {"name": f"{key.name[:LONGEST_NAME]}.{about}", "namespace": key.namespace},
+        "metadata": {"name": f"{deployment.name[:LONGEST_NAME]}.{about}", "namespace": deployment.namespace},
         "involvedObject": {
             "apiVersion": DEPLOYMENTS.api_version,
             "kind": DEPLOYMENTS.kind,
-            "name": key.name,
-            "namespace": key.namespace,
+            "name": deployment.name,
+            "namespace": deployment.namespace,
             "uid": uid,
         },
         "reason": reason,
@@ -41,5 +79,3 @@ async def warn(writer: Writer, key: FunctionKey, uid: str, *, about: str, reason
         "lastTimestamp": stamp,
         "count": 1,
     }
-    target = Target(EVENTS, key.namespace, event["metadata"]["name"])
-    await writer.settle(target, lambda seen: Create(event) if seen is None else None, f"say {reason}")

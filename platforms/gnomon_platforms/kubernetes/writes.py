@@ -193,6 +193,19 @@ class Writer:
         manifest = {**write.manifest, "metadata": {**write.manifest["metadata"], **bound}}
         return await send("PUT", target.path(write.subresource), manifest)
 
+    async def write_version(self, target: Target, write: Patch | Replace, uid: str, version: str, doing: str) -> None:
+        """Send a write that was decided from this version of an object, without reading it again and without retries.
+
+        Raises:
+            GnomonError: 409 `kubernetes_conflict` if the object has another version, 404 `kubernetes_missing` if it is gone; what
+                the API server refuses.
+
+        """
+        try:
+            await self.write(target, write, {"metadata": {"uid": uid, "resourceVersion": version}})
+        except (Refused, Unreachable) as error:
+            raise told(error, doing) from error
+
     async def _send(
         self,
         method: str,

@@ -19,7 +19,7 @@ from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.scheduling.policies import Immediate
-from gnomon_platforms.knative.autoscaler.status import ANSWERS, HEADERS
+from gnomon_platforms.knative.autoscaler.public_endpoints import ANSWERS, HEADERS
 from gnomon_platforms.knative.batching.tokens import KEPT_S, Tokens
 from tests.integration.kubernetes_platform.scripted import Answer, Script, refusal, serving
 

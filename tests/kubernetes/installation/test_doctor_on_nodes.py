@@ -14,7 +14,7 @@ import pytest
 from kubernetes import client
 
 from gnomon_platforms.knative.autoscaler.objects import Condition
-from gnomon_platforms.knative.autoscaler.status import Means, shadows
+from gnomon_platforms.knative.autoscaler.planning import Means, shadows
 from tests.cluster import build
 from tests.cluster.client import Cluster, Kubectl
 from tests.kubernetes.installation.forms import DEPLOY

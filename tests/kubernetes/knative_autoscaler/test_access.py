@@ -14,7 +14,7 @@ import pytest
 import yaml
 from kubernetes import client
 
-from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
+from gnomon_platforms.knative.autoscaler.cluster import AutoscalerOptions
 from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
 from gnomon_platforms.knative.resources import GATEWAY_LABELS
 from gnomon_platforms.nodes.models import ServedModels

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from kubernetes import client
 
-from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
+from gnomon_platforms.knative.autoscaler.cluster import AutoscalerOptions
 from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
 from tests.cluster.client import Cluster
 from tests.cluster.knative import SERVING, answer_for_ingress, condition

@@ -14,7 +14,7 @@ from typing import Any, cast
 import aiohttp
 from kubernetes import client
 
-from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
+from gnomon_platforms.knative.autoscaler.cluster import AutoscalerOptions
 from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
 from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
 from tests.cluster.client import Cluster

@@ -9,8 +9,8 @@ import pytest
 from kubernetes import client
 
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.knative.autoscaler import revision
 from gnomon_platforms.kubernetes import conflicting_autoscalers as rivals
+from gnomon_platforms.kubernetes import events as recorded
 from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.kubernetes.conflicting_autoscalers import Rivals
 from tests.cluster.client import Cluster
@@ -51,8 +51,8 @@ async def test_an_event_that_the_cluster_has_forgotten_is_made_again(
     knative_kinds: Cluster, knative: PlayedKnative, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rivals, "ASK_AGAIN_S", 0.2)
-    for module in (rivals, revision):
-        monkeypatch.setattr(module, "REMIND_S", 0.5)
+    monkeypatch.setattr(rivals, "REMIND_S", 0.5)
+    monkeypatch.setattr(recorded, "AGAIN_S", 0.25)
     core = knative_kinds.core
 
     def events() -> list[str]:

@@ -26,7 +26,7 @@ import pytest
 from kubernetes import client
 from prometheus_client.parser import text_string_to_metric_families
 
-from gnomon_platforms.knative.autoscaler.controller import AutoscalerOptions
+from gnomon_platforms.knative.autoscaler.cluster import AutoscalerOptions
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT, GATEWAY_LABELS, GATEWAY_PORT
 from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
 from tests.cluster import envoy, settings

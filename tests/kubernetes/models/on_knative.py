@@ -23,7 +23,7 @@ from typing import Any
 
 from kubernetes import client
 
-from gnomon_platforms.knative.autoscaler.configuration import CSI_FEATURE
+from gnomon_platforms.knative.autoscaler.rules import CSI_FEATURE
 from tests.cluster import models
 from tests.cluster.client import Cluster, Kubectl, until
 from tests.cluster.phases import CannotBeHad

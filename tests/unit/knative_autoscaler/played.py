@@ -7,14 +7,16 @@ everything. Documents are as the API server has them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
-from gnomon_core.clock import rfc3339
-from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
+from gnomon_core.clock import VirtualClock, rfc3339
+from gnomon_platforms.knative.autoscaler.cluster import KnativeCluster, PolicyLoop
 from gnomon_platforms.knative.autoscaler.objects import PaFacts, RevisionPod, ScaleTarget, SksFacts, pa_facts, sks_facts
-from gnomon_platforms.knative.autoscaler.planning import PROXY, Demand, Plan, Route, Seen, plan
-from gnomon_platforms.knative.autoscaler.rules import Rules, rules
-from gnomon_platforms.knative.autoscaler.steps import serverless_service
+from gnomon_platforms.knative.autoscaler.planning import PROXY, Demand, DesiredState, Observed, Route, plan
+from gnomon_platforms.knative.autoscaler.revision import serverless_service
+from gnomon_platforms.knative.autoscaler.rules import ClusterSettings, Rules, rules
 
 EPOCH_S = 1_800_000_000.0
 
@@ -90,13 +92,13 @@ class Played:
     def condition(self, kind: str) -> str:
         return self.facts.condition(kind).status
 
-    def seen(self) -> Seen:
+    def seen(self) -> Observed:
         sks: SksFacts | None = None if self.sks is None else sks_facts(self.sks)
         demand = Demand(self.wanted, self.holds, self.busy, self.panic_load, "kpa", f"wants {self.wanted}")
         target = ScaleTarget("deployment-uid", "1", self.replicas)
-        return Seen(self.facts, sks, target, self.ready, self.rules, demand, self.proxied, self.wakeable, self.now_s)
+        return Observed(self.facts, sks, target, self.ready, self.rules, demand, self.proxied, self.wakeable, self.now_s)
 
-    def step(self, seconds: float = 1.0) -> Plan:
+    def step(self, seconds: float = 1.0) -> DesiredState:
         """Carry a plan out, and let the time pass."""
         planned = plan(self.seen())
         self._carry_out(planned)
@@ -111,7 +113,7 @@ class Played:
             self.step()
         return self.now_s - began_s
 
-    def _carry_out(self, planned: Plan) -> None:
+    def _carry_out(self, planned: DesiredState) -> None:
         if planned.want != 0:
             self.proxied = None
         if planned.probe:
@@ -159,8 +161,48 @@ class Played:
         }
 
 
-class LeftToKnative:
-    """Public Services that nobody leads elsewhere."""
+class NoPublicServices:
+    """Public Services that Knative leads by itself."""
 
-    async def reconcile(self, _: object, *, batches: bool) -> None:
-        """Do nothing."""
+    def plan(self, _: object, *, batches: bool) -> tuple[list[Any], None]:
+        """Return no step."""
+        del batches
+        return [], None
+
+
+def cluster_of(pa: Callable[[], PaFacts] | None = None, **fields: Any) -> KnativeCluster:
+    """A cluster with this PodAutoscaler, one pod wanted by its Deployment, and whatever else the test sets."""
+    nothing: dict[str, Any] = {
+        "pa": lambda _: None if pa is None else pa(),
+        "sks": lambda _: None,
+        "target": lambda _: ScaleTarget("deployment-uid", "1", 1),
+        "pods": lambda _: (),
+        "revision": lambda _: None,
+        "rival": lambda _: None,
+        "settings": ClusterSettings(),
+        "activators_seen": True,
+        "resizes": True,
+        "shadows": None,
+        "public": NoPublicServices(),
+        "gateways": SimpleNamespace(learned=lambda _: None, queues=1),
+        "events": SimpleNamespace(warn=lambda *_: None),
+        "writer": None,
+        "clock": VirtualClock(),
+        "chance": Random(1),
+        "wall_s": lambda: EPOCH_S,
+    }
+    assert fields.keys() <= nothing.keys(), fields.keys() - nothing.keys()
+    return cast("KnativeCluster", SimpleNamespace(**{**nothing, **fields}))
+
+
+def policies(**fields: Any) -> PolicyLoop:
+    """A policy loop that accepts all settings and decides nothing."""
+    nothing: dict[str, Any] = {
+        "check": lambda _: None,
+        "check_profile": lambda *_: None,
+        "makes_shadows": lambda _: False,
+        "decisions": lambda *_: (),
+        "poke": lambda _: None,
+        "removed": lambda _: None,
+    }
+    return cast("PolicyLoop", SimpleNamespace(**{**nothing, **fields}))

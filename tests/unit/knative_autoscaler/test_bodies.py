@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -20,22 +20,14 @@ from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.profiles import REREAD_S, ModelProfile
 from gnomon_core.scaling import LoadCounters, Resize
 from gnomon_core.settings import Settings, read_settings
-from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
-from gnomon_platforms.knative.autoscaler.objects import RevisionPod, ScaleTarget, live_revision, revision_pod
-from gnomon_platforms.knative.autoscaler.revision import (
-    PATIENCE_S,
-    READERS,
-    Bodies,
-    Measured,
-    RevisionInstances,
-    ScaledRevision,
-    Surroundings,
-)
+from gnomon_platforms.knative.autoscaler.instances import FIRST_READ_TIMEOUT_S, READERS, Bodies, ModelReader, RevisionInstances
+from gnomon_platforms.knative.autoscaler.objects import RevisionPod, live_revision, revision_pod
+from gnomon_platforms.knative.autoscaler.revision import ScaledRevision, Step
 from gnomon_platforms.kubernetes.resources import REFUSED_S
 from gnomon_profiler import s3
 from gnomon_profiler.s3 import S3Repository
 from tests.unit.autoscaler.asyfunc_stage import PROFILE
-from tests.unit.knative_autoscaler.played import EPOCH_S, LeftToKnative, Played, pod
+from tests.unit.knative_autoscaler.played import Played, cluster_of, pod, policies
 from tests.waiting import until
 
 SETTINGS = Settings()
@@ -242,32 +234,31 @@ class Repository:
         return self.profiles.get(model)
 
 
+class Idle(ScaledRevision):
+    """A Revision that takes no step."""
+
+    async def execute(self, step: Step) -> None:
+        """Do nothing."""
+
+
 class Stage:
     """A Revision of one pod, whose policy needs a profile of its model."""
 
     def __init__(self) -> None:
         self.clock, self.repository, self.poked = Clock(), Repository(), list[str]()
-        self._cluster, self._pods = ClusterSettings(), (pod(),)
+        here = pod()
         self.model("m@1")
-        brain = SimpleNamespace(
-            check=lambda _: None,
-            check_profile=_needs,
-            makes_shadows=lambda _: False,
-            decisions=lambda *_: (),
-            poke=self.poked.append,
-        )
-        steps = SimpleNamespace(route=_done, tell=_done, resize=_done)
         shadows = SimpleNamespace(
-            profile=self.repository.profile, nodes=lambda **_: (), instances=lambda _: (), told=False,
-            body_found=lambda _: None, body_gone=lambda _: None,
-        )  # fmt: skip
-        around = SimpleNamespace(
-            pa=lambda _: self.facts, sks=lambda _: None, target=lambda _: ScaleTarget("deployment-uid", "1", 1),
-            pods=lambda _: self._pods, live=lambda _: None, cluster=lambda: self._cluster, rival=lambda _: None,
-            wakeable=lambda: True, resizes=False, shadows=shadows, brain=brain, steps=steps, clock=self.clock,
-            public=LeftToKnative(), wall_s=lambda: EPOCH_S, gateways=SimpleNamespace(learned=lambda _: None, queues=1),
-        )  # fmt: skip
-        self.revision = ScaledRevision(self.facts, cast("Surroundings", around))
+            profile=self.repository.profile,
+            nodes=lambda **_: (),
+            instances=lambda _: (),
+            told=False,
+            body_found=lambda _: None,
+            body_gone=lambda _: None,
+        )
+        cluster = cluster_of(lambda: self.facts, pods=lambda _: (here,), resizes=False, shadows=shadows, clock=self.clock)
+        self.revision = Idle(self.facts, cluster, policies(check_profile=_needs, poke=self.poked.append))
+        self.revision.start()
 
     def model(self, name: str) -> None:
         self.facts = Played({"gnomon/model": name, "gnomon/autoscaler": "asyfunc"}).facts
@@ -280,11 +271,7 @@ class Stage:
 
     async def settled(self) -> None:
         """Whatever was read has been taken."""
-        await until(lambda: self.revision._measured._reading is None)
-
-
-async def _done(*_: Any) -> bool:
-    return True
+        await until(lambda: self.revision._model._reading is None)
 
 
 def _needs(settings: Settings, profile: ModelProfile | None) -> None:
@@ -319,7 +306,7 @@ async def test_a_model_that_nobody_has_measured_is_known_to_have_no_profile(stag
 async def test_a_repository_that_does_not_answer_is_waited_for_so_long_and_no_longer(stage: Stage) -> None:
     stage.repository.profiles["m@1"] = PROFILE
     assert stage.seen is None
-    stage.clock.time_s += PATIENCE_S
+    stage.clock.time_s += FIRST_READ_TIMEOUT_S
     assert stage.seen == ("kpa", None)
     stage.repository.held.set()
     await until(lambda: stage.seen == ("asyfunc", PROFILE))
@@ -410,7 +397,7 @@ async def test_few_threads_wait_for_it_and_what_was_known_holds(silent: Silent, 
         return PROFILE
 
     settings = read_settings(None, {"gnomon/model": "m@1"})
-    revisions = [Measured(read, clock, lambda: None) for _ in range(REVISIONS)]
+    revisions = [ModelReader(read, clock, lambda: None) for _ in range(REVISIONS)]
     for one in revisions:
         one.follow(settings)
     await until(lambda: all(one.known for one in revisions))
@@ -442,46 +429,38 @@ POD = RevisionPod(
 )
 
 
-@dataclass
-class Quota:
-    """Writes: a pod of more than two cores is refused."""
-
-    asked: list[int] = field(default_factory=list)
-
-    async def resize(self, pod: RevisionPod, cores: int) -> bool:
-        del pod
-        self.asked.append(cores)
-        if cores > 2:
-            raise GnomonError(403, "kubernetes_refused", "exceeded quota", "Ask for less.")
-        return True
-
-
 async def test_cores_that_were_refused_are_not_coming() -> None:
-    quota, clock, rules = Quota(), Clock(), Played().rules
-    nobody = SimpleNamespace(learned=lambda _: None, queues=1)
-    around = SimpleNamespace(pods=lambda _: (POD,), resizes=True, shadows=None, gateways=nobody, steps=quota, clock=clock)
-    instances = RevisionInstances(Played().facts.key, cast("Surroundings", around))
+    """A pod of more than two cores is refused by a quota."""
+    refusal, requested = GnomonError(403, "kubernetes_refused", "exceeded quota", "Ask for less."), list[int]()
+    clock, rules = Clock(), Played().rules
+    instances = RevisionInstances(Played().facts.key, cluster_of(pods=lambda _: (POD,), clock=clock), policies())
     instances.begin(1)
 
     def body() -> Instance:
         [seen] = instances.load(rules, None, LoadCounters()).instances
         return seen
 
+    def reconcile() -> None:
+        for step in instances.resizes(rules):
+            requested.append(step.cores)
+            if step.cores > 2:
+                instances.resize_refused(step, refusal)
+
     async def decided(cores: int) -> None:
         await instances.apply([Resize(body().id, cores)], rules)
-        await instances.resize(rules)
+        reconcile()
 
     assert (body().cores, body().coming_cores) == (1, None)
     await decided(4)
     assert (body().cores, body().coming_cores) == (1, None), "nobody is about to give them"
     with pytest.raises(PartlyRefused, match="exceeded quota"):
         await decided(4)
-    await instances.resize(rules)
-    assert quota.asked == [4]
+    reconcile()
+    assert requested == [4]
     # Another size is another question, and the same one is asked again when its time is over.
     await decided(2)
-    assert (quota.asked, body().coming_cores) == ([4, 2], 2)
+    assert (requested, body().coming_cores) == ([4, 2], 2)
     clock.time_s += REFUSED_S + 1.0
-    await instances.resize(rules)
+    reconcile()
     await decided(4)
-    assert quota.asked == [4, 2, 2, 4]
+    assert requested == [4, 2, 2, 4]

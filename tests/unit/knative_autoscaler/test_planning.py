@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from gnomon_core.actuation import PartlyRefused
-from gnomon_core.clock import VirtualClock, WallClock
+from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import Action, CreateBody, CreateShadow, SetBufferPlan
-from gnomon_platforms.knative.autoscaler import revision as instances
-from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings
-from gnomon_platforms.knative.autoscaler.objects import LiveRevision, RevisionPod, ScaleTarget, pa_facts
+from gnomon_platforms.knative.autoscaler.instances import ResizePod, RevisionInstances
+from gnomon_platforms.knative.autoscaler.objects import LiveRevision, pa_facts
 from gnomon_platforms.knative.autoscaler.planning import PROXY, SERVE, plan
-from gnomon_platforms.knative.autoscaler.revision import RevisionInstances, ScaledRevision, Surroundings
-from tests.unit.knative_autoscaler.played import EPOCH_S, LeftToKnative, Played, pod
+from gnomon_platforms.knative.autoscaler.revision import ScaledRevision, Step
+from gnomon_platforms.knative.autoscaler.rules import ClusterSettings
+from gnomon_platforms.kubernetes.resources import REFUSED_S
+from tests.unit.knative_autoscaler.played import Played, cluster_of, pod, policies
 
 ANNOTATION = "autoscaling.knative.dev/"
 
@@ -315,8 +314,7 @@ class OneFree:
 
 async def test_partial_decision_is_reported_with_the_refusal() -> None:
     played = Played()
-    around = SimpleNamespace(shadows=OneFree(), clock=VirtualClock())
-    instances = RevisionInstances(played.facts.key, cast("Surroundings", around))
+    instances = RevisionInstances(played.facts.key, cluster_of(shadows=OneFree()), policies())
     decision: list[Action] = [FIRST, SECOND, THIRD, CreateBody(1), SetBufferPlan(4, 0.01)]
     with pytest.raises(PartlyRefused, match="No room") as refused:
         await instances.apply(decision, played.rules)
@@ -338,7 +336,7 @@ class Told:
 def test_shadows_end_with_instances_that_are_no_more_and_with_their_revision() -> None:
     """Else a node has them for as long as the pod lives, and the next Revision of this name takes them for its own."""
     played, told = Played(), Told()
-    instances = RevisionInstances(played.facts.key, cast("Surroundings", SimpleNamespace(shadows=told)))
+    instances = RevisionInstances(played.facts.key, cluster_of(shadows=told), policies())
     instances.begin(3)
     instances.begin(1)
     assert told.gone == ["f-00001.users-2", "f-00001.users-3"]
@@ -347,71 +345,39 @@ def test_shadows_end_with_instances_that_are_no_more_and_with_their_revision() -
     assert instances.wanted == 1, "its pods are left as they are"
 
 
-class Full:
-    """Writes, of which the first resize is refused by a quota."""
+class Full(ScaledRevision):
+    """A Revision whose first resize is refused by a quota."""
 
-    def __init__(self) -> None:
-        self.asked: list[int] = []
+    resizes = 0
 
-    async def resize(self, pod: RevisionPod, cores: int) -> bool:
-        del pod
-        self.asked.append(cores)
-        if len(self.asked) == 1:
-            raise GnomonError(403, "kubernetes_refused", "exceeded quota", "Ask for less.")
-        return True
-
-    async def route(self, *_: Any) -> None:
-        """It is made."""
-
-    async def tell(self, *_: Any) -> None:
-        """It is told."""
+    async def execute(self, step: Step) -> None:
+        if isinstance(step, ResizePod):
+            self.resizes += 1
+            if self.resizes == 1:
+                raise GnomonError(403, "kubernetes_refused", "exceeded quota", "Ask for less.")
 
 
-async def test_a_size_that_was_refused_is_asked_for_again_though_nothing_else_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instances, "REFUSED_S", 0.05)
-    played, full, cluster, here = Played({"gnomon/cores": "2"}), Full(), ClusterSettings(), pod()
-    facts = played.facts
-    agrees = {"check": lambda _: None, "check_profile": lambda *_: None}
-    brain = SimpleNamespace(**agrees, makes_shadows=lambda _: False, decisions=lambda *_: ())
-    around = SimpleNamespace(
-        pa=lambda _: facts,
-        sks=lambda _: None,
-        target=lambda _: ScaleTarget("deployment-uid", "1", 1),
-        pods=lambda _: (here,),
-        live=lambda _: None,
-        cluster=lambda: cluster,
-        rival=lambda _: None,
-        wakeable=lambda: True,
-        resizes=True,
-        shadows=None,
-        brain=brain,
-        public=LeftToKnative(),
-        steps=full,
-        clock=WallClock(),
-        wall_s=lambda: EPOCH_S,
-    )
-    revision = ScaledRevision(facts, cast("Surroundings", around))
+async def test_refused_resize_is_requested_again_without_another_event() -> None:
+    played, clock = Played({"gnomon/cores": "2"}), VirtualClock()
+    facts, here = played.facts, pod()
+    revision = Full(facts, cluster_of(lambda: facts, pods=lambda _: (here,), clock=clock), policies())
+    revision.start()
     try:
-        async with asyncio.timeout(5):
-            while len(full.asked) < 2:  # noqa: ASYNC110 - nobody tells of it
-                await asyncio.sleep(0.01)
+        await clock.advance(REFUSED_S - 1.0)
+        assert revision.resizes == 1
+        await clock.advance(2.0)
+        assert revision.resizes >= 2
     finally:
         await revision.close()
-    assert full.asked == [2, 2]
 
 
-def test_nothing_is_said_of_a_template_that_is_not_known_yet() -> None:
+def test_missing_volume_is_not_reported_before_the_template_is_known() -> None:
     """An Event `BodiesAlone` of `NoVolume` would stay for an hour, on a Revision that has the volume."""
-    played, live = Played(), dict[str, LiveRevision]()
-    around = SimpleNamespace(
-        live=lambda key: live.get(key.name),
-        brain=SimpleNamespace(makes_shadows=lambda _: True),
-        cluster=lambda: ClusterSettings(csi_volumes=True),
-        shadows=None,
-    )
-    instances = RevisionInstances(played.facts.key, cast("Surroundings", around))
+    played, known = Played(), dict[str, LiveRevision]()
+    cluster = cluster_of(revision=lambda key: known.get(key.name), settings=ClusterSettings(csi_volumes=True))
+    instances = RevisionInstances(played.facts.key, cluster, policies(makes_shadows=lambda _: True))
     assert instances.shadows(played.rules.settings) is None
-    live["f-00001"] = LiveRevision({}, mounted=False)
+    known["f-00001"] = LiveRevision({}, mounted=False)
     said = instances.shadows(played.rules.settings)
     assert said is not None
     assert said.reason == "NoVolume"

@@ -15,12 +15,10 @@ from gnomon_core.errors import bad_request
 from gnomon_core.settings import Settings
 from gnomon_gateway.functions.validation import scheduler_of
 from gnomon_gateway.scheduling.registry import SCHEDULING
-from gnomon_platforms.knative.autoscaler import status as probe
-from gnomon_platforms.knative.autoscaler.configuration import ClusterSettings, cluster_settings
+from gnomon_platforms.knative.autoscaler import public_endpoints as probe
 from gnomon_platforms.knative.autoscaler.objects import Condition, Template, conditions, live_revision, pa_facts
-from gnomon_platforms.knative.autoscaler.planning import plan
-from gnomon_platforms.knative.autoscaler.rules import UNBOUNDED, Rules, rules
-from gnomon_platforms.knative.autoscaler.status import Means, shadows
+from gnomon_platforms.knative.autoscaler.planning import Means, plan, shadows
+from gnomon_platforms.knative.autoscaler.rules import UNBOUNDED, ClusterSettings, Rules, cluster_settings, rules
 from gnomon_platforms.knative.batching.revisions import RevisionReader
 from gnomon_server.knative_autoscaler import RevisionScaling, capabilities
 from gnomon_server.knative_gateway import ScaledByClass

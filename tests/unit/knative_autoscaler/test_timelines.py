@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 import struct
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnomon_core.clock import VirtualClock
 from gnomon_core.functions import FunctionKey
 from gnomon_core.scaling import LoadCounters, SetBufferPlan
 from gnomon_core.settings import Settings
+from gnomon_platforms.knative.autoscaler.instances import RevisionInstances
 from gnomon_platforms.knative.autoscaler.metrics import (
     Learned,
     PodStat,
@@ -25,11 +24,9 @@ from gnomon_platforms.knative.autoscaler.metrics import (
     waiting_to_text,
 )
 from gnomon_platforms.knative.autoscaler.objects import PaFacts, pa_facts
-from gnomon_platforms.knative.autoscaler.planning import PROXY
-from gnomon_platforms.knative.autoscaler.revision import RevisionInstances, Surroundings
-from gnomon_platforms.knative.autoscaler.status import Outcome, status
+from gnomon_platforms.knative.autoscaler.planning import PROXY, Outcome, status
 from gnomon_platforms.knative.buffer_status import ANNOTATION, BufferStatus, buffer_of
-from tests.unit.knative_autoscaler.played import EPOCH_S, Played, pod_autoscaler
+from tests.unit.knative_autoscaler.played import EPOCH_S, Played, cluster_of, pod_autoscaler, policies
 
 K = "autoscaling.knative.dev/"
 
@@ -253,8 +250,7 @@ class Gateways:
 
 
 def instances_of(played: Played) -> RevisionInstances:
-    around = SimpleNamespace(shadows=None, clock=VirtualClock(), pods=lambda _: (), gateways=Gateways())
-    return RevisionInstances(played.facts.key, cast("Surroundings", around))
+    return RevisionInstances(played.facts.key, cluster_of(gateways=Gateways()), policies())
 
 
 def batching(name: str = "batch", **annotations: str) -> Played:

@@ -43,6 +43,9 @@ last results: an activator on a dead node, whose connection times out after thre
 answer counts as the mean of the Revision's others; if no pod, or an activator, answers, its last values hold for a short time. If
 activators have not answered for longer, waiting requests cannot be seen, and `seeing` is false.
 
+`fetch` reads a page of a user's pod, which is not trusted: no more than a page's length is read, nothing is decompressed, and no
+redirection is followed. An endless answer, or a small one that decompresses to gigabytes, would end the autoscaler of everybody.
+
 `Gateways`: scrapes the batch latencies of each gateway every few seconds.
 
     each ready gateway ▶ its page ▶ seconds of batches of 1, 2, … and their spread ▶ one curve for each Revision
@@ -56,6 +59,7 @@ keeps its last values until its pod is removed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import random
@@ -73,11 +77,43 @@ from gnomon_core.clock import Clock
 from gnomon_core.functions import FunctionKey
 from gnomon_core.scaling import LoadCounters
 from gnomon_platforms.knative.autoscaler.objects import RevisionPod
-from gnomon_platforms.knative.autoscaler.status import asked
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT, AUTOSCALING_PORT
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+PLAIN = "identity"
+_OK = 200
+
+
+async def fetch(
+    session: aiohttp.ClientSession, url: str, *, most_bytes: int, patience_s: float, headers: Mapping[str, str] | None = None
+) -> bytes | None:
+    """Fetch a page; None for a status other than 200, more than `most_bytes`, or a timeout after `patience_s`."""
+    import aiohttp  # noqa: PLC0415 - comes with the session
+
+    with contextlib.suppress(aiohttp.ClientError, OSError, ValueError):
+        async with session.get(
+            url,
+            headers={"Accept-Encoding": PLAIN, **(headers or {})},
+            timeout=aiohttp.ClientTimeout(total=patience_s),
+            allow_redirects=False,
+            auto_decompress=False,
+        ) as answer:
+            if answer.status == _OK and answer.headers.get("Content-Encoding", PLAIN) == PLAIN:
+                return await _read_up_to(answer.content, most_bytes)
+    return None
+
+
+async def _read_up_to(content: aiohttp.StreamReader, most_bytes: int) -> bytes | None:
+    """Read a body; None as soon as it exceeds `most_bytes`: leaving the answer then closes the connection."""
+    data = bytearray()
+    async for part in content.iter_any():
+        data += part
+        if len(data) > most_bytes:
+            return None
+    return bytes(data)
 
 
 PAGE = "/metrics"
@@ -446,7 +482,7 @@ class Scraper:
 
     async def _stat(self, pod: RevisionPod) -> PodStat | None:
         url = http_url(pod.ip, AUTOSCALING_PORT, WAITING_PAGE)
-        data = await asked(self._session, url, most_bytes=WAITING_MOST_BYTES, patience_s=POD_PATIENCE_S)
+        data = await fetch(self._session, url, most_bytes=WAITING_MOST_BYTES, patience_s=POD_PATIENCE_S)
         if data is None:
             return None
         try:
@@ -473,7 +509,7 @@ class Scraper:
     async def _ask(self, activator: RevisionPod) -> None:
         """Scrape one activator or gateway. Totals are passed on also without an answer, as an old one may have expired."""
         url = http_url(activator.ip, ACTIVATOR_METRICS_PORT, WAITING_PAGE)
-        page = await asked(self._session, url, most_bytes=WAITING_MOST_BYTES, patience_s=ACTIVATOR_PATIENCE_S)
+        page = await fetch(self._session, url, most_bytes=WAITING_MOST_BYTES, patience_s=ACTIVATOR_PATIENCE_S)
         if page is not None:
             text = page.decode("utf-8", "replace")
             self._told[activator.name] = self._clock.now_s(), waiting(text)
@@ -577,7 +613,7 @@ class Gateways:
     @staticmethod
     async def _page(session: aiohttp.ClientSession, pod: RevisionPod) -> bytes | None:
         url = http_url(pod.ip, ACTIVATOR_METRICS_PORT, LEARNED_PAGE)
-        return await asked(session, url, most_bytes=LEARNED_MOST_BYTES, patience_s=PATIENCE_S)
+        return await fetch(session, url, most_bytes=LEARNED_MOST_BYTES, patience_s=PATIENCE_S)
 
     def _ready(self) -> list[RevisionPod]:
         return [pod for pod in self._pods() if pod.ready and not pod.ending and pod.ip]

@@ -7,6 +7,21 @@
 
 A Revision goes to zero only by a status that was written and then observed, so a new leader continues from there. A plan stays
 the same until its effect is observed.
+
+The status: `Ready` is `Active`, `ScaleTargetInitialized` and `SKSReady` together, as Knative's own reconcilers compute it,
+because the Revision's reconciler relies on that. Two conditions only inform. `ScalingPolicy` has the policy that wants so many
+pods, and its reason. `Shadows`, for policies that make Shadows, says whether Bodies may have some; if not, it names what is
+missing in the order in which an operator would install it: Knative's feature, the volume in the template, the token, a node's
+pool. Beside the conditions gateways find the plan of the buffer (`buffer_status`).
+
+    wanted   ready pods     Active
+    0        any            False, NoTraffic; TimedOut where it was still activating
+    > 0      too few        Unknown, Queued
+    > 0      enough         True
+    unknown  too few        as it was, but True becomes Unknown
+    unknown  enough         True, unless it is False
+
+Enough is the initial scale until that was reached once, then the minimum, at least 1.
 """
 
 from __future__ import annotations
@@ -16,12 +31,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon_platforms.knative.autoscaler.objects import Condition, PaFacts, ScaleTarget, SksFacts
-from gnomon_platforms.knative.autoscaler.rules import Rules
-from gnomon_platforms.knative.autoscaler.status import KEEP, Outcome, not_owned, status
-from gnomon_platforms.knative.buffer_status import BufferStatus
+from gnomon_core.clock import rfc3339
+from gnomon_platforms.knative.autoscaler.objects import NOT_OWNED, Condition, PaFacts, ScaleTarget, SksFacts, conditions
+from gnomon_platforms.knative.autoscaler.rules import CSI_FEATURE, Rules
+from gnomon_platforms.knative.buffer_status import BufferStatus, buffer_of, told_with
 from gnomon_platforms.knative.resources import METRIC_ANNOTATION
 from gnomon_platforms.kubernetes.conflicting_autoscalers import REASON
+from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
 
 SERVE, PROXY = "Serve", "Proxy"
 LEAST_ACTIVATORS = 2
@@ -48,7 +64,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observed:
     """The observed state from which a plan is made.
 
     `proxied` is whether an activator answered at the public Service since it is to be in the way; None while it was not asked.
@@ -77,8 +93,11 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The writes, and when to plan again. `probe` requests a check whether an activator answers at the public Service."""
+class DesiredState:
+    """The writes that are due, None where nothing is, and when to plan again.
+
+    `probe` requests a check whether an activator answers at the public Service.
+    """
 
     want: int
     status: Mapping[str, Any]
@@ -99,22 +118,22 @@ class _Count:
     why: str = ""
 
 
-def plan(seen: Seen) -> Plan:
+def plan(observed: Observed) -> DesiredState:
     """The next writes. They do not depend on each other."""
-    pa, sks = seen.pa, seen.sks
+    pa, sks = observed.pa, observed.sks
     if sks is not None and sks.owner_uid != pa.uid:
-        return Plan(KEEP, not_owned(pa, seen.now_s))
+        return DesiredState(KEEP, not_owned(pa, observed.now_s))
     if sks is None or not sks.private_service:
         route = Route(PROXY, LEAST_ACTIVATORS)
-        outcome = _outcome(seen, _Count(KEEP, applied=False))
-        return Plan(KEEP, status(pa, sks, outcome, seen.now_s), route if _differs(sks, pa, route) else None)
-    count = _count(seen)
-    route = _route(seen, count.want)
-    target = seen.target
+        outcome = _outcome(observed, _Count(KEEP, applied=False))
+        return DesiredState(KEEP, status(pa, sks, outcome, observed.now_s), route if _differs(sks, pa, route) else None)
+    count = _count(observed)
+    route = _route(observed, count.want)
+    target = observed.target
     scaled = count.applied and target is not None and target.replicas != count.want
-    return Plan(
+    return DesiredState(
         count.want,
-        status(pa, sks, _outcome(seen, count), seen.now_s),
+        status(pa, sks, _outcome(observed, count), observed.now_s),
         route if _differs(sks, pa, route) else None,
         count.want if scaled else None,
         count.probe,
@@ -132,27 +151,27 @@ def first_scale(pa: PaFacts, rules: Rules) -> int:
     return max(rules.min_scale, 1 if pa.initialized else rules.initial_scale)
 
 
-def _outcome(seen: Seen, count: _Count) -> Outcome:
-    if seen.rival:
-        return Outcome(count.want, seen.ready, 1, REASON, seen.rival, buffer=seen.demand.buffer)
-    said = [seen.rules.trouble, count.why, seen.demand.reason]
+def _outcome(observed: Observed, count: _Count) -> Outcome:
+    if observed.rival:
+        return Outcome(count.want, observed.ready, 1, REASON, observed.rival, buffer=observed.demand.buffer)
+    said = [observed.rules.trouble, count.why, observed.demand.reason]
     return Outcome(
         count.want,
-        seen.ready,
-        first_scale(seen.pa, seen.rules),
-        seen.demand.policy or seen.rules.settings.autoscaler,
+        observed.ready,
+        first_scale(observed.pa, observed.rules),
+        observed.demand.policy or observed.rules.settings.autoscaler,
         " ".join(part for part in said if part),
-        seen.demand.shadows,
-        seen.demand.buffer,
+        observed.demand.shadows,
+        observed.demand.buffer,
     )
 
 
-def _count(seen: Seen) -> _Count:
+def _count(observed: Observed) -> _Count:
     """How many pods: the policy's number within Knative's bounds, and never 0 before nothing can be lost by it."""
-    pa, rules, demand = seen.pa, seen.rules, seen.demand
-    if seen.rival:
+    pa, rules, demand = observed.pa, observed.rules, observed.demand
+    if observed.rival:
         # None before the first were ready: a Revision that is inactive then has failed for ever.
-        there = seen.target.replicas if seen.target is not None else 0
+        there = observed.target.replicas if observed.target is not None else 0
         return _Count(there if there or pa.initialized else KEEP, applied=False)
     wanted = demand.wanted
     if wanted > 0 and demand.busy:
@@ -164,12 +183,12 @@ def _count(seen: Seen) -> _Count:
         wanted = least
     elif rules.max_scale:
         wanted = min(wanted, rules.max_scale)
-    return _Count(wanted) if wanted else _to_zero(seen)
+    return _Count(wanted) if wanted else _to_zero(observed)
 
 
-def _to_zero(seen: Seen) -> _Count:
+def _to_zero(observed: Observed) -> _Count:
     """The steps from some pods to none, by what the status says that has been seen."""
-    pa, rules, now_s = seen.pa, seen.rules, seen.now_s
+    pa, rules, now_s = observed.pa, observed.rules, observed.now_s
     if not rules.to_zero:
         return _Count(1, why="Scaling to zero is switched off.")
     active = pa.active
@@ -179,30 +198,30 @@ def _to_zero(seen: Seen) -> _Count:
             return _Count(0, why="It could not be activated in time.")
         return _Count(KEEP, applied=False, again_s=left_s if active.since_s else None)
     if active.status == "True":
-        return _from_active(seen, now_s - active.since_s)
-    return _last_pods(seen, now_s - active.since_s)
+        return _from_active(observed, now_s - active.since_s)
+    return _last_pods(observed, now_s - active.since_s)
 
 
-def _from_active(seen: Seen, active_s: float) -> _Count:
+def _from_active(observed: Observed, active_s: float) -> _Count:
     """Make it inactive, once it was active for the stable window; the pods stay until that is seen."""
-    if not seen.wakeable:
+    if not observed.wakeable:
         return _Count(1, why="Activators do not tell whether requests wait, so it stays at 1.", again_s=1.0)
-    left_s = seen.rules.window_s - active_s
+    left_s = observed.rules.window_s - active_s
     return _Count(1, again_s=left_s) if left_s > 0.0 else _Count(0, applied=False)
 
 
-def _last_pods(seen: Seen, inactive_s: float) -> _Count:  # noqa: PLR0911 - one for each thing that may keep them
+def _last_pods(observed: Observed, inactive_s: float) -> _Count:  # noqa: PLR0911 - one for each thing that may keep them
     """Whether the last pods of an inactive Revision may go."""
-    rules, sks = seen.rules, seen.sks
+    rules, sks = observed.rules, observed.sks
     assert sks is not None
-    if seen.target is not None and seen.target.replicas == 0:
+    if observed.target is not None and observed.target.replicas == 0:
         return _Count(0)
-    if not seen.wakeable:
+    if not observed.wakeable:
         return _Count(0, applied=False, why="Activators do not tell whether requests wait, so pods stay.", again_s=1.0)
     always = rules.burst_capacity == -1.0
-    if not always and not (seen.proxied and sks.mode == PROXY):
+    if not always and not (observed.proxied and sks.mode == PROXY):
         return _Count(0, applied=False, probe=sks.mode == PROXY)
-    if seen.demand.holds:
+    if observed.demand.holds:
         # The policy is about to hear of it.
         return _Count(0, applied=False, again_s=1.0)
     if inactive_s >= max(rules.grace_s, rules.retention_s):
@@ -210,19 +229,19 @@ def _last_pods(seen: Seen, inactive_s: float) -> _Count:  # noqa: PLR0911 - one 
     if inactive_s < rules.retention_s:
         return _Count(0, applied=False, again_s=rules.retention_s - inactive_s)
     # They may have been in the way for the whole grace before: then there is nothing to wait for.
-    proxied_s = seen.now_s - sks.proxied_since_s if sks.proxied_since_s is not None else 0.0
+    proxied_s = observed.now_s - sks.proxied_since_s if sks.proxied_since_s is not None else 0.0
     left_s = rules.grace_s - max(proxied_s, inactive_s)
     return _Count(0) if left_s <= 0.0 else _Count(0, applied=False, again_s=left_s)
 
 
-def _route(seen: Seen, want: int) -> Route:
+def _route(observed: Observed, want: int) -> Route:
     """Activators are in the way unless pods are wanted and have room for a burst."""
-    rules = seen.rules
-    burst, takes = rules.burst_capacity, seen.ready * rules.total
+    rules = observed.rules
+    burst, takes = rules.burst_capacity, observed.ready * rules.total
     if burst == 0.0:
         room, activators = 0.0, LEAST_ACTIVATORS
     else:
-        room = math.floor(takes - burst - seen.demand.panic_load) if burst > 0.0 else -1.0
+        room = math.floor(takes - burst - observed.demand.panic_load) if burst > 0.0 else -1.0
         activators = max(LEAST_ACTIVATORS, math.ceil((takes + max(burst, 0.0)) / rules.activator_capacity))
     return Route(SERVE if want > 0 and room >= 0.0 else PROXY, activators)
 
@@ -237,3 +256,157 @@ def _differs(sks: SksFacts | None, pa: PaFacts, route: Route) -> bool:
         pa.labels,
         kept_annotations(pa),
     )
+
+
+KEEP = -1
+"""Keep the present number of pods: the desired number is unknown."""
+INFORMS = frozenset({"ScalingPolicy", "Shadows"})
+AND = ("Active", "ScaleTargetInitialized", "SKSReady")
+MAX_MESSAGE = 1000
+
+NO_TRAFFIC = Condition("False", "NoTraffic", "The target is not receiving traffic.")
+TIMED_OUT = Condition("False", "TimedOut", "The target could not be activated.")
+QUEUED = Condition("Unknown", "Queued", "Requests to the target are being buffered as resources are provisioned.")
+TRUE = Condition("True")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The content of a status. `want` is the number of pods or KEEP, `threshold` how many ready ones are enough.
+
+    `shadows` is whether Bodies may have Shadows, None where the policy makes none; `buffer` the plan of the buffer, likewise.
+    """
+
+    want: int
+    ready: int
+    threshold: int
+    policy: str
+    reason: str
+    shadows: Condition | None = None
+    buffer: BufferStatus | None = None
+
+
+def status(pa: PaFacts, sks: SksFacts | None, outcome: Outcome, now_s: float) -> dict[str, Any]:
+    """The whole status. What has not changed keeps its time; the status is equal to the old one where nothing has."""
+    service = sks.service if sks is not None else ""
+    said = {
+        "Active": _active(pa, outcome, service),
+        "ScaleTargetInitialized": _initialized(pa, outcome, service),
+        "SKSReady": _sks_ready(sks),
+        "ScalingPolicy": _policy(pa, outcome),
+    }
+    if outcome.shadows is not None:
+        said["Shadows"] = outcome.shadows
+    said["Ready"] = _all(said)
+    found: dict[str, Any] = {
+        **pa.status,
+        "conditions": [_document(kind, one, pa, now_s) for kind, one in sorted(said.items())],
+        "observedGeneration": pa.generation,
+        "serviceName": service,
+        "metricsServiceName": sks.private_service if sks is not None else "",
+        "actualScale": outcome.ready,
+    }
+    if outcome.want != KEEP:
+        found["desiredScale"] = outcome.want
+    return told_with(found, outcome.buffer)
+
+
+def not_owned(pa: PaFacts, now_s: float) -> dict[str, Any]:
+    """The status where the ServerlessService of that name is somebody else's."""
+    message = f'There is an existing ServerlessService "{pa.key.name}" that we do not own.'
+    said = {
+        "Active": Condition("False", NOT_OWNED, message),
+        "ScaleTargetInitialized": pa.condition("ScaleTargetInitialized"),
+        "SKSReady": Condition("Unknown", "NotReady", message),
+    }
+    said["Ready"] = _all(said)
+    listed = [_document(kind, one, pa, now_s) for kind, one in sorted(said.items())]
+    names = {name: pa.status.get(name) or "" for name in ("serviceName", "metricsServiceName")}
+    return {**pa.status, **names, "conditions": listed, "observedGeneration": pa.generation}
+
+
+def _active(pa: PaFacts, outcome: Outcome, service: str) -> Condition:
+    before = pa.active.status
+    if outcome.want == 0 or (outcome.threshold == 0 and service):
+        return TIMED_OUT if before == "Unknown" and outcome.threshold > 0 else NO_TRAFFIC
+    going = outcome.want > 0 or before != "False"
+    if not going:
+        kept = pa.condition("Active")
+        return Condition(kept.status, kept.reason, kept.message)
+    return TRUE if outcome.threshold and outcome.ready >= outcome.threshold else QUEUED
+
+
+def _initialized(pa: PaFacts, outcome: Outcome, service: str) -> Condition:
+    """True once and for ever: a Revision that was ready once has not failed."""
+    if pa.initialized or (outcome.ready >= outcome.threshold and service):
+        return TRUE
+    return Condition("Unknown")
+
+
+def _sks_ready(sks: SksFacts | None) -> Condition:
+    if sks is not None and sks.ready and sks.private_service:
+        return TRUE
+    message = "No Private Service Name" if sks is None or not sks.private_service else sks.message
+    return Condition("Unknown", "NotReady", message)
+
+
+def _policy(pa: PaFacts, outcome: Outcome) -> Condition:
+    """Written anew only with the number or the plan that it explains: the numbers in a reason change every second."""
+    before = pa.condition("ScalingPolicy")
+    same = outcome.want in (KEEP, pa.status.get("desiredScale")) and outcome.buffer == buffer_of(pa.status)
+    if before.message and same and before.reason == outcome.policy:
+        return Condition(before.status, before.reason, before.message)
+    return Condition("True", outcome.policy, outcome.reason[:MAX_MESSAGE])
+
+
+def _all(said: Mapping[str, Condition]) -> Condition:
+    """Ready: the first that is False, else the first that is not True."""
+    for status_ in ("False", "Unknown"):
+        for kind in AND:
+            one = said[kind]
+            if one.status == status_:
+                return Condition(status_, one.reason, one.message)
+    return TRUE
+
+
+def _document(kind: str, one: Condition, pa: PaFacts, now_s: float) -> dict[str, Any]:
+    before = conditions(pa.status).get(kind)
+    same = before is not None and (before.status, before.reason, before.message) == (one.status, one.reason, one.message)
+    since_s = before.since_s if same and before is not None else now_s
+    document: dict[str, Any] = {"type": kind, "status": one.status, "lastTransitionTime": rfc3339(since_s, "seconds")}
+    document |= {name: text for name, text in (("reason", one.reason), ("message", one.message)) if text}
+    if kind in INFORMS:
+        document["severity"] = "Info"
+    return document
+
+
+VOLUMES_DISABLED, NO_VOLUME, NOT_CONFIGURED, NO_POOL = "VolumesDisabled", "NoVolume", "NotConfigured", "NoPool"
+"""What may be missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """The prerequisites of Shadows: the CSI volume is allowed and mounted, coordinators have a token, a pool is ready."""
+
+    allowed: bool
+    mounted: bool
+    told: bool
+    pooled: bool
+
+
+def shadows(means: Means) -> Condition:
+    """Whether Bodies may have Shadows, and why not."""
+    if not means.mounted and not means.allowed:
+        why = f"{CSI_FEATURE} is not enabled in config-features: pods cannot have the volume of their node's coordinator."
+        return _alone(VOLUMES_DISABLED, why)
+    if not means.mounted:
+        return _alone(NO_VOLUME, f"The template has no volume of driver {CSI_DRIVER}.")
+    if not means.told:
+        return _alone(NOT_CONFIGURED, "The autoscaler was given no --coordinator-token.")
+    if not means.pooled:
+        return _alone(NO_POOL, "No node's coordinator can make Shadows now.")
+    return Condition("True", "Possible")
+
+
+def _alone(reason: str, why: str) -> Condition:
+    return Condition("False", reason, f"{why} Bodies work alone.")

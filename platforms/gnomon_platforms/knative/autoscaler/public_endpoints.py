@@ -12,6 +12,11 @@ so a reader sees the old addresses or the new ones.
     a Revision batches         our slice is written ▶ the Endpoints get the label ▶ Kubernetes removes its own slice
     it batches no longer       the label is removed ▶ Kubernetes mirrors again ▶ a second later our slice is deleted
 
+Before the last pod of a Revision ends, `proxied` asks its public Service who answers: an activator or the gateway, which hold
+requests, or still a pod. It sends the headers by which Knative's data plane knows a probe (`http/header` of
+knative.dev/networking), so that nothing is woken. Each probe has a connection of its own, because kube-proxy chooses the endpoint
+when a connection is made: one that was made a moment too early, and kept alive, would get the pod's answer for ever.
+
 The gateway's pods listen on the port of queue-proxies and activators, because some ingresses take the port of the Service's
 `targetPort` and not the port of the slice.
 """
@@ -24,8 +29,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gnomon_core.addresses import http_url
 from gnomon_core.clock import Clock
 from gnomon_core.functions import FunctionKey
+from gnomon_platforms.knative.autoscaler.metrics import fetch
 from gnomon_platforms.knative.autoscaler.objects import Document, PaFacts, RevisionPod
 from gnomon_platforms.knative.resources import GATEWAY_PORT, POD_AUTOSCALERS
 from gnomon_platforms.kubernetes.client import Api
@@ -127,6 +134,22 @@ def _manifest(pa: PaFacts, family: str, ips: Iterable[str], ports: Ports) -> Doc
     }
 
 
+@dataclass(frozen=True, slots=True)
+class SetSlices:
+    """A step: our EndpointSlices of a Revision's public Service are these, by name."""
+
+    pa: PaFacts
+    slices: Mapping[str, Document]
+
+
+@dataclass(frozen=True, slots=True)
+class SetMirroring:
+    """A step: have Kubernetes mirror Knative's Endpoints into EndpointSlices, or not."""
+
+    pa: PaFacts
+    mirrored: bool
+
+
 class PublicEndpoints:
     """The public Services of all Revisions. `gateways` are the gateway's pods."""
 
@@ -140,28 +163,40 @@ class PublicEndpoints:
         self._mirrored_since_s: dict[FunctionKey, float] = {}
         """By Revision that batches no longer, when its label was seen to be gone."""
 
-    async def reconcile(self, pa: PaFacts, *, batches: bool) -> float | None:
-        """Reconcile the endpoints of a Revision's public Service; the seconds until the next call, None for none.
+    def plan(self, pa: PaFacts, *, batches: bool) -> tuple[list[SetSlices | SetMirroring], float | None]:
+        """The next steps for a Revision's public Service, and the seconds until the next plan; None if only an event matters.
+
+        The label changes only after the slices that it makes public were observed, and before they are deleted: so there are
+        always endpoints.
+        """
+        knative = self.knative.get(pa.key.namespace, pa.key.name)
+        if knative is None:
+            return [], None
+        if not batches:
+            return self._leave_to_knative(pa, knative)
+        self._mirrored_since_s.pop(pa.key, None)
+        wanted = public_addresses(self._gateways.values(), knative)
+        if not wanted.ips:
+            return [], None
+        if self._differ(pa.key, wanted):
+            return [SetSlices(pa, slices(pa, wanted))], None
+        return [SetMirroring(pa, mirrored=False)] if knative.mirrored else [], None
+
+    async def execute(self, step: SetSlices | SetMirroring) -> None:
+        """Take a step.
 
         Raises:
             GnomonError: what the API server refuses.
 
         """
-        knative = self.knative.get(pa.key.namespace, pa.key.name)
-        if knative is None:
-            return None
-        if not batches:
-            return await self._leave_to_knative(pa, knative)
-        self._mirrored_since_s.pop(pa.key, None)
-        wanted = public_addresses(self._gateways.values(), knative)
-        if not wanted.ips:
-            return None
-        if self._differ(pa.key, wanted):
-            await self._write(pa, slices(pa, wanted))
-        if knative.mirrored:
-            await self._label(pa, "true")
-            _LOG.info("%s: its Service leads to the gateway, or to Knative's endpoints where no gateway is ready", pa.key)
-        return None
+        if isinstance(step, SetSlices):
+            await self._write(step.pa, step.slices)
+            return
+        await self._label(step.pa, None if step.mirrored else "true")
+        if step.mirrored:
+            _LOG.info("%s: its Service leads to Knative's endpoints", step.pa.key)
+        else:
+            _LOG.info("%s: its Service leads to the gateway, or to Knative's endpoints while no gateway is ready", step.pa.key)
 
     async def release(self, pa: PaFacts) -> None:
         """Leave the Service to Knative although the Revision batches: it is of another class by now.
@@ -175,21 +210,16 @@ class PublicEndpoints:
         await self._clock.sleep(MIRRORED_AGAIN_S)
         await self._write(pa, {})
 
-    async def _leave_to_knative(self, pa: PaFacts, knative: KnativeEndpoints) -> float | None:
-        """Let Kubernetes mirror Knative's Endpoints again, then remove our slices."""
+    def _leave_to_knative(self, pa: PaFacts, knative: KnativeEndpoints) -> tuple[list[SetSlices | SetMirroring], float | None]:
+        """Have Kubernetes mirror Knative's Endpoints again, then delete our slices."""
         if not knative.mirrored:
-            await self._label(pa, None)
-            _LOG.info("%s: its Service leads where Knative says", pa.key)
-            return MIRRORED_AGAIN_S
+            return [SetMirroring(pa, mirrored=True)], MIRRORED_AGAIN_S
         if not self._slices_of(pa.key):
             self._mirrored_since_s.pop(pa.key, None)
-            return None
+            return [], None
         now_s = self._clock.now_s()
         left_s = self._mirrored_since_s.setdefault(pa.key, now_s) + MIRRORED_AGAIN_S - now_s
-        if left_s > 0.0:
-            return left_s
-        await self._write(pa, {})
-        return None
+        return ([], left_s) if left_s > 0.0 else ([SetSlices(pa, {})], None)
 
     def _slices_of(self, key: FunctionKey) -> dict[str, OwnSlice]:
         names = (slice_name(key, family) for family in ("IPv4", "IPv6"))
@@ -233,3 +263,21 @@ class PublicEndpoints:
 
         target = Target(ENDPOINTS, pa.key.namespace, pa.key.name)
         await self._writer.settle(target, decide, f"lead the Service of {pa.key}")
+
+
+HEADERS = {"K-Network-Probe": "activator", "User-Agent": "Knative-Autoscaling-Probe"}
+ANSWERS = (b"activator", b"gnomon-gateway")
+"""Who holds requests until a pod is ready: activators, and the gateway in their place."""
+PORTS = {"http1": 80, "h2c": 81}
+PROBE_TIMEOUT_S = 1.0
+PROBE_MOST_BYTES = 1024
+
+
+async def proxied(address: str, protocol: str) -> bool:
+    """Whether an activator or the gateway has answered at a Service's address."""
+    import aiohttp  # noqa: PLC0415 - only who runs a cluster's autoscaler needs it
+
+    url = http_url(address, PORTS.get(protocol, 80), "/healthz")
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False) as session:
+        answer = await fetch(session, url, most_bytes=PROBE_MOST_BYTES, patience_s=PROBE_TIMEOUT_S, headers=HEADERS)
+    return answer is not None and answer.strip() in ANSWERS
