@@ -46,8 +46,7 @@ from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_platforms.knative.autoscaler import metrics as signals
 from gnomon_platforms.knative.autoscaler.metrics import Learned
 from gnomon_platforms.knative.batching.platform import RevisionPlatform
-from gnomon_platforms.knative.batching.revisions import BufferPlans, in_force
-from gnomon_platforms.knative.batching.store import RevisionStore
+from gnomon_platforms.knative.batching.revisions import BufferPlans, RevisionStore, in_force
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
 from gnomon_platforms.kubernetes.client import Api, connect
 from gnomon_platforms.nodes.models import ServedModels

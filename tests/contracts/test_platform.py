@@ -3,19 +3,23 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import InstanceState
+from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import BatchChannel, InstanceRequest, Platform
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
 from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
+from tests.contracts.knative_world import KnativeWorld
 from tests.garbage import collected_only_when_asked, garbage, is_ours
+from tests.waiting import until
 
 Started = tuple[Platform, Recorder]
 
@@ -28,19 +32,108 @@ def instance_of(spec: FunctionSpec, *, node: str | None = None, version: int = 1
     return InstanceRequest(spec, version, 1, node, {})
 
 
-class PlatformContract:
-    """Needs the fixture `started`: a platform and the Recorder that it was started with, and a node with at least one core."""
+class World(Protocol):
+    """A platform with the Recorder that it was started with; `begin` returns a new instance of a function that echoes."""
 
-    async def test_create_returns_at_once_and_the_instance_becomes_ready_and_answers(self, started: Started) -> None:
-        platform, told = started
-        spec = deployment()
-        instance = await platform.create(instance_of(spec, version=4))
-        assert (instance.state, instance.function, instance.version) == (InstanceState.STARTING, "echo.openfaas-fn", 4)
-        channel = await told.channel(instance.id)
-        assert told.ready[instance.id].state is InstanceState.READY
-        assert [live.id for live in platform.instances("echo.openfaas-fn")] == [instance.id]
+    platform: Platform
+    told: Recorder
+
+    async def begin(self, service: str = "echo") -> Instance: ...
+
+
+class InstanceContract:
+    """What holds of instances however they come to be: created by request, or found, such as a Revision's pods.
+
+    Needs the fixture `world`.
+    """
+
+    async def test_an_instance_becomes_ready_and_answers(self, world: World) -> None:
+        instance = await world.begin()
+        assert instance.function == "echo.openfaas-fn"
+        channel = await world.told.channel(instance.id)
+        assert world.told.ready[instance.id].state is InstanceState.READY
+        assert [live.id for live in world.platform.instances("echo.openfaas-fn")] == [instance.id]
         assert answers(await send(channel, request_frame(b"hello"))) == [(200, b"hello")]
         assert await channel.probe(5.0)
+
+    async def test_a_destroyed_instance_is_gone_exactly_once(self, world: World) -> None:
+        instance = await world.begin()
+        await world.told.channel(instance.id)
+        await world.platform.destroy(instance.id)
+        await world.platform.destroy(instance.id)
+        await world.told.reason(instance.id)
+        await world.platform.destroy(instance.id)
+        assert world.told.times_gone == {instance.id: 1}
+        assert instance.id not in [live.id for live in world.platform.instances("echo.openfaas-fn")]
+
+    async def test_an_instance_destroyed_before_it_began_is_gone_as_well(self, world: World) -> None:
+        instance = await world.begin()
+        await world.platform.destroy(instance.id)
+        await world.told.reason(instance.id)
+        assert world.told.times_gone == {instance.id: 1}
+
+    async def test_unknown_instances_are_ignored(self, world: World) -> None:
+        await world.platform.destroy("nobody")
+        await world.platform.resize("nobody", 2)
+
+    async def test_instances_are_told_apart_by_function_and_listed_oldest_first(self, world: World) -> None:
+        made = [await world.begin("one") for _ in range(3)]
+        other = await world.begin("two")
+        for instance in (*made, other):
+            await world.told.channel(instance.id)
+        assert [live.id for live in world.platform.instances("one.openfaas-fn")] == [instance.id for instance in made]
+        assert [live.id for live in world.platform.instances("two.openfaas-fn")] == [other.id]
+
+    async def test_an_instance_without_room_is_refused_and_takes_nothing(self, world: World) -> None:
+        before = world.platform.nodes()
+        with pytest.raises(GnomonError) as refused:
+            await world.platform.create(instance_of(deployment(limits={"cpu": "5000"})))
+        assert (refused.value.status, refused.value.code) == (503, "no_capacity")
+        assert world.platform.nodes() == before
+        assert world.platform.instances("echo.openfaas-fn") == ()
+
+    async def test_an_ended_instance_leaves_nothing_to_the_garbage_collector(self, world: World) -> None:
+        with collected_only_when_asked():
+            for destroyed_early in (False, True, False, False):
+                instance = await world.begin()
+                if not destroyed_early:
+                    await send(await world.told.channel(instance.id), request_frame(b"hello"))
+                await world.platform.destroy(instance.id)
+                await world.told.reason(instance.id)
+                world.told.channels.clear()
+            assert garbage(is_ours) == Counter()
+
+    async def test_stop_ends_every_instance(self, world: World) -> None:
+        made = [await world.begin() for _ in range(4)]
+        await world.told.channel(made[0].id)
+        await world.platform.stop()
+        assert world.told.times_gone == {instance.id: 1 for instance in made}
+        assert world.platform.instances("echo.openfaas-fn") == ()
+
+
+@dataclass
+class Created:
+    """A platform whose owner creates the instances."""
+
+    platform: Platform
+    told: Recorder
+
+    async def begin(self, service: str = "echo") -> Instance:
+        return await self.platform.create(instance_of(deployment(service)))
+
+
+class PlatformContract(InstanceContract):
+    """Needs the fixture `started`: a platform and the Recorder that it was started with, and a node with at least one core."""
+
+    @pytest.fixture
+    def world(self, started: Started) -> Created:
+        return Created(*started)
+
+    async def test_create_returns_at_once_with_the_version_that_was_asked_for(self, started: Started) -> None:
+        platform, told = started
+        instance = await platform.create(instance_of(deployment(), version=4))
+        assert (instance.state, instance.version) == (InstanceState.STARTING, 4)
+        await told.channel(instance.id)
 
     async def test_an_instance_counts_from_when_it_was_asked_for(self, started: Started) -> None:
         """Whoever looks while it is read what it is made of, and asks for what is missing, would have two."""
@@ -62,51 +155,22 @@ class PlatformContract:
         assert told.times_gone == {seen.id: 1}
         assert platform.instances("echo.openfaas-fn") == ()
 
-    async def test_a_destroyed_instance_is_gone_once_and_its_place_is_free_again(self, started: Started) -> None:
+    async def test_the_place_of_a_destroyed_instance_is_free_again(self, started: Started) -> None:
         platform, told = started
         before = platform.nodes()
         instance = await platform.create(instance_of(deployment()))
         assert platform.nodes()[0].free_cores < before[0].free_cores
         await told.channel(instance.id)
         await platform.destroy(instance.id)
-        await platform.destroy(instance.id)
         await told.reason(instance.id)
-        await platform.destroy(instance.id)
-        assert told.times_gone == {instance.id: 1}
         assert platform.instances("echo.openfaas-fn") == ()
         assert platform.nodes() == before
 
-    async def test_an_instance_destroyed_before_it_began_is_gone_as_well(self, started: Started) -> None:
-        platform, told = started
-        instance = await platform.create(instance_of(deployment()))
-        await platform.destroy(instance.id)
-        await told.reason(instance.id)
-        assert told.times_gone == {instance.id: 1}
-
-    async def test_unknown_instances_are_ignored(self, started: Started) -> None:
+    async def test_an_instance_on_an_unknown_node_is_refused(self, started: Started) -> None:
         platform, _ = started
-        await platform.destroy("nobody")
-        await platform.resize("nobody", 2)
-
-    async def test_instances_are_told_apart_by_function_and_listed_oldest_first(self, started: Started) -> None:
-        platform, told = started
-        made = [await platform.create(instance_of(deployment("one"))) for _ in range(3)]
-        other = await platform.create(instance_of(deployment("two")))
-        for instance in (*made, other):
-            await told.channel(instance.id)
-        assert [live.id for live in platform.instances("one.openfaas-fn")] == [instance.id for instance in made]
-        assert [live.id for live in platform.instances("two.openfaas-fn")] == [other.id]
-
-    async def test_an_instance_that_does_not_fit_is_refused_and_takes_nothing(self, started: Started) -> None:
-        platform, _ = started
-        before = platform.nodes()
-        with pytest.raises(GnomonError) as refused:
-            await platform.create(instance_of(deployment(limits={"cpu": "5000"})))
-        assert (refused.value.status, refused.value.code) == (503, "no_capacity")
         with pytest.raises(GnomonError) as refused:
             await platform.create(instance_of(deployment(), node="elsewhere"))
         assert refused.value.status == 503
-        assert platform.nodes() == before
 
     async def test_a_function_that_can_never_run_is_refused_with_what_is_allowed(self, started: Started) -> None:
         platform, _ = started
@@ -146,26 +210,6 @@ class PlatformContract:
         after = platform.usage("echo.openfaas-fn")
         assert after.cpu_s >= during.cpu_s
         assert after.memory_bytes == 0
-
-    async def test_an_ended_instance_leaves_nothing_to_the_garbage_collector(self, started: Started) -> None:
-        platform, told = started
-        with collected_only_when_asked():
-            for destroyed_early in (False, True, False, False):
-                instance = await platform.create(instance_of(deployment()))
-                if not destroyed_early:
-                    await send(await told.channel(instance.id), request_frame(b"hello"))
-                await platform.destroy(instance.id)
-                await told.reason(instance.id)
-                told.channels.clear()
-            assert garbage(is_ours) == Counter()
-
-    async def test_stop_ends_every_instance(self, started: Started) -> None:
-        platform, told = started
-        made = [await platform.create(instance_of(deployment())) for _ in range(4)]
-        await told.channel(made[0].id)
-        await platform.stop()
-        assert told.times_gone == {instance.id: 1 for instance in made}
-        assert platform.instances("echo.openfaas-fn") == ()
 
 
 class TestLocalPlatform(PlatformContract):
@@ -293,3 +337,21 @@ async def allowed_cpus(channel: BatchChannel) -> int:
     assert status == 200
     ranges = [part.split("-") for part in text.decode().split(":")[1].strip().split(",")]
     return sum(int(part[-1]) - int(part[0]) + 1 for part in ranges)
+
+
+class TestKnativePlatform(InstanceContract):
+    """Revisions' pods behind the gateway: the autoscaler class creates them."""
+
+    @pytest.fixture
+    async def world(self) -> AsyncIterator[KnativeWorld]:
+        made = KnativeWorld()
+        await made.start()
+        yield made
+        await made.stop()
+
+    async def test_a_slot_that_was_destroyed_is_opened_again_while_its_pod_is_ready(self, world: KnativeWorld) -> None:
+        instance = await world.begin()
+        await world.told.channel(instance.id)
+        await world.platform.destroy(instance.id)
+        await world.told.reason(instance.id)
+        await until(lambda: [live.state for live in world.platform.instances("echo.openfaas-fn")] == [InstanceState.READY])

@@ -20,7 +20,7 @@ from gnomon_gateway.functions.function_runtime import FunctionDirectory, Functio
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_platforms.knative.autoscaler.public_endpoints import ANSWERS, HEADERS
-from gnomon_platforms.knative.batching.tokens import KEPT_S, Tokens
+from gnomon_platforms.knative.batching.channel import KEPT_S, Tokens
 from tests.integration.kubernetes_platform.scripted import Answer, Script, refusal, serving
 
 KEY = FunctionKey("f-00001", "users")

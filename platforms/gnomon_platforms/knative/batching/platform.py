@@ -33,10 +33,18 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.common import FOREIGN_KEEP_ALIVE_S, open_session
 from gnomon_platforms.knative.autoscaler.objects import RevisionPod, revision_pod
-from gnomon_platforms.knative.batching.channel import PodChannel, PodName, PodSlot, Waiting, address_of, cores_of, due
-from gnomon_platforms.knative.batching.revisions import RevisionFacts
-from gnomon_platforms.knative.batching.store import RevisionStore
-from gnomon_platforms.knative.batching.tokens import KEPT_S, Tokens
+from gnomon_platforms.knative.batching.channel import (
+    KEPT_S,
+    PodChannel,
+    PodName,
+    PodSlot,
+    Tokens,
+    Waiting,
+    address_of,
+    cores_of,
+    due,
+)
+from gnomon_platforms.knative.batching.revisions import RevisionFacts, RevisionStore
 from gnomon_platforms.knative.resources import REVISION_LABEL
 from gnomon_platforms.kubernetes.channel import FRAME_TYPE, tell_cores
 from gnomon_platforms.kubernetes.client import Api
