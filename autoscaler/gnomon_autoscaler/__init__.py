@@ -6,7 +6,7 @@ of instances that `wrappers` bound and `replica_policy` turns into actions; `con
 
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.executor import PolicyExecutor, at_once
-from gnomon_autoscaler.registry import BUILT_IN, SCALING, Policies, counted, require, scaling_policy
+from gnomon_autoscaler.registry import BUILT_IN, SCALING, Policies, counted, replica_policy_plugin, require, scaling_policy
 from gnomon_autoscaler.runner import Runner
 from gnomon_core.policy_registry import Offer, PolicyPlugin
 
@@ -21,6 +21,7 @@ __all__ = [
     "Runner",
     "at_once",
     "counted",
+    "replica_policy_plugin",
     "require",
     "scaling_policy",
 ]

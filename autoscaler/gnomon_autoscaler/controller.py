@@ -1,8 +1,9 @@
 """The live loop of the autoscaler: one runner per function, asked every bin and on pokes; decisions are carried out by the fleet.
 
-Every bin of the windows each function is sampled, and if it is time its policy is asked in a worker thread (`executor`). While a
-policy decides or its decision is being carried out, the function is only sampled; a poke in between is remembered. One function's
-slow or failing policy delays no other function.
+Every bin of the windows each function is sampled, and if it is time its policy is called: at once if it decides in microseconds,
+as all built-in policies do that decide on a count alone, otherwise in a worker thread (`executor`). While a policy decides or its
+decision is being carried out, the function is only sampled; a poke in between is remembered. One function's slow or failing
+policy delays no other function.
 
 **Idle functions are skipped** until an event wakes them. Where hundreds of functions are deployed, most have had no request for
 minutes. A function is idle when no request waits or executes and none arrived in all recorded history, when its instances are
@@ -15,11 +16,11 @@ The policy can be asked about the future because it is a pure function of its ob
 alone. A policy that is about to scale an idle function to zero says so, and is asked at its own rhythm. Long skips of several
 functions have different lengths, so that those that began together do not end together.
 
-The fleet gives an idle function a stamp: a value that changes with whatever concerns the function. The function is looked at
+The fleet gives an idle function a stamp: a value that changes with whatever concerns the function. The function is observed
 again as soon as its stamp differs, when it is poked, and when its time is over.
 
-**Functions with requests** are only counted between two turns of their policy, where nothing else has changed (`Counting`): the
-bins are as exact, for a tenth of the work.
+**Busy functions.** Between two turns of its policy only the counters of a function are sampled, if nothing else has changed
+(`CountingFleet`): the bins are as exact, for a tenth of the work. A function with requests in its windows gets no stamp.
 
 **The decision log** keeps what was decided, when and why. A policy that decides every second and keeps deciding the same would
 bury everything else; such a run of equal decisions is one record, with the reason for which it began. A record is one log line.
@@ -38,9 +39,9 @@ from functools import partial
 from itertools import islice
 from typing import Protocol, TypeAlias, cast, runtime_checkable
 
-from gnomon_autoscaler.executor import Executor, Outcome, Overrun, PolicyExecutor
+from gnomon_autoscaler.executor import Executor, Outcome, Overrun, PolicyExecutor, at_once
 from gnomon_autoscaler.registry import BUILT_IN, Policies
-from gnomon_autoscaler.runner import Question, Runner, error_text
+from gnomon_autoscaler.runner import PolicyCall, Runner, error_text
 from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.clock import Clock, utc_now_s
 from gnomon_core.errors import GnomonError
@@ -66,7 +67,7 @@ GOLDEN = 0.6180339887
 
 
 @runtime_checkable
-class Stamping(Protocol):
+class StampingFleet(Protocol):
     """A `ScaledFleet` with a cheap change stamp per function."""
 
     def stamp(self, function: str) -> object:
@@ -78,11 +79,11 @@ class Stamping(Protocol):
 
 
 @runtime_checkable
-class Counting(Protocol):
-    """A `ScaledFleet` that returns a function's counters without its instances, and whether the instances are unchanged."""
+class CountingFleet(Protocol):
+    """A `ScaledFleet` that returns a function's counters without its instances, and a stamp of everything but the counters."""
 
-    def standing(self, function: str) -> object:
-        """A value that equals the last one only while nothing has happened to the function's settings and instances."""
+    def stamp_without_requests(self, function: str) -> object:
+        """A value that stays equal only while the function's settings and instances are unchanged."""
         ...
 
     def counters(self, function: str) -> LoadCounters | None:
@@ -92,22 +93,25 @@ class Counting(Protocol):
 
 @dataclass(slots=True)
 class IdleFunction:
-    """An idle function: until when it is skipped, and its load and stamp at the last look. `asked` is for a long skip."""
+    """An idle function: until when it is skipped, and its stamp and load at the last observation.
+
+    `call` is the policy's last call, from which a long skip is derived; None once it was.
+    """
 
     stamp: object
     load: FunctionLoad
     since_s: float
     until_s: float
-    asked: Question | None
+    call: PolicyCall | None
 
 
 class IdleFunctions:
-    """Which functions are idle and skipped. Without a fleet that stamps, none is."""
+    """Which functions are idle and skipped; none without a fleet that stamps."""
 
     def __init__(self, fleet: object) -> None:
-        self._fleet = fleet if isinstance(fleet, Stamping) else None
+        self._fleet = fleet if isinstance(fleet, StampingFleet) else None
         self._skipped: dict[str, IdleFunction] = {}
-        self._short: list[str] = []
+        self._new: list[str] = []
         self._numbers = itertools.count()
 
     def skips(self, function: str, now_s: float) -> bool:
@@ -117,7 +121,7 @@ class IdleFunctions:
             return False
         return now_s < idle.until_s - TOLERANCE_S and idle.stamp == self._fleet.stamp(function)
 
-    def has(self, function: str) -> bool:
+    def __contains__(self, function: str) -> bool:
         """Whether the function is skipped, or was until an event."""
         return function in self._skipped
 
@@ -126,29 +130,30 @@ class IdleFunctions:
         idle = self._skipped.pop(function, None)
         return None if idle is None else idle.load
 
-    def look(self, function: str) -> object:
-        """The function's stamp. Taken before the function is looked at, so that an event between the two counts as new."""
+    def stamp(self, function: str) -> object:
+        """The function's stamp. Taken before the function is observed, so that an event between the two counts as new."""
         return None if self._fleet is None else self._fleet.stamp(function)
 
-    def skip(self, function: str, stamp: object, load: FunctionLoad, asked: Question, until_s: float) -> None:
+    def skip(self, function: str, stamp: object, load: FunctionLoad, call: PolicyCall, until_s: float) -> None:
         """Skip the function until `until_s` if its stamp is unchanged; `lengthen` may extend that."""
         if self._fleet is not None and self._fleet.stamp(function) == stamp:
-            self._skipped[function] = IdleFunction(stamp, load, asked.seen.now_s, until_s, asked)
-            self._short.append(function)
+            self._skipped[function] = IdleFunction(stamp, load, call.seen.now_s, until_s, call)
+            self._new.append(function)
 
-    def short(self) -> list[tuple[str, IdleFunction]]:
+    def take_new(self) -> list[tuple[str, IdleFunction]]:
         """The functions that were skipped since the last call and still are."""
-        names, self._short = self._short, []
-        return [(name, idle) for name in names if (idle := self._skipped.get(name)) is not None and idle.asked is not None]
+        names, self._new = self._new, []
+        return [(name, idle) for name in names if (idle := self._skipped.get(name)) is not None and idle.call is not None]
 
     def lengthen(self, function: str, idle: IdleFunction, longer_s: float) -> None:
-        """Extend the skip to a turn of its policy in the second half of `longer_s`."""
-        if self._skipped.get(function) is idle and idle.asked is not None:
+        """Extend the skip to a turn of the function's policy in the second half of `longer_s`."""
+        if self._skipped.get(function) is idle and idle.call is not None:
+            # Different lengths: functions that were deployed together must not wake together.
             share = 0.5 + 0.5 * (next(self._numbers) * GOLDEN % 1.0)
-            period_s = idle.asked.policy.period_s
+            period_s = idle.call.policy.period_s
             turns = math.floor((idle.since_s + longer_s * share - idle.until_s) / period_s)
             idle.until_s += max(0, turns) * period_s
-            idle.asked = None
+            idle.call = None
 
     def forget(self, function: str) -> None:
         """Drop a removed function."""
@@ -168,16 +173,18 @@ def is_idle(seen: Observation, decision: Decision) -> bool:
     )
 
 
-def longest_skip_s(asked: Question, state: PolicyState, desired: int | None) -> float:
+def longest_skip_s(call: PolicyCall, state: PolicyState, desired: int | None) -> float:
     """For how many seconds the policy would decide the same without an event; 0 below half a minute. Pure, as policies are."""
     for skip_s in LONG_SKIPS_S:
-        then, _ = Question(asked.policy, replace(asked.seen, now_s=asked.seen.now_s + skip_s), state).answer()
-        if not then.actions and then.desired == desired:
+        later = replace(call.seen, now_s=call.seen.now_s + skip_s)
+        decision, _ = PolicyCall(call.policy, later, state).execute()
+        if not decision.actions and decision.desired == desired:
             return skip_s
     return 0.0
 
 
 KEEP = 1000
+"""Decisions that are kept for each function."""
 
 log = logging.getLogger("gnomon.autoscaler")
 
@@ -204,9 +211,7 @@ class DecisionLog:
         self._add_repetitions()
         record = DecisionRecord(at, policy, decision.desired, decision.actions, decision.reason, error, at)
         self._records.append(record)
-        level = logging.WARNING if error else logging.INFO
-        acts = "; ".join(_text(action) for action in record.actions) or "nothing to do"
-        log.log(level, "%s: %s: %s: %s%s", self._function, policy, record.reason, acts, f": {error}" if error else "")
+        _log_record(self._function, record)
 
     def latest(self, limit: int) -> list[DecisionRecord]:
         """The newest first."""
@@ -227,30 +232,38 @@ def _same(last: DecisionRecord, policy: str, decision: Decision, error: str) -> 
     return last.policy == policy and last.desired == decision.desired and last.error == error
 
 
-def _text(action: Action) -> str:
-    shown = [name for name in action_to_json(action) if name != "action"]
-    return f"{type(action).__name__}({', '.join(f'{name}={getattr(action, name)}' for name in shown)})"
+def _log_record(function: str, record: DecisionRecord) -> None:
+    """One line: the function, the actions, the policy and the reason; the error where the reason does not state it."""
+    actions = "; ".join(_action_text(action) for action in record.actions) or "no change"
+    error = f"; {record.error}" if record.error and record.error not in record.reason else ""
+    level = logging.WARNING if record.error else logging.INFO
+    log.log(level, "%s: %s, by policy %s: %s%s", function, actions, record.policy, record.reason, error)
+
+
+def _action_text(action: Action) -> str:
+    fields = [name for name in action_to_json(action) if name != "action"]
+    return f"{type(action).__name__}({', '.join(f'{name}={getattr(action, name)}' for name in fields)})"
 
 
 DECIDE_LIMIT_S = 1.0
 """CPU time for one decision of a policy of a third party. Tests hold the policies of this distribution to it."""
-PART = 50
-"""Functions that are looked at before others have the event loop: some milliseconds."""
+FUNCTIONS_AT_ONCE = 25
+"""Functions that are observed before other tasks get the event loop: some milliseconds."""
 STATE_VERSION = 1
 
-Answer: TypeAlias = tuple[Decision, PolicyState]
+PolicyResult: TypeAlias = tuple[Decision, PolicyState]
 
 
 @dataclass(slots=True)
 class Step:
     """A step for one function: the work to do, its runner, and the stamp and load under which the function was observed.
 
-    The stamp is None where the function cannot be idle: a stamp is not worth making then.
+    The stamp is None where the function had requests lately: it cannot be skipped then, and a stamp would cost a tenth of a look.
     """
 
     function: str
     runner: Runner
-    work: Question | Decision
+    work: PolicyCall | Decision
     stamp: object
     load: FunctionLoad
 
@@ -273,26 +286,28 @@ class Autoscaler:
         self._policies = policies
         self._limit_s = limit_s
         self._executor = executor or PolicyExecutor()
+        # A hop to a thread and back costs as much as most decisions; it frees nothing, because both need the interpreter.
+        self._quick_executor: Executor = executor or at_once
         self._stamp_s = stamp_s
         self._origin_s = clock.now_s()
         self._runners: dict[str, Runner] = {}
         self._logs: dict[str, DecisionLog] = {}
         self._steps: dict[str, asyncio.Task[None] | None] = {}
-        """What is under way; None while a policy thinks."""
+        """The step of each function that is under way: the task that carries its decision out, None while its policy decides."""
         self._poked: set[str] = set()
-        self._again: set[str] = set()
+        self._poked_during_step: set[str] = set()
         self._saved: dict[str, tuple[JsonObject, float]] = {}
         self._idle = IdleFunctions(fleet)
-        self._counting = fleet if isinstance(fleet, Counting) else None
+        self._counting = fleet if isinstance(fleet, CountingFleet) else None
         self._ended = False
-        self._turned_s = self._origin_s
+        self._last_tick_s = self._origin_s
 
     async def run(self) -> None:
-        """Look at every function each bin, until cancelled."""
+        """Observe every function each bin, until cancelled."""
         self._ended = False
         try:
             while True:
-                await self._turn()
+                await self._tick()
                 # Ticks keep their phase, so that each observation falls on the end of a bin.
                 await self._clock.sleep(BIN_S - (self._clock.now_s() - self._origin_s) % BIN_S)
         finally:
@@ -315,12 +330,12 @@ class Autoscaler:
 
     def redeployed(self, function: str) -> None:
         """The function was deployed again: failed starts of the past are forgiven."""
-        self._runner(function).forgive()
+        self._runner(function).reset_start_backoff()
         self.poke(function)
 
     def served(self, function: str) -> None:
         """Reset the start back-off: an instance that had answered has ended, so the function is known to start."""
-        self._runner(function).forgive()
+        self._runner(function).reset_start_backoff()
 
     def start_backoff_s(self, function: str) -> float:
         """Seconds until the function's next instance may start, after failed starts; 0 where it may now."""
@@ -374,45 +389,45 @@ class Autoscaler:
         functions = cast("Mapping[str, JsonObject]", document["functions"])
         self._saved |= {function: (saved, shift_s) for function, saved in functions.items()}
 
-    async def _turn(self) -> None:
+    async def _tick(self) -> None:
         functions = self._fleet.functions()
         for function in self._runners.keys() - set(functions):
             self.removed(function)
-        before_s, self._turned_s = self._turned_s, self._clock.now_s()
+        before_s, self._last_tick_s = self._last_tick_s, self._clock.now_s()
         self._lengthen_skips()
         for number, function in enumerate(functions, start=1):
-            if not self._idle.skips(function, self._turned_s) and not self._count(function):
-                self._look(function, before_s)
-            if number % PART == 0:
+            if not self._idle.skips(function, self._last_tick_s) and not self._count_requests(function):
+                self._try_to_observe(function, before_s)
+            if number % FUNCTIONS_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
     def _poke(self, function: str) -> None:
         self._poked.discard(function)
         if function in self._steps:
-            self._again.add(function)
-        self._look(function, self._turned_s)
+            self._poked_during_step.add(function)
+        self._try_to_observe(function, self._last_tick_s)
 
-    def _count(self, function: str) -> bool:
+    def _count_requests(self, function: str) -> bool:
         """Sample a function's counters alone, between two turns of its policy; False if a full observation is needed."""
         runner = self._runners.get(function)
         now_s = self._clock.now_s()
-        if self._counting is None or runner is None or not runner.between_turns(now_s) or self._idle.has(function):
+        if self._counting is None or runner is None or not runner.between_turns(now_s) or function in self._idle:
             return False
-        standing, counters = self._counting.standing(function), self._counting.counters(function)
-        return counters is not None and runner.count(now_s, counters, standing)
+        stamp, counters = self._counting.stamp_without_requests(function), self._counting.counters(function)
+        return counters is not None and runner.record_counters(now_s, counters, stamp)
 
-    def _look(self, function: str, before_s: float) -> None:
-        """Observe a function. `before_s` is when it was last known to be idle, if it was skipped."""
+    def _try_to_observe(self, function: str, before_s: float) -> None:
+        """Observe a function and take the step that is due. `before_s` is when a skipped function was last known to be idle."""
         try:
-            self._look_at(function, before_s)
+            self._observe(function, before_s)
         except Exception:
             # Whatever is wrong with one function must not stop the others.
             log.exception("%s: cannot be observed", function)
 
-    def _look_at(self, function: str, before_s: float) -> None:
+    def _observe(self, function: str, before_s: float) -> None:
         runner = self._runners.get(function)
-        stamp = self._idle.look(function) if runner is None or runner.windows.is_empty else None
-        standing = None if self._counting is None else self._counting.standing(function)
+        stamp = self._idle.stamp(function) if runner is None or runner.windows.is_empty else None
+        without_requests = None if self._counting is None else self._counting.stamp_without_requests(function)
         load = self._fleet.load(function)
         if load is None:
             return
@@ -422,44 +437,45 @@ class Autoscaler:
             # Requests that came since then came after this moment; they are not spread over the whole time of the skip.
             runner.sample(before_s, idle_load)
             runner.skipped(before_s)
-        runner.sample(now_s, load, standing)
+        runner.sample(now_s, load, without_requests)
         if function in self._steps:
             return
-        work: Question | Decision | None = runner.question(now_s, load) or runner.replacement(now_s, load)
+        work: PolicyCall | Decision | None = runner.due_call(now_s, load) or runner.replacement(now_s, load)
         if work is None:
             return
         self._steps[function] = None
         step = Step(function, runner, work, stamp, load)
-        if isinstance(work, Question):
-            self._executor(work.answer, self._limit_of(work), partial(self._answered, step))
+        if isinstance(work, PolicyCall):
+            executor = self._quick_executor if work.is_quick else self._executor
+            executor(work.execute, self._limit_of(work), partial(self._policy_returned, step))
         else:
-            self._take(step, work, "")
+            self._apply(step, work, "")
 
-    def _limit_of(self, asked: Question) -> float | None:
-        return self._limit_s if asked.third_party else None
+    def _limit_of(self, call: PolicyCall) -> float | None:
+        return self._limit_s if call.third_party else None
 
-    def _answered(self, step: Step, outcome: Outcome[Answer]) -> None:
-        """A policy has decided, or could not: the last decision stays in force then."""
+    def _policy_returned(self, step: Step, outcome: Outcome[PolicyResult]) -> None:
+        """A policy has decided or failed: after a failure the last decision stays in force."""
         if self._ended:
             return
-        runner, asked = step.runner, cast("Question", step.work)
+        runner, call = step.runner, cast("PolicyCall", step.work)
         if self._runners.get(step.function) is not runner:
             # The function was removed during the decision. A new one of the same name must not get this decision.
-            self._taken(step, Decision((), ""), "")
+            self._finish(step, Decision((), ""), "")
             return
         try:
             decision, state = outcome()
         except Exception as failed:  # noqa: BLE001 - whatever a policy raises
             error = str(failed) if isinstance(failed, Overrun) else error_text(failed)
-            self._take(step, runner.fail(error, asked), error)
+            self._apply(step, runner.fail(error, call), error)
         else:
-            decision = runner.accept(asked, decision, state)
-            self._take(step, decision, runner.held_back)
+            decision = runner.accept(call, decision, state)
+            self._apply(step, decision, runner.held_back)
 
-    def _take(self, step: Step, decision: Decision, error: str) -> None:
-        """Carry a decision out. `error` says why a policy took none, or why not all of it is carried out, if so."""
+    def _apply(self, step: Step, decision: Decision, error: str) -> None:
+        """Carry a decision out. `error` says why the policy failed, or why only a part is carried out; "" if neither."""
         if not decision.actions:
-            self._taken(step, decision, error)
+            self._finish(step, decision, error)
             return
         work = self._carry_out(step, decision, error)
         self._steps[step.function] = asyncio.get_running_loop().create_task(work)
@@ -472,41 +488,41 @@ class Autoscaler:
             step.runner.refused(self._clock.now_s(), refused)
         except Exception as failed:
             error = error_text(failed)
-            log.exception("%s: the decision could not be carried out", step.function)
+            log.exception("%s: the decision cannot be carried out", step.function)
             step.runner.refused(self._clock.now_s(), failed)
         else:
             step.runner.carried_out(decision)
         finally:
-            self._taken(step, decision, error)
+            self._finish(step, decision, error)
 
-    def _taken(self, step: Step, decision: Decision, error: str) -> None:
+    def _finish(self, step: Step, decision: Decision, error: str) -> None:
         """End a step. The function is observed again if it was poked meanwhile, and skipped if it is idle."""
         function, runner = step.function, step.runner
         self._steps.pop(function, None)
         if self._ended:
             return
-        again = function in self._again
-        self._again.discard(function)
+        again = function in self._poked_during_step
+        self._poked_during_step.discard(function)
         if self._runners.get(function) is runner:
             self._log(function).add(self._stamp_s(), runner.policy_name, decision, error)
-            asked = step.work
-            if step.stamp is not None and not (error or again) and isinstance(asked, Question) and is_idle(asked.seen, decision):
-                self._idle.skip(function, step.stamp, step.load, asked, runner.next_s)
+            call, disturbed = step.work, bool(error) or again
+            if step.stamp is not None and not disturbed and isinstance(call, PolicyCall) and is_idle(call.seen, decision):
+                self._idle.skip(function, step.stamp, step.load, call, runner.next_s)
         if again:
-            self._look(function, self._turned_s)
+            self._try_to_observe(function, self._last_tick_s)
 
     def _lengthen_skips(self) -> None:
-        """Ask the policies of functions that are newly skipped whether these may be skipped for longer."""
-        for function, idle in self._idle.short():
+        """Ask the policies of newly skipped functions whether these may be skipped for longer."""
+        for function, idle in self._idle.take_new():
             runner = self._runners.get(function)
-            if runner is not None and idle.asked is not None:
-                question = partial(longest_skip_s, idle.asked, runner.state, runner.desired)
-                self._executor(question, self._limit_of(idle.asked), partial(self._lengthen_skip, function, idle))
+            if runner is not None and idle.call is not None:
+                skip = partial(longest_skip_s, idle.call, runner.state, runner.desired)
+                self._executor(skip, self._limit_of(idle.call), partial(self._lengthen_skip, function, idle))
 
     def _lengthen_skip(self, function: str, idle: IdleFunction, outcome: Outcome[float]) -> None:
         try:
             longer_s = outcome()
-        except Exception:  # noqa: BLE001 - a policy that raises is asked again at its own rhythm, and reported then
+        except Exception:  # noqa: BLE001 - the policy is called again in its own period, and its failure reported then
             return
         if longer_s:
             self._idle.lengthen(function, idle, longer_s)

@@ -1,7 +1,7 @@
 """Execute `decide` of scaling policies outside the event loop.
 
-Calls that are submitted in one turn of the event loop share a worker thread: most decisions take a tenth of a millisecond, less
-than handing one call to a thread and its result back.
+Calls that are submitted in one turn of the event loop share a worker thread: many decisions take less than handing one call to a
+thread and its result back.
 
     submit, submit, submit ▶ queue ▶ worker 1 takes one call after the other ▶ the results return to the event loop together
                                 └─ worker 1 has been in one call for 20 ms ▶ worker 2 takes the calls behind it

@@ -7,36 +7,64 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from gnomon_autoscaler.policies import asyfunc, hpa, kpa, openfaas, rates
 from gnomon_autoscaler.policies.fixed import Fixed, Provided
 from gnomon_autoscaler.policies.mark import Mark
 from gnomon_autoscaler.policies.target_tracking import TargetTracking
-from gnomon_autoscaler.replica_policy import ByCount, CountPolicy
+from gnomon_autoscaler.replica_policy import DesiredCount, Memory, ReplicaPolicy, ReplicaPolicyAdapter
 from gnomon_autoscaler.wrappers import DownDelay, RateLimit, standard
 from gnomon_core.errors import bad_request
 from gnomon_core.interfaces import Capabilities, ScalingPolicy
 from gnomon_core.packaging import how_to_install
 from gnomon_core.policy_registry import GROUPS, Kind, PolicyPlugin
 from gnomon_core.profiles import ModelProfile
+from gnomon_core.scaling import Observation
 from gnomon_core.settings import Setting, Settings
 
 Policies: TypeAlias = Mapping[str, PolicyPlugin[ScalingPolicy]]
 
 
-def counted(
-    make: Callable[[Settings], CountPolicy], about: str, settings: tuple[Setting, ...] = ()
+def replica_policy_plugin(
+    make: Callable[[Settings], ReplicaPolicy], about: str, settings: tuple[Setting, ...] = ()
 ) -> PolicyPlugin[ScalingPolicy]:
-    """The plug-in of a count policy: in the standard wrappers, with its count turned into actions."""
-    return PolicyPlugin(lambda said: ByCount(standard(make(said))), about, settings)
+    """The plug-in of a replica policy: in the standard wrappers, with its count turned into actions."""
+    return PolicyPlugin(lambda function: ReplicaPolicyAdapter(standard(make(function))), about, settings)
 
 
-def _kpa(_: Settings) -> CountPolicy:
+class _FormerReplicaPolicy(Protocol):
+    """A replica policy of a package that was written when `desired_count` was called `wish`."""
+
+    name: str
+    version: int
+    period_s: float
+    default_scheduler: str
+
+    def wish(self, seen: Observation, memory: Memory) -> DesiredCount: ...
+
+
+class _Renamed:
+    """The same policy under the present name of its method."""
+
+    def __init__(self, former: _FormerReplicaPolicy) -> None:
+        self.name, self.version, self.period_s = former.name, former.version, former.period_s
+        self.default_scheduler = former.default_scheduler
+        self.desired_count = former.wish
+
+
+def counted(
+    make: Callable[[Settings], _FormerReplicaPolicy], about: str, settings: tuple[Setting, ...] = ()
+) -> PolicyPlugin[ScalingPolicy]:
+    """Former name of `replica_policy_plugin`; installed plug-ins import it, with policies whose method is `wish`."""
+    return replica_policy_plugin(lambda function: _Renamed(make(function)), about, settings)
+
+
+def _kpa(_: Settings) -> ReplicaPolicy:
     return RateLimit(kpa.Kpa(), up=kpa.MAX_SCALE_UP_RATE, down=kpa.MAX_SCALE_DOWN_RATE)
 
 
-def _hpa(_: Settings) -> CountPolicy:
+def _hpa(_: Settings) -> ReplicaPolicy:
     return DownDelay(RateLimit(hpa.Hpa(), up=hpa.MAX_UP_FACTOR, up_by=hpa.MAX_UP_BY), hpa.stabilization_s)
 
 
@@ -69,19 +97,25 @@ BUILT_IN: Policies = MappingProxyType(
             _batch, "The cheapest buffer (B, T) that meets the SLO, planned from the last hour's arrivals (BATCH)."
         ),
         "batch+": PolicyPlugin(_batch_plus, "batch's B and instances with the scheduler adaptive-fill instead of a timeout."),
-        "fixed": counted(lambda _: Fixed(), "As many as com.openfaas.scale.min, or as an operator asked for."),
-        "hpa": counted(_hpa, "CPU use against gnomon/target-cpu-percent, as Kubernetes does it."),
-        "k-lv": counted(lambda _: rates.k_last_value(), "For 1.5 × the rate of the last 30 s (AsyFunc, section 2)."),
-        "kpa": counted(_kpa, "Concurrency or requests per second in a stable and a panic window, as Knative does it."),
-        "lv": counted(lambda _: rates.last_value(), "For the rate of the last 30 s (AsyFunc, section 2)."),
+        "fixed": replica_policy_plugin(lambda _: Fixed(), "As many as com.openfaas.scale.min, or as an operator asked for."),
+        "hpa": replica_policy_plugin(_hpa, "CPU use against gnomon/target-cpu-percent, as Kubernetes does it."),
+        "k-lv": replica_policy_plugin(
+            lambda _: rates.k_last_value(), "For 1.5 × the rate of the last 30 s (AsyFunc, section 2)."
+        ),
+        "kpa": replica_policy_plugin(
+            _kpa, "Concurrency or requests per second in a stable and a panic window, as Knative does it."
+        ),
+        "lv": replica_policy_plugin(lambda _: rates.last_value(), "For the rate of the last 30 s (AsyFunc, section 2)."),
         "mark": PolicyPlugin(
             lambda _: Mark(), "For a predicted rate, so that bursts overflow to functions where a platform has some (MArk)."
         ),
-        "od": counted(lambda _: rates.on_demand(), "For the rate of the last second, on demand (AsyFunc, section 2)."),
-        "openfaas": counted(
+        "od": replica_policy_plugin(
+            lambda _: rates.on_demand(), "For the rate of the last second, on demand (AsyFunc, section 2)."
+        ),
+        "openfaas": replica_policy_plugin(
             openfaas.openfaas, "OpenFaaS's alert above 5 requests/s, or its formula where com.openfaas.scale.type is set."
         ),
-        "target-tracking": counted(
+        "target-tracking": replica_policy_plugin(
             lambda _: TargetTracking(),
             "Requests per instance and minute against 60 × gnomon/target-rps, as Amazon SageMaker does it.",
         ),

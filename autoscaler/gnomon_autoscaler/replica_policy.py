@@ -1,18 +1,19 @@
 """Policies that decide on a number of instances, and how a number becomes actions.
 
-Most scaling policies answer one question: how many instances should this function have now? A `CountPolicy` answers it, with a
-sentence that says why. Wrappers (`wrappers`) are count policies around count policies, and `ByCount` turns the outermost one into
-a `ScalingPolicy`, whose decisions create and destroy instances. A policy's memory between decisions is a mapping of JSON values.
-A moment in it has a key that ends in `_at_s`, so that a saved memory can be carried to another machine's clock.
+Most scaling policies answer one question: how many instances should this function have now? A `ReplicaPolicy` answers it, with a
+sentence that says why. Wrappers (`wrappers`) are replica policies around replica policies, and `ReplicaPolicyAdapter` turns the
+outermost one into a `ScalingPolicy`, whose decisions create and destroy instances. A policy's memory between decisions is a
+mapping of JSON values. A time in it has a key that ends in `_at_s`, so that a saved memory can be carried to another machine's
+clock.
 
 **Actions.** Too few live instances: create the missing ones on nodes with most free cores. Too many: destroy the surplus and
 never more, those first whose end costs least: still starting (they serve no request yet, and Kubernetes ranks them the same way),
 then idle, then those with the fewest requests in flight, and of equals the youngest, which has the least warmed-up state to lose.
 
-**Room.** `Room` is what is free on the nodes while a decision is made: no two of its actions may count on the same cores. A
-node's free cores are anybody's. Those in its reserve are for Shadows, which take them first; a Body gets them where no node has
-other room for it (AsyFunc, section 3.4). Example: 1 core free, 2 in reserve. A Shadow of 3 has room. A Body of 1 takes the free
-one, and one of 2 that fits nowhere else takes that and 1 of the reserve.
+**Free capacity.** `FreeCapacity` is what is free on the nodes while a decision is made: no two of its actions may count on the
+same cores. A node's free cores are anybody's. Those in its reserve are for Shadows, which take them first; a Body gets them where
+no node has other room for it (AsyFunc, section 3.4). Example: 1 core free, 2 in reserve. A Shadow of 3 fits. A Body of 1 takes
+the free core, and one of 2 that fits nowhere else takes that and 1 of the reserve.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DesiredCount:
     """The number of instances that a policy wants, the reason, and its memory."""
 
     count: int
@@ -42,10 +43,14 @@ class Wish:
     memory: Memory = field(default_factory=dict)
 
 
-class CountPolicy(Protocol):
+Wish = DesiredCount
+"""Former name of `DesiredCount`; installed plug-ins import it."""
+
+
+class ReplicaPolicy(Protocol):
     """Decides how many instances a function should have.
 
-    The same observation and memory give the same wish. The memory is empty at first and after a change of policy or `version`.
+    The same observation and memory give the same count. The memory is empty at first and after a change of policy or `version`.
     """
 
     @property
@@ -66,7 +71,7 @@ class CountPolicy(Protocol):
         """The scheduling policy of functions that name none."""
         ...
 
-    def wish(self, seen: Observation, memory: Memory) -> Wish: ...
+    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount: ...
 
 
 def whole(instances: float) -> int:
@@ -79,24 +84,30 @@ def in_system(seen: Observation) -> int:
     return seen.queued + seen.executing
 
 
-def moment(memory: Memory, key: str) -> float | None:
-    """A time that the memory holds, None if it holds none."""
+def timestamp_in(memory: Memory, key: str) -> float | None:
+    """A time in the memory; None if there is none."""
     value = memory.get(key)
-    return float(value) if isinstance(value, int | float) else None
-
-
-def goes_on(since_s: float | None, period_s: float, now_s: float) -> TypeGuard[float]:
-    """Whether a period that began then has not ended. None goes on that never began, or that begins later than now."""
-    return since_s is not None and 0.0 <= now_s - since_s < period_s - TOLERANCE_S
+    return float(value) if isinstance(value, _NUMBERS) else None
 
 
 def count_in(memory: Memory, key: str) -> int | None:
-    """A number of instances that the memory holds, None if it holds none."""
+    """A number of instances in the memory; None if there is none."""
     value = memory.get(key)
-    return int(value) if isinstance(value, int | float) else None
+    return int(value) if isinstance(value, _NUMBERS) else None
 
 
-def inner(memory: Memory) -> Memory:
+_NUMBERS = (int, float)
+
+
+def within_period(since_s: float | None, period_s: float, now_s: float) -> TypeGuard[float]:
+    """Whether a period that began at `since_s` has not ended.
+
+    False for a period that never began, or that begins in the future: a restored clock may be behind the saved one.
+    """
+    return since_s is not None and 0.0 <= now_s - since_s < period_s - TOLERANCE_S
+
+
+def inner_memory(memory: Memory) -> Memory:
     """The memory of the wrapped policy."""
     value = memory.get("inner")
     return value if isinstance(value, Mapping) else {}
@@ -107,113 +118,116 @@ _TOLERANCE_CORES = 1e-9
 _NOTHING = (0.0, 0.0, 0)
 
 
-class Room:
-    """Free cores, reserve and free memory by node. What is taken stays taken; of a node that is not known nothing is kept."""
+class FreeCapacity:
+    """Free cores, reserve and free memory by node. Capacity that was taken stays taken; unknown nodes are ignored."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        seen = tuple(nodes)
-        self._free = {node.name: (node.free_cores, node.reserve_cores, node.free_memory_bytes) for node in seen}
-        self._pairs = {node.name for node in seen if node.pairs}
+        all_nodes = tuple(nodes)
+        self._free = {node.name: (node.free_cores, node.reserve_cores, node.free_memory_bytes) for node in all_nodes}
+        self._makes_shadows = {node.name for node in all_nodes if node.pairs}
 
-    def roomiest(self, cores: int, memory_bytes: int = 0, *, reserve: bool = False) -> str | None:
-        """The node with most free cores that has room for a Body; None where none has. With `reserve` that counts as free."""
-        room = {
-            name: spare + held * reserve for name, (spare, held, spare_bytes) in self._free.items() if spare_bytes >= memory_bytes
+    def best_node(self, cores: int, memory_bytes: int = 0, *, reserve: bool = False) -> str | None:
+        """The node with most free cores where a Body fits; None if it fits nowhere. `reserve`: the reserve counts as free."""
+        fitting = {
+            name: free_cores + reserved * reserve
+            for name, (free_cores, reserved, free_bytes) in self._free.items()
+            if free_bytes >= memory_bytes
         }
-        return min((name for name in room if room[name] >= cores), key=lambda name: (-room[name], name), default=None)
+        # Of equal nodes the first by name, so that a decision depends on nothing but its observation.
+        return min((name for name in fitting if fitting[name] >= cores), key=lambda name: (-fitting[name], name), default=None)
 
     def take(self, node: str, cores: int, memory_bytes: int = 0) -> None:
-        """A Body begins on this node, or grows; a negative amount: one ends."""
-        spare = self._free.get(node, _NOTHING)[0]
-        self._take(node, cores, max(0.0, cores - max(0.0, spare)), memory_bytes)
+        """A Body starts on this node, or grows; a negative amount: one ends."""
+        free_cores = self._free.get(node, _NOTHING)[0]
+        self._take(node, cores, max(0.0, cores - max(0.0, free_cores)), memory_bytes)
 
     def take_for_shadow(self, node: str, cores: int, memory_bytes: int = 0) -> None:
-        """A Shadow begins on this node."""
+        """A Shadow starts on this node."""
         self._take(node, cores, cores, memory_bytes)
 
     def cores(self, node: str) -> int:
-        """Whole free cores of a node, without its reserve; 0 for one that is not known."""
-        return _whole(self._free.get(node, _NOTHING)[0])
+        """Whole free cores of a node, without its reserve; 0 for an unknown node."""
+        return _whole_cores(self._free.get(node, _NOTHING)[0])
 
     def makes_shadows(self, node: str) -> bool:
         """Whether the node can make Shadows now, and connect Bodies to them."""
-        return node in self._pairs
+        return node in self._makes_shadows
 
     def shadow_cores(self, node: str) -> int:
-        """Whole cores of a node that Shadows may have; 0 for one that is not known, or where none can be made now."""
-        spare, held, _ = self._free.get(node, _NOTHING)
-        return _whole(spare + held) if node in self._pairs else 0
+        """Whole cores of a node for Shadows; 0 for an unknown node, or one that makes no Shadows now."""
+        free_cores, reserved, _ = self._free.get(node, _NOTHING)
+        return _whole_cores(free_cores + reserved) if node in self._makes_shadows else 0
 
-    def others(self, node: str) -> list[str]:
+    def other_nodes(self, node: str) -> list[str]:
         """The other nodes, those with most cores for Shadows first."""
         return sorted(self._free.keys() - {node}, key=lambda name: (-sum(self._free[name][:2]), name))
 
     def memory_bytes(self, node: str) -> int:
-        """Free memory of a node; 0 for one that is not known."""
+        """Free memory of a node; 0 for an unknown node."""
         return self._free.get(node, _NOTHING)[2]
 
     def _take(self, node: str, cores: int, most_of_reserve: float, memory_bytes: int) -> None:
         if node not in self._free:
             return
-        spare, held, spare_bytes = self._free[node]
-        reserved = min(held, most_of_reserve)
-        self._free[node] = (spare - (cores - reserved), held - reserved, spare_bytes - memory_bytes)
+        free_cores, reserved, free_bytes = self._free[node]
+        from_reserve = min(reserved, most_of_reserve)
+        self._free[node] = (free_cores - (cores - from_reserve), reserved - from_reserve, free_bytes - memory_bytes)
 
 
-def _whole(cores: float) -> int:
+def _whole_cores(cores: float) -> int:
     return max(0, int(cores + _TOLERANCE_CORES))
 
 
-class ByCount:
-    """A full scaling policy around a count policy.
+class ReplicaPolicyAdapter:
+    """A `ScalingPolicy` around a replica policy.
 
-    It needs nothing special of a platform: one that cannot be told the node or the victim chooses by itself.
+    It needs no capability of a platform: a platform that accepts no node or no victim chooses by itself.
     """
 
     needs: frozenset[str] = frozenset()
 
-    def __init__(self, counter: CountPolicy) -> None:
-        self.counter = counter
-        self.name = counter.name
-        self.version = counter.version
-        self.period_s = counter.period_s
-        self.default_scheduler = counter.default_scheduler
+    def __init__(self, policy: ReplicaPolicy) -> None:
+        self._policy = policy
+        # Read once: each wrapper passes these on from the policy that it wraps.
+        self.name = policy.name
+        self.version = policy.version
+        self.period_s = policy.period_s
+        self.default_scheduler = policy.default_scheduler
 
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
         """Actions towards the count that the policy wants."""
-        ours = state.policy == self.name and state.version == self.version
-        memory: Memory = state.values if ours else {}
-        wish = self.counter.wish(seen, memory)
-        # Shadows are of another policy, which the function had before: this one knows nothing to do with them.
-        left = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows)
-        decision = Decision(left + towards(wish.count, seen), wish.reason, wish.count)
-        return decision, PolicyState(self.name, self.version, wish.memory)
+        memory: Memory = state.values if state.policy == self.name and state.version == self.version else {}
+        desired = self._policy.desired_count(seen, memory)
+        # Shadows are left from another policy, which the function had before: no replica policy uses them.
+        shadows = tuple([DestroyShadow(shadow.id) for shadow in seen.shadows])
+        decision = Decision(shadows + actions_towards(desired.count, seen), desired.reason, desired.count)
+        return decision, PolicyState(self.name, self.version, desired.memory)
 
 
-def towards(count: int, seen: Observation) -> tuple[Action, ...]:
+def actions_towards(count: int, seen: Observation) -> tuple[Action, ...]:
     """Actions that bring the number of live instances to `count`."""
     live = seen.live
     surplus = len(live) - count
     if surplus > 0:
-        return tuple(DestroyBody(victim.id) for victim in sorted(live, key=cost_of_ending)[:surplus])
-    return creations(-surplus, seen.settings.cores, seen, Room(seen.nodes)) if surplus else ()
+        return tuple(DestroyBody(victim.id) for victim in sorted(live, key=victim_order)[:surplus])
+    return creations(-surplus, seen.settings.cores, seen, FreeCapacity(seen.nodes)) if surplus else ()
 
 
-def cost_of_ending(instance: Instance) -> tuple[bool, bool, int, float, str]:
+def victim_order(instance: Instance) -> tuple[bool, bool, int, float, str]:
     """Sort key of victims: the instance with the smallest key ends first (starting, then idle, then youngest)."""
     starting = instance.state is InstanceState.STARTING
     return (not starting, instance.busy, instance.in_flight, -instance.started_s, instance.id)
 
 
-def creations(number: int, cores: int, seen: Observation, room: Room) -> tuple[CreateBody, ...]:
-    """New instances of `cores`, each on the node with most free cores, which it reserves."""
-    # What an instance of this function takes is known once there is one; until then only cores are looked at.
+def creations(number: int, cores: int, seen: Observation, capacity: FreeCapacity) -> tuple[CreateBody, ...]:
+    """New instances of `cores`, each on the node with most free cores, which it takes."""
+    # The memory of this function's instances is known once there is one; until then only cores are checked.
     memory_bytes = max((instance.memory_bytes for instance in seen.instances), default=0)
-    found: list[CreateBody] = []
+    created: list[CreateBody] = []
     for _ in range(number):
-        # No node has enough free cores: the platform decides, and may refuse.
-        place = room.roomiest(cores, memory_bytes)
-        if place is not None:
-            room.take(place, cores, memory_bytes)
-        found.append(CreateBody(cores, place))
-    return tuple(found)
+        node = capacity.best_node(cores, memory_bytes)
+        if node is not None:
+            capacity.take(node, cores, memory_bytes)
+        # With None, as no node has enough free cores, the platform decides, and may refuse.
+        created.append(CreateBody(cores, node))
+    return tuple(created)

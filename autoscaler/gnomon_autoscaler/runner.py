@@ -1,27 +1,28 @@
 """The autoscaler of one function, without a loop: the same object runs live and in the simulator.
 
 `tick` takes a sample and, when it is time, decides. The live loop takes the same steps one by one, because there a policy decides
-in a worker thread: `sample`, `question`, then `accept` or `fail`. The loop reports the outcome: `carried_out` or `refused`.
+in a worker thread: `sample`, `due_call`, then `accept` or `fail`. The loop reports the outcome: `carried_out` or `refused`.
 
 It is time when the policy's period has passed, when an operator or a changed setting asks, and when a request waits and no
 instance lives. Between those, instances that ended by themselves are replaced, so that the last decision stays true.
 
-**Inherited instances** (`Inherited`). A new leader's windows are empty, which looks like no load to every policy: in the midst of
-a peak it would end all Shadows, and all Bodies but the least. Instances that an earlier process made are kept until the windows
-reach as far back as policies look (`Settings.stable_window_s`). More may be made at once, and an operator's number holds at once.
+**Inherited instances** (`InheritedInstances`). A new leader's windows are empty, which looks like no load to every policy: in the
+midst of a peak it would end all Shadows, and all Bodies but the least. Instances that an earlier process made are kept until the
+windows reach as far back as policies look (`Settings.stable_window_s`). More may be made at once, and an operator's number holds
+at once.
 
 **Observation** (`observe`). While a new version is rolled out, instances of the old one are being replaced by the gateway: they
 are left out, so that no policy counts them twice and none of them is chosen as a victim.
 
 **State** (`state_to_json`). Seconds of a monotonic clock mean nothing after a reboot or on another machine. A policy's state
-names its moments with keys that end in `_at_s`; when the state is restored, each is shifted so that it lies as long ago as it
+names its times with keys that end in `_at_s`; when the state is restored, each is shifted so that it lies as long ago as it
 did, plus the time in between.
 
-**Start back-off** (`Starts`). An instance that ends before it was ready for 10 s is a failed start, and so is one that was made
-but is gone at the next look. After the second failure in a row, new instances wait 1 s, then 2, 4, … at most 60 s. Several that
-fail together count once. An instance that stays ready for 10 s ends the row, and so does the end of one that had answered
-(`forgive`): the instance had started well, a request may have ended it, and a client that sends such requests must not be able to
-keep the function away from everybody else.
+**Start back-off** (`StartBackoff`). An instance that ends before it was ready for 10 s is a failed start, and so is one that was
+made but is gone at the next observation. After the second failure in a row, new instances wait 1 s, then 2, 4, … at most 60 s.
+Several that fail together count once. An instance that stays ready for 10 s resets the back-off, and so does the end of one that
+had answered (`reset_start_backoff`): the instance had started well, a request may have ended it, and a client that sends such
+requests must not be able to keep the function away from everybody else.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from gnomon_autoscaler.registry import BUILT_IN, Policies, scaling_policy
-from gnomon_autoscaler.replica_policy import towards
+from gnomon_autoscaler.replica_policy import ReplicaPolicyAdapter, actions_towards
 from gnomon_autoscaler.windows import LoadWindows
 from gnomon_core.actuation import PartlyRefused
 from gnomon_core.errors import GnomonError
@@ -58,18 +59,18 @@ from gnomon_core.scaling import (
 from gnomon_core.settings import Settings
 
 
-class Inherited:
-    """Inherited instances of one function. `heir` is whether there may be any."""
+class InheritedInstances:
+    """Instances of one function that an earlier process created. `heir` is whether there may be any."""
 
     def __init__(self, *, heir: bool) -> None:
-        self._asks, self._found = heir, False
+        self._first, self._found = heir, False
 
-    def look(self, live: Sequence[Instance]) -> None:
-        """The function's Bodies that serve or are about to. Those of the first look are inherited."""
-        if self._asks:
-            self._asks, self._found = False, bool(live)
+    def observe(self, live: Sequence[Instance]) -> None:
+        """The function's Bodies that serve or are about to. Those of the first observation are inherited."""
+        if self._first:
+            self._first, self._found = False, bool(live)
 
-    def keep(self, decision: Decision, seen: Observation) -> tuple[Decision, str]:
+    def restrict(self, decision: Decision, seen: Observation) -> tuple[Decision, str]:
         """The decision without removals that come too early, and the reason; "" if the decision is unchanged."""
         if not self._found:
             return decision, ""
@@ -80,8 +81,8 @@ class Inherited:
             return decision, ""
         desired = decision.desired if decision.desired is None else max(decision.desired, len(seen.live))
         # A constant text, so that repeated decisions are one record.
-        why = f"taken over: no instance ends before {seen.settings.stable_window_s:g} s of load are recorded"
-        return replace(decision, actions=kept, desired=desired), why
+        reason = f"taken over: no instance ends before {seen.settings.stable_window_s:g} s of load are recorded"
+        return replace(decision, actions=kept, desired=desired), reason
 
 
 def newest(instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
@@ -115,7 +116,7 @@ def observe(now_s: float, function: str, load: FunctionLoad, history: History, r
     )
 
 
-_MOMENT = "_at_s"
+_TIME_SUFFIX = "_at_s"
 
 
 def state_to_json(state: PolicyState) -> JsonObject:
@@ -125,12 +126,12 @@ def state_to_json(state: PolicyState) -> JsonObject:
         TypeError: it holds a value that is not JSON. A third party's policy need not have been type-checked.
 
     """
-    return {"policy": state.policy, "version": state.version, "values": _plain(state.values)}
+    return {"policy": state.policy, "version": state.version, "values": _to_json(state.values)}
 
 
 def state_from_json(document: JsonObject, shift_s: float = 0.0) -> PolicyState:
     """The state, with its times shifted by `shift_s` seconds."""
-    values = _value(document["values"], shift_s)
+    values = _from_json(document["values"], shift_s)
     return PolicyState(
         policy=str(document["policy"]),
         version=int(cast("int", document["version"])),
@@ -138,91 +139,96 @@ def state_from_json(document: JsonObject, shift_s: float = 0.0) -> PolicyState:
     )
 
 
-def _plain(value: object) -> Json:
+def _to_json(value: object) -> Json:
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, Mapping):
-        return {_name(key): _plain(item) for key, item in value.items()}
+        return {_key_to_json(key): _to_json(item) for key, item in value.items()}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    msg = f"{type(value).__name__} is no JSON"
+    msg = f"{type(value).__name__} is not a JSON value"
     raise TypeError(msg)
 
 
-def _name(key: object) -> str:
+def _key_to_json(key: object) -> str:
     if isinstance(key, str):
         return key
-    msg = f"a {type(key).__name__} names no value in JSON"
+    msg = f"{type(key).__name__} cannot be a key in JSON"
     raise TypeError(msg)
 
 
-def _value(value: Json, shift_s: float) -> StateValue:
+def _from_json(value: Json, shift_s: float) -> StateValue:
     if isinstance(value, Mapping):
-        return {key: _shifted(item, shift_s) if key.endswith(_MOMENT) else _value(item, shift_s) for key, item in value.items()}
+        return {
+            key: _shifted_time(item, shift_s) if key.endswith(_TIME_SUFFIX) else _from_json(item, shift_s)
+            for key, item in value.items()
+        }
     if isinstance(value, str) or value is None or isinstance(value, bool | int | float):
         return value
-    return tuple(_value(item, shift_s) for item in value)
+    return tuple(_from_json(item, shift_s) for item in value)
 
 
-def _shifted(value: Json, shift_s: float) -> StateValue:
+def _shifted_time(value: Json, shift_s: float) -> StateValue:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value + shift_s
     if value is None or isinstance(value, str | bool | Mapping):
-        return _value(value, shift_s)
-    return tuple(_shifted(item, shift_s) for item in value)
+        return _from_json(value, shift_s)
+    return tuple(_shifted_time(item, shift_s) for item in value)
 
 
 STEADY_S = 10.0
+"""An instance that was ready for this long has started well; Kubernetes resets a container's back-off by such a time, too."""
 LONGEST_WAIT_S = 60.0
 
 
-class Starts:
-    """Record of a function's instances that started and ended, for the start back-off."""
+class StartBackoff:
+    """Follows a function's instances and delays new ones after failed starts."""
 
     def __init__(self) -> None:
-        self.failed = 0
+        self.failures = 0
+        """Failed starts in a row."""
         self.wait_until_s = float("-inf")
         self._seen: dict[str, Instance] = {}
         self._ready_at_s: dict[str, float] = {}
-        self._dismissed: set[str] = set()
+        self._ending: set[str] = set()
         self._expected = self._appeared = 0
-        self.steady = False
-        """Whether another look at the same instances would say nothing: nothing is expected, and all are ready and steady."""
+        self.settled = False
+        """Whether observing the same instances again would change nothing: none is expected, and all are ready and steady."""
 
     @property
-    def row(self) -> str:
+    def reason(self) -> str:
         """A message about consecutive failed starts; the text stays the same until their number changes."""
-        return f"{self.failed} starts failed in a row: new instances wait {self._wait_s:g} s; the function's log says why"
+        return f"{self.failures} starts failed in a row: new instances wait {self._wait_s:g} s; the function's log says why"
 
     @property
     def _wait_s(self) -> float:
-        return min(LONGEST_WAIT_S, 2.0 ** (self.failed - 2)) if self.failed > 1 else 0.0
+        return min(LONGEST_WAIT_S, 2.0 ** (self.failures - 2)) if self.failures > 1 else 0.0
 
     @property
     def seen(self) -> tuple[Instance, ...]:
         """The instances at the last observation."""
         return tuple(self._seen.values())
 
-    def begin(self) -> None:
-        """Announce creations. They may take a while, so that `look` may run before all of them are done."""
+    def announce(self) -> None:
+        """Instances are about to be created. That may take a while, so that `observe` may run before all of them exist."""
         self._appeared = 0
 
     def expect(self, instances: int) -> None:
-        """Record how many were created since `begin`: each must have appeared by the next look."""
-        self.steady = self.steady and not instances
+        """Record how many were created since `announce`: each must have appeared by the next observation."""
+        self.settled = self.settled and not instances
         self._expected += instances
 
-    def dismiss(self, ids: Iterable[str]) -> None:
-        """Record instances that end by a decision."""
-        self._dismissed.update(ids)
-        self.steady = self.steady and not self._dismissed
+    def expect_ends(self, ids: Iterable[str]) -> None:
+        """Record instances that end by a decision: their end is no failed start."""
+        self._ending.update(ids)
+        self.settled = self.settled and not self._ending
 
-    def look(self, now_s: float, instances: tuple[Instance, ...]) -> None:
-        """Compare the present instances, those of the newest version, with those of the last look."""
-        if not (instances or self._seen or self._expected):
-            self._dismissed.clear()
-            self.steady = True
-            return  # as nearly every function is, of Shadows
+    def observe(self, now_s: float, instances: tuple[Instance, ...]) -> None:
+        """Compare the present instances, those of the newest version, with those of the last observation."""
+        if not (instances or self._seen or self._expected):  # the usual case for Shadows
+            self._ending.clear()
+            self.settled = True
+            return
         present = {instance.id: instance for instance in instances if instance.state is not InstanceState.GONE}
         version = max((instance.version for instance in present.values()), default=None)
         self._appeared += len(present.keys() - self._seen.keys())
@@ -230,8 +236,8 @@ class Starts:
         self._expected = 0
         for id_, before in self._seen.items():
             replaced = version is not None and before.version < version
-            asked = id_ in self._dismissed or before.state is InstanceState.DRAINING
-            if id_ not in present and not asked and not replaced:
+            intended = id_ in self._ending or before.state is InstanceState.DRAINING
+            if id_ not in present and not intended and not replaced:
                 failed |= not self._was_steady(now_s, id_)
         if failed:
             self._fail(now_s)
@@ -239,16 +245,16 @@ class Starts:
             if instance.state is InstanceState.READY:
                 self._ready_at_s.setdefault(id_, now_s)
                 if self._was_steady(now_s, id_):
-                    self.forgive()
-        self._dismissed &= present.keys()
+                    self.reset()
+        self._ending &= present.keys()
         self._ready_at_s = {id_: at_s for id_, at_s in self._ready_at_s.items() if id_ in present}
         self._seen = present
-        ready = all(one.state is InstanceState.READY and self._was_steady(now_s, one.id) for one in instances)
-        self.steady = ready and not self._dismissed
+        steady = all(one.state is InstanceState.READY and self._was_steady(now_s, one.id) for one in instances)
+        self.settled = steady and not self._ending
 
-    def forgive(self) -> None:
-        """Start anew: an instance is steady or has served, or the function was deployed again."""
-        self.failed = 0
+    def reset(self) -> None:
+        """An instance is steady or has answered, or the function was deployed again."""
+        self.failures = 0
         self.wait_until_s = float("-inf")
 
     def _was_steady(self, now_s: float, id_: str) -> bool:
@@ -256,8 +262,9 @@ class Starts:
         return since_s is not None and now_s - since_s >= STEADY_S
 
     def _fail(self, now_s: float) -> None:
-        self.failed += 1
-        if self.failed > 1:
+        self.failures += 1
+        # The first failure may be an accident: it is retried at once.
+        if self.failures > 1:
             self.wait_until_s = now_s + self._wait_s
 
 
@@ -267,16 +274,16 @@ LONGEST_RETRY_S = 300.0
 """Back-off until a failed policy is tried again; doubles with each failed trial."""
 LIVE = (InstanceState.STARTING, InstanceState.READY)
 OFTEN_S = 1.0
-"""A policy that is asked as often as this replaces by itself what has ended, and knows better with which size."""
+"""A policy with a period as short as this replaces ended instances by itself, and knows better with which size."""
 _TOLERANCE_S = 1e-6
 """Sums of 0.1 s steps fall short of the whole second by less than this."""
 
 _LOG = logging.getLogger("gnomon.autoscaler")
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A pending call of a policy. `answer` is pure and may run in another thread.
+@dataclass(slots=True)
+class PolicyCall:
+    """A pending call of a policy. `execute` is pure and may run in another thread.
 
     `third_party` is whether the policy comes from an installed package, so that its time is limited.
     """
@@ -286,10 +293,15 @@ class Question:
     state: PolicyState
     third_party: bool = False
 
-    def answer(self) -> tuple[Decision, PolicyState]:
+    @property
+    def is_quick(self) -> bool:
+        """Whether the policy is known to decide in microseconds. A third party's policy may take any time."""
+        return not self.third_party and isinstance(self.policy, ReplicaPolicyAdapter)
+
+    def execute(self) -> tuple[Decision, PolicyState]:
         # A third party's policy need not have been type-checked.
-        answer: tuple[object, object] = self.policy.decide(self.seen, self.state)
-        decision, state = answer
+        result: tuple[object, object] = self.policy.decide(self.seen, self.state)
+        decision, state = result
         if not isinstance(decision, Decision) or not isinstance(state, PolicyState):
             msg = f"it answered {type(decision).__name__} and {type(state).__name__}, not Decision and PolicyState"
             raise TypeError(msg)
@@ -297,17 +309,17 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class _Replaced:
-    """A policy that failed and what it remembers, when it is tried again, and how long it waits for that."""
+class _FailedPolicy:
+    """A policy that `fixed` stands in for: its state, when it is tried again, and how long that back-off is."""
 
     policy: ScalingPolicy
     state: PolicyState
     retry_at_s: float
-    wait_s: float
+    backoff_s: float
 
 
 class Runner:
-    """Windows, policy, state and last decision of one function. It is looked at at `origin_s` and each bin after that.
+    """Windows, policy, state and last decision of one function. It is sampled at `origin_s` and each bin after that.
 
     An `heir` may find instances of an earlier process.
     """
@@ -323,93 +335,98 @@ class Runner:
         self.overflow = 0.0
         """The share of the requests to come that the last decision leaves to functions on demand."""
         self.policy_name = ""
+        """The policy that decides now: the settings' own, or `fixed` in its place."""
         self.held_back = ""
         """Why the last decision is carried out in part only: its function does not start, or was taken over."""
         self._policies = policies
         self._policy: ScalingPolicy | None = None
         self._settings: Settings | None = None
-        self._sampled: Settings | None = None
-        """Those of the last look, by which nobody may have been asked yet."""
+        self._sampled_settings: Settings | None = None
+        """Those of the last sample; a policy may not have decided by them yet."""
         self._requested: int | None = None
-        self._shown: int | None = None
-        self._inherited = Inherited(heir=heir)
-        self._starts = Starts()
-        self._shadow_starts = Starts()
+        self._last_requested: int | None = None
+        self._inherited = InheritedInstances(heir=heir)
+        self._body_starts = StartBackoff()
+        self._shadow_starts = StartBackoff()
         self._next_s = float("-inf")
+        """The end of the policy's period."""
         self._replace_after_s = float("-inf")
         self._failures = 0
-        self._instead = ""
+        self._fallback_reason = ""
+        """Begins each reason while `fixed` stands in; empty otherwise."""
         self._third_party = False
         """Whether the policy that the settings name comes from an installed package; `fixed` in its place does not."""
-        self._replaced: _Replaced | None = None
+        self._failed_policy: _FailedPolicy | None = None
         """The policy that failed, while `fixed` stands in for it."""
-        self._standing: object = None
-        self._living = 0
-        self._reported = False
+        self._stamp: object = None
+        """The fleet's stamp of the function without its requests, at the last observation of its instances."""
+        self._live_bodies = 0
+        self._state_error_logged = False
 
     def tick(self, now_s: float, load: FunctionLoad) -> Decision | None:
         """Take a sample. Returns the decision to carry out, None if none is due."""
         self.sample(now_s, load)
-        asked = self.question(now_s, load)
-        if asked is None:
+        call = self.due_call(now_s, load)
+        if call is None:
             return self.replacement(now_s, load)
         try:
-            decision, state = asked.answer()
+            decision, state = call.execute()
         except Exception as error:  # noqa: BLE001 - whatever a policy raises leaves the last decision in force
-            return self.fail(error_text(error), asked)
-        return self.accept(asked, decision, state)
+            return self.fail(error_text(error), call)
+        return self.accept(call, decision, state)
 
-    def sample(self, now_s: float, load: FunctionLoad, standing: object = None) -> None:
+    def sample(self, now_s: float, load: FunctionLoad, stamp: object = None) -> None:
         """Sample the counters and observe the instances. Call it every bin of the windows, or as often as possible.
 
-        `standing` is what the function is known by apart from its requests, None where that is not known.
+        `stamp` is the fleet's `stamp_without_requests`; None if the fleet has none. While it stays equal and every instance is
+        steady, the instances need not be observed again.
         """
         self.windows.record(now_s, load.counters)
-        self._sampled = load.settings
-        known, self._standing = standing is not None and standing == self._standing, standing
-        if not known or not (self._starts.steady and self._shadow_starts.steady):
-            self._look_at_instances(now_s, load)
-        # A fleet may show a request once or until the next one: only its appearance counts.
-        if load.requested is not None and load.requested != self._shown:
+        self._sampled_settings = load.settings
+        unchanged, self._stamp = stamp is not None and stamp == self._stamp, stamp
+        if not unchanged or not (self._body_starts.settled and self._shadow_starts.settled):
+            self._observe_instances(now_s, load)
+        # A fleet may show an operator's request once or until the next one: only its appearance counts.
+        if load.requested is not None and load.requested != self._last_requested:
             self.request(load.requested)
-        self._shown = load.requested
+        self._last_requested = load.requested
 
-    def _look_at_instances(self, now_s: float, load: FunctionLoad) -> None:
-        """Whether they are those of the last look, and what has become of them."""
+    def _observe_instances(self, now_s: float, load: FunctionLoad) -> None:
+        """Find what has become of the instances of the last observation, for the start back-off."""
         instances = newest(load.instances)
         bodies = tuple(instance for instance in instances if instance.kind is InstanceKind.BODY)
-        self._starts.look(now_s, bodies)
+        self._body_starts.observe(now_s, bodies)
         # A Shadow ends with its Body, and is no sign of whether Bodies start.
         serving = {body.id for body in bodies if body.state in LIVE}
-        self._living = len(serving)
-        self._inherited.look([body for body in bodies if body.id in serving])
+        self._live_bodies = len(serving)
+        self._inherited.observe([body for body in bodies if body.id in serving])
         shadows = tuple(instance for instance in instances if instance.kind is InstanceKind.SHADOW)
-        self._shadow_starts.dismiss(shadow.id for shadow in self._shadow_starts.seen if shadow.partner not in serving)
-        self._shadow_starts.look(now_s, shadows)
+        self._shadow_starts.expect_ends(shadow.id for shadow in self._shadow_starts.seen if shadow.partner not in serving)
+        self._shadow_starts.observe(now_s, shadows)
 
     def between_turns(self, now_s: float) -> bool:
-        """Whether its policy is asked later, if nothing happens."""
-        return now_s < self._next_s - _TOLERANCE_S and self._requested is None and self._replaced is None
+        """Whether the policy is not due yet, unless something happens."""
+        return now_s < self._next_s - _TOLERANCE_S and self._requested is None and self._failed_policy is None
 
-    def count(self, now_s: float, counters: LoadCounters, standing: object) -> bool:
-        """Take the counters alone, which is a tenth of the work of `sample`; False where the function must be looked at.
+    def record_counters(self, now_s: float, counters: LoadCounters, stamp: object) -> bool:
+        """Sample the counters alone, a tenth of the work of `sample`; False if a full sample is needed.
 
-        Between two turns of its policy that is enough while nothing but its requests has changed, none of them waits for an
-        instance to be made, and no instance is missing.
+        Between two turns of the policy that is enough while nothing but the requests has changed, none of them waits for a first
+        instance, and no instance is missing.
         """
-        whole = self._living >= (self.desired or 0) and (self._living > 0 or not counters.queued)
-        if not whole or self._standing is None or self._standing != standing:
+        complete = self._live_bodies >= (self.desired or 0) and (self._live_bodies > 0 or not counters.queued)
+        if not complete or self._stamp is None or self._stamp != stamp:
             return False
         self.windows.record(now_s, counters)
         return True
 
-    def question(self, now_s: float, load: FunctionLoad) -> Question | None:
+    def due_call(self, now_s: float, load: FunctionLoad) -> PolicyCall | None:
         """The call of the policy that is due now; None if none is due."""
         changed = load.settings is not self._settings and load.settings != self._settings
         if changed:
             self._choose(load.settings)
-        elif self._replaced is not None and now_s >= self._replaced.retry_at_s - _TOLERANCE_S:
-            self._try_again(self._replaced)
+        elif self._failed_policy is not None and now_s >= self._failed_policy.retry_at_s - _TOLERANCE_S:
+            self._try_again(self._failed_policy)
         policy = self._policy
         assert policy is not None
         waits = load.counters.queued > 0 and not _live(load)
@@ -422,86 +439,88 @@ class Runner:
             self._next_s = (self._next_s if kept else now_s) + policy.period_s
         seen = observe(now_s, self.function, load, self.windows.history(now_s), self._requested)
         self._requested = None
-        return Question(policy, seen, self.state, third_party=self._third_party and not self._instead)
+        return PolicyCall(policy, seen, self.state, third_party=self._third_party and not self._fallback_reason)
 
     def skipped(self, until_s: float) -> None:
-        """Resume after a skip until then: turns keep their phase, as if the policy had been asked all the time."""
+        """Resume after a skip until then: turns keep their phase, as if the policy had been called all the time."""
         if self._policy is not None and self._next_s <= until_s + _TOLERANCE_S:
-            asked = math.floor((until_s + _TOLERANCE_S - self._next_s) / self._policy.period_s) + 1
-            self._next_s += asked * self._policy.period_s
+            turns = math.floor((until_s + _TOLERANCE_S - self._next_s) / self._policy.period_s) + 1
+            self._next_s += turns * self._policy.period_s
 
     @property
     def next_s(self) -> float:
-        """When its policy is asked next, if nothing happens."""
+        """When the policy is called next, if nothing happens."""
         return self._next_s
 
     def start_backoff_s(self, now_s: float) -> float:
         """Seconds until the next instance may start, after failed starts; 0 where it may now."""
-        return max(0.0, self._starts.wait_until_s - now_s)
+        return max(0.0, self._body_starts.wait_until_s - now_s)
 
-    def accept(self, asked: Question, decision: Decision, state: PolicyState) -> Decision:
-        """Take the policy's answer; the decision to carry out."""
-        if self._is_past(asked):
-            return self._superseded(asked)
+    def accept(self, call: PolicyCall, decision: Decision, state: PolicyState) -> Decision:
+        """Take the policy's result. Returns the decision to carry out."""
+        if self._is_outdated(call):
+            return self._discarded(call)
         self._failures = 0
-        if self._replaced is not None and asked.policy is self._replaced.policy:
-            self._replaced = None
+        if self._failed_policy is not None and call.policy is self._failed_policy.policy:
+            self._failed_policy = None
         self.state = state
-        if self._instead:
-            decision = replace(decision, reason=self._instead + decision.reason)
-        decision, kept = self._inherited.keep(decision, asked.seen)
+        if self._fallback_reason:
+            decision = replace(decision, reason=self._fallback_reason + decision.reason)
+        decision, kept = self._inherited.restrict(decision, call.seen)
         self.desired, self.overflow = decision.desired, decision.overflow
-        decision = self._restrained(asked.seen.now_s, decision)
+        decision = self._within_backoff(call.seen.now_s, decision)
         self.held_back = self.held_back or kept
         return decision
 
-    def fail(self, error: str, asked: Question) -> Decision:
+    def fail(self, error: str, call: PolicyCall) -> Decision:
         """Record that the policy raised or overran: the last decision stays in force.
 
         After the third failure in a row `fixed` stands in for the policy, until it is tried again after a back-off.
         """
-        if self._is_past(asked):
-            return self._superseded(asked)
+        if self._is_outdated(call):
+            return self._discarded(call)
         self._failures += 1
-        said = f"{self.policy_name} failed ({self._failures} of {FAILURES_BEFORE_FIXED}): {error}"
+        reason = f"{self.policy_name} failed ({self._failures} of {FAILURES_BEFORE_FIXED}): {error}"
         if self._failures >= FAILURES_BEFORE_FIXED:
-            self._stand_in(asked, error)
-        return Decision((), f"{said}; the last decision stays in force", self.desired)
+            self._stand_in(call, error)
+        return Decision((), f"{reason}; the last decision stays in force", self.desired)
 
     @property
     def fallback(self) -> str:
-        """Why `fixed` decides instead of the policy that the settings name; empty where that one decides."""
-        return self._instead.removesuffix(": ")
+        """Why `fixed` decides instead of the policy that the settings name; empty where that policy decides."""
+        return self._fallback_reason.removesuffix(": ")
 
-    def _is_past(self, asked: Question) -> bool:
+    def _is_outdated(self, call: PolicyCall) -> bool:
         """Whether the function has other settings by now, or another policy."""
-        if asked.policy is not self._policy:
+        if call.policy is not self._policy:
             return True
-        # Settings are compared field by field, and nearly always they are the same object.
-        asked_by, now = asked.seen.settings, self._sampled
-        return now is not None and asked_by is not now and asked_by != now
+        # A comparison takes field after field: most often it is the same object.
+        before, now = call.seen.settings, self._sampled_settings
+        return now is not None and before is not now and before != now
 
-    def _superseded(self, asked: Question) -> Decision:
-        """The settings changed while a policy was thinking: the next question is asked by those that there are."""
+    def _discarded(self, call: PolicyCall) -> Decision:
+        """The settings changed during the call: the next call is made with the present ones."""
         if self._requested is None:
-            self._requested = asked.seen.requested
-        reason = f"{asked.policy.name} decided by settings that have changed since; the decision is discarded"
+            self._requested = call.seen.requested
+        reason = f"{call.policy.name} decided by settings that have changed since; the decision is discarded"
         return Decision((), reason, self.desired)
 
     def replacement(self, now_s: float, load: FunctionLoad) -> Decision | None:
         """A decision that replaces instances which ended by themselves since the last one; None if none are missing."""
         often = self._policy is not None and self._policy.period_s <= OFTEN_S
-        if often or self.desired is None or now_s < max(self._starts.wait_until_s, self._replace_after_s):
+        if often or self.desired is None or now_s < max(self._body_starts.wait_until_s, self._replace_after_s):
             return None
         missing = self.desired - len(_live(load))
         if missing <= 0:
             return None
-        self._starts.begin()
+        self._body_starts.announce()
         seen = observe(now_s, self.function, load, self.windows.history(now_s), None)
-        return Decision(towards(self.desired, seen), f"{missing} of {self.desired} instances are missing: replaced", self.desired)
+        return Decision(
+            actions_towards(self.desired, seen), f"{missing} of {self.desired} instances are missing: replaced", self.desired
+        )
 
     def carried_out(self, decision: Decision) -> None:
-        """Record that the decision was carried out: its instances exist at the next look, or have failed."""
+        """Record that the decision was carried out: its instances exist at the next observation, or have failed."""
         self._expect(decision.actions)
 
     def refused(self, now_s: float, why: Exception) -> None:
@@ -512,13 +531,13 @@ class Runner:
             self._expect(why.done)
 
     def _expect(self, done: Sequence[Action]) -> None:
-        self._starts.expect(sum(isinstance(action, CreateBody | PromoteShadow) for action in done))
+        self._body_starts.expect(sum(isinstance(action, CreateBody | PromoteShadow) for action in done))
         self._shadow_starts.expect(sum(isinstance(action, CreateShadow) for action in done))
 
-    def forgive(self) -> None:
+    def reset_start_backoff(self) -> None:
         """Reset the start back-off: the function was deployed again, or is known to start."""
-        self._starts.forgive()
-        self._shadow_starts.forgive()
+        self._body_starts.reset()
+        self._shadow_starts.reset()
 
     def request(self, instances: int) -> None:
         """Set the number that an operator requests. `desired` shows it at once; the next tick decides."""
@@ -529,10 +548,10 @@ class Runner:
         try:
             return {"state": state_to_json(self.state), "desired": self.desired, "windows": self.windows.to_json()}
         except Exception as error:  # noqa: BLE001 - a third party's policy may keep anything
-            if not self._reported:
-                self._reported = True
+            if not self._state_error_logged:
+                self._state_error_logged = True
                 why = error_text(error)
-                _LOG.warning("%s: the state of its policy is not JSON, so neither saved nor transferred: %s", self.function, why)
+                _LOG.warning("%s: the policy's state is not JSON, so it is neither saved nor transferred: %s", self.function, why)
             return None
 
     def restore(self, document: JsonObject, shift_s: float) -> None:
@@ -545,7 +564,7 @@ class Runner:
 
     def _choose(self, settings: Settings) -> None:
         self._settings = settings
-        self._failures, self._instead, self._replaced, self.overflow = 0, "", None, 0.0
+        self._failures, self._fallback_reason, self._failed_policy, self.overflow = 0, "", None, 0.0
         self.windows.keep_at_least(settings.stable_window_s)
         plugin = self._policies.get(settings.autoscaler)
         self._third_party = plugin is not None and plugin.third_party
@@ -558,46 +577,48 @@ class Runner:
         # The policy keeps the part of its state that it can read; a new period begins now.
         self._next_s = float("-inf")
 
-    def _stand_in(self, failed: Question, error: str) -> None:
-        """`fixed` decides until the back-off of the policy that failed is over. What that one remembers is kept for it."""
-        before = self._replaced
-        wait_s = FIRST_RETRY_S if before is None else min(2.0 * before.wait_s, LONGEST_RETRY_S)
-        self._replaced = _Replaced(failed.policy, failed.state, failed.seen.now_s + wait_s, wait_s)
+    def _stand_in(self, failed: PolicyCall, error: str) -> None:
+        """`fixed` decides until the back-off of the failed policy is over. The state of that policy is kept."""
+        before = self._failed_policy
+        backoff_s = FIRST_RETRY_S if before is None else min(2.0 * before.backoff_s, LONGEST_RETRY_S)
+        self._failed_policy = _FailedPolicy(failed.policy, failed.state, failed.seen.now_s + backoff_s, backoff_s)
         why = f"{self.policy_name} failed {FAILURES_BEFORE_FIXED} times, fixed instead ({error})"
         if before is not None:
-            why = f"{self.policy_name} failed again, fixed instead for {wait_s:g} s ({error})"
+            why = f"{self.policy_name} failed again, fixed instead for {backoff_s:g} s ({error})"
         self._fall_back(why, failed.seen.settings)
 
-    def _try_again(self, replaced: _Replaced) -> None:
-        """Ask the policy that failed once more; one more failure makes `fixed` stand in for longer."""
-        self._policy, self.policy_name, self.state = replaced.policy, replaced.policy.name, replaced.state
-        self._failures, self._instead = FAILURES_BEFORE_FIXED - 1, ""
+    def _try_again(self, failed: _FailedPolicy) -> None:
+        """Call the failed policy again; one more failure makes `fixed` stand in for longer."""
+        self._policy, self.policy_name, self.state = failed.policy, failed.policy.name, failed.state
+        self._failures, self._fallback_reason = FAILURES_BEFORE_FIXED - 1, ""
         self._next_s = float("-inf")
 
     def _fall_back(self, why: str, settings: Settings) -> None:
         self._policy = BUILT_IN["fixed"].make(settings)
         self.policy_name = self._policy.name
         self.state, self.overflow = PolicyState(), 0.0
-        self._instead = f"{why}: "
+        self._fallback_reason = f"{why}: "
         # A faulty policy must not remove instances: its last count is held, as if an operator had requested it.
         self._requested = self.desired
         self._next_s = float("-inf")
 
-    def _restrained(self, now_s: float, decision: Decision) -> Decision:
-        """The decision without what would start a broken instance again too soon."""
+    def _within_backoff(self, now_s: float, decision: Decision) -> Decision:
+        """The decision without creations during the start back-off."""
         self.held_back = ""
         if not decision.actions:
-            self._starts.begin()
-            self._shadow_starts.begin()
+            self._body_starts.announce()
+            self._shadow_starts.announce()
             return decision
-        for starts, creation in ((self._starts, CreateBody | PromoteShadow), (self._shadow_starts, CreateShadow)):
-            starts.begin()
+        for starts, creation in ((self._body_starts, CreateBody | PromoteShadow), (self._shadow_starts, CreateShadow)):
+            starts.announce()
             kept = tuple(action for action in decision.actions if not isinstance(action, creation))
             if now_s < starts.wait_until_s and len(kept) < len(decision.actions):
-                self.held_back = starts.row
+                self.held_back = starts.reason
                 decision = replace(decision, actions=kept)
-        self._starts.dismiss(action.id for action in decision.actions if isinstance(action, DestroyBody))
-        self._shadow_starts.dismiss(action.id for action in decision.actions if isinstance(action, DestroyShadow | PromoteShadow))
+        self._body_starts.expect_ends(action.id for action in decision.actions if isinstance(action, DestroyBody))
+        self._shadow_starts.expect_ends(
+            action.id for action in decision.actions if isinstance(action, DestroyShadow | PromoteShadow)
+        )
         return decision
 
 

@@ -185,14 +185,14 @@ class MemoryActuator(Actuator[None]):
     def create_body(self, action: CreateBody) -> None:
         self._fleet.refuse_without_place()
         nodes = self._fleet.nodes()
-        room = [node.name for node in nodes if node.free_cores >= action.cores and action.node in (None, node.name)]
-        if not room:
+        fitting = [node.name for node in nodes if node.free_cores >= action.cores and action.node in (None, node.name)]
+        if not fitting:
             raise GnomonError(503, "no_capacity", f"No node has {action.cores} cores free.", "Remove a function or add a node.")
         own_mb = self._known.settings.memory_mb
         size_mb = action.memory_mb or own_mb
         memory_bytes = MEMORY_BYTES if size_mb is None else size_mb * MEGABYTE
         memory_mb = action.memory_mb if action.memory_mb != own_mb else None
-        self._fleet.add(self._function, action.cores, room[0], memory_bytes, memory_mb=memory_mb)
+        self._fleet.add(self._function, action.cores, fitting[0], memory_bytes, memory_mb=memory_mb)
 
     def destroy_body(self, action: DestroyBody) -> None:
         self._end(action.id)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gnomon_autoscaler.policies.rates import capacity
-from gnomon_autoscaler.registry import BUILT_IN, Policies, counted
-from gnomon_autoscaler.replica_policy import Memory, Wish, whole
+from gnomon_autoscaler.registry import BUILT_IN, Policies, replica_policy_plugin
+from gnomon_autoscaler.replica_policy import DesiredCount, Memory, whole
 from gnomon_core.scaling import Observation
 from gnomon_simulator.profiles import Profile
 
@@ -31,15 +31,17 @@ class Opt:
     period_s: float = 0.5
     default_scheduler: str = "adaptive"
 
-    def wish(self, seen: Observation, memory: Memory) -> Wish:  # noqa: ARG002 - it remembers nothing
+    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
         stretch_s = seen.settings.slo_s / 2
         begins_s = [seen.now_s + step * self.period_s / STEPS for step in range(STEPS)]
         rate_rps = max(self._coming(begin_s, stretch_s) for begin_s in begins_s) / stretch_s
         one = capacity(seen.latency_s, seen.settings.slo_s, rate_rps)
         if one is None:
-            return Wish(max(1, len(seen.live)), "no latency is known")
+            return DesiredCount(max(1, len(seen.live)), "no latency is known")
         count = max(1, whole(rate_rps / one.rate_rps))
-        return Wish(count, f"{rate_rps:.2f} rps will come / {one.rate_rps:.2f} rps per instance at b = {one.batch} = {count}")
+        return DesiredCount(
+            count, f"{rate_rps:.2f} rps will come / {one.rate_rps:.2f} rps per instance at b = {one.batch} = {count}"
+        )
 
     def _coming(self, begin_s: float, length_s: float) -> int:
         return bisect_left(self.arrivals_s, begin_s + length_s) - bisect_left(self.arrivals_s, begin_s)
@@ -47,7 +49,10 @@ class Opt:
 
 def with_opt(arrivals_s: Sequence[float]) -> Policies:
     """The built-in policies and `opt` for these arrivals."""
-    return {**BUILT_IN, "opt": counted(lambda _: Opt(arrivals_s), "What the arrivals will need; in simulations only.")}
+    return {
+        **BUILT_IN,
+        "opt": replica_policy_plugin(lambda _: Opt(arrivals_s), "What the arrivals will need; in simulations only."),
+    }
 
 
 def without_loading(profile: Profile) -> Profile:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, sustained
 from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin, scaling_policy
-from gnomon_autoscaler.replica_policy import towards
+from gnomon_autoscaler.replica_policy import actions_towards
 from gnomon_autoscaler.runner import state_from_json, state_to_json
 from gnomon_autoscaler.testing import Timeline
 from gnomon_autoscaler.windows import LoadWindows
@@ -196,7 +196,7 @@ def test_actions_reach_the_count_and_never_end_a_ready_one_before_a_starting_one
         for number, (state, busy, in_flight, started_s) in enumerate(there)
     )
     seen = Observation(0.0, "f.ns", Settings(), instances, (), 0, 0, 0.0, 0.0, History(0.5, 0.0))
-    actions = towards(count, seen)
+    actions = actions_towards(count, seen)
     made = sum(isinstance(action, CreateBody) for action in actions)
     ended = {action.id for action in actions if not isinstance(action, CreateBody)}
     assert len(seen.live) + made - len(ended) == count

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnomon_autoscaler.replica_policy import Memory, Wish, cost_of_ending, in_system
+from gnomon_autoscaler.replica_policy import DesiredCount, Memory, in_system, victim_order
 from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, Observation, PolicyState
 
 
@@ -27,9 +27,9 @@ class Fixed:
     period_s: float = 5.0
     default_scheduler: str = "immediate"
 
-    def wish(self, seen: Observation, memory: Memory) -> Wish:  # noqa: ARG002 - it remembers nothing
+    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
         count = max(1, seen.settings.scale.min)
-        return Wish(count, f"fixed at {count}")
+        return DesiredCount(count, f"fixed at {count}")
 
 
 class Provided:
@@ -46,7 +46,7 @@ class Provided:
         places = sum(node.cores for node in seen.nodes if node.name == seen.function)
         count = places or (1 if in_system(seen) else 0)
         surplus = len(seen.live) - count
-        ending = sorted(seen.live, key=cost_of_ending)[: max(0, surplus)]
+        ending = sorted(seen.live, key=victim_order)[: max(0, surplus)]
         actions: list[Action] = [DestroyBody(slot.id) for slot in ending]
         actions += [CreateBody(seen.settings.cores, seen.function)] * max(0, -surplus)
         return Decision(tuple(actions), _reason(places, count), count), PolicyState(self.name, 1)

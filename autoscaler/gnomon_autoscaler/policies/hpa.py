@@ -3,7 +3,7 @@
 Every 15 s: desired = ceil(instances × use / target), where use is the percentage of their cores that the ready instances kept
 busy in the last 15 s and the target is `gnomon/target-cpu-percent`. Within 10 % of the target nothing changes. Instances that
 still start count as idle when it would grow and not at all when it would shrink, and must not turn growth into its opposite.
-One decision adds at most as many as there are, or 4 (a `RateLimit` around this policy); a lower wish must last 300 s, or
+One decision adds at most as many as there are, or 4 (a `RateLimit` around this policy); a lower count must last 300 s, or
 `com.openfaas.scale.down.window` where that is set (a `DownDelay`).
 
 Example: 3 instances at 90 % with a target of 60 %: ceil(3 × 1.5) = 5.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnomon_autoscaler.replica_policy import Memory, Wish, whole
+from gnomon_autoscaler.replica_policy import DesiredCount, Memory, whole
 from gnomon_core.scaling import Observation
 from gnomon_core.settings import Settings
 
@@ -24,7 +24,7 @@ STABILIZATION_S = 300.0
 
 
 def stabilization_s(settings: Settings) -> float:
-    """How long a lower wish must last."""
+    """How long a lower count must last."""
     return settings.scale.down_window_s or STABILIZATION_S
 
 
@@ -37,22 +37,22 @@ class Hpa:
     period_s: float = 15.0
     default_scheduler: str = "immediate"
 
-    def wish(self, seen: Observation, memory: Memory) -> Wish:  # noqa: ARG002 - it remembers nothing
+    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
         there = max(1, len(seen.live))
         cores = sum(instance.cores for instance in seen.ready)
         if not cores:
-            return Wish(there, f"no instance is ready to be measured: {there}")
+            return DesiredCount(there, f"no instance is ready to be measured: {there}")
         target = seen.settings.target_cpu_percent
         busy_cores = seen.history.mean(seen.history.busy_cores, self.period_s)
         use_percent = 100.0 * busy_cores / cores
         ratio = use_percent / target
-        said = f"{use_percent:.0f} % CPU in {self.period_s:g} s, target {target:g} %"
+        reason = f"{use_percent:.0f} % CPU in {self.period_s:g} s, target {target:g} %"
         if abs(ratio - 1.0) <= TOLERANCE:
-            return Wish(there, f"{said}: within {TOLERANCE:.0%}, {there}")
+            return DesiredCount(there, f"{reason}: within {TOLERANCE:.0%}, {there}")
         if len(seen.ready) == len(seen.live) or ratio < 1.0:
             count = max(1, whole(len(seen.ready) * ratio))
-            return Wish(count, f"{said}: {len(seen.ready)} × {ratio:.2f} = {count}")
+            return DesiredCount(count, f"{reason}: {len(seen.ready)} × {ratio:.2f} = {count}")
         # Growth while some still start: they are taken to be idle.
         diluted = ratio * len(seen.ready) / there
         count = max(there, whole(there * diluted)) if diluted > 1.0 + TOLERANCE else there
-        return Wish(count, f"{said}: {there} with those that start × {diluted:.2f} = {count}")
+        return DesiredCount(count, f"{reason}: {there} with those that start × {diluted:.2f} = {count}")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnomon_autoscaler.replica_policy import Memory, Wish, count_in, in_system, moment, whole
+from gnomon_autoscaler.replica_policy import DesiredCount, Memory, count_in, in_system, timestamp_in, whole
 from gnomon_core.scaling import Observation, StateValue
 
 LEAST_PANIC_S = 1.0
@@ -43,17 +43,17 @@ class Kpa:
     period_s: float = 2.0
     default_scheduler: str = "immediate"
 
-    def wish(self, seen: Observation, memory: Memory) -> Wish:
+    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
         load = _load(seen)
         stable, panic = whole(load.stable / load.target), whole(load.panic / load.target)
         ready = max(1, len(seen.ready))
         panicking_at_s = _panicking_at_s(panic >= seen.settings.panic_threshold * ready, seen, memory)
         if panicking_at_s is not None:
             return _in_panic(load, max(stable, panic), panicking_at_s, seen, memory)
-        said = f"{load.stable:.2f} {load.unit} in {load.stable_s:g} s / target {load.target:.2f} = {stable}"
+        reason = f"{load.stable:.2f} {load.unit} in {load.stable_s:g} s / target {load.target:.2f} = {stable}"
         if stable == 0 and seen.live:
-            return _to_zero(said, seen, memory)
-        return Wish(stable, said)
+            return _to_zero(reason, seen, memory)
+        return DesiredCount(stable, reason)
 
 
 def target_in_system(seen: Observation) -> float:
@@ -81,26 +81,26 @@ def _panicking_at_s(over: bool, seen: Observation, memory: Memory) -> float | No
     """When the panic was last justified; None without panic."""
     if over:
         return seen.now_s
-    at_s = moment(memory, "panicking_at_s")
+    at_s = timestamp_in(memory, "panicking_at_s")
     return at_s if at_s is not None and seen.now_s - at_s <= seen.settings.stable_window_s else None
 
 
-def _in_panic(load: _Load, wanted: int, panicking_at_s: float, seen: Observation, memory: Memory) -> Wish:
+def _in_panic(load: _Load, wanted: int, panicking_at_s: float, seen: Observation, memory: Memory) -> DesiredCount:
     count = max(wanted, count_in(memory, "most") or 0)
     kept = "" if count == wanted else f"; panic never scales down from {count}"
-    said = f"panic: {load.panic:.2f} {load.unit} in {load.panic_s:g} s / target {load.target:.2f} = {wanted}"
+    reason = f"panic: {load.panic:.2f} {load.unit} in {load.panic_s:g} s / target {load.target:.2f} = {wanted}"
     remembered: dict[str, StateValue] = {"panicking_at_s": panicking_at_s, "most": count}
-    return Wish(count, f"{said} for {len(seen.ready)} ready{kept}", remembered)
+    return DesiredCount(count, f"{reason} for {len(seen.ready)} ready{kept}", remembered)
 
 
-def _to_zero(said: str, seen: Observation, memory: Memory) -> Wish:
+def _to_zero(reason: str, seen: Observation, memory: Memory) -> DesiredCount:
     if in_system(seen):
-        return Wish(1, f"{said}, but requests are in the system")
-    empty_at_s = moment(memory, "empty_at_s")
+        return DesiredCount(1, f"{reason}, but requests are in the system")
+    empty_at_s = timestamp_in(memory, "empty_at_s")
     if empty_at_s is None:
         empty_at_s = seen.now_s
     empty_s, grace_s = seen.now_s - empty_at_s, seen.settings.zero_grace_s
     if empty_s >= grace_s:
         over = f", and {empty_s:g} s of grace are over" if grace_s else ""
-        return Wish(0, said + over, {"empty_at_s": empty_at_s})
-    return Wish(1, f"{said}, 1 for {grace_s:g} s of grace", {"empty_at_s": empty_at_s})
+        return DesiredCount(0, reason + over, {"empty_at_s": empty_at_s})
+    return DesiredCount(1, f"{reason}, 1 for {grace_s:g} s of grace", {"empty_at_s": empty_at_s})

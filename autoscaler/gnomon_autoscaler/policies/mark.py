@@ -19,7 +19,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gnomon_autoscaler.policies.rates import Capacity, Rate, capacity
-from gnomon_autoscaler.replica_policy import TOLERANCE_S, ByCount, Memory, Wish, count_in, goes_on, moment
+from gnomon_autoscaler.replica_policy import (
+    TOLERANCE_S,
+    DesiredCount,
+    Memory,
+    ReplicaPolicyAdapter,
+    count_in,
+    timestamp_in,
+    within_period,
+)
 from gnomon_autoscaler.wrappers import standard
 from gnomon_core.scaling import Decision, Observation, PolicyState
 
@@ -37,21 +45,21 @@ class Predicting:
     period_s: float = SURGE_S
     default_scheduler: str = "immediate"
 
-    def wish(self, seen: Observation, memory: Memory) -> Wish:
-        count, planned_at_s = count_in(memory, "count"), moment(memory, "planned_at_s")
-        if count is not None and goes_on(planned_at_s, PERIOD_S, seen.now_s):
-            return Wish(count, f"{count} planned {seen.now_s - planned_at_s:.0f} s ago", memory)
-        wish = Rate(self.name, WINDOW_S, 1.0 / seen.settings.alpha).wish(seen, {})
+    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
+        count, planned_at_s = count_in(memory, "count"), timestamp_in(memory, "planned_at_s")
+        if count is not None and within_period(planned_at_s, PERIOD_S, seen.now_s):
+            return DesiredCount(count, f"{count} planned {seen.now_s - planned_at_s:.0f} s ago", memory)
+        desired = Rate(self.name, WINDOW_S, 1.0 / seen.settings.alpha).desired_count(seen, {})
         # What it took over stays until two minutes have been seen: a short history foresees little, one of no length nothing.
         floor = count_in(memory, "floor") if memory else len(seen.live)
         if floor is not None and len(seen.history.arrivals) * seen.history.bin_s < WINDOW_S - TOLERANCE_S:
-            if wish.count < floor:
-                wish = Wish(floor, f"{wish.reason}; {floor} until there are {WINDOW_S:g} s")
+            if desired.count < floor:
+                desired = DesiredCount(floor, f"{desired.reason}; {floor} until there are {WINDOW_S:g} s")
         else:
             floor = None
         # Without a latency there is no plan, and it looks again in five seconds.
         planned_at_s = seen.now_s if seen.latency_s else None
-        return replace(wish, memory={"count": wish.count, "planned_at_s": planned_at_s, "floor": floor})
+        return replace(desired, memory={"count": desired.count, "planned_at_s": planned_at_s, "floor": floor})
 
 
 class Mark:
@@ -60,7 +68,7 @@ class Mark:
     needs: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
-        self._instances = ByCount(standard(Predicting()))
+        self._instances = ReplicaPolicyAdapter(standard(Predicting()))
         self.name = self._instances.name
         self.period_s = self._instances.period_s
         self.default_scheduler = self._instances.default_scheduler
@@ -68,8 +76,8 @@ class Mark:
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
         """The instances' actions, and what they will not carry."""
         decision, after = self._instances.decide(seen, state)
-        share, said = overflow(seen)
-        return replace(decision, reason=decision.reason + said, overflow=share), after
+        share, reason = overflow(seen)
+        return replace(decision, reason=decision.reason + reason, overflow=share), after
 
 
 def overflow(seen: Observation) -> tuple[float, str]:
@@ -87,8 +95,8 @@ def overflow(seen: Observation) -> tuple[float, str]:
     if rate_rps <= carried_rps:
         return 0.0, ""
     share = 1.0 - carried_rps / rate_rps
-    said = f"{coming_rps:.2f} rps in {SURGE_S:g} s and {waiting} waiting are more than {len(seen.ready)} ready carry"
-    return share, f"; {said}: {share:.0%} overflow to functions"
+    reason = f"{coming_rps:.2f} rps in {SURGE_S:g} s and {waiting} waiting are more than {len(seen.ready)} ready carry"
+    return share, f"; {reason}: {share:.0%} overflow to functions"
 
 
 def _capacity(seen: Observation, rate_rps: float) -> Capacity | None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gnomon_autoscaler.policies.kpa import target_in_system
-from gnomon_autoscaler.replica_policy import Memory, Wish, count_in, moment, whole
+from gnomon_autoscaler.replica_policy import DesiredCount, Memory, count_in, timestamp_in, whole
 from gnomon_core.errors import bad_request
 from gnomon_core.scaling import Observation
 from gnomon_core.settings import Settings
@@ -45,7 +45,7 @@ class CommunityRule:
     period_s: float = 1.0
     default_scheduler: str = "immediate"
 
-    def wish(self, seen: Observation, memory: Memory) -> Wish:
+    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
         alert = self._alert(seen, memory)
         load, target = (
             seen.history.mean(seen.history.concurrency, WINDOW_S),
@@ -57,33 +57,33 @@ class CommunityRule:
         # The alert's own count is remembered as it is, so that the rule goes on from there when the load has gone.
         return replace(alert, count=needed, reason=f"{alert.reason}; {load:.2f} in the system / target {target:.2f} = {needed}")
 
-    def _alert(self, seen: Observation, memory: Memory) -> Wish:
+    def _alert(self, seen: Observation, memory: Memory) -> DesiredCount:
         scale = seen.settings.scale
         lowest = max(1, scale.min)
         rate_rps = seen.history.rate_rps(seen.history.successes, WINDOW_S)
-        said = f"{rate_rps:.2f} successes/s in {WINDOW_S:g} s"
+        reason = f"{rate_rps:.2f} successes/s in {WINDOW_S:g} s"
         count = count_in(memory, "count")
         if seen.requested is not None:
             count = max(1, seen.requested)
         if rate_rps <= ALERT_RPS:
-            resolved = moment(memory, "stepped_at_s") is not None
+            resolved = timestamp_in(memory, "stepped_at_s") is not None
             # A function that another policy left at more is brought to its minimum, as by an alert that resolves.
             calm = lowest if resolved or count is None else count
-            return Wish(calm, f"{said}, no alert{' any more' if resolved else ''}: {calm}", {"count": calm})
-        above_at_s = moment(memory, "above_at_s")
+            return DesiredCount(calm, f"{reason}, no alert{' any more' if resolved else ''}: {calm}", {"count": calm})
+        above_at_s = timestamp_in(memory, "above_at_s")
         if above_at_s is None:
             above_at_s = seen.now_s
-        stepped_at_s = moment(memory, "stepped_at_s")
+        stepped_at_s = timestamp_in(memory, "stepped_at_s")
         count = max(lowest, len(seen.live)) if count is None else count
         fires = seen.now_s - above_at_s >= ALERT_FOR_S
         if not fires or (stepped_at_s is not None and seen.now_s - stepped_at_s < REPEAT_S):
             kept = {"count": count, "above_at_s": above_at_s, "stepped_at_s": stepped_at_s}
-            return Wish(count, f"{said}, alert {'fires' if fires else 'is pending'}: {count}", kept)
+            return DesiredCount(count, f"{reason}, alert {'fires' if fires else 'is pending'}: {count}", kept)
         step = whole(scale.max * scale.factor / 100)
         stepped = max(count, min(scale.max, count + step))
-        return Wish(
+        return DesiredCount(
             stepped,
-            f"{said}, alert fires: {count} + {step} = {count + step}, at most {scale.max}",
+            f"{reason}, alert fires: {count} + {step} = {count + step}, at most {scale.max}",
             {"count": stepped, "above_at_s": above_at_s, "stepped_at_s": seen.now_s},
         )
 
@@ -98,12 +98,12 @@ class LoadFormula:
     period_s: float = 1.0
     default_scheduler: str = "immediate"
 
-    def wish(self, seen: Observation, memory: Memory) -> Wish:  # noqa: ARG002 - it remembers nothing
+    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
         scale = seen.settings.scale
         load, unit = _load(seen)
         target = scale.target * scale.target_proportion
         count = max(1, whole(load / target))
-        return Wish(count, f"{load:.2f} {unit} / ({scale.target:g} × {scale.target_proportion:g}) = {count}")
+        return DesiredCount(count, f"{load:.2f} {unit} / ({scale.target:g} × {scale.target_proportion:g}) = {count}")
 
 
 def _load(seen: Observation) -> tuple[float, str]:

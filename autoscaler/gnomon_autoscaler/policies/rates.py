@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnomon_autoscaler.replica_policy import Memory, Wish, whole
+from gnomon_autoscaler.replica_policy import DesiredCount, Memory, whole
 from gnomon_core.scaling import Observation
 
 LAST_VALUE_PERIOD_S = 30.0
@@ -44,25 +44,27 @@ class Rate:
     version: int = 1
     default_scheduler: str = "adaptive"
 
-    def wish(self, seen: Observation, memory: Memory) -> Wish:  # noqa: ARG002 - it remembers nothing
+    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
         measured_rps = seen.history.rate_rps(seen.history.arrivals, self.period_s)
         rate_rps = self.factor * measured_rps
-        said = f"{measured_rps:.2f} rps in {self.period_s:g} s"
+        reason = f"{measured_rps:.2f} rps in {self.period_s:g} s"
         if self.factor != 1.0:
-            said = f"{self.factor:g} × {said}"
+            reason = f"{self.factor:g} × {reason}"
         one = capacity(seen.latency_s, seen.settings.slo_s, rate_rps)
         if one is None:
-            return self._by_concurrency(seen, said)
+            return self._by_concurrency(seen, reason)
         count = whole(rate_rps / one.rate_rps)
         slow = "" if one.within_slo else " (no batch meets the SLO)"
-        return Wish(count, f"{said} / {one.rate_rps:.2f} rps per instance at b = {one.batch}{slow} = {count}")
+        return DesiredCount(count, f"{reason} / {one.rate_rps:.2f} rps per instance at b = {one.batch}{slow} = {count}")
 
-    def _by_concurrency(self, seen: Observation, said: str) -> Wish:
+    def _by_concurrency(self, seen: Observation, reason: str) -> DesiredCount:
         waiting = seen.history.mean(seen.history.concurrency, self.period_s)
         count = whole(self.factor * waiting / seen.settings.max_batch)
         factor = f"{self.factor:g} × " if self.factor != 1.0 else ""
-        text = f"{said}; latency not known yet, by concurrency: {factor}{waiting:.2f} in the system / {seen.settings.max_batch}"
-        return Wish(count, f"{text} per instance = {count}")
+        reason = (
+            f"{reason}; latency not known yet, by concurrency: {factor}{waiting:.2f} in the system / {seen.settings.max_batch}"
+        )
+        return DesiredCount(count, f"{reason} per instance = {count}")
 
 
 def on_demand() -> Rate:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gnomon_autoscaler.policies.rates import capacity
-from gnomon_autoscaler.replica_policy import Memory, Wish, count_in, goes_on, moment, whole
+from gnomon_autoscaler.replica_policy import DesiredCount, Memory, count_in, timestamp_in, whole, within_period
 from gnomon_core.scaling import Observation
 
 MINUTE_S = 60.0
@@ -43,7 +43,7 @@ class _Kept:
     @staticmethod
     def of(seen: Observation, memory: Memory) -> _Kept:
         """Parse the memory, within the bounds; an operator's number is the new start."""
-        count, minute_at_s, scale = count_in(memory, "count"), moment(memory, "minute_at_s"), seen.settings.scale
+        count, minute_at_s, scale = count_in(memory, "count"), timestamp_in(memory, "minute_at_s"), seen.settings.scale
         if count is None or seen.requested is not None:
             count = len(seen.live) if seen.requested is None else seen.requested
             return _Kept(max(1, count), minute_at_s=seen.now_s if minute_at_s is None else minute_at_s)
@@ -52,17 +52,17 @@ class _Kept:
             count_in(memory, "above") or 0,
             count_in(memory, "below") or 0,
             minute_at_s,
-            moment(memory, "grown_at_s"),
+            timestamp_in(memory, "grown_at_s"),
             count_in(memory, "step") or 0,
-            moment(memory, "shrunk_at_s"),
+            timestamp_in(memory, "shrunk_at_s"),
         )
 
-    def wish(self, reason: str) -> Wish:
+    def desired_count(self, reason: str) -> DesiredCount:
         memory: Memory = {
             "count": self.count, "above": self.above, "below": self.below, "minute_at_s": self.minute_at_s,
             "grown_at_s": self.grown_at_s, "step": self.step, "shrunk_at_s": self.shrunk_at_s,
         }  # fmt: skip
-        return Wish(self.count, f"{reason}: {self.count}", memory)
+        return DesiredCount(self.count, f"{reason}: {self.count}", memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +74,17 @@ class TargetTracking:
     period_s: float = MINUTE_S
     default_scheduler: str = "immediate"
 
-    def wish(self, seen: Observation, memory: Memory) -> Wish:
+    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
         kept = _Kept.of(seen, memory)
-        if goes_on(kept.minute_at_s, MINUTE_S, seen.now_s):
-            return kept.wish("within the minute")
+        if within_period(kept.minute_at_s, MINUTE_S, seen.now_s):
+            return kept.desired_count("within the minute")
         target = _target(seen)
         if target is None:
-            return replace(kept, minute_at_s=seen.now_s).wish("no gnomon/target-rps, and latency is not known yet")
+            return replace(kept, minute_at_s=seen.now_s).desired_count("no gnomon/target-rps, and latency is not known yet")
         return _by_figure(kept, target, seen)
 
 
-def _by_figure(kept: _Kept, target: float, seen: Observation) -> Wish:
+def _by_figure(kept: _Kept, target: float, seen: Observation) -> DesiredCount:
     """The replica count that follows from the metric of the last full minute."""
     there = max(1, len(seen.ready))
     each = seen.history.rate_rps(seen.history.arrivals, MINUTE_S) * MINUTE_S / there
@@ -94,17 +94,17 @@ def _by_figure(kept: _Kept, target: float, seen: Observation) -> Wish:
         below=kept.below + 1 if each < SLACK * target else 0,
         minute_at_s=seen.now_s,
     )
-    said = f"{each:.0f} a minute to each of {there}, target {target:.0f}"
+    reason = f"{each:.0f} a minute to each of {there}, target {target:.0f}"
     wanted = max(1, whole(there * each / target))
     if kept.above >= ABOVE:
-        return _grown(kept, wanted, there, seen, said)
+        return _grown(kept, wanted, there, seen, reason)
     if kept.below >= BELOW and wanted < kept.count:
-        return _shrunk(kept, wanted, seen, said)
+        return _shrunk(kept, wanted, seen, reason)
     if kept.above:
-        return kept.wish(f"{said}, above it {kept.above} of {ABOVE} times")
+        return kept.desired_count(f"{reason}, above it {kept.above} of {ABOVE} times")
     if kept.below and wanted < kept.count:
-        return kept.wish(f"{said}, below {SLACK:.0%} of it {kept.below} of {BELOW} times")
-    return kept.wish(said)
+        return kept.desired_count(f"{reason}, below {SLACK:.0%} of it {kept.below} of {BELOW} times")
+    return kept.desired_count(reason)
 
 
 def _target(seen: Observation) -> float | None:
@@ -115,22 +115,24 @@ def _target(seen: Observation) -> float | None:
     return None if one is None else SAFETY * one.rate_rps * MINUTE_S
 
 
-def _grown(kept: _Kept, wanted: int, there: int, seen: Observation, said: str) -> Wish:
+def _grown(kept: _Kept, wanted: int, there: int, seen: Observation, reason: str) -> DesiredCount:
     if wanted <= kept.count:
-        return kept.wish(f"{said}, and as many are coming")
+        return kept.desired_count(f"{reason}, and as many are coming")
     left_s = _left_s(kept.grown_at_s, seen.settings.scale_out_cooldown_s, seen.now_s)
     step = wanted - there
     if left_s > 0.0 and step <= kept.step:
-        return kept.wish(f"{said}, {wanted} after {left_s:.0f} s of scale-out cooldown")
+        return kept.desired_count(f"{reason}, {wanted} after {left_s:.0f} s of scale-out cooldown")
     grown = replace(kept, count=wanted, grown_at_s=seen.now_s, step=step, shrunk_at_s=None)
-    return grown.wish(f"{said}, above it {kept.above} times")
+    return grown.desired_count(f"{reason}, above it {kept.above} times")
 
 
-def _shrunk(kept: _Kept, wanted: int, seen: Observation, said: str) -> Wish:
+def _shrunk(kept: _Kept, wanted: int, seen: Observation, reason: str) -> DesiredCount:
     left_s = _left_s(kept.shrunk_at_s, seen.settings.scale_in_cooldown_s, seen.now_s)
     if left_s > 0.0:
-        return kept.wish(f"{said}, {wanted} after {left_s:.0f} s of scale-in cooldown")
-    return replace(kept, count=wanted, shrunk_at_s=seen.now_s).wish(f"{said}, below {SLACK:.0%} of it {kept.below} times")
+        return kept.desired_count(f"{reason}, {wanted} after {left_s:.0f} s of scale-in cooldown")
+    return replace(kept, count=wanted, shrunk_at_s=seen.now_s).desired_count(
+        f"{reason}, below {SLACK:.0%} of it {kept.below} times"
+    )
 
 
 def _left_s(since_s: float | None, cooldown_s: float, now_s: float) -> float:

@@ -337,7 +337,7 @@ class Deployed:
 
     def current(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
         """The instances of the present version, with the dispatcher's view of each."""
-        return tuple(self._seen(instance) for instance in instances if instance.version == self.version)
+        return tuple([self._seen(instance) for instance in instances if instance.version == self.version])
 
     def live(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
         """The Bodies of the present version that serve or start."""
@@ -380,15 +380,15 @@ class Deployed:
             nodes=nodes,
             latency_s=load.latency_s or runtime.latency_s() or others.latency_s,
             profile=runtime.profile(load.ratios),
-            latency_spread=load.spread or runtime.latency_spread({one.size for one in current if one.kind is InstanceKind.BODY}),
+            latency_spread=load.spread or runtime.latency_spread([one.size for one in current if one.kind is InstanceKind.BODY]),
             plan=self.plan,
         )
 
     def stamp(self, instances: Sequence[Instance]) -> object:
         """A value that changes whenever `load` changes, except for the nodes. Cheaper to make and to compare."""
-        return self.standing(instances), self.elsewhere.stamp(self.name), self.runtime.events()
+        return self.stamp_without_requests(instances), self.elsewhere.stamp(self.name), self.runtime.events()
 
-    def standing(self, instances: Sequence[Instance]) -> object:
+    def stamp_without_requests(self, instances: Sequence[Instance]) -> object:
         """The part of `stamp` that no request changes."""
         return self.spec.settings, self.plan, self.profile, self.version, instances, len(self.draining)
 

@@ -370,7 +370,9 @@ class FunctionRuntime:
     def in_flight(self, instance_id: str) -> int:
         """The number of requests that the instance executes; 0 if it is idle or unknown."""
         worker = self.dispatcher.workers.by_id.get(instance_id)
-        return sum([len(batch.requests) for batch in worker.batches.values()]) if worker is not None else 0
+        if worker is None or not worker.batches:
+            return 0
+        return sum([len(batch.requests) for batch in worker.batches.values()])
 
     def all_in_flight(self) -> dict[str, int]:
         """The number of executing requests by instance, without idle instances."""
@@ -392,14 +394,23 @@ class FunctionRuntime:
 
         Events and tensors of a model take different times: if both are known and called, the longer time is given.
         """
-        sizes, variants = range(1, self.settings.max_batch + 1), self.dispatcher.sizing.counted(self.variants)
-        rows = [[self.latency.seconds(variant, self.settings.cores, size) for size in sizes] for variant in variants]
-        known = [[seconds for seconds in row if seconds is not None] for row in rows if None not in row]
+        settings, seconds_of = self.settings, self.latency.seconds
+        known: list[list[float]] = []
+        for variant in self.dispatcher.sizing.counted(self.variants):
+            row: list[float] = []
+            for size in range(1, settings.max_batch + 1):
+                seconds = seconds_of(variant, settings.cores, size)
+                if seconds is None:
+                    break
+                row.append(seconds)
+            else:
+                known.append(row)
         return tuple([max(both) for both in zip(*known, strict=True)])
 
     def latency_spread(self, sizes: Iterable[int]) -> float:
         """The mean relative error of recent predictions, at the instance size where it is largest."""
-        return max((self.latency.spread(variant, size) or 0.0 for size in sizes for variant in self.variants), default=0.0)
+        variants = self.variants
+        return max([self.latency.spread(variant, size) or 0.0 for size in set(sizes) for variant in variants], default=0.0)
 
     def ratios(self) -> Mapping[int, float]:
         """Measured latency by the profile's prediction, by cores; only for sizes with enough measurements."""

@@ -407,10 +407,10 @@ class Instances(InstanceOwner):
         deployed = self._deployed.get(function)
         return None if deployed is None else deployed.stamp(self._platform.instances(function))
 
-    def standing(self, function: str) -> object:
+    def stamp_without_requests(self, function: str) -> object:
         """A value that changes whenever `load` changes for another reason than requests."""
         deployed = self._deployed.get(function)
-        return None if deployed is None else deployed.standing(self._platform.instances(function))
+        return None if deployed is None else deployed.stamp_without_requests(self._platform.instances(function))
 
     def counters(self, function: str) -> LoadCounters | None:
         """The function's load counters, here and at other replicas."""

@@ -386,6 +386,8 @@ class FunctionQueue:
 
     def oldest_arrival_s(self) -> float | None:
         """When the oldest waiting request arrived; None if nothing waits."""
+        if not self.requests:
+            return None
         return min((lane.oldest_arrival_s() for lane in self.lanes.values() if lane), default=None)
 
 

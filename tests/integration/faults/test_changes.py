@@ -289,8 +289,8 @@ POLICIES = """
 import time
 from dataclasses import dataclass
 
-from gnomon_autoscaler import counted
-from gnomon_autoscaler.replica_policy import Wish
+from gnomon_autoscaler import replica_policy_plugin
+from gnomon_autoscaler.replica_policy import DesiredCount
 
 
 def sleeps():
@@ -322,14 +322,14 @@ class Until:
     period_s: float = 0.2
     default_scheduler: str = "immediate"
 
-    def wish(self, seen, memory):
+    def desired_count(self, seen, memory):
         if len(seen.ready) == 3:
             return self.fault()
-        return Wish(3, "three", {})
+        return DesiredCount(3, "three", {})
 
 
 def offer(fault):
-    return counted(lambda settings: Until(fault.__name__, fault), "Wants three, then fails.")
+    return replica_policy_plugin(lambda settings: Until(fault.__name__, fault), "Wants three, then fails.")
 
 
 SLEEPS, COMPUTES, RAISES, NONSENSE, EXITS = map(offer, (sleeps, computes, raises, answers_nonsense, exits))

@@ -14,8 +14,8 @@ from tests.waiting import eventually
 PACKAGE = """
 from dataclasses import dataclass
 
-from gnomon_autoscaler import counted
-from gnomon_autoscaler.replica_policy import Wish
+from gnomon_autoscaler import replica_policy_plugin
+from gnomon_autoscaler.replica_policy import DesiredCount
 from gnomon_core.policy_registry import PolicyPlugin, own_settings
 from gnomon_core.scheduling import Dispatch, Reject
 from gnomon_core.settings import integer
@@ -30,8 +30,8 @@ class Exactly:
     period_s: float = 0.2
     default_scheduler: str = "picky"
 
-    def wish(self, seen, memory):
-        return Wish(self.count, "as told", {})
+    def desired_count(self, seen, memory):
+        return DesiredCount(self.count, "as told", {})
 
 
 class Picky:
@@ -45,7 +45,7 @@ class Picky:
 
 
 SETTINGS = (Setting("count", "count", integer(1, 5), "a whole number from 1 to 5", "instances"),)
-EXACTLY = counted(lambda settings: Exactly(**own_settings(settings, SETTINGS)), "As many as it is told.", SETTINGS)
+EXACTLY = replica_policy_plugin(lambda settings: Exactly(**own_settings(settings, SETTINGS)), "As many as it is told.", SETTINGS)
 PICKY = PolicyPlugin(lambda settings: Picky(), "Refuses what is large.")
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel, Tick
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
-from gnomon_autoscaler.replica_policy import Room
+from gnomon_autoscaler.replica_policy import FreeCapacity
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.profiles import ModelProfile
@@ -60,7 +60,7 @@ def look(
 ) -> LayerLevel:
     """What layer-level scaling does now, with this room."""
     known = Knowledge(profile, seen.settings, options)
-    return Tick(known, options, seen, seen.ready, dict(grown or {})).scale(Room(list(nodes)))
+    return Tick(known, options, seen, seen.ready, dict(grown or {})).scale(FreeCapacity(list(nodes)))
 
 
 def kinds(line: Timeline) -> list[str]:

@@ -20,7 +20,7 @@ from gnomon_autoscaler.policies.asyfunc.lls import (
 )
 from gnomon_autoscaler.policies.asyfunc.mls import scale_out, so_many_more
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
-from gnomon_autoscaler.replica_policy import Room
+from gnomon_autoscaler.replica_policy import FreeCapacity
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
@@ -68,7 +68,7 @@ def test_a_pair_and_a_larger_body_are_compared_as_wholes() -> None:
     assert (found.resized, [made.body for made in found.created]) == ((), ["a"])
     for model, larger_eta in ((PARALLEL, 12.5), (SERIAL, 25 / 3)):
         known = Knowledge(model, seen.settings, EITHER)
-        larger = best_growth(known, EITHER, body("a"), 15.0, Room([node(cores=1)]))
+        larger = best_growth(known, EITHER, body("a"), 15.0, FreeCapacity([node(cores=1)]))
         assert larger.efficiency == pytest.approx(larger_eta)
         chosen = next(one for one in known.pairings.ranked(1, 1) if one.pair.blocks == (0, 1) and one.batch == 4)
         assert pair_efficiency(known, body("a"), chosen) == pytest.approx(11.25)
@@ -237,29 +237,30 @@ def test_a_shadow_elsewhere_may_have_that_nodes() -> None:
 
 
 def test_a_body_does_not_grow_by_it() -> None:
-    assert best_growth(KNOWN, Options(), body("a"), 15.0, Room([node(cores=0, reserve=2)])) is None
-    assert best_growth(KNOWN, Options(), body("a"), 15.0, Room([node(cores=1, reserve=2)])) is not None
+    assert best_growth(KNOWN, Options(), body("a"), 15.0, FreeCapacity([node(cores=0, reserve=2)])) is None
+    assert best_growth(KNOWN, Options(), body("a"), 15.0, FreeCapacity([node(cores=1, reserve=2)])) is not None
 
 
 @pytest.mark.parametrize("free", [4, 1])
 def test_bodies_come_to_the_reserve_when_no_node_has_room_for_any(free: int) -> None:
     """The best size fits into n1's reserve at once; the room that n2 has, for a smaller one too, comes first."""
-    room = Room([node("n1", 0, reserve=4), node("n2", free)])
+    room = FreeCapacity([node("n1", 0, reserve=4), node("n2", free)])
     made = so_many_more(KNOWN, room, rate_rps=10.0, count=3, memory_bytes=0)
     assert made == [CreateBody(free, "n2"), CreateBody(4, "n1"), CreateBody(4, None)]
-    room = Room([node("n1", 0, reserve=4), node("n2", free)])
+    room = FreeCapacity([node("n1", 0, reserve=4), node("n2", free)])
     assert scale_out(KNOWN, Options(), room, rate_rps=999.0, rate_max_rps=0.0, memory_bytes=0) == made[:2]
 
 
 def test_other_nodes_are_ordered_by_their_capacity_for_shadows() -> None:
-    assert Room([node("n1", 8), node("n2", 1), node("n3", 1, reserve=2), node("n4", 2)]).others("n1") == ["n3", "n4", "n2"]
+    capacity = FreeCapacity([node("n1", 8), node("n2", 1), node("n3", 1, reserve=2), node("n4", 2)])
+    assert capacity.other_nodes("n1") == ["n3", "n4", "n2"]
 
 
 def test_a_body_leaves_of_the_reserve_what_it_does_not_need() -> None:
-    room = Room([node(cores=1, reserve=2)])
+    room = FreeCapacity([node(cores=1, reserve=2)])
     room.take("n1", 2)
     assert (room.cores("n1"), room.shadow_cores("n1")) == (0, 1)
-    room = Room([node(cores=1, reserve=2)])
+    room = FreeCapacity([node(cores=1, reserve=2)])
     room.take_for_shadow("n1", 1)
     assert (room.cores("n1"), room.shadow_cores("n1")) == (1, 2)
     room.take_for_shadow("n1", 2)

@@ -11,7 +11,7 @@ from gnomon_autoscaler.policies.asyfunc.lls import LayerLevel, Tick
 from gnomon_autoscaler.policies.asyfunc.mls import as_bodies
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, block_sets, candidates
-from gnomon_autoscaler.replica_policy import Room
+from gnomon_autoscaler.replica_policy import FreeCapacity
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import MAX_SHADOWS, Pair, best_split, best_splits, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network
@@ -145,7 +145,7 @@ def test_a_body_whose_node_is_full_is_passed_over_and_not_the_end() -> None:
     """Line 3 breaks off at the first node without free cores."""
     seen = observed([40.0], body("a", node="full"), body("b"))
     known = Knowledge(PROFILE, seen.settings, Options())
-    room = Room([node("full", 0.5), node("n1", 1.0)])
+    room = FreeCapacity([node("full", 0.5), node("n1", 1.0)])
     found = Tick(known, Options(), seen, seen.live).scale(room)
     assert [made.body for made in found.created] == ["b"]
 

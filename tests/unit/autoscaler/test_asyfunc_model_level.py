@@ -18,7 +18,7 @@ from gnomon_autoscaler.policies.asyfunc.mls import (
 )
 from gnomon_autoscaler.policies.asyfunc.options import Options, asyfunc_options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
-from gnomon_autoscaler.replica_policy import Room
+from gnomon_autoscaler.replica_policy import FreeCapacity
 from gnomon_autoscaler.testing import MEMORY_BYTES, Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
@@ -45,8 +45,8 @@ def ended(bodies: list[Instance], rate_rps: float) -> list[str]:
     return [victim.id for victim in scale_in(KNOWN, OPTIONS, bodies, rates_rps, rate_rps)]
 
 
-def room(**cores: int) -> Room:
-    return Room([Node(name, 32, 10**12, free, 10**12) for name, free in cores.items()])
+def room(**cores: int) -> FreeCapacity:
+    return FreeCapacity([Node(name, 32, 10**12, free, 10**12) for name, free in cores.items()])
 
 
 def test_a_batch_must_fill_and_end_within_the_objective() -> None:
@@ -110,7 +110,7 @@ def test_existing_bodies_count_towards_the_need() -> None:
 
 def test_creation_ends_when_no_node_has_room() -> None:
     assert scale_out(KNOWN, OPTIONS, room(n1=1), rate_rps=1000.0, rate_max_rps=0.0, memory_bytes=0) == [CreateBody(1, "n1")]
-    short = Room([Node("n1", 32, 10**9, 32, 50)])
+    short = FreeCapacity([Node("n1", 32, 10**9, 32, 50)])
     assert scale_out(KNOWN, OPTIONS, short, rate_rps=10.0, rate_max_rps=0.0, memory_bytes=100) == []
 
 

@@ -229,7 +229,7 @@ def test_state_survives_json_and_unknown_state_is_dropped() -> None:
     policy = scaling_policy("asyfunc", SETTINGS)
     load = line.fleet.load("echo.openfaas-fn")
     assert load is not None
-    asked = line.runner.question(line.now_s + 1.0, load)
+    asked = line.runner.due_call(line.now_s + 1.0, load)
     assert policy.decide(asked.seen, PolicyState("od", 1, {"inner": 3})) == policy.decide(asked.seen, PolicyState())
 
 

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gnomon_autoscaler.controller import LONG_SKIPS_S, Autoscaler
+from gnomon_autoscaler.controller import LONG_SKIPS_S, Autoscaler, DecisionLog
 from gnomon_autoscaler.executor import Outcome, at_once
-from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
+from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin, replica_policy_plugin
+from gnomon_autoscaler.replica_policy import DesiredCount, Memory
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock, WallClock
@@ -181,6 +182,21 @@ async def test_changes_are_logged_once_with_their_reason(caplog: pytest.LogCaptu
     assert "CreateBody(cores=1, node=node-1)" in lines[0]
 
 
+async def test_log_line_of_a_failed_policy_states_the_error_once(caplog: pytest.LogCaptureFixture) -> None:
+    decisions = DecisionLog(FUNCTION)
+    decisions.add(
+        0.0,
+        "moody",
+        Decision((), "moody failed (1 of 3): RuntimeError: no idea; the last decision stays in force"),
+        "RuntimeError: no idea",
+    )
+    decisions.add(1.0, "kpa", Decision((CreateBody(1),), "2 in the system"), "no_capacity: no node has 1 core free")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{FUNCTION}: no change, by policy moody: moody failed (1 of 3): RuntimeError: no idea; the last decision stays in force",
+        f"{FUNCTION}: CreateBody(cores=1, node=None), by policy kpa: 2 in the system; no_capacity: no node has 1 core free",
+    ]
+
+
 async def test_decisions_serialise_to_json() -> None:
     stage = Stage()
     stage.deploy()
@@ -320,6 +336,31 @@ async def test_only_policies_of_installed_packages_have_a_limit_and_fixed_in_the
     assert theirs.limits_s[:4] == [0.7, 0.7, 0.7, None]
 
 
+class RecordsThreads:
+    """A replica policy that records the thread of each decision."""
+
+    name, version, period_s, default_scheduler = "recorder", 1, 1.0, "immediate"
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+
+    def desired_count(self, _seen: Observation, _memory: Memory) -> DesiredCount:
+        self.threads.add(threading.get_ident())
+        return DesiredCount(1, "one")
+
+
+@pytest.mark.parametrize("third_party", [False, True])
+async def test_only_built_in_count_policies_decide_on_the_event_loop(*, third_party: bool) -> None:
+    policy, clock = RecordsThreads(), WallClock()
+    plugin = replace(replica_policy_plugin(lambda _: policy, "One."), third_party=third_party)
+    fleet = MemoryFleet(clock.now_s)
+    fleet.known[FUNCTION] = MemoryFunction(Settings(autoscaler="recorder"))
+    async with running(Autoscaler(fleet, clock, policies={**BUILT_IN, "recorder": plugin})), asyncio.timeout(20):
+        while not fleet.known[FUNCTION].instances:  # noqa: ASYNC110 - the fleet tells nobody
+            await asyncio.sleep(0.01)
+    assert (threading.get_ident() in policy.threads) is not third_party
+
+
 class Held:
     """An `Executor` whose answers come when the test lets them."""
 
@@ -375,11 +416,11 @@ def test_manual_scale_is_repeated_after_a_dropped_answer() -> None:
     )
     runner = Runner(FUNCTION)
     runner.request(7)
-    asked = runner.question(0.0, before)
+    asked = runner.due_call(0.0, before)
     assert asked.seen.requested == 7
     runner.sample(0.5, after)
-    assert runner.accept(asked, *asked.answer()).actions == ()
-    again = runner.question(0.5, after)
+    assert runner.accept(asked, *asked.execute()).actions == ()
+    again = runner.due_call(0.5, after)
     assert again.seen.requested == 7
 
 
@@ -388,9 +429,9 @@ def test_failure_of_a_replaced_policy_is_not_attributed_to_its_successor() -> No
         return FunctionLoad(Settings(autoscaler=policy, scale=ScaleSettings(min=2)), LoadCounters(), (), ())
 
     runner = Runner(FUNCTION)
-    asked = runner.question(0.0, load("openfaas"))
+    asked = runner.due_call(0.0, load("openfaas"))
     assert asked is not None
-    next_one = runner.question(0.5, load("kpa"))
+    next_one = runner.due_call(0.5, load("kpa"))
     assert next_one is not None
     for _ in range(3):
         said = runner.fail("no answer within 1 s", asked).reason
@@ -411,9 +452,9 @@ class StampingFleet(MemoryFleet):
     def stamp(self, function: str) -> object:
         load = super().load(function)
         counters = load.counters
-        return self.standing(function), counters.arrivals, counters.queued, counters.executing, load.requested
+        return self.stamp_without_requests(function), counters.arrivals, counters.queued, counters.executing, load.requested
 
-    def standing(self, function: str) -> object:
+    def stamp_without_requests(self, function: str) -> object:
         load = super().load(function)
         return load.settings, tuple((one.id, one.state) for one in load.instances)
 

@@ -129,17 +129,17 @@ def seen(concurrency: list[float], settings: Settings, ready: int = 1) -> Observ
 def test_the_stable_window_is_as_long_as_the_settings_say() -> None:
     load = [10.0] * 20 + [0.0] * 20
     short = Settings(target_concurrency=1.0, stable_window_s=20.0, zero_grace_s=0.0, scale=ScaleSettings(min=0))
-    assert Kpa().wish(seen(load, short), {}).count == 0
-    assert Kpa().wish(seen(load, replace(short, stable_window_s=40.0)), {}).count == 8
+    assert Kpa().desired_count(seen(load, short), {}).count == 0
+    assert Kpa().desired_count(seen(load, replace(short, stable_window_s=40.0)), {}).count == 8
 
 
 def test_the_share_of_the_target_and_the_panic_threshold_are_as_the_settings_say() -> None:
     full = Settings(target_concurrency=4.0, target_utilization=1.0)
-    assert Kpa().wish(seen([8.0] * 60, full, ready=2), {}).count == 2
+    assert Kpa().desired_count(seen([8.0] * 60, full, ready=2), {}).count == 2
     rising = [0.0] * 54 + [16.0] * 6
-    assert "panic" in Kpa().wish(seen(rising, full, ready=2), {}).reason
-    assert "panic" not in Kpa().wish(seen(rising, replace(full, panic_threshold=3.0), ready=2), {}).reason
-    assert "panic" not in Kpa().wish(seen(rising, replace(full, panic_share=0.5), ready=2), {}).reason
+    assert "panic" in Kpa().desired_count(seen(rising, full, ready=2), {}).reason
+    assert "panic" not in Kpa().desired_count(seen(rising, replace(full, panic_threshold=3.0), ready=2), {}).reason
+    assert "panic" not in Kpa().desired_count(seen(rising, replace(full, panic_share=0.5), ready=2), {}).reason
 
 
 def test_a_runner_keeps_as_much_history_as_the_window_needs() -> None:

@@ -10,7 +10,7 @@ import pytest
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.executor import at_once
 from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
-from gnomon_autoscaler.runner import Runner, Starts, state_from_json, state_to_json
+from gnomon_autoscaler.runner import Runner, StartBackoff, state_from_json, state_to_json
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction, Timeline
 from gnomon_autoscaler.windows import LoadWindows
 from gnomon_core.clock import VirtualClock
@@ -317,7 +317,7 @@ def test_instance_that_had_served_is_replaced_at_once() -> None:
     created = []
     for _ in range(20):
         line.instances.clear()
-        line.runner.forgive()
+        line.runner.reset_start_backoff()
         created += [line.now_s for decision in line.play(0.5) if any(isinstance(a, CreateBody) for a in decision.actions)]
     assert len(created) == 20
 
@@ -329,7 +329,7 @@ def test_a_deployment_forgives() -> None:
         line.play(0.5)
     line.instances.clear()
     assert play(line, 0.5) == 0
-    line.runner.forgive()
+    line.runner.reset_start_backoff()
     assert play(line, 0.5) == 1
 
 
@@ -337,37 +337,37 @@ def instance(id_: str, state: InstanceState, version: int = 1) -> Instance:
     return Instance(id_, "f.ns", version, "n", 1, 0, state, 0.0)
 
 
-def look(*looks: tuple[float, tuple[Instance, ...]]) -> Starts:
-    starts = Starts()
+def look(*looks: tuple[float, tuple[Instance, ...]]) -> StartBackoff:
+    starts = StartBackoff()
     for now_s, instances in looks:
-        starts.look(now_s, instances)
+        starts.observe(now_s, instances)
     return starts
 
 
 def test_requested_ends_are_no_failed_starts() -> None:
-    starts = Starts()
-    starts.look(0, (instance("a", InstanceState.READY),))
-    starts.dismiss(["a"])
-    starts.look(1, ())
-    assert starts.failed == 0
-    assert look((0, (instance("a", InstanceState.DRAINING),)), (1, ())).failed == 0
-    assert look((0, (instance("a", InstanceState.READY),)), (1, (instance("b", InstanceState.STARTING, 2),))).failed == 0
+    starts = StartBackoff()
+    starts.observe(0, (instance("a", InstanceState.READY),))
+    starts.expect_ends(["a"])
+    starts.observe(1, ())
+    assert starts.failures == 0
+    assert look((0, (instance("a", InstanceState.DRAINING),)), (1, ())).failures == 0
+    assert look((0, (instance("a", InstanceState.READY),)), (1, (instance("b", InstanceState.STARTING, 2),))).failures == 0
 
 
 def test_crash_after_a_long_life_is_no_failed_start() -> None:
     ready = (instance("a", InstanceState.READY),)
-    assert look((0, ready), (10, ready), (11, ())).failed == 0
-    assert look((0, ready), (9, ready), (9.5, ())).failed == 1
+    assert look((0, ready), (10, ready), (11, ())).failures == 0
+    assert look((0, ready), (9, ready), (9.5, ())).failures == 1
 
 
 def test_a_steady_instance_ends_the_row() -> None:
     starting, ready = instance("a", InstanceState.STARTING), instance("b", InstanceState.READY)
     starts = look((0, (starting,)), (1, ()), (2, (starting,)), (3, ()))
-    assert starts.failed == 2
-    starts.look(4, (ready,))
-    assert starts.failed == 2
-    starts.look(14, (ready,))
-    assert starts.failed == 0
+    assert starts.failures == 2
+    starts.observe(4, (ready,))
+    assert starts.failures == 2
+    starts.observe(14, (ready,))
+    assert starts.failures == 0
 
 
 STATE = PolicyState(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.replica_policy import cost_of_ending
+from gnomon_autoscaler.replica_policy import victim_order
 from gnomon_core.actuation import PartlyRefused
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError, bad_request
@@ -179,7 +179,7 @@ def test_of_equals_the_youngest_pod_is_let_go_as_its_replica_set_does_it() -> No
     """Else the one loses its instance and the other its pod, and both lose their Shadows."""
     made = bodies(3)
     made.match([pod("a", created_at=100.0), pod("b", created_at=200.0), pod("c", created_at=300.0)])
-    first = min(made.instances(SETTINGS, 1000.0), key=cost_of_ending)
+    first = min(made.instances(SETTINGS, 1000.0), key=victim_order)
     held = made.pod_of(first.id)
     assert held is not None
     assert (held.name, first.started_s) == ("c", 1000.0)

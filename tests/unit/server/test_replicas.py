@@ -199,7 +199,7 @@ async def test_function_whose_state_cannot_be_serialised_is_skipped_and_logged_o
         told = [leader.handed_on.next("10.0.0.2") for _ in range(6)]
     assert {name for document in told if document is not None for name in document["functions"]} == set(NAMES) - {NAMES[0]}
     json.dumps(told)
-    assert [record.getMessage().split(":")[0] for record in caplog.records if "no JSON" in record.getMessage()] == [NAMES[0]]
+    assert [record.getMessage().split(":")[0] for record in caplog.records if "not JSON" in record.getMessage()] == [NAMES[0]]
 
 
 async def test_first_replica_gets_the_whole_state() -> None:

@@ -67,7 +67,7 @@ from typing import Protocol, TypeVar
 from gnomon_autoscaler.policies.asyfunc.mls import Configuration, best_batch, filling_s
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairing import GAIN, Knowledge, Pairing
-from gnomon_autoscaler.replica_policy import ROUNDING, Memory, Room, goes_on, moment
+from gnomon_autoscaler.replica_policy import ROUNDING, FreeCapacity, Memory, timestamp_in, within_period
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair, together
 from gnomon_core.scaling import ChangeShadow, CreateShadow, DestroyShadow, Observation, Resize, StateValue
@@ -96,9 +96,9 @@ def _window(seen: Observation, options: Options, ticks_ago: int) -> tuple[float,
     return arriving_rps, there
 
 
-def best_pairing(known: Knowledge, options: Options, body: Instance, rate_rps: float, room: Room) -> Pairing | None:
+def best_pairing(known: Knowledge, options: Options, body: Instance, rate_rps: float, capacity: FreeCapacity) -> Pairing | None:
     """Lines 6 to 23 for one Body: the pairing of best η that fits a node and whose batch fills and ends in time."""
-    burst = Burst(known, options, rate_rps, room)
+    burst = Burst(known, options, rate_rps, capacity)
     return at_home_or_elsewhere(burst, body, lambda node: _best_on(node, body, burst))
 
 
@@ -115,10 +115,10 @@ Found = TypeVar("Found", bound=Judged)
 def at_home_or_elsewhere(burst: Burst, body: Instance, best_on: Callable[[str], Found | None]) -> Found | None:
     """The best candidate on the Body's own node; if there is none, the one of best η on other nodes that may hold its Shadow."""
     here = best_on(body.node)
-    nobody_tells = not burst.room.makes_shadows(body.node)
+    nobody_tells = not burst.capacity.makes_shadows(body.node)
     if here is not None or burst.known.pairings_elsewhere is None or not burst.options.other_nodes or nobody_tells:
         return here
-    found = [there for node in burst.room.others(body.node) if (there := best_on(node)) is not None]
+    found = [there for node in burst.capacity.other_nodes(body.node) if (there := best_on(node)) is not None]
     # Of equally good nodes the one with most free capacity, which comes first.
     return max(found, key=lambda one: one.efficiency, default=None)
 
@@ -136,7 +136,7 @@ class Burst:
     known: Knowledge
     options: Options
     rate_rps: float
-    room: Room
+    capacity: FreeCapacity
 
 
 def _best_on(node: str, body: Instance, burst: Burst) -> Pairing | None:
@@ -144,7 +144,7 @@ def _best_on(node: str, body: Instance, burst: Burst) -> Pairing | None:
     pairings = known.pairings_elsewhere if elsewhere else known.pairings
     if pairings is None:
         return None
-    fitting = [cores for cores in known.rates.cores if cores <= burst.room.shadow_cores(node)]
+    fitting = [cores for cores in known.rates.cores if cores <= burst.capacity.shadow_cores(node)]
     best: Pairing | None = None
     for cores in fitting if options.fewer_shadow_cores else fitting[-1:]:
         for pairing in pairings.ranked(body.cores, cores):
@@ -152,7 +152,7 @@ def _best_on(node: str, body: Instance, burst: Burst) -> Pairing | None:
                 break
             timely = filling_s(pairing.batch, burst.rate_rps) + pairing.latency_s <= known.rates.slo_s
             memory_bytes = shadow_memory_bytes(known, options, pairing.parameter_bytes, elsewhere=elsewhere)
-            if timely and memory_bytes <= burst.room.memory_bytes(node):
+            if timely and memory_bytes <= burst.capacity.memory_bytes(node):
                 best = pairing
                 break
     return replace(best, pair=replace(best.pair, node=node)) if best is not None and elsewhere else best
@@ -201,9 +201,9 @@ def _another_on(node: str, burst: Burst, body: Instance, pair: Pair) -> Another 
     known, options, elsewhere = burst.known, burst.options, node != body.node
     parameter_bytes = known.profile.layers.parameter_bytes(pair.blocks)
     memory_bytes = shadow_memory_bytes(known, options, parameter_bytes, elsewhere=elsewhere)
-    if memory_bytes > burst.room.memory_bytes(node):
+    if memory_bytes > burst.capacity.memory_bytes(node):
         return None
-    fitting = [cores for cores in known.rates.cores if cores <= burst.room.shadow_cores(node)]
+    fitting = [cores for cores in known.rates.cores if cores <= burst.capacity.shadow_cores(node)]
     before_rps = known.rates.rate_rps(body.cores, pair)
     found: list[Another] = []
     for cores in fitting if options.fewer_shadow_cores else fitting[-1:]:
@@ -256,13 +256,15 @@ Grown = Mapping[str, int]
 """Cores of each Body before it was enlarged, by id."""
 
 
-def best_growth(known: Knowledge, options: Options, body: Instance, rate_rps: float, room: Room) -> Configuration | None:
+def best_growth(
+    known: Knowledge, options: Options, body: Instance, rate_rps: float, capacity: FreeCapacity
+) -> Configuration | None:
     """The larger size of a Body with the best η that meets the objective at this rate and sustains more; None if none does.
 
     Like a Shadow it takes min(free, C_max) cores, or as many of them as are best where `fewer_shadow_cores` says so; but none of
     those that its node holds for Shadows.
     """
-    most = body.cores + room.cores(body.node)
+    most = body.cores + capacity.cores(body.node)
     larger = [cores for cores in known.rates.cores if body.cores < cores <= most]
     found = [best_batch(known, cores, rate_rps) for cores in (larger if options.fewer_shadow_cores else larger[-1:])]
     enough_rps = known.rates.rate_rps(body.cores) * (1 + GAIN)
@@ -300,7 +302,7 @@ def _growth(entry: StateValue) -> Growth | None:
     if not isinstance(entry, Mapping):
         return None
     before = entry.get("before")
-    return Growth(before, moment(entry, "asked_at_s")) if isinstance(before, int) else None
+    return Growth(before, timestamp_in(entry, "asked_at_s")) if isinstance(before, int) else None
 
 
 def cores_before(growths: Mapping[str, Growth]) -> Grown:
@@ -338,7 +340,7 @@ def overdue(growths: Mapping[str, Growth], seen: Observation) -> tuple[Resize, .
         for name, growth in sorted(growths.items())
         if growth.asked_at_s is not None
         and cores[name] <= growth.before
-        and not goes_on(growth.asked_at_s, ARRIVES_WITHIN_S, seen.now_s)
+        and not within_period(growth.asked_at_s, ARRIVES_WITHIN_S, seen.now_s)
     )
 
 
@@ -398,15 +400,15 @@ class Tick:
     grown: Mapping[str, int] = field(default_factory=dict)
     refused: Collection[str] = ()
 
-    def scale(self, room: Room) -> LayerLevel:
-        """Create Shadows for a burst, or release superfluous ones. `room` is the free capacity, which this call reduces."""
+    def scale(self, capacity: FreeCapacity) -> LayerLevel:
+        """Create Shadows for a burst, or release superfluous ones. `capacity` is what this call reduces."""
         if not self.bodies:
             return LayerLevel()
         helped = shadows_of(self.seen.shadows)
         rate_max_rps = math.fsum(self._rate_rps(body, helped.get(body.id, ())) for body in self.bodies)
         rate_rps = burst_rps(self.seen, self.options)
         if self._over(rate_rps, rate_max_rps):
-            level = self._scale_up(rate_rps, rate_max_rps, room)
+            level = self._scale_up(rate_rps, rate_max_rps, capacity)
         else:
             level = self._release(rate_max_rps)
         return level if self.options.max_shadows == 1 else self._share_anew(level)
@@ -425,7 +427,7 @@ class Tick:
         """R_burst > γ·R_max."""
         return rate_rps > self.options.gamma * rate_max_rps * (1 + ROUNDING)
 
-    def _scale_up(self, rate_rps: float, before_rps: float, room: Room) -> LayerLevel:
+    def _scale_up(self, rate_rps: float, before_rps: float, capacity: FreeCapacity) -> LayerLevel:
         alone = self._alone()
         created: list[CreateShadow] = []
         resized: list[Resize] = []
@@ -434,20 +436,20 @@ class Tick:
         for body in alone:
             if not self._over(rate_rps, rate_max_rps):
                 break
-            chosen = self._best_help(body, rate_rps, room)
+            chosen = self._best_help(body, rate_rps, capacity)
             if chosen is None:
                 continue
             if isinstance(chosen, Pairing):
-                self._take(body, chosen, room)
+                self._take(body, chosen, capacity)
                 created.append(CreateShadow(body.id, chosen.pair))
                 said.append(_told(self.known, body, chosen))
             else:
-                room.take(body.node, chosen.cores - body.cores)
+                capacity.take(body.node, chosen.cores - body.cores)
                 resized.append(Resize(body.id, chosen.cores))
                 said.append(f"{body.id} grows from {many(body.cores, 'core')} to {chosen}")
             rate_max_rps += chosen.rate_rps - self.known.rates.rate_rps(body.cores)
         if not said:
-            rate_max_rps = self._give_more(rate_rps, rate_max_rps, room, (created, said))
+            rate_max_rps = self._give_more(rate_rps, rate_max_rps, capacity, (created, said))
         need = f"{told(self.seen, self.options)}, R_max {before_rps:.2f}: above γ = {self.options.gamma:g}"
         if not said:
             help_ = "a Shadow" if self.options.burst_cores == "shadow" else "anything"
@@ -456,19 +458,21 @@ class Tick:
         reason = f"{need}; {'; '.join(said)}; R_max {rate_max_rps:.2f} then"
         return LayerLevel(tuple(created), resized=tuple(resized), reason=reason)
 
-    def _best_help(self, body: Instance, rate_rps: float, room: Room) -> Pairing | Configuration | None:
+    def _best_help(self, body: Instance, rate_rps: float, capacity: FreeCapacity) -> Pairing | Configuration | None:
         """A Shadow or more cores, by `burst_cores`. An enlarged Body may get further cores, and no Shadow.
 
         A Body that was refused cores gets a Shadow if one helps: the burst does not wait for a second refusal.
         """
         by = self.options.burst_cores
-        shadow = None if by == "resize" or body.id in self.grown else self.best_pairing(body, rate_rps, room)
-        larger = None if by == "shadow" else best_growth(self.known, self.options, body, rate_rps, room)
+        shadow = None if by == "resize" or body.id in self.grown else self.best_pairing(body, rate_rps, capacity)
+        larger = None if by == "shadow" else best_growth(self.known, self.options, body, rate_rps, capacity)
         if shadow is None or larger is None or body.id in self.refused:
             return shadow or larger
         return larger if larger.efficiency >= pair_efficiency(self.known, body, shadow) else shadow
 
-    def _give_more(self, rate_rps: float, rate_max_rps: float, room: Room, given: tuple[list[CreateShadow], list[str]]) -> float:
+    def _give_more(
+        self, rate_rps: float, rate_max_rps: float, capacity: FreeCapacity, given: tuple[list[CreateShadow], list[str]]
+    ) -> float:
         """Add at most one further Shadow to each Body that has some, fewest Shadows first. Returns the new R_max."""
         helped, most = shadows_of(self.seen.shadows), self.options.max_shadows
         able = [body for body in self.bodies if body.id not in self.grown and body.id in helped and self._has(body) < most]
@@ -477,9 +481,9 @@ class Tick:
             if not self._over(rate_rps, rate_max_rps):
                 break
             pair = sharing(self.known, self.options, body, helped[body.id])
-            more = None if pair is None else another(Burst(self.known, self.options, rate_rps, room), body, pair)
+            more = None if pair is None else another(Burst(self.known, self.options, rate_rps, capacity), body, pair)
             if more is not None:
-                room.take_for_shadow(more.pair.node or body.node, more.pair.shadow_cores, more.memory_bytes)
+                capacity.take_for_shadow(more.pair.node or body.node, more.pair.shadow_cores, more.memory_bytes)
                 rate_max_rps += more.gain_rps
                 created.append(CreateShadow(body.id, more.pair))
                 what = f"Shadow {more.count} of {many(more.pair.shadow_cores, 'core')}{_place(more.pair)}"
@@ -497,15 +501,15 @@ class Tick:
         alone = [body for body in self.bodies if body.id not in paired and body.partner is None]
         return sorted(alone, key=lambda body: (-body.cores, body.id))
 
-    def best_pairing(self, body: Instance, rate_rps: float, room: Room) -> Pairing | None:
+    def best_pairing(self, body: Instance, rate_rps: float, capacity: FreeCapacity) -> Pairing | None:
         """Lines 6 to 23 for one Body."""
-        return best_pairing(self.known, self.options, body, rate_rps, room)
+        return best_pairing(self.known, self.options, body, rate_rps, capacity)
 
-    def _take(self, body: Instance, chosen: Pairing, room: Room) -> None:
+    def _take(self, body: Instance, chosen: Pairing, capacity: FreeCapacity) -> None:
         """Reserve the capacity of a Shadow."""
         node = chosen.pair.node
         memory_bytes = shadow_memory_bytes(self.known, self.options, chosen.parameter_bytes, elsewhere=node is not None)
-        room.take_for_shadow(body.node if node is None else node, chosen.pair.shadow_cores, memory_bytes)
+        capacity.take_for_shadow(body.node if node is None else node, chosen.pair.shadow_cores, memory_bytes)
 
     def _release(self, rate_max_rps: float) -> LayerLevel:
         peak_rps = max(burst_rps(self.seen, self.options, ticks_ago) for ticks_ago in range(self.options.release_ticks))

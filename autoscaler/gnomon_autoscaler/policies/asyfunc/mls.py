@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
-from gnomon_autoscaler.replica_policy import ROUNDING, Room, cost_of_ending, whole
+from gnomon_autoscaler.replica_policy import ROUNDING, FreeCapacity, victim_order, whole
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.scaling import CreateBody, Observation
 from gnomon_core.units import many
@@ -92,13 +92,13 @@ def from_nothing(known: Knowledge, rate_rps: float, alpha: float) -> int:
 
 
 def scale_out(
-    known: Knowledge, options: Options, room: Room, *, rate_rps: float, rate_max_rps: float, memory_bytes: int
+    known: Knowledge, options: Options, capacity: FreeCapacity, *, rate_rps: float, rate_max_rps: float, memory_bytes: int
 ) -> list[CreateBody]:
     """Lines 16 to 18. Ends when R ≤ α·R_max, or when no node has room for any configuration."""
     choices = configurations(known, rate_rps)
     made: list[CreateBody] = []
     while rate_rps > options.alpha * rate_max_rps * (1 + ROUNDING):
-        placed = _placed(choices, room, memory_bytes)
+        placed = _placed(choices, capacity, memory_bytes)
         if placed is None:
             break
         configuration, node = placed
@@ -107,7 +107,7 @@ def scale_out(
     return made
 
 
-def so_many_more(known: Knowledge, room: Room, *, rate_rps: float, count: int, memory_bytes: int) -> list[CreateBody]:
+def so_many_more(known: Knowledge, capacity: FreeCapacity, *, rate_rps: float, count: int, memory_bytes: int) -> list[CreateBody]:
     """`count` Bodies, whatever the rate: as for a minimum, an operator, or in place of some that ended.
 
     A Body that fits no node is left to the platform, which may refuse it.
@@ -115,7 +115,7 @@ def so_many_more(known: Knowledge, room: Room, *, rate_rps: float, count: int, m
     choices = configurations(known, rate_rps)
     made: list[CreateBody] = []
     for _ in range(count):
-        placed = _placed(choices, room, memory_bytes)
+        placed = _placed(choices, capacity, memory_bytes)
         made.append(CreateBody(choices[0].cores) if placed is None else CreateBody(placed[0].cores, placed[1]))
     return made
 
@@ -123,7 +123,7 @@ def so_many_more(known: Knowledge, room: Room, *, rate_rps: float, count: int, m
 def least_efficient_first(known: Knowledge, bodies: Sequence[Instance], rate_rps: float) -> list[Instance]:
     """Line 20. Of equal η those first whose end costs least."""
     best = {cores: best_batch(known, cores, rate_rps) for cores in {body.cores for body in bodies}}
-    return sorted(bodies, key=lambda body: (_efficiency(best[body.cores]), *cost_of_ending(body)))
+    return sorted(bodies, key=lambda body: (_efficiency(best[body.cores]), *victim_order(body)))
 
 
 def scale_in(
@@ -147,13 +147,13 @@ def scale_in(
     return ended
 
 
-def _placed(choices: Sequence[Configuration], room: Room, memory_bytes: int) -> tuple[Configuration, str] | None:
+def _placed(choices: Sequence[Configuration], capacity: FreeCapacity, memory_bytes: int) -> tuple[Configuration, str] | None:
     """The best configuration that fits, and its node; the Shadows' reserve only if nothing fits elsewhere."""
     for reserve in (False, True):
         for configuration in choices:
-            node = room.roomiest(configuration.cores, memory_bytes, reserve=reserve)
+            node = capacity.best_node(configuration.cores, memory_bytes, reserve=reserve)
             if node is not None:
-                room.take(node, configuration.cores, memory_bytes)
+                capacity.take(node, configuration.cores, memory_bytes)
                 return configuration, node
     return None
 
@@ -174,12 +174,12 @@ def promotable(known: Knowledge, options: Options, seen: Observation, rate_rps: 
     least_rps = configurations(known, rate_rps)[0].rate_rps
     serving = {body.id for body in seen.ready}
     able = [shadow for shadow in seen.shadows if shadow.state is InstanceState.READY and shadow.partner in serving]
-    room = Room(seen.nodes)
+    capacity = FreeCapacity(seen.nodes)
     found: list[Instance] = []
     for shadow in sorted(able, key=lambda each: (-known.rates.rate_rps(each.cores), each.id)):
         more_bytes = max(0, memory_bytes - shadow.memory_bytes)
-        if known.rates.rate_rps(shadow.cores) >= least_rps and room.memory_bytes(shadow.node) >= more_bytes:
-            room.take(shadow.node, 0, more_bytes)
+        if known.rates.rate_rps(shadow.cores) >= least_rps and capacity.memory_bytes(shadow.node) >= more_bytes:
+            capacity.take(shadow.node, 0, more_bytes)
             found.append(shadow)
     return found
 

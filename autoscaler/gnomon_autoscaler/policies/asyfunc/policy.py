@@ -1,10 +1,10 @@
 """`asyfunc`: Bodies for the stable load, Shadows for bursts.
 
-Each tick has both levels, in the paper's order: how many Bodies there are to be (`mls`, within the wrappers that every policy
-has), then Shadows for the Bodies that serve and stay (`lls`), in the room that the new Bodies leave. Shadows come first in the
-list of actions: they cannot wait, and a Body that is refused must not hold them up.
+Each tick has both levels, in the paper's order: the number of Bodies (`mls`, within the wrappers of every policy), then Shadows
+for the Bodies that serve and stay (`lls`), in the capacity that the new Bodies leave. Shadows come first in the list of actions:
+they cannot wait, and a Body that is refused must not hold them up.
 
-The number of Bodies is a count policy, so that bounds, operators and idle times hold for `asyfunc` as for every policy.
+The number of Bodies is a replica policy, so that bounds, operators and idle times hold for `asyfunc` as for every policy.
 
 Model-level scaling decides once a period; between two periods the number stays, and a Body that ends by itself is replaced. Where
 somebody else decides how many there are, bounds or an operator, the number that the load deserves is what it was as long as R
@@ -47,7 +47,17 @@ from gnomon_autoscaler.policies.asyfunc.mls import (
 from gnomon_autoscaler.policies.asyfunc.options import Options, ablated_options, asyfunc_options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, Known
 from gnomon_autoscaler.policies.rates import Rate
-from gnomon_autoscaler.replica_policy import ROUNDING, Memory, Room, Wish, count_in, goes_on, inner, moment, towards
+from gnomon_autoscaler.replica_policy import (
+    ROUNDING,
+    DesiredCount,
+    FreeCapacity,
+    Memory,
+    actions_towards,
+    count_in,
+    inner_memory,
+    timestamp_in,
+    within_period,
+)
 from gnomon_autoscaler.wrappers import standard
 from gnomon_core.errors import bad_request
 from gnomon_core.fleet import Instance, InstanceState
@@ -84,33 +94,33 @@ class Bodies:
     def default_scheduler(self) -> str:
         return "adaptive" if self.options.adaptive else "fixed"
 
-    def wish(self, seen: Observation, memory: Memory) -> Wish:
-        decided_at_s, count = moment(memory, "decided_at_s"), count_in(memory, "count")
-        if count is not None and goes_on(decided_at_s, self.options.period_s, seen.now_s):
-            return Wish(count, f"{count} for this period", memory)
+    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
+        decided_at_s, count = timestamp_in(memory, "decided_at_s"), count_in(memory, "count")
+        if count is not None and within_period(decided_at_s, self.options.period_s, seen.now_s):
+            return DesiredCount(count, f"{count} for this period", memory)
         known = self.known.of(seen)
         if known is None:
-            wish = Rate(self.name, self.options.period_s).wish(seen, {})
-            said = f"{missing(seen)}; by the mean rate: {wish.reason}"
-            return Wish(max(1, wish.count), said, {"decided_at_s": seen.now_s, "count": max(1, wish.count)})
+            desired = Rate(self.name, self.options.period_s).desired_count(seen, {})
+            text = f"{missing(seen)}; by the mean rate: {desired.reason}"
+            return DesiredCount(max(1, desired.count), text, {"decided_at_s": seen.now_s, "count": max(1, desired.count)})
         return self._decide(seen, known, memory)
 
-    def _decide(self, seen: Observation, known: Knowledge, memory: Memory) -> Wish:
+    def _decide(self, seen: Observation, known: Knowledge, memory: Memory) -> DesiredCount:
         rate_rps = mean_rps(seen, self.options)
         ideal = from_nothing(known, rate_rps, self.options.alpha)
         count = count_in(memory, "count")
         if count is not None and count != len(seen.live) and ideal == count_in(memory, "ideal"):
-            said = f"{rate_rps:.2f} rps in {self.options.period_s:g} s still deserve {count}"
+            text = f"{rate_rps:.2f} rps in {self.options.period_s:g} s still deserve {count}"
         else:
-            count, said = self._counted(seen, known, rate_rps)
-        return Wish(count, said, {"decided_at_s": seen.now_s, "count": count, "ideal": ideal})
+            count, text = self._counted(seen, known, rate_rps)
+        return DesiredCount(count, text, {"decided_at_s": seen.now_s, "count": count, "ideal": ideal})
 
     def _counted(self, seen: Observation, known: Knowledge, rate_rps: float) -> tuple[int, str]:
         options, live = self.options, len(seen.live)
         rates_rps = sustained_rps(known, seen, seen.live, shadows_count=options.shadows_count)
         rate_max_rps = math.fsum(rates_rps.values())
         slow = " (no number of cores meets the SLO)" if known.rates.out_of_reach else ""
-        said = f"{rate_rps:.2f} rps in {options.period_s:g} s, R_max {rate_max_rps:.2f}{slow}"
+        text = f"{rate_rps:.2f} rps in {options.period_s:g} s, R_max {rate_max_rps:.2f}{slow}"
         if rate_rps > options.alpha * rate_max_rps * (1 + ROUNDING):
             memory_bytes = body_memory_bytes(seen)
             promoted = 0
@@ -121,7 +131,7 @@ class Bodies:
             made = scale_out(
                 known,
                 options,
-                Room(seen.nodes),
+                FreeCapacity(seen.nodes),
                 rate_rps=rate_rps,
                 rate_max_rps=rate_max_rps,
                 memory_bytes=memory_bytes,
@@ -129,13 +139,13 @@ class Bodies:
             best = configurations(known, rate_rps)[0]
             full = "" if made or promoted else ", but no node has room"
             shadows = f"{many(promoted, 'Shadow')} as Body, " if promoted else ""
-            more = f"{said}: above α = {options.alpha:g}, {shadows}{len(made)} more of {best} at κ = {known.kappa:.3g}{full}"
+            more = f"{text}: above α = {options.alpha:g}, {shadows}{len(made)} more of {best} at κ = {known.kappa:.3g}{full}"
             return max(1, live + promoted + len(made)), more
         if rate_rps < options.beta * rate_max_rps:
             ended = scale_in(known, options, seen.live, rates_rps, rate_rps)
             needed = "" if ended else ", but each is needed"
-            return max(1, live - len(ended)), f"{said}: below β = {options.beta:g}, {len(ended)} fewer{needed}"
-        return max(1, live), f"{said}: between β = {options.beta:g} and α = {options.alpha:g}, {max(1, live)}"
+            return max(1, live - len(ended)), f"{text}: below β = {options.beta:g}, {len(ended)} fewer{needed}"
+        return max(1, live), f"{text}: between β = {options.beta:g} and α = {options.alpha:g}, {max(1, live)}"
 
 
 def missing(seen: Observation) -> str:
@@ -185,29 +195,29 @@ class AsyFunc:
         memory: Memory = state.values if ours else {}
         growths = growths_in(memory, seen)
         steady = seen if self.options.shadows_count else as_they_were(seen, cores_before(growths))
-        wish = self._bodies.wish(steady, inner(memory))
+        desired = self._bodies.desired_count(steady, inner_memory(memory))
         known = self._known.of(seen)
-        remembered: dict[str, StateValue] = {"inner": wish.memory}
+        remembered: dict[str, StateValue] = {"inner": desired.memory}
         if known is None:
             ends: tuple[Action, ...] = (
                 *(DestroyShadow(shadow.id) for shadow in seen.shadows),
                 *given_back(cores_before(growths)),
             )
-            decision = Decision(ends + towards(wish.count, seen), wish.reason, wish.count)
+            decision = Decision(ends + actions_towards(desired.count, seen), desired.reason, desired.count)
             return decision, PolicyState(self.name, VERSION, remembered)
-        room = Room(seen.nodes)
-        bodies = self._towards(wish.count, steady, known, room)
+        capacity = FreeCapacity(seen.nodes)
+        bodies = self._towards(desired.count, steady, known, capacity)
         ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
         after = as_bodies(seen, [action.id for action in bodies if isinstance(action, PromoteShadow)])
-        layers = self._layers(after, known, ending, room, growths)
+        layers = self._layers(after, known, ending, capacity, growths)
         remembered |= {"grown": left} if (left := grown_after(growths, layers.resized, seen, ending)) else {}
         plan = self._plan(seen, known, memory, remembered)
         actions = (*_orphans(after, ending), *layers.released, *layers.resized, *layers.created, *layers.changed, *bodies, *plan)
         alone = "no node can make Shadows now" if "pair" in self.needs and not any(node.pairs for node in seen.nodes) else ""
-        reason = "; ".join(said for said in (wish.reason, layers.reason, alone) if said)
-        return Decision(actions, reason, wish.count), PolicyState(self.name, VERSION, remembered)
+        reason = "; ".join(text for text in (desired.reason, layers.reason, alone) if text)
+        return Decision(actions, reason, desired.count), PolicyState(self.name, VERSION, remembered)
 
-    def _towards(self, count: int, seen: Observation, known: Knowledge, room: Room) -> tuple[Action, ...]:
+    def _towards(self, count: int, seen: Observation, known: Knowledge, capacity: FreeCapacity) -> tuple[Action, ...]:
         """Actions that bring the number of Bodies to `count`, in the sizes and order of model-level scaling."""
         rate_rps, surplus = mean_rps(seen, self.options), len(seen.live) - count
         if surplus <= 0:
@@ -216,9 +226,9 @@ class AsyFunc:
             memory_bytes = body_memory_bytes(seen)
             risen = promotable(known, self.options, seen, rate_rps, memory_bytes)[:-surplus]
             for shadow in risen:
-                room.take(shadow.node, 0, max(0, memory_bytes - shadow.memory_bytes))
+                capacity.take(shadow.node, 0, max(0, memory_bytes - shadow.memory_bytes))
             missing = -surplus - len(risen)
-            made = so_many_more(known, room, rate_rps=rate_rps, count=missing, memory_bytes=memory_bytes)
+            made = so_many_more(known, capacity, rate_rps=rate_rps, count=missing, memory_bytes=memory_bytes)
             return (*(PromoteShadow(shadow.id) for shadow in risen), *made)
         rates_rps = sustained_rps(known, seen, seen.live, shadows_count=self.options.shadows_count)
         victims = scale_in(known, self.options, seen.live, rates_rps, rate_rps)
@@ -226,7 +236,7 @@ class AsyFunc:
         return tuple(DestroyBody(victim.id) for victim in (*victims, *others)[:surplus])
 
     def _layers(
-        self, seen: Observation, known: Knowledge, ending: set[str], room: Room, growths: Mapping[str, Growth]
+        self, seen: Observation, known: Knowledge, ending: set[str], capacity: FreeCapacity, growths: Mapping[str, Growth]
     ) -> LayerLevel:
         kept = {name: growth for name, growth in growths.items() if name not in ending}
         if not self.options.layers:
@@ -237,9 +247,9 @@ class AsyFunc:
         late, in_vain = overdue(kept, seen), refused(kept, seen)
         waited = {action.id for action in late} | returning(kept, seen) | in_vain
         grown = {name: before for name, before in cores_before(kept).items() if name not in waited}
-        level = Tick(known, self.options, seen, as_they_will_be(serving), grown, in_vain).scale(room)
-        said = (level.reason, *(f"{action.id} got no more cores within {ARRIVES_WITHIN_S:g} s" for action in late))
-        return replace(level, resized=(*late, *level.resized), reason="; ".join(one for one in said if one))
+        level = Tick(known, self.options, seen, as_they_will_be(serving), grown, in_vain).scale(capacity)
+        text = (level.reason, *(f"{action.id} got no more cores within {ARRIVES_WITHIN_S:g} s" for action in late))
+        return replace(level, resized=(*late, *level.resized), reason="; ".join(one for one in text if one))
 
     def _plan(
         self, seen: Observation, known: Knowledge, memory: Memory, remembered: dict[str, StateValue]
@@ -247,8 +257,12 @@ class AsyFunc:
         """Without adaptive scheduling: B = b_best and T = t_SLO − t_l(c_best, b_best), for a period; told until in force."""
         if self.options.adaptive:
             return ()
-        planned_at_s, batch, wait_s = moment(memory, "planned_at_s"), count_in(memory, "batch"), moment(memory, "wait_s")
-        if batch is None or wait_s is None or not goes_on(planned_at_s, self.options.period_s, seen.now_s):
+        planned_at_s, batch, wait_s = (
+            timestamp_in(memory, "planned_at_s"),
+            count_in(memory, "batch"),
+            timestamp_in(memory, "wait_s"),
+        )
+        if batch is None or wait_s is None or not within_period(planned_at_s, self.options.period_s, seen.now_s):
             best = configurations(known, mean_rps(seen, self.options))[0]
             planned_at_s, batch, wait_s = seen.now_s, best.batch, max(0.0, known.rates.slo_s - best.latency_s)
         remembered |= {"planned_at_s": planned_at_s, "batch": batch, "wait_s": wait_s}

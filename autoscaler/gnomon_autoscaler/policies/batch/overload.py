@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnomon_autoscaler.replica_policy import Memory, count_in, moment, whole
+from gnomon_autoscaler.replica_policy import Memory, count_in, timestamp_in, whole
 from gnomon_core.scaling import Observation, StateValue
 
 WINDOW_S = 1.0
@@ -66,7 +66,7 @@ def overloaded(seen: Observation, planned: int, batch: int, memory: Memory) -> O
 
 
 def _held(memory: Memory, now_s: float) -> Overload | None:
-    values, until_s = memory.get("overload"), moment(memory, "overload_until_at_s")
+    values, until_s = memory.get("overload"), timestamp_in(memory, "overload_until_at_s")
     if until_s is None or not now_s < until_s <= now_s + HOLD_S or not isinstance(values, tuple):
         return None
     pair = dict(zip(("count", "batch"), values, strict=True))

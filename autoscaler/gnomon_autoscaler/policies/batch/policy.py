@@ -29,7 +29,7 @@ from gnomon_autoscaler.policies.batch.overload import Overload, overloaded
 from gnomon_autoscaler.policies.batch.plans import RULE, ChangeRule, Evidence, Reference, Task, plan_for, watch
 from gnomon_autoscaler.policies.batch.sizes import all_cores, may_have, own_size, sized, towards_size
 from gnomon_autoscaler.policies.rates import LAST_VALUE_PERIOD_S, Rate
-from gnomon_autoscaler.replica_policy import Memory, Wish, count_in, inner, moment
+from gnomon_autoscaler.replica_policy import DesiredCount, Memory, count_in, inner_memory, timestamp_in
 from gnomon_autoscaler.wrappers import standard
 from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import Action, Decision, DestroyShadow, Observation, PolicyState, SetBufferPlan, StateValue
@@ -119,7 +119,7 @@ def counted(memory: Memory, seen: Observation, *, away: bool) -> Counts:
     """The counts that are remembered and those of the history that have come since, in whole seconds."""
     history, before = seen.history, memory.get("counts")
     each = max(1, round(BIN_S / history.bin_s))
-    until_s = moment(memory, "counted_at_s")
+    until_s = timestamp_in(memory, "counted_at_s")
     there = len(history.arrivals)
     if until_s is not None:
         there = 0 if away else max(0, min(there, round((history.end_s - until_s) / history.bin_s)))
@@ -162,7 +162,7 @@ class Batch:
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
         """Actions towards the plan's instances and, if another buffer plan is in force, its buffer."""
         memory: Memory = state.values if (state.policy, state.version) == (self.name, VERSION) else {}
-        decided_at_s = moment(memory, "decided_at_s")
+        decided_at_s = timestamp_in(memory, "decided_at_s")
         away = decided_at_s is not None and not 0.0 <= seen.now_s - decided_at_s <= AWAY_S
         basis = zlib.crc32(repr(seen.settings).encode())
         counts, plan = counted(memory, seen, away=away), InForce.of(memory)
@@ -178,19 +178,19 @@ class Batch:
         held = memory if plan == InForce.of(memory) else {}
         overload = overloaded(seen, max(1, wanted.count), batch, held)
         if overload is not None:
-            wanted = Wish(max(overload.count, wanted.count), f"{overload.reason}; {wanted.reason}")
-        wish = standard(_Given(self.name, wanted)).wish(seen, inner(memory))
+            wanted = DesiredCount(max(overload.count, wanted.count), f"{overload.reason}; {wanted.reason}")
+        desired = standard(_Given(self.name, wanted)).desired_count(seen, inner_memory(memory))
         buffer = self._buffer(plan, seen, overload, planned=memory.get("planned") is True)
         shadows = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows)
         remembered: dict[str, StateValue] = {
-            "inner": wish.memory, "decided_at_s": seen.now_s, "basis": basis, "planned": buffer is not None,
+            "inner": desired.memory, "decided_at_s": seen.now_s, "basis": basis, "planned": buffer is not None,
             "counts": counts.bins, "counted_at_s": counts.until_s, "size": own_size(seen), **evidence,
             **(overload.remembered() if overload is not None else {}),
         }  # fmt: skip
         if plan is not None:
             remembered["plan"] = asdict(plan)
         told: tuple[Action, ...] = (buffer,) if buffer is not None and buffer != seen.plan else ()
-        decision = Decision((*shadows, *told, *towards_size(wish.count, seen)), wish.reason, wish.count)
+        decision = Decision((*shadows, *told, *towards_size(desired.count, seen)), desired.reason, desired.count)
         return decision, PolicyState(self.name, VERSION, remembered)
 
     def _buffer(
@@ -279,21 +279,21 @@ class _Given:
     """A count policy with a fixed answer."""
 
     name: str
-    given: Wish
+    given: DesiredCount
     version: int = VERSION
     period_s: float = PERIOD_S
     default_scheduler: str = ""
 
-    def wish(self, seen: Observation, memory: Memory) -> Wish:  # noqa: ARG002 - it was given
+    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it was given
         return self.given
 
 
-def _wish(counts: Counts, plan: InForce | None, seen: Observation) -> Wish:
+def _wish(counts: Counts, plan: InForce | None, seen: Observation) -> DesiredCount:
     if plan is not None and plan.batch:
-        return Wish(plan.instances, plan.said)
-    last = Rate("lv", LAST_VALUE_PERIOD_S).wish(seen, {})
+        return DesiredCount(plan.instances, plan.said)
+    last = Rate("lv", LAST_VALUE_PERIOD_S).desired_count(seen, {})
     why = "service times are not known" if not seen.latency_s else f"{counts.arrivals:.0f} arrivals in {counts.seconds:g} s"
-    return Wish(last.count, f"no plan ({plan.said if plan is not None else why}); as lv: {last.reason}")
+    return DesiredCount(last.count, f"no plan ({plan.said if plan is not None else why}); as lv: {last.reason}")
 
 
 def _can_plan(seen: Observation, counts: Counts, seconds: float = 0.0) -> bool:

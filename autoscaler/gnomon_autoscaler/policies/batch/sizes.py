@@ -4,7 +4,7 @@ A size is a number of cores; where a platform sells memory and cores follow from
 chosen are the numbers of cores that the function's profile has service times for, up to `gnomon/max-cores` and to what the
 largest node has. Instances get the chosen number in place where their node has room, those first that are least busy; what is
 still missing is created. One of another size ends when enough of the right size serve, or, where a node is full, when there are
-more of the others than will be needed and its cores make room. So a change takes nothing from what serves now.
+more of the others than will be needed and its cores make capacity. So a change takes nothing from what serves now.
 
 An instance whose other cores are on their way is of the size that it is to have: it is not asked twice, nobody else is asked
 instead, and what a later plan does not want is taken back. It serves by that size once it has it.
@@ -14,7 +14,7 @@ instead, and what a later plan does not want is taken back. It serves by that si
 What may be chosen are the sizes that the function's profile was measured with, up to what brings `gnomon/max-cores`. Before a
 plan instances have the function's own size. An instance never changes its size: those of the new one are created, and as many of
 the others end as the new ones that serve make up for, so that never fewer serve than are wanted or serve now. Where no place is
-left for even one, within `com.openfaas.scale.max` or on the platform, one of the others makes room.
+left for even one, within `com.openfaas.scale.max` or on the platform, one of the others makes capacity.
 
 Example: six slots of 1,769 MB serve, and five of 3,538 MB are wanted. Five are created beside the six; when three of them are
 ready, four of the six end, the other two when all five are.
@@ -26,7 +26,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gnomon_autoscaler.replica_policy import Room, cost_of_ending, creations, towards
+from gnomon_autoscaler.replica_policy import FreeCapacity, actions_towards, creations, victim_order
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.lambda_pricing import LARGEST_MB, MB_PER_CORE
 from gnomon_core.profiles import LatencyTable
@@ -71,7 +71,7 @@ def measured(seen: Observation) -> Mapping[int, tuple[float, ...]]:
 def towards_memory(count: int, memory_mb: int, seen: Observation) -> tuple[Action, ...]:
     """Actions that lead to `count` instances of this memory size."""
     right = [one for one in seen.live if mb_of(one) == memory_mb]
-    others = sorted((one for one in seen.live if mb_of(one) != memory_mb), key=cost_of_ending)
+    others = sorted((one for one in seen.live if mb_of(one) != memory_mb), key=victim_order)
     serving = sum(one.state is InstanceState.READY for one in right)
     missing = max(0, count - len(right))
     # Keep as many serving instances as new ones do not replace yet; instances that still start end first.
@@ -79,7 +79,7 @@ def towards_memory(count: int, memory_mb: int, seen: Observation) -> tuple[Actio
     places = min(seen.settings.scale.max - len(seen.live) + len(ending), _places(seen))
     if others and missing and not ending and places <= 0 and serving == len(right):
         ending = others[:1]
-    ending += sorted(right, key=cost_of_ending)[: max(0, len(right) - count)]
+    ending += sorted(right, key=victim_order)[: max(0, len(right) - count)]
     # Without others that could free capacity, request the missing ones anyway: the platform's refusal says why.
     created = min(missing, max(0, places)) if others else missing
     create = CreateBody(seen.settings.cores, None, memory_mb)
@@ -150,42 +150,42 @@ def towards_size(count: int, seen: Observation) -> tuple[Action, ...]:
     if are_sold(seen):
         return towards_memory(count, own_mb(seen), seen)
     cores = seen.settings.cores
-    others = sorted((one for one in seen.live if one.given_cores != cores), key=cost_of_ending)
+    others = sorted((one for one in seen.live if one.given_cores != cores), key=victim_order)
     if not others:
-        return towards(count, seen)
+        return actions_towards(count, seen)
     right = [one for one in seen.live if one.given_cores == cores]
     missing = max(0, count - len(right))
     if not missing:
         serving = sum(one.cores == one.given_cores == cores for one in seen.ready)
-        ending = [*others, *sorted(right, key=cost_of_ending)[: len(right) - count]] if serving >= min(count, len(right)) else []
+        ending = [*others, *sorted(right, key=victim_order)[: len(right) - count]] if serving >= min(count, len(right)) else []
         return tuple(DestroyBody(one.id) for one in ending)
-    room = Room(seen.nodes)
+    capacity = FreeCapacity(seen.nodes)
     ready = [one for one in others if one.state is InstanceState.READY]
-    resized = _resized(ready, missing, cores, room)
+    resized = _resized(ready, missing, cores, capacity)
     left = [one for one in others if all(action.id != one.id for action in resized)]
-    created = creations(missing - len(resized), cores, seen, room) if not left else ()
+    created = creations(missing - len(resized), cores, seen, capacity) if not left else ()
     if left and len(resized) < missing:
         # No capacity is left: end some serving instances that will not be needed, to free it.
         surplus = max(0, len(seen.ready) - count)
-        return (*resized, *(DestroyBody(one.id) for one in _making_room(left, surplus, cores, room)))
+        return (*resized, *(DestroyBody(one.id) for one in _making_room(left, surplus, cores, capacity)))
     return (*resized, *created)
 
 
-def _resized(others: list[Instance], most: int, cores: int, room: Room) -> tuple[Resize, ...]:
+def _resized(others: list[Instance], most: int, cores: int, capacity: FreeCapacity) -> tuple[Resize, ...]:
     """Resizes in place to `cores`, where the node has the cores; instances that shrink go first, to free cores for others."""
     found: list[Resize] = []
     for one in sorted(others, key=lambda one: one.given_cores < cores):
         more = cores - one.given_cores
-        if len(found) < most and more <= room.cores(one.node):
-            room.take(one.node, more)
+        if len(found) < most and more <= capacity.cores(one.node):
+            capacity.take(one.node, more)
             found.append(Resize(one.id, cores))
     return tuple(found)
 
 
-def _making_room(left: list[Instance], surplus: int, cores: int, room: Room) -> list[Instance]:
+def _making_room(left: list[Instance], surplus: int, cores: int, capacity: FreeCapacity) -> list[Instance]:
     """The first of those that are not needed whose end gives another one on its node the cores that it misses."""
     for grown in reversed(left):
-        lacking = cores - grown.given_cores - room.cores(grown.node)
+        lacking = cores - grown.given_cores - capacity.cores(grown.node)
         ending: list[Instance] = []
         for one in left:
             if lacking > 0 and one is not grown and one.node == grown.node and len(ending) < surplus:
