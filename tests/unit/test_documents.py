@@ -1,9 +1,11 @@
 """Documents as their readers follow them: links lead somewhere, what a page applies exists, and figures are those measured."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from tests.cluster.settings import TAG as TEST_TAG
 
 ROOT = Path(__file__).parents[2]
 HOWTO = ROOT / "docs" / "howto"
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *HOWTO.glob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?[^)]*\)")
 REGISTRY = "registry.example/team"
@@ -35,6 +37,16 @@ def commands(page: str) -> str:
 INSTALLING = [page.name for page in sorted(HOWTO.glob("*.md")) if "kubectl apply -k deploy/" in commands(page.name)]
 
 
+@cache
+def modules() -> list[str]:
+    """The paths of all modules; environments lie in hidden folders."""
+    found = []
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [f"{folder}/{name}" for name in files if name.endswith(".py")]
+    return found
+
+
 def anchors(page: Path) -> set[str]:
     """The headings of a page, as GitHub names them."""
     headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
@@ -47,6 +59,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         there = (page.parent / target).resolve() if target else page
         assert there.exists(), f"{target} of {page.name}"
         assert not anchor or anchor in anchors(there), f"{target}#{anchor} of {page.name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_module_that_a_page_names_is_there(page: Path) -> None:
+    """As a path, or as the end of one: `dispatch/latency.py`."""
+    for module in set(re.findall(r"`([\w./-]+\.py)`", page.read_text(encoding="utf-8"))):
+        assert any(path.endswith(f"/{module}") for path in modules()), f"{module} of {page.name}"
 
 
 def test_every_page_is_found_from_the_list_of_pages() -> None:
