@@ -150,13 +150,13 @@ def faulty(one_for_all: Faulty) -> Iterator[Faulty]:
     """The one gateway with an empty history and, at the end, no function."""
     one_for_all.ledger.history = History()
     yield one_for_all
-    for function in one_for_all.call("GET", "/system/functions").json():
-        one_for_all.call("DELETE", "/system/functions", {"functionName": function["name"]})
+    one_for_all.remove_functions()
 
 
 @pytest.fixture
 async def callers(request: pytest.FixtureRequest) -> AsyncIterator[Callers]:
-    gateway: Faulty = request.getfixturevalue("lone" if "lone" in request.fixturenames else "faulty")
+    own = next((name for name in ("lone", "misled") if name in request.fixturenames), "faulty")
+    gateway: Faulty = request.getfixturevalue(own)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout()) as session:
         yield Callers(session, gateway.url, gateway.ledger.history)

@@ -338,7 +338,7 @@ NAMES = ("sleeps", "computes", "raises", "nonsense", "exits")
 
 
 @pytest.fixture
-def faulty(tmp_path: Path, build_archive: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
+def misled(tmp_path: Path, build_archive: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
     """A gateway whose operator named the five policies of an installed package; a sixth one is offered and not named."""
     installed = tmp_path / "site"
     information = installed / "misfits-1.0.dist-info"
@@ -352,35 +352,35 @@ def faulty(tmp_path: Path, build_archive: Callable[..., bytes], monkeypatch: pyt
 
 
 async def test_a_policy_that_fails_leaves_the_last_decision_and_after_three_times_fixed_takes_over(
-    faulty: Faulty, callers: Callers
+    misled: Faulty, callers: Callers
 ) -> None:
     for name in NAMES:
-        assert faulty.serve(name, autoscaler=name).status == 202
-    await until(lambda: all(faulty.ready(name) == 3 for name in NAMES), "the policies did not decide")
+        assert misled.serve(name, autoscaler=name).status == 202
+    await until(lambda: all(misled.ready(name) == 3 for name in NAMES), "the policies did not decide")
     async with callers.load("sleeps", 2), callers.load("computes", 2), callers.load("raises", 2):
-        await until(lambda: all("fixed instead" in str(faulty.decisions(name)) for name in NAMES), "nobody took over")
+        await until(lambda: all("fixed instead" in str(misled.decisions(name)) for name in NAMES), "nobody took over")
     assert set(callers.history.check()) == {"200"}
-    said = {name: str(faulty.decisions(name)) for name in NAMES}
+    said = {name: str(misled.decisions(name)) for name in NAMES}
     assert "'NoneType' object has no attribute 'count'; the last decision stays in force" in said["sleeps"], (
         "waiting costs no CPU"
     )
     assert "no answer within 1 s of CPU time; the last decision stays in force" in said["computes"]
     assert "RuntimeError: I had not thought of that; the last decision stays in force" in said["raises"]
     for name in NAMES:
-        assert faulty.decisions(name)[0]["desired"] == 3
-        assert faulty.ready(name) == 3, "nothing was taken away"
+        assert misled.decisions(name)[0]["desired"] == 3
+        assert misled.ready(name) == 3, "nothing was taken away"
         # It is still scaled: by `fixed`, at an operator's word.
-        faulty.scale(name, 1)
+        misled.scale(name, 1)
     # One after the other: a failed policy is tried again after 15 s, and that one asks for three once more.
     acted: set[str] = set()
 
     def each_acted_once() -> bool:
-        acted.update(name for name in NAMES if faulty.ready(name) == 1)
+        acted.update(name for name in NAMES if misled.ready(name) == 1)
         return acted == set(NAMES)
 
     await until(each_acted_once, "fixed does not act")
     # What is installed and was not named is not known.
-    answer = faulty.serve("sly", autoscaler="unnamed")
+    answer = misled.serve("sly", autoscaler="unnamed")
     assert (answer.status, answer.json()["error"]["code"]) == (400, "unknown_policy")
     assert all(name in answer.json()["error"]["hint"] for name in NAMES)
 

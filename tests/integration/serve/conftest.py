@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -70,22 +71,51 @@ class Serving:
         document: dict[str, Any] = self.call("GET", f"/system/function/{name}").json()
         return document
 
+    def remove_functions(self) -> None:
+        for function in self.call("GET", "/system/functions").json():
+            self.call("DELETE", "/system/functions", {"functionName": function["name"]})
+
     def instances(self) -> list[int]:
         """The process ids below the gateway that hold an instance or a zygote."""
         assert self.process is not None
         return _descendants(self.process.pid)
 
 
+@contextlib.contextmanager
+def started(state: Path, *options: str) -> Iterator[Serving]:
+    """A gateway for the length of a block, which may end or kill it itself."""
+    gateway = Serving(state)
+    gateway.start(*options)
+    try:
+        yield gateway
+    finally:
+        assert gateway.process is not None
+        if gateway.process.poll() is None:
+            gateway.stop()
+        elif gateway.process.stdout is not None:
+            gateway.process.stdout.close()
+        gateway.client.clear()
+
+
+@pytest.fixture(scope="package")
+def one_for_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A start takes some seconds of CPU, so tests that leave the gateway running share one."""
+    with started(tmp_path_factory.mktemp("serve") / "state") as gateway:
+        yield gateway
+
+
 @pytest.fixture
-def serving(tmp_path: Path) -> Iterator[Serving]:
-    gateway = Serving(tmp_path / "state")
-    gateway.start()
-    yield gateway
-    if gateway.process is not None and gateway.process.poll() is None:
-        gateway.stop()
-    elif gateway.process is not None and gateway.process.stdout is not None:
-        gateway.process.stdout.close()
-    gateway.client.clear()
+def serving(one_for_all: Serving) -> Iterator[Serving]:
+    """The shared gateway; the test's functions are removed after it. Names stay in its metrics and logs: take fresh ones."""
+    yield one_for_all
+    one_for_all.remove_functions()
+
+
+@pytest.fixture
+def lone(tmp_path: Path) -> Iterator[Serving]:
+    """A gateway of the test's own, for tests that stop, kill or configure it."""
+    with started(tmp_path / "state") as gateway:
+        yield gateway
 
 
 def _descendants(pid: int) -> list[int]:
