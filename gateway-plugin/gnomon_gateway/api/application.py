@@ -6,7 +6,7 @@ A path's methods are one endpoint, so that a wrong method gets a 405 that names 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 
 from starlette.applications import Starlette
@@ -18,10 +18,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_gateway.api.access import Guard, Guarded, error_response, pattern, unexpected
-from gnomon_gateway.api.control import Control, Handler, Handlers
-from gnomon_gateway.api.functions import DecisionRoutes, DetailRoutes, Functions, SystemRoutes
+from gnomon_gateway.api.control import Control, SystemRoutes
+from gnomon_gateway.api.functions import DecisionRoutes, DetailRoutes, Functions
 from gnomon_gateway.api.logs import LogRoutes
 from gnomon_gateway.api.namespaces import NamespaceRoutes
+from gnomon_gateway.api.requests import Handler, Handlers
 from gnomon_gateway.api.secrets import SecretRoutes
 from gnomon_gateway.metrics import ControlCounters
 
@@ -36,10 +37,19 @@ def control_application(
 
     `more` is what other parts offer: asynchronous invocation, the builder.
     """
-    resources = (Functions, SystemRoutes, NamespaceRoutes, SecretRoutes, LogRoutes, DecisionRoutes, DetailRoutes)
+
+    async def contents(namespace: str) -> Sequence[str]:
+        functions = [f"function {status.spec.key.name}" for status in control.functions.list(namespace)]
+        return functions + [f"secret {secret}" for secret in await control.secrets.names(namespace)]
+
+    resources = (
+        *(resource(control) for resource in (Functions, SystemRoutes, LogRoutes, DecisionRoutes, DetailRoutes)),
+        NamespaceRoutes(control.namespaces, contents),
+        SecretRoutes(control.namespaces, control.secrets),
+    )
     handlers: dict[str, Mapping[str, Handler]] = {}
     routes: list[BaseRoute] = []
-    for offered in (*(resource(control).handlers() for resource in resources), *more):
+    for offered in (*(resource.handlers() for resource in resources), *more):
         if isinstance(offered, BaseRoute):
             routes.append(offered)
         else:

@@ -1,33 +1,46 @@
-"""What the control routes share: the parts that they may use, how they read requests, and the version that they report.
-
-Bodies are untrusted JSON: bounded, parsed and checked here, as are names in paths, queries and documents.
-"""
+"""The parts behind the control routes, and the routes of the gateway itself: version, health and metrics."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Mapping
+import platform
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey, parse_key
+from gnomon_core.errors import GnomonError
+from gnomon_gateway.api.namespaces import Namespaces
+from gnomon_gateway.api.requests import Handlers
+from gnomon_gateway.api.secrets import Secrets
+from gnomon_gateway.functions.logs import LogBook, LogReader
+from gnomon_gateway.functions.service import FunctionService
 
-if TYPE_CHECKING:
-    from gnomon_gateway.api.namespaces import Namespaces
-    from gnomon_gateway.api.secrets import Secrets
-    from gnomon_gateway.functions.logs import LogBook, LogReader
-    from gnomon_gateway.functions.service import FunctionService
+UNKNOWN = "unknown"
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+WELCOME = """\
+Gnomon {release} serves functions here.
+
+  POST /function/NAME               call a function
+  POST /async-function/NAME         call it later; the answer goes to X-Callback-Url
+  GET  /v2/models/NAME              what a model takes and answers (open inference protocol)
+  POST /v2/models/NAME/infer        tensors in, tensors out
+  GET  /system/functions            what is deployed (OpenFaaS's API: faas-cli and gnomon are its clients)
+  GET  /gnomon/functions/NAME       a function with its instances, and why it was scaled: …/decisions
+  GET  /healthz, /metrics           for probes and Prometheus
+
+List the functions with `gnomon list` or `faas-cli list`; deploy with `gnomon deploy -f stack.yml`.
+"""
 
 
-Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
-Handlers: TypeAlias = Mapping[str, Mapping[str, Handler]]
-"""Path → method → handler."""
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A release and the commit that it was made from; neither is ever empty."""
+
+    release: str
+    sha: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,123 +67,43 @@ class Control:
     provided: bool = False
 
 
-MAX_DOCUMENT_BYTES = 1 << 20
+class SystemRoutes:
+    """The handlers of the gateway itself."""
 
+    def __init__(self, control: Control) -> None:
+        self._control = control
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The whole body. A body with a larger stated length is not read, and reading stops at the limit.
+    def handlers(self) -> Handlers:
+        return {
+            "/": {"GET": self.welcome, "HEAD": self.welcome},
+            "/system/info": {"GET": self.info},
+            "/healthz": {"GET": self.health, "HEAD": self.health},
+            "/metrics": {"GET": self.metrics, "HEAD": self.metrics},
+        }
 
-    Raises:
-        GnomonError: 413 `body_too_large`; 400 `incomplete_body` when the client left.
+    async def welcome(self, _: Request) -> Response:
+        """The page for a browser or a first curl: a list of the main routes."""
+        return PlainTextResponse(WELCOME.format(release=self._control.version.release))
 
-    """
-    length = request.headers.get("content-length", "0").strip()
-    if not (length.isascii() and length.isdigit()) or int(length) > max_bytes:
-        raise _too_large(max_bytes)
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > max_bytes:
-                raise _too_large(max_bytes)
-    except ClientDisconnect:
-        raise bad_request("incomplete_body", "The body ended early.") from None
-    return bytes(body)
+    async def info(self, _: Request) -> Response:
+        """Version information in the form of OpenFaaS's gateway; behind a stock gateway, in the form of a provider."""
+        version = {
+            "release": self._control.version.release,
+            "sha": self._control.version.sha,
+            "commit_message": f"gnomon {self._control.version.release}",
+        }
+        provider = {"name": "gnomon", "provider": "gnomon", "version": version, "orchestration": self._control.orchestration}
+        if self._control.behind:
+            return JSONResponse(provider)
+        return JSONResponse({"provider": provider, "version": version, "arch": platform.machine()})
 
+    async def health(self, _: Request) -> Response:
+        if not self._control.healthy():
+            raise GnomonError(503, "not_healthy", "The gateway is starting or stopping.", "Try again.", retry_after_s=1)
+        return PlainTextResponse("OK")
 
-async def read_object(request: Request) -> dict[str, Any]:
-    """The JSON object of the body.
-
-    Raises:
-        GnomonError: 413 `body_too_large`; 400 `invalid_json`.
-
-    """
-    body = await read_body(request, MAX_DOCUMENT_BYTES)
-    try:
-        document = json.loads(body)
-        # A lone surrogate (`"\\ud800"`) is valid JSON but cannot be encoded as UTF-8, to be stored or returned.
-        json.dumps(document, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        raise bad_request("invalid_json", f"The body is not JSON: {str(error)[:200]}.", "Send a JSON object.") from None
-    if not isinstance(document, dict):
-        raise bad_request("invalid_json", "The body is not a JSON object.", "Send a JSON object.")
-    return document
-
-
-def text_field(document: Mapping[str, Any], name: str) -> str:
-    """A text that may be absent.
-
-    Raises:
-        GnomonError: 400 `invalid_field`.
-
-    """
-    value = document.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str) or "\0" in value:
-        raise bad_request("invalid_field", f"{name} is not a text.", f'Send it as {{"{name}": "text"}}.')
-    return value
-
-
-def texts_field(document: Mapping[str, Any], name: str) -> dict[str, str]:
-    """An object of texts that may be absent.
-
-    Raises:
-        GnomonError: 400 `invalid_field`.
-
-    """
-    value = document.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-        raise bad_request("invalid_field", f"{name} is not an object of texts.", f'Send it as {{"{name}": {{"key": "value"}}}}.')
-    return value
-
-
-def namespace_in_query(request: Request) -> str:
-    """The namespace that a query names, or the default one."""
-    return request.query_params.get("namespace") or DEFAULT_NAMESPACE
-
-
-def key_in_path(request: Request, namespace: str = "") -> FunctionKey:
-    """The function of a path: `name.namespace`, or `name` with the namespace of the query, the document or the default one."""
-    wanted = request.query_params.get("namespace") or namespace or DEFAULT_NAMESPACE
-    return parse_key(request.path_params["name"], wanted)
-
-
-def flag_in_query(request: Request, name: str) -> bool:
-    """A Boolean query parameter, in the spellings of Go's ParseBool.
-
-    Raises:
-        GnomonError: 422 `invalid_query`.
-
-    """
-    text = request.query_params.get(name, "")
-    if text.lower() in ("1", "t", "true"):
-        return True
-    if text.lower() in ("", "0", "f", "false"):
-        return False
-    raise invalid_query(f"{name} is {text[:100]!r}", "Use true or false.")
-
-
-def invalid_query(problem: str, hint: str) -> GnomonError:
-    """422: OpenFaaS's status for a query that cannot be read."""
-    return GnomonError(422, "invalid_query", f"In the query, {problem}.", hint)
-
-
-def _too_large(max_bytes: int) -> GnomonError:
-    return GnomonError(413, "body_too_large", f"The body is larger than {max_bytes} bytes.", "Send less.")
-
-
-UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A release and the commit that it was made from; neither is ever empty."""
-
-    release: str
-    sha: str
+    async def metrics(self, _: Request) -> Response:
+        return Response(await self._control.metrics(), headers={"Content-Type": METRICS_TYPE})
 
 
 def this_version() -> Version:

@@ -1,6 +1,4 @@
-"""The routes of the gateway itself and of functions.
-
-`/system/info`, `/healthz` and `/metrics`: version, health and metrics.
+"""The routes of functions.
 
 `/system/functions`, `/system/function/{name}` and `/system/scale-function/{name}`: deploy, list, describe, scale and remove. A
 response holds the fields of the deployment as they were sent, and no others: the certifier compares them one by one. CPU usage
@@ -16,86 +14,30 @@ stop instances under load. So the function's setting decides which of the two sc
     no instance is ready, or gnomon/autoscaler is `fixed` ▶ applied: that is how a gateway scales from zero
     any other policy ▶ ignored; one line in the function's log, and one in the gateway's
 
-Alerts and manual scaling cannot be text apart here. The response is 202 either way, because an AlertManager repeats refused ones.
+Alerts and manual scaling cannot be told apart here. The response is 202 either way, because an AlertManager repeats refused ones.
 """
 
 from __future__ import annotations
 
 import logging
-import platform
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from gnomon_core.clock import rfc3339
-from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.errors import bad_request
 from gnomon_core.fleet import Instance, InstanceKind
 from gnomon_core.functions import PROBLEM, FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import Usage
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import DecisionRecord, action_to_json
 from gnomon_core.settings import refuse_misspelt
-from gnomon_gateway.api.control import Control, Handlers, flag_in_query, key_in_path, namespace_in_query, read_object, text_field
+from gnomon_gateway.api.control import Control
+from gnomon_gateway.api.requests import Handlers, flag_in_query, key_in_path, namespace_in_query, read_object, text_field
 from gnomon_gateway.asynchronous.queue import read_retry_rule
 from gnomon_gateway.functions.service import FunctionDetail, FunctionStatus, unknown_function
-
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-WELCOME = """\
-Gnomon {release} serves functions here.
-
-  POST /function/NAME               call a function
-  POST /async-function/NAME         call it later; the answer goes to X-Callback-Url
-  GET  /v2/models/NAME              what a model takes and answers (open inference protocol)
-  POST /v2/models/NAME/infer        tensors in, tensors out
-  GET  /system/functions            what is deployed (OpenFaaS's API: faas-cli and gnomon are its clients)
-  GET  /gnomon/functions/NAME       a function with its instances, and why it was scaled: …/decisions
-  GET  /healthz, /metrics           for probes and Prometheus
-
-List the functions with `gnomon list` or `faas-cli list`; deploy with `gnomon deploy -f stack.yml`.
-"""
-
-
-class SystemRoutes:
-    """The handlers of the gateway itself."""
-
-    def __init__(self, control: Control) -> None:
-        self._control = control
-
-    def handlers(self) -> Handlers:
-        return {
-            "/": {"GET": self.welcome, "HEAD": self.welcome},
-            "/system/info": {"GET": self.info},
-            "/healthz": {"GET": self.health, "HEAD": self.health},
-            "/metrics": {"GET": self.metrics, "HEAD": self.metrics},
-        }
-
-    async def welcome(self, _: Request) -> Response:
-        """The page for a browser or a first curl: a list of the main routes."""
-        return PlainTextResponse(WELCOME.format(release=self._control.version.release))
-
-    async def info(self, _: Request) -> Response:
-        """Version information in the form of OpenFaaS's gateway; behind a stock gateway, in the form of a provider."""
-        version = {
-            "release": self._control.version.release,
-            "sha": self._control.version.sha,
-            "commit_message": f"gnomon {self._control.version.release}",
-        }
-        provider = {"name": "gnomon", "provider": "gnomon", "version": version, "orchestration": self._control.orchestration}
-        if self._control.behind:
-            return JSONResponse(provider)
-        return JSONResponse({"provider": provider, "version": version, "arch": platform.machine()})
-
-    async def health(self, _: Request) -> Response:
-        if not self._control.healthy():
-            raise GnomonError(503, "not_healthy", "The gateway is starting or stopping.", "Try again.", retry_after_s=1)
-        return PlainTextResponse("OK")
-
-    async def metrics(self, _: Request) -> Response:
-        return Response(await self._control.metrics(), headers={"Content-Type": METRICS_TYPE})
 
 
 class UsageMeter:
@@ -245,7 +187,7 @@ class ExternalScaling:
                 f"gnomon/autoscaler: {LEFT_TO_OTHERS} leaves the number to the external gateway"
             )
             self._log(key, "", f"gnomon: {text}")
-            _LOG.warning("%s: %s", key, text)
+            _LOG.warning("function %s: %s", key, text)
         return False
 
     def forget(self, key: FunctionKey) -> None:

@@ -12,7 +12,8 @@ from starlette.types import Receive, Scope, Send
 from gnomon_core.clock import moment_s, rfc3339
 from gnomon_core.functions import parse_key
 from gnomon_core.interfaces import LogLine, LogQuery
-from gnomon_gateway.api.control import Control, Handlers, flag_in_query, invalid_query, namespace_in_query
+from gnomon_gateway.api.control import Control
+from gnomon_gateway.api.requests import Handlers, flag_in_query, invalid_query, namespace_in_query
 from gnomon_gateway.functions.logs import LineSource, Logs
 from gnomon_gateway.functions.service import unknown_function
 

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -19,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_core.interfaces import FunctionStore, StoredNamespace
-from gnomon_gateway.api.control import Control, Handlers, read_object, text_field, texts_field
+from gnomon_gateway.api.requests import Handlers, read_object, text_field, texts_field
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -129,9 +130,10 @@ def _refuse_default(name: str) -> None:
 class NamespaceRoutes:
     """The HTTP handlers of namespaces."""
 
-    def __init__(self, control: Control) -> None:
-        self._control = control
-        self._namespaces = control.namespaces
+    def __init__(self, namespaces: Namespaces, contents: Callable[[str], Awaitable[Sequence[str]]]) -> None:
+        """`contents` lists what a namespace holds; a namespace that holds something is not deleted."""
+        self._namespaces = namespaces
+        self._contents = contents
 
     def handlers(self) -> Handlers:
         return {
@@ -156,12 +158,7 @@ class NamespaceRoutes:
 
     async def delete(self, request: Request) -> Response:
         name = request.path_params["name"]
-
-        async def contents() -> Sequence[str]:
-            functions = [f"function {status.spec.key.name}" for status in self._control.functions.list(name)]
-            return functions + [f"secret {secret}" for secret in await self._control.secrets.names(name)]
-
-        await self._namespaces.delete(name, contents)
+        await self._namespaces.delete(name, partial(self._contents, name))
         return Response(status_code=202)
 
 

@@ -18,7 +18,8 @@ from starlette.responses import JSONResponse, Response
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import FunctionStore
-from gnomon_gateway.api.control import Control, Handlers, namespace_in_query, read_object, text_field
+from gnomon_gateway.api.namespaces import Namespaces
+from gnomon_gateway.api.requests import Handlers, namespace_in_query, read_object, text_field
 
 MAX_SECRET_BYTES = 256 * 1024
 MAX_NAME_LENGTH = 253
@@ -87,9 +88,9 @@ def _unknown(key: FunctionKey) -> GnomonError:
 class SecretRoutes:
     """The HTTP handlers of secrets."""
 
-    def __init__(self, control: Control) -> None:
-        self._namespaces = control.namespaces
-        self._secrets = control.secrets
+    def __init__(self, namespaces: Namespaces, secrets: Secrets) -> None:
+        self._namespaces = namespaces
+        self._secrets = secrets
 
     def handlers(self) -> Handlers:
         return {"/system/secrets": {"GET": self.list, "POST": self.create, "PUT": self.update, "DELETE": self.delete}}

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, parse_key
-from gnomon_gateway.api.control import Handlers, read_body
+from gnomon_gateway.api.requests import Handlers, read_body
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import Call, Headers, take_deadline
 from gnomon_gateway.asynchronous.queue import AsyncQueue
