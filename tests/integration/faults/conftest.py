@@ -134,7 +134,7 @@ class Faulty(Serving):
         return found
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def one_for_all(tmp_path_factory: pytest.TempPathFactory, build_archive: Callable[..., bytes]) -> Iterator[Faulty]:
     yield from serving(tmp_path_factory.mktemp("faults") / "state", build_archive)
 

@@ -97,7 +97,7 @@ def started(state: Path, *options: str) -> Iterator[Serving]:
         gateway.client.clear()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def one_for_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A start takes some seconds of CPU, so tests that leave the gateway running share one."""
     with started(tmp_path_factory.mktemp("serve") / "state") as gateway:

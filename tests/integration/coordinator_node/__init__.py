@@ -1,1 +1,0 @@
-"""The node's coordinator as the kubelet and pods meet it."""

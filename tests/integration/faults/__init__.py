@@ -1,1 +1,0 @@
-"""What is promised while processes die, clients leave and deployments change. A package, so that one gateway serves it."""

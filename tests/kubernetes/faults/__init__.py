@@ -1,1 +1,0 @@
-"""Gnomon on Kubernetes while something is broken: a leader is frozen, an API server is away, a process is killed."""

@@ -1,1 +1,0 @@
-"""Functions with models in real pods of a real node."""

@@ -1,1 +1,0 @@
-"""The platform `openfaas` on a real control plane, where pods are played by threads of the test."""
