@@ -14,7 +14,7 @@ Request smuggling: the head must say more than the parser asks for, so that no p
 differently. One Host, a known version, and a body that ends after its length or its last chunk (RFC 9112, 2.3, 3.2 and 6.1).
 
 Graceful close: closing a socket with unread data resets the connection, and the reset may destroy the answer on its way. The
-connection is shut down for writing instead and closed a second later. When the server stops, requests that clients have sent are
+connection is shut down for writing instead and closed a few seconds later. When the server stops, requests that clients have sent are
 still read and answered: otherwise clients could not know whether they were executed.
 
 Timeouts: a connection records its phase and the phase's start, and `TimeoutCheck` checks all connections twice a second, in
@@ -180,6 +180,10 @@ class Limits:
     A client has `idle_s` to take an answer, and a second more for each `answer_bytes_per_s` that it takes: at most `idle_s` from
     when it stops. Progress shows when the kernel's buffer has room again, up to 1.7 MB later: at this rate 26 s, less than
     any answer has.
+
+    A client that goes on sending after its last answer is closed after `linger_s` (nginx: lingering_timeout). Nothing is read from
+    it meanwhile. If it is closed sooner it connects again sooner, and each connection of an endless head fills 4 MB of the kernel's
+    buffers, for which everybody's packets wait.
     """
 
     head_s: float = 10.0
@@ -188,6 +192,7 @@ class Limits:
     last_s: float = 2.0
     idle_s: float = 75.0
     answer_bytes_per_s: float = 64 << 10
+    linger_s: float = 5.0
     check_s: float = 0.5
     head_bytes: int = 64 << 10
     head_lines: int = 128
@@ -787,7 +792,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self.feed(head + rest)
 
 
-_LINGER_S = 1.0
+_DISCONNECTED_LINGER_S = 1.0
+"""In place of `linger_s`, for a client that has disconnected: time for the answer to arrive before the reset."""
 _SLICES = 20
 """The number of turns of the event loop in which all connections are checked."""
 _SLICE_SIZE = 128
@@ -843,8 +849,7 @@ def check_timeouts(connection: GatewayProtocol, now_s: float) -> None:
     if transport.is_closing() and phase != Phase.CLOSING:
         connection.phase, connection.since_s = Phase.CLOSING, now_s
     elif phase == Phase.CLOSING:
-        unsent = transport.get_write_buffer_size()
-        if waited_s > (WRITE_BUFFER_S if unsent else _LINGER_S):
+        if waited_s > _closing_allowed_s(connection):
             transport.abort()
     elif phase == Phase.IDLE and waited_s > limits.idle_s:
         if transport.get_write_buffer_size():
@@ -863,6 +868,13 @@ def _in_time(allowed_s: float, connection: GatewayProtocol) -> float:
     """The time that receiving may take: `allowed_s`, and at most `last_s` more once the server stops."""
     context = connection.context
     return min(allowed_s, max(0.0, context.stopping_s - connection.since_s) + context.limits.last_s)
+
+
+def _closing_allowed_s(connection: GatewayProtocol) -> float:
+    """How long a connection may stay in the phase `CLOSING`."""
+    if connection.transport.get_write_buffer_size():
+        return WRITE_BUFFER_S
+    return _DISCONNECTED_LINGER_S if connection.has_disconnected() else connection.context.limits.linger_s
 
 
 def _credit_progress(connection: GatewayProtocol, now_s: float) -> None:

@@ -161,6 +161,29 @@ async def test_endless_header_is_bounded_by_bytes_received(gateway: Any, path: s
     assert gateway.executed() == []
 
 
+@pytest.mark.parametrize("gateway", [Limits(linger_s=60.0, check_s=0.05)], indirect=True)
+async def test_client_that_goes_on_after_its_refusal_waits_and_leaves_nothing_behind(gateway: Any) -> None:
+    client = await refused(gateway)
+    await asyncio.sleep(1.5)
+    assert gateway.server._connections(), "it may connect again at once"
+    client.close()
+    await until(lambda: not gateway.server._connections())
+
+
+@pytest.mark.parametrize("gateway", [Limits(linger_s=0.2, check_s=0.05)], indirect=True)
+async def test_client_that_goes_on_after_its_refusal_is_closed_in_the_end(gateway: Any) -> None:
+    await refused(gateway)
+    await until(lambda: not gateway.server._connections())
+
+
+async def refused(gateway: Any) -> Any:
+    """A client whose head is too large, and of which the server has not read everything."""
+    client = await gateway.connect()
+    await client.send(b"GET / HTTP/1.1\r\nX-Endless: " + b"a" * (4 * HEAD_BYTES))
+    assert (await client.answer()).status == 431
+    return client
+
+
 async def test_small_chunks_with_extensions_and_trailers_are_accepted(gateway: Any) -> None:
     await gateway.deploy()
     client = await gateway.connect()
