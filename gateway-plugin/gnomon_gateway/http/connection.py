@@ -14,8 +14,8 @@ Request smuggling: the head must say more than the parser asks for, so that no p
 differently. One Host, a known version, and a body that ends after its length or its last chunk (RFC 9112, 2.3, 3.2 and 6.1).
 
 Graceful close: closing a socket with unread data resets the connection, and the reset may destroy the answer on its way. The
-connection is shut down for writing instead and closed a few seconds later. When the server stops, requests that clients have sent are
-still read and answered: otherwise clients could not know whether they were executed.
+connection is shut down for writing instead and closed a few seconds later. When the server stops, requests that clients have sent
+are still read and answered: otherwise clients could not know whether they were executed.
 
 Timeouts: a connection records its phase and the phase's start, and `TimeoutCheck` checks all connections twice a second, in
 slices. uvicorn sets a timer for each request, and none for receiving one.
@@ -181,9 +181,9 @@ class Limits:
     when it stops. Progress shows when the kernel's buffer has room again, up to 1.7 MB later: at this rate 26 s, less than
     any answer has.
 
-    A client that goes on sending after its last answer is closed after `linger_s` (nginx: lingering_timeout). Nothing is read from
-    it meanwhile. If it is closed sooner it connects again sooner, and each connection of an endless head fills 4 MB of the kernel's
-    buffers, for which everybody's packets wait.
+    A client that goes on sending after its last answer is closed after `linger_s` (nginx: lingering_timeout), and nothing is read
+    from it meanwhile. If it were closed sooner it would connect again sooner, and each connection of an endless head fills 4 MB
+    of the kernel's buffers, for which everybody's packets wait.
     """
 
     head_s: float = 10.0
