@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.programs import Pace, asked, step
+from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, measured, write
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.changes import ChangeRule, Evidence, Reference, watched
@@ -218,4 +218,4 @@ def main(pace: Pace) -> None:
 
 
 if __name__ == "__main__":
-    main(asked(__doc__ or ""))
+    start(main, __doc__)

@@ -1,27 +1,25 @@
-"""AsyFunc's policies on a simulated cluster: an hour of Twitter for each model, beside od, lv, k-lv and opt (it sees the future).
+"""AsyFunc's policies on a simulated cluster: an hour of Twitter for each model, beside od, lv, k-lv and opt (with hindsight).
 
     python -m benchmarks.asyfunc_cluster [--quick] [--hours | --readings] [--afresh] [--profiles FOLDER] [--models NAME …]
                                          [--processes N] [--serial 0.02 0.1 …] [--slo 1 1.5] [--modes private shared] [--kept]
 
-For each measured profile in `profiles/`: memory × time, CPU utility (cores × seconds in inference, a waiting Shadow being idle)
-and SLO violations, in both weight modes, for an SLO of t_l(16, 8) and 1.5 × it. Cores that were not measured are extrapolated
-with 2, 5 and 10 % serial work, and each figure says so; the conclusions say in how many of the three they hold. `cluster_cells`
-has what the paper leaves open and how it is settled here. The first cell of a model and its counterpart with shared weights are
-an hour; the sweeps around them, and the first cell with the paper read otherwise, are its first quarter. With `--hours` every
-serial fraction, objective and weight mode is an hour, twelve cells of a model, and there are no sweeps; with `--readings` there
-are the sweeps alone. What an hour shows is in `asyfunc_cluster.json`, sweeps and readings are in `asyfunc_readings.json`.
+For each measured profile in `profiles/`: memory × time, CPU utility (cores × seconds in inference; a waiting Shadow is idle) and
+SLO violations, in both weight modes, for an SLO of t_l(16, 8) and 1.5 × it. Cores that were not measured are extrapolated with 2,
+5 and 10 % serial work, and each figure says so; conclusions name in how many of the three they hold.
 
-An hour is 0.8 million requests of VGG16, which takes four minutes a cell, and 13 million of EfficientNet-Lite0, which takes an
-hour: the load is scaled to eight Bodies. `--serial`, `--slo` and `--modes` leave out all other cells. What is simulated is kept
-in .cache/benchmarks until the code changes: interrupted, the same command goes on from there. A result has the cells that were
-asked for; with `--kept` those of them that several runs have simulated so far.
+A cell is a model, an objective and a weight mode, with every policy on the same hour. By default the first cell of a model and
+its counterpart with shared weights are an hour; the sweeps around them, and other readings of the paper, are a quarter of an
+hour. With `--hours` every serial fraction, objective and weight mode is an hour, twelve cells of a model, without sweeps; with
+`--readings` there are the sweeps alone. Hours are in `asyfunc_cluster.json`, sweeps and readings in `asyfunc_readings.json`.
+`--serial`, `--slo` and `--modes` leave out all other cells. Results are kept in .cache/benchmarks until the code changes, so that
+an interrupted run goes on where it was; `--kept` writes the cells that several runs have simulated so far.
 
-One cell of the simulated cluster: a model, an objective, a weight mode, and every policy on the same hour.
+An hour is 0.8 million requests of VGG16, four minutes a cell, and 13 million of EfficientNet-Lite0, an hour a cell.
 
 The paper does not say how many nodes it has, how its trace is scaled, nor the cores and batch of its baselines. Here
 (docs/decisions/0011-mls.md):
 
-- the trace is scaled so that its mean rate deserves `BODIES` Bodies as model-level scaling chooses them: as it is, one Body of 16
+- the trace is scaled so that its mean rate deserves `BODIES` Bodies as model-level scaling chooses them: unscaled, one Body of 16
   cores carries all of it, and no policy has anything to decide;
 - nodes of 26 cores and 96 GB, 1.5 × as many as `opt` needs at its peak, with 10 Gbit/s and 0.2 ms between them;
 - the baselines have the cores and the largest batch that model-level scaling chooses for the hour's mean rate;
@@ -167,7 +165,7 @@ class Outcome:
 
     @staticmethod
     def from_json(cell: Cell, document: Mapping[str, Any]) -> Outcome:
-        """The outcome of this cell as `to_json` told it."""
+        """The outcome of this cell, from its `to_json`."""
         rows = {name: Row(**row) for name, row in document["rows"].items()}
         return Outcome(cell, **{**document, "rows": rows})
 

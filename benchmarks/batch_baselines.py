@@ -2,38 +2,24 @@
 
     python -m benchmarks.batch_baselines [--quick] [--hours N] [--afresh] [--only TEXT]
 
-`cases` says which demand meets which objective and what is for sale, `baselines` who serves it. Everything happens in virtual
-time, so that the same code gives the same figures on every computer.
+All times are virtual: the same code gives the same figures on every computer. Three hours of each day take about ten minutes on
+one core; --hours 23 takes the whole days, seven times as long. Results are kept in .cache/benchmarks until the code that decides
+them changes, so that an interrupted run goes on where it was. --only takes the cases whose key holds a text, and writes no
+result. `batch_baselines_minutes.csv` has each minute's rate, latencies and instances.
 
-Three hours of each day take about ten minutes on one core; --hours 23 takes the whole days, seven times as long. What is done
-is kept in .cache/benchmarks until the code that decides it changes: interrupted, the same command goes on from there. --only
-takes the cases whose key holds a text, and writes no result. What each minute was like is in `batch_baselines_minutes.csv` beside
-the result.
-
-Which demands meet which objectives, and what is for sale.
-
-**Demand.** Hours of Twitter's day, after its first hour, which is history; the same of the Azure functions' sum; and what bursts,
-the published MMPP(2) W14, drawn for two hours and one of history. Counts were recorded by the second and by the minute;
-requests are uniform in their bin.
+**Demand.** Hours of Twitter's day after its first hour, which is history; the same of the Azure functions' sum; and the bursty
+MMPP(2) W14, drawn for two hours and one of history. Counts were recorded by the second and by the minute; requests are uniform
+in their bin. What came before `begin_s` is history: BATCH plans its first hour from it, and the others begin in its last ten
+minutes, with machines for its mean rate. Requests are judged from `begin_s` on.
 
 **Supply.** ResNet50 as `profiles/` has it, measured on one and two cores. A function of m MB has c = m/1769 cores: below one core
 a batch takes t(1)/c; between one and two t(1)·c^log₂(t(2)/t(1)), which is right at both. Memory ends at the 3,008 MB of the
 paper's day. A machine is the share of a c5.4xlarge that has two cores, at an eighth of its price, which is also what c5.large
-costs; it serves two minutes after it was asked for.
+costs; a machine serves two minutes after the request for it. Machines run in the simulator, with the gateway's dispatcher and the
+policies that serve live; functions are unlimited and begin at once, as in the paper.
 
 **Objectives.** P95 within 800 ms, in which batches of eight have room, and within 150 ms, which is strict; under W14 P99, as in
-the paper's Figure 16.
-
-How it went over time: of each minute the rate, latencies and instances, and of all latencies how many exceed what.
-
-Instances are the machines that are held, on average over the minute; of calls, how many are under way at once.
-
-What BATCH and each of its baselines do to the same arrivals.
-
-    rows = side_by_side(Demand(times_s, begin_s=3600.0), supply, Objective(0.5, 95.0))
-
-Of the demand, what came before `begin_s` is history: BATCH plans its first hour from it, and the others begin in its last ten
-minutes, with machines for its mean rate. Requests are judged from `begin_s` on. The same demand gives the same rows everywhere.
+the paper's Figure 16. A request that nobody answered has infinite latency.
 
 | name | what it is |
 | --- | --- |
@@ -43,9 +29,6 @@ minutes, with machines for its mean rate. Requests are judged from `begin_s` on.
 | `target-tracking, tuned` | the cheapest of several targets that meets the objective, chosen afterwards; else the least late |
 | `mark` | machines with batches under that policy, and calls of the cherry-picked memory for what overflows |
 | `batch on machines` | the policy `batch` on machines |
-
-Machines run in the simulator, with the gateway's dispatcher and the policies that serve live; functions are unlimited and
-begin at once, as in the paper. A request that nobody answered has infinite latency.
 """
 
 from __future__ import annotations
@@ -293,7 +276,7 @@ class Row:
 
     @staticmethod
     def from_json(document: dict[str, Any]) -> Row:
-        """The row that `to_json` told."""
+        """The row, from its `to_json`."""
         values: dict[str, Any] = {key: math.inf if value is None else value for key, value in document.items()}
         minutes = tuple(Minute(**minute) for minute in document["minutes"])
         return Row(**{**values, "ccdf": tuple(document["ccdf"]), "minutes": minutes})
@@ -597,12 +580,12 @@ def rows_of(case: Case, kept: Kept) -> list[Row]:
             document = served(name, demand_of(case), supply(), case.objective).row(case.objective).to_json()
             kept.keep(key, document)
         row = Row.from_json(document)
-        step(f"{key}: {told(row, case)}")
+        step(f"{key}: {described(row, case)}")
         found.append(row)
     return found
 
 
-def told(row: Row, case: Case) -> str:
+def described(row: Row, case: Case) -> str:
     """A row for a reader."""
     return (
         f"{row.late:.3%} late, P{case.objective.percent:g} {row.percentile_s * 1e3:.1f} ms, "

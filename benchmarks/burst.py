@@ -1,11 +1,11 @@
-"""A burst, seen: one model, one shape of load, and what each scaling policy makes of it.
+"""One burst of load for one model, under several scaling policies: each second as a row, and a picture.
 
-    make demo-burst                     asyfunc, od and k-lv one after the other; each second as a row and in a picture
+    make demo-burst                     asyfunc, od and k-lv one after the other
     python -m benchmarks.burst --model torchvision:inception_v3 --slo-ms 900
 
-The model is added and profiled first where that has not been done on this machine; both are kept, so the second time it begins
-at once. It prints for each policy a row a second and why it did what it did, then a line a policy. The picture is `burst.png` in
-the folder that `--output` names, `.cache/burst` without.
+A model without a profile of this machine is added and profiled first; both are kept, so that the second run begins at once. For
+each policy the run prints a row a second and the reason of each decision, then one line a policy. The picture is `burst.png` in
+the folder `--output`, by default `.cache/burst`.
 """
 
 from __future__ import annotations
@@ -223,44 +223,43 @@ def table(runs: Sequence[Seen]) -> str:
 
 
 def draw(runs: Sequence[Seen], title: str, path: Path) -> None:
-    """A PNG: arrivals, instances, batches, latencies against the objective, memory."""
+    """A PNG: arrivals, instances, and latencies against the objective; a column for each policy."""
     import matplotlib as mpl
 
     mpl.use("agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(5, len(runs), figsize=(5.2 * len(runs), 11), sharex=True, sharey="row", squeeze=False)
+    figure, axes = plt.subplots(3, len(runs), figsize=(4.8 * len(runs), 6.6), sharex=True, sharey="row", squeeze=False)
     for column, run in enumerate(runs):
         _draw_one(axes[:, column], run)
-    for row, label in enumerate(("requests/s", "instances", "batch", "latency, ms", "memory, MiB")):
+    for row, label in enumerate(("requests/s", "instances", "latency (ms)")):
         axes[row][0].set_ylabel(label)
         axes[row][0].set_ylim(0, 1.1 * max(one.dataLim.ymax for one in axes[row]))
     figure.suptitle(title, fontsize=11)
-    figure.tight_layout()
+    labelled = {label: handle for one in axes.flat for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
+    # Below the panels: a legend among them would lie over data.
+    figure.legend(labelled.values(), labelled.keys(), loc="lower center", ncols=4, fontsize=8, frameon=False)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=80)
+    figure.savefig(path, dpi=160)
     plt.close(figure)
 
 
 def _draw_one(axes: Any, run: Seen) -> None:
-    rate, instances, batch, latency, memory = axes
+    rate, instances, latency = axes
     end_s = run.burst.duration_s
     bins = [index * BIN_S for index in range(math.ceil(end_s / BIN_S) + 1)]
     counts = [0.0] * (len(bins) - 1)
     for at_s in run.report.samples.intended_s:
         counts[min(int(at_s / BIN_S), len(counts) - 1)] += 1 / BIN_S
     rate.stairs(counts, bins, fill=True, color="#9db4c0")
-    looks_s = [look.at_s for look in run.looks]
-    _draw_instances(instances, looks_s, run)
-    known = [(look.at_s, look.samples / look.batches) for look in run.looks if look.batches and look.samples]
-    batch.plot([at for at, _ in known], [size for _, size in known], ".", ms=3, color="#5c6b73")
+    _draw_instances(instances, run)
     good = [(at, 1e3 * seconds) for at, seconds in run.points() if seconds <= run.slo_s]
     bad = [(at, 1e3 * seconds) for at, seconds in run.points() if seconds > run.slo_s]
-    for points, colour in ((good, "#5c8a5c"), (bad, "#b23a48")):
-        latency.plot([at for at, _ in points], [ms for _, ms in points], ".", ms=3, color=colour)
-    latency.axhline(1e3 * run.slo_s, color="#b23a48", lw=0.8)
-    memory.plot(looks_s, [look.memory_mib for look in run.looks], color="#253237", lw=1)
-    memory.set_xlabel("seconds")
+    for points, colour, label in ((good, "#5c8a5c", "answered in time"), (bad, "#b23a48", "answered late")):
+        latency.plot([at for at, _ in points], [ms for _, ms in points], ".", ms=4, color=colour, label=label)
+    latency.axhline(1e3 * run.slo_s, color="#253237", lw=0.8, ls="--", label="objective")
+    latency.set_xlabel("seconds")
     late, count = run.violations()
     rate.set_title(f"{run.policy}: {late} of {count} late or refused ({late / max(count, 1):.1%})", fontsize=10)
     for one in axes:
@@ -268,16 +267,16 @@ def _draw_one(axes: Any, run: Seen) -> None:
         one.set_xlim(0, end_s)
 
 
-def _draw_instances(axes: Any, looks_s: Sequence[float], run: Seen) -> None:
-    """Shadows as an area, Bodies as a line; dashed with those that start."""
+def _draw_instances(axes: Any, run: Seen) -> None:
+    """Shadows as an area, Bodies as a line; dotted with those that start."""
+    looks_s = [look.at_s for look in run.looks]
     shadows, bodies = ([look.count(kind, "ready") for look in run.looks] for kind in ("shadow", "body"))
     axes.fill_between(looks_s, shadows, step="post", label="Shadows", color="#e0a458", alpha=0.8)
     axes.step(looks_s, bodies, where="post", label="Bodies", color="#253237")
+    axes.yaxis.get_major_locator().set_params(integer=True)
     for kind, ready, colour in (("shadow", shadows, "#b5762a"), ("body", bodies, "#253237")):
         whole = [now + look.count(kind, "starting") for now, look in zip(ready, run.looks, strict=True)]
-        axes.step(looks_s, whole, where="post", color=colour, lw=0.9, ls=":")
-    axes.plot([], [], color="#5c6b73", lw=0.9, ls=":", label="with those that start")
-    axes.legend(loc="best", fontsize=8)
+        axes.step(looks_s, whole, where="post", color=colour, lw=0.9, ls=":", label="with those that start")
 
 
 HEADING = (

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gnomon
-from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
+from benchmarks.programs import Endpoint, Pace, start, step
 from benchmarks.report import measured, write
 
 NAME = "photo"
@@ -95,4 +95,4 @@ def shown(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

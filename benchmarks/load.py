@@ -1,9 +1,10 @@
-"""Open-loop load: requests leave at Poisson times whatever became of those before, and clients leave at their deadline.
+"""Load on an endpoint: open loop at Poisson times, and closed loop by wrk.
 
-The generator is `gnomon_simulator.replay` in a process of its own. Latencies count from the intended time, so the generator's own
-lag is part of them; it is reported beside.
+Open loop: requests leave at their times whatever became of earlier ones, and clients leave at their deadline. The generator is
+`gnomon_simulator.replay` in a process of its own. Latencies count from the intended time, so that the generator's own lag is part
+of them; the lag is reported as well.
 
-Closed-loop load by wrk: a fixed number of connections, each of which sends when it has its answer.
+Closed loop: a fixed number of connections, each of which sends its next request when it has its answer.
 """
 
 from __future__ import annotations

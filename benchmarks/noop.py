@@ -16,7 +16,7 @@ import contextlib
 from benchmarks import gnomon
 from benchmarks.load import Load, alternate, best, rates, ratios
 from benchmarks.peers import mlserver, mosec
-from benchmarks.programs import Endpoint, Pace, asked, ended_well
+from benchmarks.programs import Endpoint, Pace, start
 from benchmarks.report import Figure, measured, write
 
 CONNECTIONS = 16
@@ -87,4 +87,4 @@ def latency(found: dict[str, list[Load]]) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

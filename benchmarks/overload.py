@@ -28,7 +28,7 @@ from pathlib import Path
 from benchmarks import gnomon
 from benchmarks.load import Window, capacity, lag_p99_ms, offer, rows, send, windows
 from benchmarks.peers import mlserver, mosec
-from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
+from benchmarks.programs import Endpoint, Pace, start, step
 from benchmarks.report import Figure, measured, write
 from gnomon_simulator.replay_report import Outcome, Report
 
@@ -151,4 +151,4 @@ def executed(endpoint: Endpoint) -> list[tuple[str, float]]:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

@@ -1,12 +1,10 @@
-"""Programs that a benchmark starts: output in a file, and an end that leaves nothing behind.
+"""What every benchmark needs: programs that it starts, its command line, and where a system answers.
 
-How long a benchmark measures: thoroughly by default, or quickly to see that it works.
-
-    python -m benchmarks.noop --quick
+Program   a process whose output goes to a file, and whose end leaves nothing behind
+Pace      how long to measure: thoroughly by default; with --quick briefly, to see that the benchmark works
+Endpoint  a function of a system under test, asked in the same way for every kind of load
 
 Quick results are written to `.cache/benchmarks` and are never the published ones.
-
-Where a system answers, and how it is asked: the same for every kind of load.
 """
 
 from __future__ import annotations
@@ -155,9 +153,9 @@ THOROUGH = Pace(quick=False, repeats=7, load_s=3, step_s=5.0, overload_s=60.0, c
 QUICK = Pace(quick=True, repeats=3, load_s=2, step_s=2.0, overload_s=12.0, cycles=3, starts=3, results=QUICK_RESULTS)
 
 
-def asked(description: str, arguments: Sequence[str] | None = None) -> Pace:
-    """The parsed command line."""
-    return pace_of(pace_parser(description).parse_args(arguments))
+def start(main: Callable[[Pace], object], description: str | None) -> None:
+    """Run a benchmark as its command line asks."""
+    ended_well(lambda: main(pace_of(pace_parser(description or "").parse_args())))
 
 
 def pace_parser(description: str) -> argparse.ArgumentParser:

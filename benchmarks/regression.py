@@ -2,23 +2,20 @@
 
     python -m benchmarks.regression [--quick] [--model NAME] [--period-ms MS] [--workers N] [--for-s SECONDS] [--afresh]
 
-The quotas are those of Lambda's memory sizes from 128 to 3,008 MB, 1,769 MB being a core, set on a control group: so it needs
-root, or a part of the tree that was delegated. Each cell is visited in five rounds for two runs; its time is their median. The
-goal is a mean error of 2 % on the cells that were not trained on (BATCH, Section VI-B).
+The quotas are those of Lambda's memory sizes when BATCH was published: 128 to 3,008 MB in steps of 64 MB, 0.07 to 1.70 cores at
+1,769 MB for each. They are set on a control group, so that the benchmark needs root or a delegated part of the tree. As on Lambda
+an instance has as many threads as it has cores or parts of one: one up to 1,769 MB, two beyond. The goal is a mean error of 2 %
+on the cells that were not trained on (BATCH, Section VI-B).
 
-It wants a machine with nothing else to do, and takes about an hour and a half; --workers 2 measures two cells of one thread at
-once, each on a core of its own, in three quarters of an hour. Two virtual cores slow each other down, by 5 to 7 % on one machine,
-and all cells of one thread alike. What is measured is kept in .cache/benchmarks: --for-s 500 ends after so many seconds, and the
-same command goes on from there, also another day. Results are written when every visit was made; before that it prints what those
-that were made say.
+A machine is not the same an hour later. Therefore each cell is visited once in each of five rounds, in random order, for two
+runs, and its time is the median over all rounds: a slow moment falls on all cells alike. Cells that the regression is trained on
+are visited three times in a round, because all others rest on them.
 
-128 to 3,008 MB in steps of 64 MB are the sizes that Lambda had when BATCH was published: 0.07 to 1.70 cores at 1,769 MB for each,
-so that a machine of two cores has them all. As on Lambda an instance computes on as many threads as it has cores or parts of
-one: one up to 1,769 MB, two beyond.
-
-A machine is not the same an hour later. So each cell is visited once in each of several rounds, in an order of chance, for a few
-runs at a time, and its median is over all of them: what changes meanwhile falls on all cells alike. Those that the regression is
-trained on are visited three times in a round, because all others rest on them.
+The machine should do nothing else. A run takes about an hour and a half; --workers 2 measures two cells of one thread at once,
+each on a core of its own, in three quarters of an hour. Two virtual cores slow each other down, by 5 to 7 % on one machine, and
+all cells of one thread alike. Visits are kept in .cache/benchmarks: --for-s 500 ends after so many seconds, and the same command
+goes on from there, also another day. Results are written after the last visit; before that the run prints what the visits so far
+say.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The process whose time is bounded: it holds a layer program and runs batches as it is told, a line of JSON for each.
+"""The process whose time is bounded: it holds a layer program and runs batches by orders, a line of JSON for each.
 
     {"batch": 8, "threads": 1, "runs": 10, "warm": 1}   ▶   {"seconds": [10 times], "core_s": [10 times]}
 

@@ -1,14 +1,13 @@
-"""Figures of benchmarks: one JSON file a benchmark in `results/`, and the same as a table.
+"""Figures of benchmarks: one JSON file for each benchmark in `results/`, and the same as a table.
 
-A figure is measured several times. It is met only if the whole 95 % interval of its mean is on the goal's side, missed only if
-the whole interval is on the other; in between it reads "not resolved". A figure without a goal is there to be seen beside others.
+A figure is measured several times. It is met only if the whole 95 % interval of its mean is on the goal's side, and missed only
+if the whole interval is on the other side; in between it reads "not resolved". A figure without a goal stands beside others.
 
-What a long benchmark has measured so far, so that an interrupted run goes on where it was.
+`Kept` holds what a long benchmark has measured so far, one line of JSON per result in `.cache/benchmarks`, so that an interrupted
+run goes on where it was. A line counts only for the code that made it: it carries the digest of every source that decides the
+result.
 
-One line of JSON for each result, in `.cache/benchmarks`. A line counts only for the code that made it: the digest of every source
-that decides the result stands in it.
-
-Models whose package is not installed are left out of a benchmark, and named: YOLOv8x has an extra of its own.
+A model whose package is not installed is left out of a benchmark, and named: YOLOv8x has an extra of its own.
 """
 
 from __future__ import annotations

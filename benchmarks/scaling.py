@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import gnomon
 from benchmarks.load import capacity, lag_p99_ms, rows, send
-from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
+from benchmarks.programs import Endpoint, Pace, start, step
 from benchmarks.report import Figure, measured, write
 from gnomon_simulator.replay_report import SUCCESSES, Outcome, Report, Token
 
@@ -133,4 +133,4 @@ def upper_bound(found: int, count: int) -> float:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from benchmarks.programs import Pace, asked
+from benchmarks.programs import Pace, start
 from benchmarks.report import Figure, measured, write
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.settings import ScaleSettings, Settings
@@ -74,4 +74,4 @@ def main(pace: Pace) -> None:
 
 
 if __name__ == "__main__":
-    main(asked(__doc__ or ""))
+    start(main, __doc__)

@@ -2,42 +2,36 @@
 
     python -m benchmarks.twitter_day [--quick] [--afresh] [--only TEXT]
 
-22 full hours, each with a history before it; three objectives on Lambda and three with held instances (`cases`). For each: the
-policy's day, replanned hourly and on change, and the same replanned hourly only (`days`); and the cheapest fixed plan of every
-hour, by those who know the hour (`hindsight`). All times are virtual; the same seed gives the same figures on every machine.
+22 full hours, each with a history before it; three objectives on Lambda and three with held instances (`cases`). For each case:
+the policy's day, planned anew hourly and on change; the same planned hourly only (`days`); and the cheapest fixed plan of every
+hour in hindsight. All times are virtual; the same seed gives the same figures on every machine.
 
-It takes about an hour on one core. What is done is kept in .cache/benchmarks until the code that decides it changes:
-interrupted, the same command goes on from there. --quick does two hours of two cases; --only takes the cases whose key holds a
-text, and writes no result.
+A run takes about an hour on one core. Results are kept in .cache/benchmarks until the code that decides them changes, so that an
+interrupted run goes on where it was. --quick does two hours of two cases; --only takes the cases whose key holds a text, and
+writes no result.
 
-**Arrivals.** The trace has counts of 100 ms; requests are uniform within their bin, from a seed. The policy counts per second, so
-that it sees nothing of how they were drawn.
+**Arrivals.** The trace has counts of 100 ms; requests are uniform within their bin, from a seed. The policy sees counts per
+second.
 
-**Lambda.** Each call pays for its milliseconds of 1,769 MB and a fee (`gnomon_planner.plans`), instances are unlimited. A batch
+**Lambda.** Each call pays for its milliseconds of 1,769 MB and a fee (`gnomon_planner.plans`); instances are unlimited. A batch
 of k takes 28 + 12k ms, decision 20's example.
 
-**Held.** Instances of one core are paid for as long as they are held, and a batch of k takes 150 + 50k ms, decision 22's. Their
-number is the 99.9 % quantile of concurrent batches, a whole one: where there are six, one more is 17 %.
+**Held.** Instances of one core are paid for as long as they are held; a batch of k takes 150 + 50k ms, decision 22's example. The
+number of instances is the 99.9 % quantile of concurrent batches, a whole number: where there are six, one more is 17 %.
 
-The day under the policy: it is shown what arrives, second by second in virtual time, and its plans are carried out at once.
+**The day** is decided by the policy that functions name, asked once a second as it is live; an instance serves `START_S` after
+the request for it. Every request goes through the buffer whose (B, T) changes with the policy's plans and, where instances are
+held, through as many instances as there were.
 
-It is the very policy that functions name, asked once a second as it is live; an instance serves `START_S` after it was asked for.
-Beside it stands the same policy with its test for changes left out, so that a plan holds for an hour. Every request then goes
-through the buffer whose (B, T) changes when the policy says so and, where instances are held, through as many as there were.
+**Hindsight.** B is every batch up to the largest, T goes up to twice the SLO in steps of 1/200 of the SLO, 1/50 where instances
+are held. Each candidate runs event by event on the hour's own requests; the cheapest one whose percentile is within the SLO wins.
+All 10,000 combinations would take minutes an hour. For one B a longer T makes batches larger and requests later: cost falls and
+the percentile rises, but for the luck of single batches. So the longest T that holds is bisected for each B, its neighbours
+within `NEAR` steps run too, and a B whose full batches alone cost more than the best plan so far is passed over. A test runs all
+of a smaller space and finds the same plan.
 
-The cheapest plan of an hour by those who know all of its requests: each candidate is run event by event.
-
-B is every batch up to the largest, T goes up to twice the SLO in steps of 1/200 of the SLO, where instances are held of 1/50. The
-number of those is the 99.9 % quantile of concurrent batches of that very run, and batches wait for one of so many. The cheapest
-plan is the one with the least cost of those that have the percentile within the SLO. It is fixed for the hour.
-
-Running all of some 10,000 combinations would take minutes an hour. For one B a longer T makes batches larger and requests later:
-cost falls and the percentile rises, but for the luck of single batches. So for each B the longest T that holds is found by
-bisection, and its neighbours within `NEAR` steps on either side are run as well. A B whose full batches alone would cost more
-than what has been found is passed over. A test runs all of a smaller space and comes to the same plan.
-
-The percentile is to be met in 21 of 22 hours, at a cost within 10 % of the cheapest plan of the same hour; a case is one that
-batches if the cheapest plan has B ≥ 4 in half of the hours.
+**Goals.** The percentile is met in 21 of 22 hours, at a cost within 10 % of the cheapest plan of the same hour. A case batches if
+the cheapest plan has B ≥ 4 in half of the hours.
 """
 
 from __future__ import annotations

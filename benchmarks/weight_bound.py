@@ -14,7 +14,7 @@ import contextlib
 from benchmarks import gnomon
 from benchmarks.load import Load, alternate, best, rates, ratios
 from benchmarks.peers import ENVIRONMENTS, mlserver, mosec
-from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
+from benchmarks.programs import Endpoint, Pace, start, step
 from benchmarks.report import Figure, measured, write
 
 CONNECTIONS = 16
@@ -76,4 +76,4 @@ def figures(found: dict[str, list[Load]]) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

@@ -1,15 +1,15 @@
-"""The controller that the benchmark of scale measures: a process of its own, so that its time and memory are nobody else's.
+"""The controller that the benchmark `scale` measures: a process of its own, so that its time and memory are only its own.
 
     python -m benchmarks.kubernetes.controller KUBECONFIG FUNCTIONS REPEATS STEADY_S
 
-It is joined as `gnomon serve` joins it, on the same event loop and with as calm a collector: functions, autoscaler and the
-platform `openfaas` with its informers. Only the load of functions is made up, because fake nodes answer no requests: it is what
-gateways would have counted. Each function scales by its queue, ten waiting requests an instance. Where it is idle one in twenty
-gets a request each second, where it is busy each does.
+The controller is composed as `gnomon serve` composes it, on the same event loop and with the same settings of the garbage
+collector: functions, autoscaler and the platform `openfaas` with its informers. Only the load of functions is made up, because
+fake nodes answer no requests: the load is what gateways would have counted. Each function scales by its queue, ten waiting
+requests an instance. Idle, one function in twenty gets a request each second; busy, each of them does.
 
 take over what runs ▶ steady, idle ▶ steady, busy ▶ several times: a leader takes over, decides for all, and changes 5 %
 
-What runs has been put there before (`scale`): a Deployment, a Secret, a Service, a budget and one pod for each function.
+`scale` has created a Deployment, a Secret, a Service, a budget and one pod for each function before.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 
 from benchmarks.kubernetes.pods import Ground, Pods, pods_on, prepared
-from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, write
 from benchmarks.shadow.models import StoredModel, at_quantile, counted, stored
 from benchmarks.shadow.node import Serving
@@ -132,4 +132,4 @@ def figures_of(seen: Seen) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

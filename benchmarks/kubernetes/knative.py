@@ -1,13 +1,11 @@
-"""The autoscaler class `gnomon` beside Knative's own `kpa`, on a whole cluster, in turn on the same Revisions' worth of load.
+"""The autoscaler class `gnomon` beside Knative's own `kpa`, on a whole cluster, under the same load in turn.
 
     python -m benchmarks.kubernetes.knative [--quick] [--kubeconfig PATH]
 
-Asks the cluster of `make cluster`, or the one that is named; it needs `metrics-protocol: prometheus`. Two ksvcs that differ in
-their class only: from create to Ready; from zero, the time from a request to the number of pods written and to its answer; and a
-load that rises and falls, with the pods that it was given. What one class is asked, the other is asked right after it, the first
-of the two by turns. `gnomon serve --platform knative` runs beside the cluster, as the stock autoscaler runs in it.
-
-A ksvc of some autoscaler class on a cluster: how many pods it has over time, and what becomes of requests to it.
+The cluster is that of `make cluster`, or the named one; it needs `metrics-protocol: prometheus`. Two ksvcs differ in their class
+only. Measured: from create to Ready; from zero, the time from a request to the number of pods written and to its answer; and a
+load that rises and falls, with the pods that each class gave. Both classes get each load one right after the other, in
+alternating order. `gnomon serve --platform knative` runs beside the cluster, as the stock autoscaler runs in it.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
-"""A leader that is frozen by SIGSTOP and comes back, 200 times: nothing of it is accepted after its successor has acted.
+"""Leaders that are frozen by SIGSTOP and thawed, 200 times: no write of theirs is accepted after their successor's first write.
 
     python -m benchmarks.kubernetes.leader [--quick] [--rounds 200]
 
-On an etcd and an apiserver of its own. Four Leases are fought for beside each other, since a round is mostly waiting. They last
-3 s here, not 15 s. Half of the leaders are frozen at a moment of chance, half between the check of their term and the write
-that was checked; half of them are thawed after their successor's first write, half about when it comes. The same is then done
-by leaders that have the election alone, without checks and versions: were none of their writes late, this would show nothing.
+The benchmark boots an etcd and an apiserver. Each round: another candidate stands and has seen the Lease; the leader is frozen,
+at a random moment or right between a check of its term and the write that was checked; the successor takes the Lease and writes;
+the frozen one is thawed after that write, or about when it comes. A write is late if its epoch is older than the object's. The
+object counts its writes, so that a write that the watch did not show is noticed.
 
-Leaders that are frozen and come back, round after round, and what of theirs the API server has accepted.
-
-Each round: another candidate stands, and has seen the Lease; the leader is frozen, at a moment of chance or right between a check
-of its term and the write that the check was for; its successor takes the Lease and writes; the frozen one is thawed, once that
-has happened or about when it happens. A write is late if its epoch is older than one that the object bears already. The object
-counts its writes, so that a write that the watch has not shown would be noticed.
+A round is mostly waiting, so four Leases are fought for at the same time; a Lease lasts 3 s here, not 15 s. The same rounds are
+run by leaders that have the election alone, without checks and versions: if none of their writes were late, the figure would show
+nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ class Tally:
     writes: int = 0
     late: int = 0
     """Writes that were accepted although a later leader had written."""
-    unseen: int = 0
+    unnoticed: int = 0
     """Writes that the object counts and the watch has not shown."""
     ended: int = 0
     """Frozen leaders that ended by themselves when they were thawed."""
@@ -71,7 +68,7 @@ class Tally:
         self.rounds += other.rounds
         self.writes += other.writes
         self.late += other.late
-        self.unseen += other.unseen
+        self.unnoticed += other.unnoticed
         self.ended += other.ended
         self.between += other.between
         self.takeovers_s += other.takeovers_s
@@ -91,7 +88,7 @@ class Written:
         self._tally.writes += 1
         self._tally.late += epoch < self.epoch
         # A late write may repeat a count; one that is skipped was not seen.
-        self._tally.unseen += max(0, count - self._count - 1)
+        self._tally.unnoticed += max(0, count - self._count - 1)
         self._count = max(self._count, count)
         self.epoch = max(self.epoch, epoch)
 
@@ -253,13 +250,13 @@ def figures(guarded: Tally, control: Tally) -> list[Figure]:
     """The published figures."""
     said = (
         f"of {guarded.writes} accepted; {guarded.between} leaders were frozen between a check and its write, "
-        f"{guarded.unseen} writes not seen"
+        f"{guarded.unnoticed} writes not seen"
     )
     takeovers = guarded.takeovers_s
     longest = f"mean {statistics.fmean(takeovers):.2f} s; a Lease lasts {TIMING.duration_s} s"
     return [
         measured("rounds", [guarded.rounds], "rounds", at_least=ROUNDS),
-        measured("late_writes_accepted", [guarded.late + guarded.unseen], "writes", at_most=0, detail=said),
+        measured("late_writes_accepted", [guarded.late + guarded.unnoticed], "writes", at_most=0, detail=said),
         measured("frozen_leaders_that_ended", [guarded.ended / guarded.rounds], "share", at_least=1.0),
         measured("longest_takeover", [max(takeovers)], "s", at_most=TIMING.duration_s + SLACK_S, detail=longest),
         measured(

@@ -1,9 +1,9 @@
-"""Bodies as pods of a real node, for the length of a block: a namespace, the models as its volume, the platform in this process.
+"""Clusters for a block: Bodies as pods of a real node with the platform in this process, and control planes without nodes.
 
-The cluster is the one that KUBECONFIG names, that runs here (`make cluster`), or that is booted for the block. Its node has to be
-this machine where pods are compared with processes. `tests.cluster.models` says where the images come from.
+`prepared` and `pods_on` take the cluster that KUBECONFIG names, that runs here (`make cluster`), or boot one. Its node has to be
+this machine where pods are compared with processes. `tests.cluster.models` finds the images.
 
-A control plane for the length of a block: etcd and the apiserver, with controllers and fake nodes if they are wanted.
+`booted` is a control plane: etcd and the apiserver, with controllers and fake nodes if they are wanted.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from itertools import pairwise
 
 from benchmarks import gnomon
 from benchmarks.load import lag_p99_ms, rows
-from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
+from benchmarks.programs import Endpoint, Pace, start, step
 from benchmarks.report import Figure, measured, write
 from gnomon_simulator.arrivals import poisson
 from gnomon_simulator.replay import Plan, Target, replay_apart
@@ -155,4 +155,4 @@ def shown(values: Sequence[float]) -> str:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks import gnomon
 from benchmarks.load import capacity, settle
-from benchmarks.programs import ROOT, Pace, asked, ended_well, free_port, running, step
+from benchmarks.programs import ROOT, Pace, free_port, running, start, step
 from benchmarks.reliability import _clients as clients
 from benchmarks.report import Figure, measured, write
 
@@ -134,4 +134,4 @@ def port_of(ours: gnomon.Gnomon) -> int:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 
 from benchmarks import gnomon
-from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.programs import Pace, start, step
 from benchmarks.reliability._clients import Outcome, Request, closed_loop, until
 from benchmarks.report import Figure, measured, write
 
@@ -67,4 +67,4 @@ async def answered_s(ours: gnomon.Gnomon, load_s: float) -> list[float]:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

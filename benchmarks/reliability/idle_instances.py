@@ -6,7 +6,7 @@ A handler that takes 160 ms a request, one after the other whatever the batch, w
 deadline of one second: the default where only `gnomon/deadline-ms` is set. On `gnomon serve`, twelve instances of it, of which
 20 requests/s keep three to four busy; the schedulers take turns on the same arrivals. Then lone requests, with pauses of half
 a second to a second and a half. `adaptive-fill` and `adaptive-paper` spend the objective on filling batches and are there to be
-seen beside. The instances sleep, so twelve need no twelve cores: the platform is told that it has them.
+seen beside. The instances sleep, so twelve need no twelve cores: `--cores` says that the machine has them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 
 from benchmarks import gnomon
 from benchmarks.load import lag_p99_ms, rows, send
-from benchmarks.programs import Endpoint, Pace, asked, ended_well, step
+from benchmarks.programs import Endpoint, Pace, start, step
 from benchmarks.report import Figure, measured, write
 from gnomon_simulator.replay_report import Report
 from gnomon_simulator.results import percentile
@@ -96,4 +96,4 @@ def figures(answered: dict[str, list[float]], means_ms: dict[str, list[float]], 
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from benchmarks import gnomon
-from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.programs import Pace, start, step
 from benchmarks.reliability._clients import Outcome, Request, closed_loop
 from benchmarks.report import Figure, measured, write
 
@@ -73,4 +73,4 @@ async def statuses(ours: gnomon.Gnomon, count: int, poison: str) -> Counter[int]
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

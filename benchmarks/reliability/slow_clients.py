@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import gnomon
-from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.programs import Pace, start, step
 from benchmarks.reliability import _clients as clients
 from benchmarks.reliability._processes import processor_s, resident_bytes
 from benchmarks.reliability.connections import BODY, PATH, port_of, serving
@@ -180,4 +180,4 @@ def established(port: int) -> int:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

@@ -69,8 +69,8 @@ def tables() -> str:
     figures = json.loads(RESULTS.read_text())["figures"]
     keys = [(_KEY.search(each["key"]), each["detail"]) for each in figures]
     loads = {
-        key["model"]: told.split("; ")[1]
-        for key, told in keys
+        key["model"]: detail.split("; ")[1]
+        for key, detail in keys
         if key is not None and (key["metric"], key["serial"]) == ("memory", USUAL)
     }
     parts = [table(title, rows(figures)[metric]) for metric, title in METRICS.items()]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, left_out, unless_missing, write
 from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
 from benchmarks.shadow.models import (
@@ -98,4 +98,4 @@ def _turns(alone: Body, body: Body, model: StoredModel, budget_s: float) -> tupl
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

@@ -26,7 +26,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from benchmarks.programs import Pace, as_instance, asked, ended_well, step
+from benchmarks.programs import Pace, as_instance, start, step
 from benchmarks.report import Figure, write
 from benchmarks.shadow.instances import Cpus, two_cpus
 from benchmarks.shadow.models import MEGABYTE, at_quantile
@@ -202,4 +202,4 @@ def figure_of(way: str, size_mb: int, values: list[float]) -> Figure:
 
 if __name__ == "__main__":
     as_instance()
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

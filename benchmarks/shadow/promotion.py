@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, write
 from benchmarks.shadow.models import StoredModel, at_quantile, counted, first_share, quantile, stored
 from benchmarks.shadow.node import Node, Serving, started
@@ -125,4 +125,4 @@ def _pair_figures(mode: str, before_ms: Sequence[float], meanwhile_ms: Sequence[
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

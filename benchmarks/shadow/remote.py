@@ -28,7 +28,7 @@ from typing import NoReturn
 from torch import Tensor
 
 from benchmarks.gnomon import MODELS
-from benchmarks.programs import Pace, as_instance, asked, ended_well, step
+from benchmarks.programs import Pace, as_instance, start, step
 from benchmarks.report import Figure, write
 from benchmarks.shadow.hand_over import GOAL_MS_PER_MB, SETTLE_S, SIZES_MB, STAMPS, Ends, sampled
 from benchmarks.shadow.instances import Answer, Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
@@ -238,4 +238,4 @@ def figures_of(model: StoredModel, profile: ModelProfile, batch: int, seen: Turn
 
 if __name__ == "__main__":
     as_instance()
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

@@ -14,7 +14,7 @@ compared with the Body's alone.
 
 from __future__ import annotations
 
-from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, write
 from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
 from benchmarks.shadow.models import (
@@ -49,7 +49,7 @@ def main(pace: Pace) -> None:
         blocks = first_share(model.layers, SHARE)
         with nursery(cpus) as place:
             figures += figures_of(model, blocks, measure(place, cpus, model, blocks, turns))
-        figures += foretold(model, measured_profile(model, 2 if pace.quick else 3), blocks)
+        figures += predicted_gain(model, measured_profile(model, 2 if pace.quick else 3), blocks)
         write("shadow_several", figures, repeats=turns, packages=("gnomon", "torch", "torchvision"), folder=pace.results)
 
 
@@ -94,7 +94,7 @@ def figures_of(model: StoredModel, blocks: tuple[int, ...], seconds: dict[str, l
     return in_mode(figures)
 
 
-def foretold(model: StoredModel, profile: ModelProfile, blocks: tuple[int, ...]) -> list[Figure]:
+def predicted_gain(model: StoredModel, profile: ModelProfile, blocks: tuple[int, ...]) -> list[Figure]:
     """The latency that the profile predicts with 1, 2, … Shadows of one core."""
     figures: list[Figure] = []
     for count in range(1, MOST + 1):
@@ -111,4 +111,4 @@ def foretold(model: StoredModel, profile: ModelProfile, blocks: tuple[int, ...])
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

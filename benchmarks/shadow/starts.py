@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, write
 from benchmarks.shadow.models import MEGABYTE, StoredModel, at_quantile, first_blocks, in_mode, largest_blocks, stored
 from benchmarks.shadow.node import Node, Serving, reclaim_figures, started
@@ -233,4 +233,4 @@ def _phases(kind: str, starts: Sequence[Start]) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

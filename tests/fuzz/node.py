@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.programs import Pace, start, step
 from benchmarks.report import write
 from gnomon_core import packets
 from gnomon_platforms.local.nodes import LocalNode
@@ -210,4 +210,4 @@ def _noise(chance: random.Random, connection: socket.socket) -> str:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

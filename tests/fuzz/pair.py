@@ -28,7 +28,7 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.programs import Pace, start, step
 from benchmarks.report import write
 from benchmarks.shadow.instances import Body, body_of, check, let_go, nursery, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, samples_of, stored
@@ -200,4 +200,4 @@ def _hostile_shadow(chance: random.Random, body: Body, task: Task, count: int, c
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.gnomon import MODELS
-from benchmarks.programs import Pace, asked, ended_well, step
+from benchmarks.programs import Pace, start, step
 from benchmarks.report import write
 from benchmarks.shadow.instances import Body, body_of, check, let_go, nursery, patient, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, samples_of, stored
@@ -211,4 +211,4 @@ def _for_a_body(message: Message, chance: random.Random) -> Message:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    start(main, __doc__)

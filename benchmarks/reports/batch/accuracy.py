@@ -1,6 +1,6 @@
-"""How right predictions are: figures 12 and 13 beside what happens, 4 (what batch, timeout and memory do), 11 and the regression.
+"""How right predictions are: figures 12 and 13, figure 4 (batch, timeout and memory), figure 11 and the regression.
 
-Figure 11 and the regression: is service deterministic, and do a few measured cells tell the others?
+Figure 11 and the regression ask whether service is deterministic, and whether a few measured cells predict the others.
 """
 
 from __future__ import annotations

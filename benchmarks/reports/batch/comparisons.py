@@ -1,8 +1,6 @@
-"""The paper's claims on BATCH beside other systems, and verdicts from `benchmarks.batch_baselines`' document.
+"""BATCH beside other systems, as `benchmarks.batch_baselines` measures them: figures 2, 3, 16, and SageMaker's part of 14 and 17.
 
-Figures 2, 3, 16, and SageMaker's part of 14 and 17: BATCH beside others, as `benchmarks.batch_baselines` measures them.
-
-Figures 2, 3 and 16 are a section each, minute by minute around a surge; what concerns all of them is in another.
+Figures 2, 3 and 16 are a section each, minute by minute around a surge; the claims on all of them are in a section of their own.
 """
 
 from __future__ import annotations

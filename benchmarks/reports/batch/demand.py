@@ -29,7 +29,6 @@ from gnomon_simulator.traces import Trace, read_trace
 Vector = npt.NDArray[np.float64]
 HOUR = 3600
 KEPT = 48  # both days' hours: 70 MB, and a report asks for each a dozen times
-DAYS = ("NYS", "Twitter")
 BURSTY = {"MMPP(2)₁": "W14", "MMPP(2)₂": "W16"}
 FILES = (TRACE, PUBLISHED, PUBLISHED_BURSTY)
 
