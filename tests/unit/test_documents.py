@@ -66,6 +66,9 @@ def test_a_module_that_a_page_names_is_there(page: Path) -> None:
     """As a path, or as the end of one: `dispatch/latency.py`."""
     for module in set(re.findall(r"`([\w./-]+\.py)`", page.read_text(encoding="utf-8"))):
         assert any(path.endswith(f"/{module}") for path in modules()), f"{module} of {page.name}"
+    for module in set(re.findall(r"`((?:gnomon_\w+)(?:\.[a-z_]\w*)+)`", page.read_text(encoding="utf-8"))):
+        ends = (f"/{module.replace('.', '/')}.py", f"/{module.replace('.', '/')}/__init__.py")
+        assert any(path.endswith(ends) for path in modules()), f"{module} of {page.name}"
 
 
 def test_every_page_is_found_from_the_list_of_pages() -> None:
