@@ -8,8 +8,11 @@ SIDE_BY_SIDE := -n logical --dist loadfile
 TESTS := tests/e2e tests/integration tests/contracts tests/unit tests/properties
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
+# Tests start hundreds of processes. Where the environment forbids bytecode, each of them would compile every module that it imports,
+# which doubles the CPU time of a start.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check format bench figures templates stubs constraints clean venv bench-shadow bench-kubernetes reliability fuzz demo-burst report-batch
+.PHONY: help run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check check-code check-units format bench figures templates stubs constraints clean venv bench-shadow bench-kubernetes reliability fuzz demo-burst report-batch
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -17,11 +20,17 @@ run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends
 help:  ## these targets
 	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | awk -F ':.*  ## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
 
+# mypy computes on one core for a minute where it has no cache: the tests begin beside it.
 check: venv  ## format, lint, types, import contracts, unit and property tests
 	@$(BIN)/ruff format --check --quiet . || { echo "gnomon: some files are not formatted: make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
+	@$(MAKE) --no-print-directory -j 2 check-code check-units
+
+check-code:
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports > .cache/import-contracts.txt || { cat .cache/import-contracts.txt; exit 1; }
+
+check-units:
 	@$(BIN)/python -m pytest -q tests/unit tests/properties --timeout 60 $(SIDE_BY_SIDE)
 
 test: venv  ## every test that one machine can run; SKIP="tests/unit" leaves folders out

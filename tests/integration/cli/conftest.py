@@ -89,7 +89,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def environment(tmp_path: Path) -> dict[str, str]:
     """Of a user who has no logins, and no gateway but the one that a test names."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OPENFAAS_") and name != "CI"}
-    return {**kept, "HOME": str(tmp_path / "home"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**kept, "HOME": str(tmp_path / "home")}
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def gnomon(tmp_path: Path, environment: dict[str, str]) -> Run:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=100,
             check=False,
             cwd=cwd or tmp_path,
             env=environment | variables,
