@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import SystemRandom
 from urllib.parse import urlsplit
 
+from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from gnomon_core.addresses import from_this_machine, http_url
@@ -29,6 +30,7 @@ from gnomon_gateway.http.pass_through import PassThrough, Place
 from gnomon_gateway.replicas.peers import PeerSecret, read_peer_secret
 from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.kubernetes.client import SERVICE_ACCOUNT, Asked, connect
+from gnomon_platforms.kubernetes.figures import cluster_figures
 from gnomon_platforms.kubernetes.lease import Candidacy, Leader, count_from_now
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
@@ -41,7 +43,6 @@ from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.store import KubernetesStore, require_namespace
 from gnomon_profiler.measuring.store import FOLDER as PROFILES
 from gnomon_profiler.repository import DirectoryRepository
-from gnomon_server.metrics import ClusterCollector
 from gnomon_server.options import ServeOptions
 from gnomon_server.platforms import Backend
 from gnomon_server.store_changes import StoreChanges, Work
@@ -228,6 +229,17 @@ class ClusterBackend(Backend):
             return None
         address = urlsplit(seen.address)
         return (address.hostname, address.port) if address.hostname and address.port else None
+
+
+class ClusterCollector(Collector):
+    """Whether this gateway leads, and its requests to the API server."""
+
+    def __init__(self, cluster: ClusterBackend) -> None:
+        self._cluster = cluster
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics."""
+        yield from cluster_figures(self._cluster.asked, leads=self._cluster.leads())
 
 
 def served_models(repository: ModelRepository, folder: Path, network: Network | None) -> ServedModels:

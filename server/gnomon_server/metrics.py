@@ -1,20 +1,12 @@
-"""The metrics that join parts: of each function, from the gateway and the autoscaler, and of the gateway's cluster."""
+"""The metrics of each function, joined from the gateway and the autoscaler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
-
-from prometheus_client import Metric
-from prometheus_client.registry import Collector
 
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.service import FunctionService
 from gnomon_gateway.metrics import FunctionReading
-from gnomon_platforms.kubernetes.figures import cluster_figures
-
-if TYPE_CHECKING:
-    from gnomon_server.kubernetes import ClusterBackend
 
 
 def readings(functions: FunctionService, manager: Manager, decided: Callable[[str], int]) -> Iterator[FunctionReading]:
@@ -34,14 +26,3 @@ def readings(functions: FunctionService, manager: Manager, decided: Callable[[st
                 instances=manager.instances.seen(runtime.name),
                 policy=last[0].policy if last else "",
             )
-
-
-class ClusterCollector(Collector):
-    """Whether this gateway leads, and its requests to the API server."""
-
-    def __init__(self, cluster: ClusterBackend) -> None:
-        self._cluster = cluster
-
-    def collect(self) -> Iterator[Metric]:
-        """The metrics."""
-        yield from cluster_figures(self._cluster.asked, leads=self._cluster.leads())

@@ -24,7 +24,7 @@ from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.kubernetes.client import UNANSWERED, Asked
-from gnomon_server.metrics import ClusterCollector
+from gnomon_server.kubernetes import ClusterCollector
 from gnomon_server.platforms import Backend
 from gnomon_server.replicas import begin_to_lead
 from gnomon_server.scaling import ScalingAdapter
