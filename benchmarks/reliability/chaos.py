@@ -14,7 +14,6 @@ every attempt, also those for which the gateway was not there to connect to.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import http
@@ -33,7 +32,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import gnomon
-from benchmarks.programs import QUICK_RESULTS, Program, ended_well, free_port, pace_of, pace_parser, step
+from benchmarks.programs import Program, ended_well, free_port, pace_of, pace_parser, step
 from benchmarks.reliability._clients import NO_CONNECTION, Outcome, Request, closed_loop
 from benchmarks.reliability._processes import descendants, process_name
 from benchmarks.report import Figure, measured, write
@@ -330,7 +329,6 @@ def ends_in_words(history: History) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = pace_parser(__doc__ or "")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--minutes", type=float, default=30.0, help="how long")
     parser.add_argument("--faults", type=int, default=400, help="how many in that time, if they can")
     parser.add_argument("--deadline-ms", type=float, default=30_000.0, help="of every request")
@@ -342,9 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for wrong in history.wrong[:5]:
         step(f"wrong: {wrong}")
     made = figures(history, asked.deadline_ms)
-    write(
-        "reliability_chaos", made, repeats=1, packages=("gnomon", "torch"), folder=QUICK_RESULTS if pace.quick else pace.results
-    )
+    write("reliability_chaos", made, repeats=1, packages=("gnomon", "torch"), folder=pace.results)
 
 
 if __name__ == "__main__":

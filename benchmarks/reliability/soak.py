@@ -10,7 +10,6 @@ can be compared by what each life leaves behind; both are shown.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import http
 import os
@@ -23,7 +22,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from benchmarks import gnomon
-from benchmarks.programs import QUICK_RESULTS, ended_well, pace_of, pace_parser, step
+from benchmarks.programs import ended_well, pace_of, pace_parser, step
 from benchmarks.reliability._clients import Outcome, Request, closed_loop
 from benchmarks.reliability._processes import descendants, process_name, resident_bytes
 from benchmarks.report import Figure, measured, write
@@ -152,7 +151,6 @@ def figures(course: Course, settling_s: float) -> list[Figure]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = pace_parser(__doc__ or "")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--minutes", type=float, default=120.0, help="how long")
     parser.add_argument("--lives", type=int, default=10_000, help="how many instances start and end in that time, if they can")
     parser.add_argument("--requests", type=int, default=500_000, help="how many requests are sent in that time, if they can")
@@ -167,8 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ours.call("PUT", "/system/functions", {"service": NAME, **kept, "requests": {"cpu": "100m"}})
         course = asyncio.run(soak(ours, duration_s, asked.lives, asked.requests))
     settling_s = min(SETTLING_S, duration_s / 3)
-    folder_of_results = QUICK_RESULTS if pace.quick else pace.results
-    write("reliability_soak", figures(course, settling_s), repeats=1, packages=("gnomon",), folder=folder_of_results)
+    write("reliability_soak", figures(course, settling_s), repeats=1, packages=("gnomon",), folder=pace.results)
 
 
 if __name__ == "__main__":
