@@ -1,6 +1,6 @@
 """The figures as pictures: one of four panels for each model, and one of the appendix for all.
 
-matplotlib is imported here alone, without a display. It is an extra: whoever only serves needs no pictures.
+matplotlib is imported in this module only, without a display. It is an extra: serving needs no pictures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from gnomon_profiler.figures.tables import (
     short_name,
 )
 
-DOTS_PER_INCH = 60
+DOTS_PER_INCH = 120
+"""Twice the pixels at which a page shows them, for displays of that density."""
 _PANEL_INCHES = (5.6, 3.4)
 _COLOURS = ("#1f6f8b", "#e07a2f", "#6a8532")
 
@@ -89,15 +90,13 @@ def _sensitivity(axis: Any, profile: ModelProfile, cores: int) -> None:
     numbers = [row.number for row in rows]
     axis.bar(numbers, [1000 * row.increase_s for row in rows], color=_COLOURS[0], label="latency increase (ms)")
     axis.set(xlabel="block", ylabel="latency increase (ms)")
-    axis.margins(y=0.4)  # room for the legend
     other = axis.twinx()
     other.plot(
         numbers, [row.parameter_bytes / 1e6 for row in rows], "o-", color=_COLOURS[1], markersize=3, label="parameters (MB)"
     )
     other.plot(numbers, [1000 * row.load_s for row in rows], "s--", color=_COLOURS[2], markersize=3, label="private load (ms)")
     other.set_ylabel("MB, ms")
-    handles = [pair for one in (axis, other) for pair in zip(*one.get_legend_handles_labels(), strict=True)]
-    axis.legend(*zip(*handles, strict=True), fontsize=7, loc="upper center")
+    _legend(axis, other)
 
 
 def _distribution(axis: Any, profile: ModelProfile, cores: int) -> None:
@@ -108,7 +107,7 @@ def _distribution(axis: Any, profile: ModelProfile, cores: int) -> None:
             continue  # not measured
         axis.step(*zip(*points, strict=True), where="post", color=colour, label=f"b = 2 to {batch}")
     axis.set(xlabel="latency increase (ms)", ylabel="share of blocks", ylim=(0, 1.02))
-    axis.legend(fontsize=7)
+    _legend(axis)
 
 
 def _offloading(axis: Any, profile: ModelProfile, cores: int) -> None:
@@ -120,8 +119,7 @@ def _offloading(axis: Any, profile: ModelProfile, cores: int) -> None:
     other = axis.twinx()
     other.plot(shares, [100 * row.share_of_weights for row in rows], ":", color=_COLOURS[2], label="weights (%)")
     other.set(ylabel="weights in the Shadow (%)", ylim=(0, 102))
-    handles = [pair for one in (axis, other) for pair in zip(*one.get_legend_handles_labels(), strict=True)]
-    axis.legend(*zip(*handles, strict=True), fontsize=7)
+    _legend(axis, other)
 
 
 def _outputs(axis: Any, profile: ModelProfile, _cores: int) -> None:
@@ -130,7 +128,14 @@ def _outputs(axis: Any, profile: ModelProfile, _cores: int) -> None:
         points = [(row.number, row.increase_bytes / 1e6) for row in rows if row.to_batch == batch]
         axis.bar(*zip(*points, strict=True), color=colour, label=f"b = 2 to {batch}")
     axis.set(xlabel="block", ylabel="output increase (MB)")
-    axis.legend(fontsize=7)
+    _legend(axis)
+
+
+def _legend(*axes: Any) -> None:
+    """One legend for axes that share a panel, below the panel: inside it would lie over data."""
+    handles = [pair for one in axes for pair in zip(*one.get_legend_handles_labels(), strict=True)]
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18), "ncols": len(handles), "frameon": False}
+    axes[0].legend(*zip(*handles, strict=True), fontsize=7, **place)
 
 
 def _scatters(axes: list[Any], profiles: Sequence[ModelProfile], cores: int) -> None:
