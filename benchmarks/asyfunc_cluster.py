@@ -259,7 +259,7 @@ def chosen(model: ModelProfile, settings: Settings, rate_rps: float) -> Configur
 
 
 class _Runs:
-    """The same hour under one policy after the other."""
+    """Runs of one hour, under one policy after the other."""
 
     def __init__(self, settings: Settings, profile: Profile, arrivals: list[float], warm: int) -> None:
         self._settings = settings
@@ -432,7 +432,7 @@ def key_of(outcome: Outcome) -> str:
 
 
 def conclusions(outcomes: Iterable[Outcome]) -> list[Figure]:
-    """Of each claim, in how many of the serial fractions it holds, with private weights and κ by the profile."""
+    """For each claim, the number of serial fractions for which it holds, with private weights and κ by the profile."""
     groups: dict[tuple[str, float, float], list[Outcome]] = {}
     for outcome in outcomes:
         cell = outcome.cell

@@ -71,7 +71,7 @@ from gnomon_simulator.traces import read_trace
 
 MINUTE_S = 60.0
 RATIOS = tuple(number / 10.0 for number in range(31))
-"""Of the SLO, 0 to 3: where the share of the requests that take longer is kept."""
+"""Multiples of the SLO, 0 to 3, at which the share of the requests that take longer is kept."""
 Vector = npt.NDArray[np.float64]
 
 
@@ -86,7 +86,7 @@ class Minute:
 
 
 def minutes_of(arrived_s: Vector, latency_s: Vector, instances: Sequence[float]) -> tuple[Minute, ...]:
-    """Of every minute of the arrivals (from second 0), as many as there are `instances` for."""
+    """The minutes of the arrivals (from second 0), as many as there are `instances` for."""
     edges = np.searchsorted(arrived_s, [MINUTE_S * number for number in range(len(instances) + 1)])
     return tuple(
         Minute(
@@ -188,7 +188,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What can be bought: function calls of these sizes, and machines, which serve `start_s` after the order."""
+    """The supply: function calls of these sizes, and machines, which serve `start_s` after the order."""
 
     functions: tuple[Size, ...]
     price: LambdaPrice
@@ -594,7 +594,7 @@ def described(row: Row, case: Case) -> str:
 
 
 def figures_of(case: Case, rows: Sequence[Row]) -> Iterator[Figure]:
-    """Of each: requests over the SLO, the percentile and the cost; beside it BATCH's."""
+    """The figures of each policy: requests over the SLO, the percentile and the cost, beside BATCH's."""
     batch = rows[0]
     for row in rows:
         key, beside = (

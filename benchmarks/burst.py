@@ -186,13 +186,13 @@ class Seen:
         ]
 
     def violations(self, begin_s: float = 0.0, end_s: float = math.inf) -> tuple[int, int]:
-        """Of the requests in this stretch: those not answered within the objective, and all."""
+        """The number of requests in this stretch that were not answered within the objective, and of all."""
         good = sum(begin_s <= at_s < end_s and latency_s <= self.slo_s for at_s, latency_s in self.points())
         asked = sum(begin_s <= at_s < end_s for at_s in self.report.samples.intended_s)
         return asked - good, asked
 
     def most(self, kind: str) -> int:
-        """Of the instances of this kind, how many were ready at once."""
+        """The largest number of ready instances of this kind at one time."""
         return max((look.count(kind, "ready") for look in self.looks), default=0)
 
     def memory_mib_s(self) -> float:

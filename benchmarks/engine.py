@@ -31,9 +31,9 @@ from gnomon_runtime.engine.torch_support import keep_freed_memory
 
 GOAL_RATIO = 1.03
 MODELS = {"efficientnet-lite0": (1, 8), "torchvision:resnet50": (1, 8), "ultralytics:yolov8x": (1,)}
-"""And their batches: one image of 640 × 640 keeps YOLOv8x busy for seconds."""
+"""The models and their batches: one image of 640 × 640 keeps YOLOv8x busy for seconds."""
 PAIR_BUDGET_S = 8.0
-"""Of one repeat: enough pairs for a steady median, few enough to end."""
+"""The time of one repeat: enough pairs for a steady median, few enough to end."""
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ FEWEST = 300
 SETTLE_LIMIT_S = 300.0
 WINDOW_S = 10.0
 REFUSED = frozenset({429, 503})
-"""What a system answers instead of executing. A 504 is not among them: that request was let in and came to nothing."""
+"""Statuses of a refusal, without an execution. A 504 is none: that request was admitted."""
 
 
 def offer(endpoint: Endpoint, rate_rps: float, duration_s: float, deadline_s: float, *, seed: int) -> Report:
@@ -243,5 +243,5 @@ def ratios(ours: list[Load], theirs: list[Load]) -> list[float]:
 
 
 def best(found: Mapping[str, list[Load]], prefix: str) -> str:
-    """Of the settings whose names begin so, the one with the most requests/s."""
+    """The setting with the most requests/s among those whose names begin so."""
     return max((name for name in found if name.startswith(prefix)), key=lambda name: statistics.fmean(rates(found[name])))

@@ -37,7 +37,7 @@ WAIT_MS = 20
 """The peers' longest wait for a full batch. With 1 ms, MLServer's capacity on the 20 ms function is a fourteenth, and Mosec's is
 the same."""
 PATIENCE = 0.4
-"""Of the deadline: when impatient clients leave."""
+"""Impatient clients leave after this share of the deadline."""
 NEWS_S = 0.010
 """An execution that began this soon after its client left is not held against the function: the news of it has to travel, and so
 has the batch."""

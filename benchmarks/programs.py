@@ -1,4 +1,4 @@
-"""What every benchmark needs: programs that it starts, its command line, and where a system answers.
+"""The parts of every benchmark: the programs that it starts, its command line, and where a system answers.
 
 Program   a process whose output goes to a file, and whose end leaves nothing behind
 Pace      how long to measure: thoroughly by default; with --quick briefly, to see that the benchmark works

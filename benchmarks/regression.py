@@ -222,7 +222,7 @@ def _told(model: ServiceModel, cell: Cell) -> float:
 
 
 def figures(grid: Grid, kept: Kept, rounds: int, model: str, how: str) -> list[Figure]:
-    """Of so many rounds: the claim, what limits it, and what a model that knows nothing of threads would say."""
+    """The figures after so many rounds: the claim, what limits it, and the error of a model that ignores threads."""
     found, plain = judged(grid, kept), judged(grid, kept, whole=None)
     many = sorted(kept.cells())[::MANY]
     worst = max(found.errors, key=lambda cell: abs(found.errors[cell]))
@@ -570,7 +570,7 @@ def _shared(items: Iterator[Visit]) -> Iterator[Visit]:
 MODEL = "efficientnet-lite0"
 PERIOD_MS = 20.0
 ROUNDS, RUNS = 5, 2
-"""Of each cell; ten runs in all."""
+"""Rounds of each cell; ten runs in all."""
 QUICK_ROUNDS = 1
 QUICK_GRID = ((442, 885, 1769, 1856, 2560, 3008), (1, 2, 3, 4), 0.7)
 

@@ -108,7 +108,7 @@ class Case:
 
     @property
     def settings(self) -> Settings:
-        """As a user would deploy it."""
+        """The settings of a function as a user would deploy it."""
         return Settings(
             autoscaler="batch", slo_s=self.slo_s, slo_percentile=PERCENT, max_batch=self.max_batch,
             memory_mb=None if self.held else MEMORY_MB, scale=ScaleSettings(min=1, max=200),

@@ -70,7 +70,7 @@ def make_photo() -> Predict:
     network.eval()
 
     def pixels(jpeg: bytes) -> Any:
-        """The same steps as in our own Body: decoded at a fraction of its size where that is enough, cropped, resized."""
+        """Preprocess as our own Body does: decoded at a fraction of its size where that is enough, cropped, resized."""
         sent = Image.open(io.BytesIO(jpeg))
         sent.draft("RGB", (2 * (PHOTO_SIZE + 32),) * 2)
         picture = ImageOps.exif_transpose(sent).convert("RGB")

@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def wanted_digest(choice: str) -> str:
-    """One digest of everything that the environment is made from."""
+    """The digest of everything that the environment is made from."""
     parts = [choice, sys.version, str(ROOT), (ROOT / "pyproject.toml").read_text(), (ROOT / "constraints.txt").read_text()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

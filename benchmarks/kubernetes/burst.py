@@ -66,7 +66,7 @@ class Turns:
     """Batches of the pair in which the Shadow's rows came too late, and were computed by the Body again."""
 
     def ratios(self, batch: int) -> list[float]:
-        """Of the pair to the Body alone, turn by turn."""
+        """The latency of the pair ÷ the Body's alone, turn by turn."""
         return [pair / alone for pair, alone in zip(self.pair_s[batch], self.alone_s[batch], strict=True)]
 
 

@@ -26,7 +26,7 @@ MODEL, BATCH = "resnet50", 4
 ROUNDS, QUICK_ROUNDS = 12, 2
 GOAL_S = 4.0
 QUICKER = 0.75
-"""Of what a batch takes on one core: at most so much is the pace of two."""
+"""A batch counts as computed on two cores if it takes at most this share of its time on one."""
 SETTLED = 6
 """Batches between two changes."""
 LIMIT_S = 60.0

@@ -80,7 +80,7 @@ def prepared(*, shadows: bool) -> Iterator[Ground]:
 
 @contextlib.contextmanager
 def on(cluster: Cluster, folder: Path, *, shadows: bool) -> Iterator[Ground]:
-    """The same on a cluster that is there, with this folder of models.
+    """Prepare a cluster that runs already, with this folder of models.
 
     Raises:
         CannotBeHad: it has no images of ours, or coordinators of its own.

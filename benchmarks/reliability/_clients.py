@@ -94,7 +94,7 @@ async def attempt(session: aiohttp.ClientSession, url: str, request: Request) ->
 
 
 def until(end_s: float, request: Request) -> Iterator[Request]:
-    """The same request again and again, until this moment of the monotonic clock."""
+    """Repeat a request until this moment of the monotonic clock."""
     while time.monotonic() < end_s:
         yield request
 

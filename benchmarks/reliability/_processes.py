@@ -1,4 +1,4 @@
-"""What the kernel says about processes, from /proc."""
+"""Processes as the kernel shows them in /proc."""
 
 from __future__ import annotations
 

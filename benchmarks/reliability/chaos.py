@@ -56,7 +56,7 @@ NO_INSTANCE = "503 no_instance"
 
 @dataclass(slots=True)
 class History:
-    """What was sent, how it ended, and what was executed. Times are in seconds on the monotonic clock."""
+    """The requests that were sent, how they ended, and which were executed. Times are in seconds on the monotonic clock."""
 
     executed: Counter[str] = field(default_factory=Counter)
     """Executions of a handler's request."""

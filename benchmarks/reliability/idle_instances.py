@@ -75,7 +75,7 @@ def ratio(endpoint: Endpoint, number: int) -> float:
 
 
 def mean_ms(report: Report) -> float:
-    """Of what was answered."""
+    """The mean latency of the answered requests."""
     return 1e3 * statistics.fmean([row.answered_s - row.intended_s for row in rows(report) if row.succeeded] or [0.0])
 
 

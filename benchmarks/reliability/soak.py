@@ -34,7 +34,7 @@ SETTLING_S = 600.0
 SAMPLE_EVERY_S = 2.0
 GOAL_MB_PER_H = 5.0
 LIVES_PER_H = 5000.0
-"""Of the run that the goal is stated for: 10,000 instances' lives in two hours."""
+"""The pace for which the goal is stated: 10,000 instances start and end in two hours."""
 MB = 1e6
 
 
@@ -56,7 +56,7 @@ class Course:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Of the straight line through these points with the least squares; 0 where there is none."""
+    """The slope of the least-squares line through these points; 0 if there is none."""
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     spread = sum((one - mean_x) ** 2 for one in x)
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread if spread else 0.0

@@ -506,7 +506,7 @@ class Report:
 
     @property
     def claims(self) -> list[Claim]:
-        """Of all sections."""
+        """The claims of all sections."""
         return [claim for section in self.sections for claim in section.claims]
 
     @property
@@ -518,7 +518,7 @@ class Report:
 
     @property
     def pictures(self) -> list[Picture]:
-        """Of all sections."""
+        """The pictures of all sections."""
         return [one for section in self.sections for one in section.pictures]
 
     def to_json(self) -> dict[str, Any]:

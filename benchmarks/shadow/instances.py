@@ -30,7 +30,7 @@ _SO_SNDBUFFORCE, _CHANNEL_BYTES = 32, 8 << 20
 """A batch leaves at once, as on a platform's channels."""
 PATIENT_MS = 30_000.0
 RELATIVE_DIFFERENCE = 1e-5
-"""Of the largest number: how far an answer may be from the unsplit model's where kernels sum in another order."""
+"""The largest difference from the unsplit model's answer, relative to its largest number: kernels may sum in another order."""
 
 
 @dataclass(frozen=True, slots=True)

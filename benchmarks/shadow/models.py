@@ -119,7 +119,7 @@ def largest_blocks(layers: Layers, *, at_most_bytes: float) -> tuple[int, ...]:
 
 
 def first_share(layers: Layers, share: float) -> tuple[int, ...]:
-    """The same, up to a share of the model's weights."""
+    """The splittable blocks from the input on, up to a share of the model's weights."""
     return first_blocks(layers, at_most_bytes=share * layers.parameter_bytes() + 0.5)
 
 

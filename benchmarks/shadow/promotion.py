@@ -28,7 +28,7 @@ SPLIT = (0, 1, 1, 2, 2, 3, 3, 4)
 BATCH = 4
 PAUSE_S = 0.3
 CORES = 16
-"""That the platform gives away: more than there are CPUs, so that a second Body finds room. Only the first serves."""
+"""Cores that the platform gives away: more than there are CPUs, so that a second Body finds room. Only the first Body serves."""
 BEFORE = 6
 """Batches of the pair before its Shadow is promoted."""
 MODES = ("shared", "private")
@@ -106,7 +106,7 @@ async def _promote(node: Node, body: Serving, model: StoredModel, runs: Runs) ->
 
 
 def figures_of(mode: str, runs: Runs) -> list[Figure]:
-    """Of one weight mode."""
+    """The figures of one weight mode."""
     ratio = quantile(runs.promoted_ms, 0.5) / quantile(runs.created_ms, 0.5)
     return [
         at_quantile(f"{mode}: a Body by promotion", runs.promoted_ms, "ms"),

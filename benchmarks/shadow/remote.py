@@ -188,7 +188,7 @@ def pairs(model: StoredModel, profile: ModelProfile, cpus: Cpus, turns: int) -> 
 
 
 def pair_of(profile: ModelProfile, node: str | None) -> Pair:
-    """The same blocks, split as is best here or there."""
+    """The pair with the best split, on the Body's node or on another."""
     blocks = first_share(profile.layers, SHARE)
     return Pair(1, blocks, best_split(profile, ONE_EACH, blocks, max(BATCHES), elsewhere=node is not None), node)
 

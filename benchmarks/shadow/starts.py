@@ -39,7 +39,7 @@ PAUSE_S = 0.25
 PER_BURST = 3
 FORKED_BURST = "burst without a pool"
 CORES = 16
-"""That the platform gives away: more than there are CPUs, so that a burst finds room. One Body serves, the others wait."""
+"""Cores that the platform gives away: more than there are CPUs, so that a burst finds room. One Body serves, the others wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,11 +105,11 @@ STEEP = 5
 """A surge is the steepest rise from the mean of so many minutes to that of the next."""
 LEAST_SHARE = 1e-5
 Runs = Mapping[str, Sequence[Minute]]
-"""Who, and how it went for them."""
+"""A name, and its minutes."""
 
 
 def minutes(folder: Path = RESULTS) -> dict[str, dict[str, list[Minute]]]:
-    """What `benchmarks.batch_baselines` kept of every minute, by case and name; empty where it has not been run."""
+    """The minutes that `benchmarks.batch_baselines` kept, by case and name; empty if it has not been run."""
     path = folder / MINUTES
     found: dict[str, dict[str, list[Minute]]] = {}
     for (case, name), each in (from_csv(path.read_text(encoding="utf-8")) if path.exists() else {}).items():

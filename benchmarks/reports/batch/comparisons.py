@@ -168,12 +168,12 @@ COMPARISONS: Sequence[Comparison] = (
 
 
 def _percent(case: str) -> float:
-    """Of the objective in a case's name: 95 of “Twitter, 22 h, P95 ≤ 800 ms”."""
+    """The percentile in a case's name: 95 of “Twitter, 22 h, P95 ≤ 800 ms”."""
     return float(case.rsplit("P", 1)[1].split(" ", 1)[0])
 
 
 def slo_s(case: str) -> float:
-    """Of the objective in a case's name: 0.8 of “Twitter, 22 h, P95 ≤ 800 ms”."""
+    """The latency objective in a case's name, in seconds: 0.8 of “Twitter, 22 h, P95 ≤ 800 ms”."""
     return float(case.rsplit("≤ ", 1)[1].split(" ", 1)[0]) / 1e3
 
 

@@ -56,7 +56,7 @@ class Service:
         return tuple(found.tolist())
 
     def size(self, memory_mb: float, batches: int) -> Size:
-        """As the optimizer chooses from: medians, and how far the measured times are from them."""
+        """The size from which the optimizer chooses: medians, and how far the measured times are from them."""
         row, ratios = self.row(memory_mb, batches), of_runs(cell["seconds"] for cell in self.cells)
         return Size(f"{memory_mb:g} MB", memory_mb, memory_mb / MB_PER_CPU, row, ratios)
 
