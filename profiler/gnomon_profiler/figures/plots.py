@@ -6,6 +6,7 @@ matplotlib is imported in this module only, without a display. It is an extra: s
 from __future__ import annotations
 
 import importlib
+import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from gnomon_profiler.figures.tables import (
 
 DOTS_PER_INCH = 120
 """Twice the pixels at which a page shows them, for displays of that density."""
+COLOURS = 64
 _PANEL_INCHES = (5.6, 3.4)
 _COLOURS = ("#1f6f8b", "#e07a2f", "#6a8532")
 
@@ -68,7 +70,10 @@ def _picture(pyplot: Any, path: Path, fill: Callable[[list[Any]], None], grid: t
     for axis in axes.flat:
         axis.xaxis.get_major_locator().set_params(integer=axis.get_xlabel() == "block")
     figure.tight_layout()
-    figure.savefig(path, dpi=DOTS_PER_INCH)
+    with io.BytesIO() as drawn:
+        figure.savefig(drawn, format="png", dpi=DOTS_PER_INCH)
+        # A palette: the few colours of a chart take a third of the bytes. Pillow comes with matplotlib.
+        importlib.import_module("PIL.Image").open(drawn).convert("RGB").quantize(COLOURS).save(path, optimize=True)
     pyplot.close(figure)
     return path
 
