@@ -193,10 +193,10 @@ def figures_of(seen: dict[str, Turns], what: str) -> list[Figure]:
     figures = [at_quantile("pods: a Shadow ready, median", pods.ready_ms, "ms", at_most=READY_GOAL_MS, detail=what)]
     for batch in BATCHES:
         of_pods, of_processes = (quantile(one.ratios(batch), 0.5) for one in (pods, processes))
-        said = f"pair ÷ Body alone: {of_pods:.3f} of pods, {of_processes:.3f} of processes"
+        detail = f"pair ÷ Body alone: {of_pods:.3f} of pods, {of_processes:.3f} of processes"
         figures.append(
             counted(
-                f"b = {batch}: ratio of pods ÷ ratio of processes", of_pods / of_processes, "", at_most=RATIO_GOAL, detail=said
+                f"b = {batch}: ratio of pods ÷ ratio of processes", of_pods / of_processes, "", at_most=RATIO_GOAL, detail=detail
             )
         )
     for kind, one in seen.items():

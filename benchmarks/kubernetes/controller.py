@@ -154,17 +154,17 @@ class Controller:
         self._lead(None)
         found["taking_over_s"] = await self._take_up()
         calm_collector()
-        said(f"all are served after {found['taking_over_s']:.1f} s")
+        report(f"all are served after {found['taking_over_s']:.1f} s")
         few = self._chance.sample(self._functions, len(self._functions) // CHANGED_SHARE)
         for name, busy in (("idle", few), ("busy", self._functions)):
             self._joined.fleet.busy = frozenset(str(one.key) for one in busy)
             await self._take_over()
             found[name] = await self._steady(steady_s)
-            said(f"{len(busy)} functions get requests: {found[name]}")
+            report(f"{len(busy)} functions get requests: {found[name]}")
         found["passes"] = []
         for _ in range(repeats):
             found["passes"].append(await self._pass())
-            said(f"a leader took over: {found['passes'][-1]}")
+            report(f"a leader took over: {found['passes'][-1]}")
         found |= memory()
         await self._end_leading()
         await self._scales.stop()
@@ -247,8 +247,8 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         raise TimeoutError(f"after {TIMEOUT_S:.0f} s still waiting for {what}") from None
 
 
-def said(text: str) -> None:
-    """Tell whoever waits."""
+def report(text: str) -> None:
+    """Write a line of progress to standard error."""
     sys.stderr.write(f"  {text}\n")
 
 

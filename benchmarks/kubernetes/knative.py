@@ -297,7 +297,7 @@ def publish(seen: Mapping[str, Seen], pace: Pace) -> None:
 def figures_of(name: str, one: Seen) -> list[Figure]:
     """Medians of one class."""
     took_s = sorted(one.answers.took_s)
-    asked = len(took_s) + len(one.answers.lost)
+    requests = len(took_s) + len(one.answers.lost)
     seconds = {
         "created_to_ready": one.ready_s,
         "from_zero_to_decided": one.decided_s,
@@ -314,7 +314,7 @@ def figures_of(name: str, one: Seen) -> list[Figure]:
     goal = 0.0 if name == GNOMON else None
     quantile = took_s[int(0.95 * len(took_s))]
     made.append(measured(f"{name}_load_p95", [quantile], "s", detail=f"of {len(took_s)} answers, the slowest {took_s[-1]:.2f} s"))
-    return [*made, measured(f"{name}_lost", [len(one.answers.lost)], "requests", at_most=goal, detail=f"of {asked}")]
+    return [*made, measured(f"{name}_lost", [len(one.answers.lost)], "requests", at_most=goal, detail=f"of {requests}")]
 
 
 def spread(values: Sequence[float]) -> str:

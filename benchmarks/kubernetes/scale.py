@@ -139,9 +139,9 @@ def figures(found: dict[str, Any], functions: int, nodes: int) -> list[Figure]:
     """The published figures."""
     passes, idle, busy = found["passes"], found["idle"], found["busy"]
     changed, decided = passes[0]["changed"], min(one["decided"] for one in passes)
-    said = f"{functions} functions on {nodes} nodes; {decided} decided, {changed} written; waits for its own core, too"
+    detail = f"{functions} functions on {nodes} nodes; {decided} decided, {changed} written; waits for its own core, too"
     return [
-        measured("decide_all_and_write", [one["written_s"] for one in passes], "s", at_most=MAX_PASS_S, detail=said),
+        measured("decide_all_and_write", [one["written_s"] for one in passes], "s", at_most=MAX_PASS_S, detail=detail),
         measured("decide_all_and_write_core", [one["cpu_s"] for one in passes], "s", detail="the controller's own time"),
         measured(
             "steady_core",

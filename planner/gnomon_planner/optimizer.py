@@ -146,9 +146,9 @@ class Landscape:
         nearest = self._nearest(self.usd_per_request, _cost)
         if nearest is None:
             return self._fewest()
-        asked, least = budget_usd * PER_MILLION, nearest.usd_per_request * PER_MILLION
+        budget, least = budget_usd * PER_MILLION, nearest.usd_per_request * PER_MILLION
         return Choice(
-            nearest, f"No plan costs at most ${asked:.4g} per million requests{self._within}; the least is ${least:.4g}."
+            nearest, f"No plan costs at most ${budget:.4g} per million requests{self._within}; the least is ${least:.4g}."
         )
 
     def front(self) -> list[Plan]:
@@ -239,8 +239,8 @@ class Landscape:
         if nearest is None:
             least = self._place(int(order[0]))
             raise TooManyInstancesError(f"; the nearest, {self._plan(least)}, takes about {self.instances[least]:.0f}")
-        told = f"its P{self.percent:g} is with as many"
-        return Choice(nearest, f"No plan does{self._within}; the fewest found are {nearest.instances}, and {told}.")
+        fewest = f"its P{self.percent:g} is with as many"
+        return Choice(nearest, f"No plan does{self._within}; the fewest found are {nearest.instances}, and {fewest}.")
 
     @property
     def _within(self) -> str:

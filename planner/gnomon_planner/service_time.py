@@ -120,7 +120,7 @@ class ServiceModel:
         return found
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """A description of the polynomial and its leave-one-out errors."""
         batch = max(power for _, power, _ in self.powers)
         form = f"{self.shape} to the power {max(power for power, _, _ in self.powers)}, batch to {batch}"
@@ -292,8 +292,8 @@ def _rows(sizes: Sequence[float], count: int, whole: float | None) -> list[float
         return _rows(sizes, count, None)
     shares = dict.fromkeys(groups, 2)
     for _ in range(count - 2 * len(groups)):
-        room = [number for number, group in groups.items() if shares[number] < len(group)]
-        shares[max(room, key=lambda number: len(groups[number]) / shares[number])] += 1
+        unfilled = [number for number, group in groups.items() if shares[number] < len(group)]
+        shares[max(unfilled, key=lambda number: len(groups[number]) / shares[number])] += 1
     return [group[place] for number, group in groups.items() for place in _spread(shares[number], len(group))]
 
 

@@ -70,19 +70,19 @@ class WaitsOfBatch:
         found = np.full((len(service_s), len(self.timeouts_s)), math.inf)
         by_length = np.argsort(service_s.mean(axis=1), kind="stable")
         if most_s < math.inf or len(by_length) < FEW_ROWS:
-            asked = self.reached(service_s, percent, spread, most_s) if most_s < math.inf else np.isinf(found)
-            found[asked] = self._solved(service_s, percent, spread, asked, None)
+            wanted = self.reached(service_s, percent, spread, most_s) if most_s < math.inf else np.isinf(found)
+            found[wanted] = self._solved(service_s, percent, spread, wanted, None)
             return found
         # A few rows tell where the others' percentiles will be: they lie between, nearly on straight lines.
         some = by_length[np.unique(np.linspace(0, len(by_length) - 1, SOLVED_ROWS).round().astype(int))]
         rest = np.setdiff1d(by_length, some)
         lengths = service_s.mean(axis=1)
-        asked = np.zeros(found.shape, dtype=bool)
-        asked[some] = True
-        found[asked] = self._solved(service_s, percent, spread, asked, None)
+        wanted = np.zeros(found.shape, dtype=bool)
+        wanted[some] = True
+        found[wanted] = self._solved(service_s, percent, spread, wanted, None)
         guesses = np.stack([np.interp(lengths[rest], lengths[some], column) for column in found[some].T], axis=1)
         # The numbers of `rest` ascend, as those of what is asked for do.
-        found[~asked] = self._solved(service_s, percent, spread, ~asked, guesses.ravel())
+        found[~wanted] = self._solved(service_s, percent, spread, ~wanted, guesses.ravel())
         return found
 
     def reached(self, service_s: Array, percent: float, spread: Spread, at_s: float) -> npt.NDArray[np.bool_]:
@@ -96,11 +96,11 @@ class WaitsOfBatch:
         return reached | answered
 
     def _solved(
-        self, service_s: Array, percent: float, spread: Spread, asked: npt.NDArray[np.bool_], guesses: Array | None
+        self, service_s: Array, percent: float, spread: Spread, wanted: npt.NDArray[np.bool_], guesses: Array | None
     ) -> Array:
         """The percentiles of the combinations that are asked for, one after the other, looked for around guesses."""
         goal = percent / 100.0
-        row, number = np.nonzero(asked)
+        row, number = np.nonzero(wanted)
         service, parts = service_s[row], spread.among(row)
         low = (np.min(service, axis=1) * np.min(parts.ratios, axis=1)) * (1.0 - ROUNDING) - ROUNDING
         high = np.max(service, axis=1) * np.max(parts.ratios, axis=1) + self.timeouts_s[number]

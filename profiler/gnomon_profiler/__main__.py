@@ -17,8 +17,8 @@ def main(arguments: list[str]) -> int:
     try:
         files = capture_here(CaptureRequest(**document, shapes=shapes), lambda line: print(line, flush=True))  # noqa: T201 - read by the parent
     except GnomonError as error:
-        said = {"status": error.status, "code": error.code, "message": error.message, "hint": error.hint}
-        print(ERROR_PREFIX + json.dumps(said), flush=True)  # noqa: T201
+        document = {"status": error.status, "code": error.code, "message": error.message, "hint": error.hint}
+        print(ERROR_PREFIX + json.dumps(document), flush=True)  # noqa: T201
         return 1
     for file, data in files.items():
         (folder / file).write_bytes(data)

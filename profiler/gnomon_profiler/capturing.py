@@ -78,8 +78,8 @@ def capture_elsewhere(request: CaptureRequest, progress: Progress = lambda _: No
             assert process.stdout is not None
             for line in process.stdout:
                 text = line.rstrip("\n")
-                if (told := _error_of(text)) is not None:
-                    error = told
+                if (document := _error_of(text)) is not None:
+                    error = document
                 elif text.startswith(f"{request.name}: "):
                     progress(text)
                 else:

@@ -421,8 +421,8 @@ def _run(source: str, theirs: Callable[[], _Found]) -> _Found:
     try:
         return theirs()
     except (Exception, SystemExit) as error:
-        said = " ".join(str(error).split())[:250]
-        raise _invalid(source, f"{type(error).__name__}: {said}{_place(error)}") from error
+        text = " ".join(str(error).split())[:250]
+        raise _invalid(source, f"{type(error).__name__}: {text}{_place(error)}") from error
 
 
 def _place(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """The cost of a function's instances: cores and memory times time, and the share of the core time that computed.
 
-A `Lifetime` is how long a simulated instance existed, with how many cores, and what each of its calls cost.
+An `InstanceLifetime` is how long a simulated instance existed, with how many cores, and what each of its calls cost.
 
 CPU utility is AsyFunc's (section 7.2): cores × seconds spent in inference, divided by those that instances had. A Body is in
 inference from its batch's beginning to its end, also while it waits for its Shadow; a Shadow only while it computes, so that one
@@ -23,7 +23,7 @@ from gnomon_simulator.profiles import Factor, Profile
 
 
 @dataclass(slots=True)
-class Lifetime:
+class InstanceLifetime:
     """An instance from its creation to its end; what it costs adds up in `core_s` as its cores change.
 
     `busy_s` is how long a Shadow computed; a Body's dispatcher knows that of Bodies. A Shadow that becomes a Body begins a second
@@ -83,36 +83,37 @@ class Cost:
         return (self.body_busy_core_s + self.shadow_busy_core_s) / self.core_s if self.core_s else 0.0
 
 
-def cost(lives: Sequence[Lifetime], now_s: float, *, busy_core_s: float) -> Cost:
+def cost(lifetimes: Sequence[InstanceLifetime], now_s: float, *, busy_core_s: float) -> Cost:
     """The cost of these instances until `now_s`; `busy_core_s` is the core time that their Bodies spent in inference."""
-    bodies = [life for life in lives if life.instance.kind is InstanceKind.BODY]
-    shadows = [life for life in lives if life.instance.kind is InstanceKind.SHADOW]
+    bodies = [lifetime for lifetime in lifetimes if lifetime.instance.kind is InstanceKind.BODY]
+    shadows = [lifetime for lifetime in lifetimes if lifetime.instance.kind is InstanceKind.SHADOW]
     return Cost(
-        instance_s=sum(_length_s(life, now_s) for life in bodies),
-        body_core_s=sum(life.core_s for life in bodies),
+        instance_s=sum(_length_s(lifetime, now_s) for lifetime in bodies),
+        body_core_s=sum(lifetime.core_s for lifetime in bodies),
         body_busy_core_s=busy_core_s,
-        shadow_s=sum(_length_s(life, now_s) for life in shadows),
-        shadow_core_s=sum(life.core_s for life in shadows),
-        shadow_busy_core_s=sum(life.busy_s * life.instance.cores for life in shadows),
+        shadow_s=sum(_length_s(lifetime, now_s) for lifetime in shadows),
+        shadow_core_s=sum(lifetime.core_s for lifetime in shadows),
+        shadow_busy_core_s=sum(lifetime.busy_s * lifetime.instance.cores for lifetime in shadows),
         shadows=len(shadows),
-        memory_byte_s=sum(life.instance.memory_bytes * _length_s(life, now_s) for life in lives) + _shared_byte_s(bodies, now_s),
-        calls=sum(life.calls for life in bodies),
-        calls_usd=sum(life.calls_usd for life in bodies),
+        memory_byte_s=sum(lifetime.instance.memory_bytes * _length_s(lifetime, now_s) for lifetime in lifetimes)
+        + _shared_byte_s(bodies, now_s),
+        calls=sum(lifetime.calls for lifetime in bodies),
+        calls_usd=sum(lifetime.calls_usd for lifetime in bodies),
     )
 
 
-def _length_s(life: Lifetime, now_s: float) -> float:
-    return (now_s if life.gone_s is None else life.gone_s) - life.instance.started_s
+def _length_s(lifetime: InstanceLifetime, now_s: float) -> float:
+    return (now_s if lifetime.gone_s is None else lifetime.gone_s) - lifetime.instance.started_s
 
 
-def _shared_byte_s(bodies: Iterable[Lifetime], now_s: float) -> float:
+def _shared_byte_s(bodies: Iterable[InstanceLifetime], now_s: float) -> float:
     """The weights that the Bodies of each node share. A Shadow there needs no other page of them; one elsewhere holds its own."""
     spans: defaultdict[str, list[tuple[float, float, int]]] = defaultdict(list)
-    for life in bodies:
-        model = life.profile.model
-        if model is not None and life.profile.weight_mode == "shared":
-            end_s = now_s if life.gone_s is None else life.gone_s
-            spans[life.instance.node].append((life.instance.started_s, end_s, model.layers.parameter_bytes()))
+    for lifetime in bodies:
+        model = lifetime.profile.model
+        if model is not None and lifetime.profile.weight_mode == "shared":
+            end_s = now_s if lifetime.gone_s is None else lifetime.gone_s
+            spans[lifetime.instance.node].append((lifetime.instance.started_s, end_s, model.layers.parameter_bytes()))
     return sum(_covered_byte_s(sorted(on_node)) for on_node in spans.values())
 
 

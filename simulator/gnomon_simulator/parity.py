@@ -138,7 +138,7 @@ class Parity:
             "same_decisions": self.same_decisions,
             "agreement": self.agreement,
             "largest_shift_s": round(self.largest_shift_s, 6),
-            "steps": {"live": [_told(step) for step in self.live], "simulated": [_told(step) for step in self.simulated]},
+            "steps": {"live": [_step_to_json(step) for step in self.live], "simulated": [_step_to_json(step) for step in self.simulated]},
             "answered": {"live": self.answered[0], "simulated": self.answered[1]},
             "latency": [
                 {
@@ -206,5 +206,5 @@ def _moment(at: str | float) -> float:
     return moment_s(at) if isinstance(at, str) else at
 
 
-def _told(step: Step) -> dict[str, Any]:
+def _step_to_json(step: Step) -> dict[str, Any]:
     return {**asdict(step), "at_s": round(step.at_s, 3)}

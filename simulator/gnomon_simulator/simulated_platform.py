@@ -28,7 +28,7 @@ from gnomon_core.interfaces import Capabilities
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.units import MEGABYTE, many
 from gnomon_platforms.local.recipes import BURST_CONTAINERS, CONTAINER_BYTES
-from gnomon_simulator.costs import Lifetime
+from gnomon_simulator.costs import InstanceLifetime
 from gnomon_simulator.events import Events
 from gnomon_simulator.profiles import Profile
 
@@ -46,8 +46,8 @@ class SimulatedPlatform:
         self._nodes = {plan.name: SimulatedNode(plan) for plan in nodes}
         self._events = events
         self._chance = chance
-        self._live: dict[str, Lifetime] = {}
-        self.lifetimes: list[Lifetime] = []
+        self._live: dict[str, InstanceLifetime] = {}
+        self.instance_lifetimes: list[InstanceLifetime] = []
 
     def nodes(self) -> tuple[Node, ...]:
         """The nodes and what is free on them."""
@@ -55,7 +55,7 @@ class SimulatedPlatform:
 
     def instances(self, function: str) -> tuple[Instance, ...]:
         """The function's instances that are not gone, oldest first."""
-        return tuple(life.instance for life in self._live.values() if life.instance.function == function)
+        return tuple(lifetime.instance for lifetime in self._live.values() if lifetime.instance.function == function)
 
     def has(self, instance_id: str) -> bool:
         """Whether the instance is not gone."""
@@ -97,10 +97,14 @@ class SimulatedPlatform:
             `no_such_node` where there is none of that name; 409 `no_such_body` where the Body has gone or has `MAX_SHADOWS`.
 
         """
-        life = self._live.get(body_id)
-        if life is None or life.instance.state is not InstanceState.READY or len(self._shadows_of(body_id)) >= MAX_SHADOWS:
+        lifetime = self._live.get(body_id)
+        if (
+            lifetime is None
+            or lifetime.instance.state is not InstanceState.READY
+            or len(self._shadows_of(body_id)) >= MAX_SHADOWS
+        ):
             raise GnomonError(409, "no_such_body", f"{body_id} does not serve, or has {MAX_SHADOWS} Shadows.", "Decide again.")
-        body, profile = life.instance, life.profile
+        body, profile = lifetime.instance, lifetime.profile
         if pair.node is not None and pair.node not in self._nodes:
             raise GnomonError(404, "no_such_node", f"There is no node {pair.node}.", "Decide again.")
         memory_bytes = profile.shadow_memory_bytes(pair)
@@ -111,17 +115,17 @@ class SimulatedPlatform:
             kind=InstanceKind.SHADOW, partner=body_id, pair=pair,
         )  # fmt: skip
         self._begin(shadow, profile)
-        home = self._nodes[place]
-        fork_s = 0.0 if home.take_container(self._events.now_s) else home.plan.fork_s
+        node = self._nodes[place]
+        fork_s = 0.0 if node.take_container(self._events.now_s) else node.plan.fork_s
         self._events.at(self._events.now_s + fork_s + profile.shadow_load_s(pair), self._registered, name, changed)
         return shadow
 
     def change_shadow(self, shadow_id: str, pair: Pair, changed: Callable[[Instance], None]) -> None:
         """Give a Shadow other blocks or another split, where it is. Unknown ids are ignored."""
-        life = self._live.get(shadow_id)
-        if life is None:
+        lifetime = self._live.get(shadow_id)
+        if lifetime is None:
             return
-        pair = replace(pair, node=life.instance.pair.node if life.instance.pair is not None else None)
+        pair = replace(pair, node=lifetime.instance.pair.node if lifetime.instance.pair is not None else None)
         shadow = self._change(shadow_id, pair=pair)
         if shadow.state is InstanceState.READY and shadow.partner in self._live:
             changed(self._work_with(shadow.partner, shadow_id, pair))
@@ -134,27 +138,27 @@ class SimulatedPlatform:
             nobody.
 
         """
-        life = self._live.get(shadow_id)
-        shadow = life.instance if life is not None else None
+        lifetime = self._live.get(shadow_id)
+        shadow = lifetime.instance if lifetime is not None else None
         serves = shadow is not None and shadow.kind is InstanceKind.SHADOW and shadow.state is InstanceState.READY
-        if life is None or shadow is None or not serves or shadow.partner not in self._live or shadow.pair is None:
+        if lifetime is None or shadow is None or not serves or shadow.partner not in self._live or shadow.pair is None:
             raise GnomonError(409, "no_such_shadow", f"{shadow_id} works for nobody.", "Decide again.")
-        more_bytes = life.profile.memory_bytes - shadow.memory_bytes
-        home, now_s = self._nodes[shadow.node], self._events.now_s
-        if more_bytes > home.unclaimed_bytes:
+        more_bytes = lifetime.profile.memory_bytes - shadow.memory_bytes
+        node, now_s = self._nodes[shadow.node], self._events.now_s
+        if more_bytes > node.unclaimed_bytes:
             raise _no_capacity(0, more_bytes)
-        life.account(now_s)
-        life.gone_s = now_s
-        home.take(-shadow.cores, -shadow.memory_bytes, now_s, shadow=True)
-        home.take(shadow.cores, life.profile.memory_bytes, now_s)
+        lifetime.account(now_s)
+        lifetime.gone_s = now_s
+        node.take(-shadow.cores, -shadow.memory_bytes, now_s, shadow=True)
+        node.take(shadow.cores, lifetime.profile.memory_bytes, now_s)
         body = replace(
-            shadow, kind=InstanceKind.BODY, state=_STARTING, memory_bytes=life.profile.memory_bytes, started_s=now_s,
+            shadow, kind=InstanceKind.BODY, state=_STARTING, memory_bytes=lifetime.profile.memory_bytes, started_s=now_s,
             partner=None, pair=None,
         )  # fmt: skip
-        risen = Lifetime(body, life.profile, life.factor, now_s, was_of=shadow.partner)
-        self.lifetimes.append(risen)
-        self._live[shadow_id] = risen
-        self._events.at(now_s + life.profile.promotion_s(shadow.pair), self._promoted, shadow_id, changed, ready)
+        promoted = InstanceLifetime(body, lifetime.profile, lifetime.factor, now_s, was_of=shadow.partner)
+        self.instance_lifetimes.append(promoted)
+        self._live[shadow_id] = promoted
+        self._events.at(now_s + lifetime.profile.promotion_s(shadow.pair), self._promoted, shadow_id, changed, ready)
         return body
 
     def drain(self, instance_id: str) -> None:
@@ -163,15 +167,15 @@ class SimulatedPlatform:
 
     def destroy(self, instance_id: str) -> Instance | None:
         """End the instance now, a Body with its Shadows. Returns the Body of a Shadow, which continues without it, else None."""
-        life = self._live.pop(instance_id, None)
-        if life is None:
+        lifetime = self._live.pop(instance_id, None)
+        if lifetime is None:
             return None
-        instance = life.instance
-        life.account(self._events.now_s)
-        life.gone_s = self._events.now_s
+        instance = lifetime.instance
+        lifetime.account(self._events.now_s)
+        lifetime.gone_s = self._events.now_s
         self._take(instance, -instance.cores, -instance.memory_bytes)
-        if life.was_of is not None:
-            return self._work_with(life.was_of, instance_id, None) if life.was_of in self._live else None
+        if lifetime.was_of is not None:
+            return self._work_with(lifetime.was_of, instance_id, None) if lifetime.was_of in self._live else None
         if instance.kind is InstanceKind.SHADOW:
             return self._work_with(instance.partner, instance_id, None) if instance.partner in self._live else None
         for shadow in self._shadows_of(instance_id):
@@ -185,82 +189,82 @@ class SimulatedPlatform:
             GnomonError: 503 `no_capacity` where it has not.
 
         """
-        life = self._live.get(instance_id)
-        if life is None:
+        lifetime = self._live.get(instance_id)
+        if lifetime is None:
             return
-        more = cores - life.instance.cores
-        if more > self._nodes[life.instance.node].unclaimed_cores:
+        more = cores - lifetime.instance.cores
+        if more > self._nodes[lifetime.instance.node].unclaimed_cores:
             raise _no_capacity(more, 0)
-        life.account(self._events.now_s)
-        self._take(life.instance, more, 0)
+        lifetime.account(self._events.now_s)
+        self._take(lifetime.instance, more, 0)
         self._change(instance_id, cores=cores)
 
     def execution_s(self, instance_id: str, samples: int) -> float:
         """How long this batch will take there."""
-        life = self._live[instance_id]
-        profile = life.profile
-        body = life.instance
+        lifetime = self._live[instance_id]
+        profile = lifetime.profile
+        body = lifetime.instance
         seconds = profile.seconds(profile.variant, body.size, samples, body.pair)
         assert seconds is not None, "the profile was checked for the function's cores"
-        factor = 1.0 if life.factor is None else life.factor(self._chance)
+        factor = 1.0 if lifetime.factor is None else lifetime.factor(self._chance)
         if body.pair is not None:
             for (shadow, pair), share in zip(body.shadows.items(), body.pair.shares(samples), strict=True):
                 self._live[shadow].busy_s += factor * profile.shadow_busy_s(pair, share)
-        life.call(seconds * factor)
+        lifetime.call(seconds * factor)
         return seconds * factor
 
     def end(self) -> None:
         """End the simulation: account for all live instances."""
-        for life in self._live.values():
-            life.account(self._events.now_s)
+        for lifetime in self._live.values():
+            lifetime.account(self._events.now_s)
 
     def _loaded(self, instance_id: str, ready: Callable[[Instance], None]) -> None:
         if instance_id in self._live and self._live[instance_id].instance.state is InstanceState.STARTING:
             ready(self._change(instance_id, state=InstanceState.READY))
 
     def _promoted(self, body_id: str, changed: Callable[[Instance], None], ready: Callable[[Instance], None]) -> None:
-        life = self._live.get(body_id)
-        if life is None or life.instance.state is not InstanceState.STARTING:
+        lifetime = self._live.get(body_id)
+        if lifetime is None or lifetime.instance.state is not InstanceState.STARTING:
             return
-        before, life.was_of = life.was_of, None
+        before, lifetime.was_of = lifetime.was_of, None
         if before in self._live:
             changed(self._work_with(before, body_id, None))
         self._loaded(body_id, ready)
 
     def _registered(self, shadow_id: str, changed: Callable[[Instance], None]) -> None:
-        life = self._live.get(shadow_id)
-        if life is not None and life.instance.partner in self._live:
+        lifetime = self._live.get(shadow_id)
+        if lifetime is not None and lifetime.instance.partner in self._live:
             shadow = self._change(shadow_id, state=InstanceState.READY)
             assert shadow.partner is not None
             changed(self._work_with(shadow.partner, shadow_id, shadow.pair))
 
     def _work_with(self, body_id: str, shadow_id: str, pair: Pair | None) -> Instance:
         """Set the pair of a Body with one of its Shadows; None removes that Shadow."""
-        life = self._live[body_id]
-        shadows = {**life.instance.shadows, shadow_id: pair}
-        life.instance = life.instance.working_with({shadow: doing for shadow, doing in shadows.items() if doing is not None})
-        return life.instance
+        lifetime = self._live[body_id]
+        shadows = {**lifetime.instance.shadows, shadow_id: pair}
+        lifetime.instance = lifetime.instance.working_with({shadow: pair for shadow, pair in shadows.items() if pair is not None})
+        return lifetime.instance
 
     def _shadows_of(self, body_id: str) -> list[str]:
-        shadows = (life.instance for life in self._live.values() if life.instance.kind is InstanceKind.SHADOW)
+        shadows = (lifetime.instance for lifetime in self._live.values() if lifetime.instance.kind is InstanceKind.SHADOW)
         return [shadow.id for shadow in shadows if shadow.partner == body_id]
 
     def _name(self, function: str) -> str:
-        return f"{function.partition('.')[0]}-{len(self.lifetimes) + 1}"
+        return f"{function.partition('.')[0]}-{len(self.instance_lifetimes) + 1}"
 
     def _begin(self, planned: Instance, profile: Profile) -> Instance:
         now_s = self._events.now_s
         instance = replace(planned, started_s=now_s)
-        life = Lifetime(instance, profile, profile.noise.factor(), now_s)
-        self.lifetimes.append(life)
-        self._live[instance.id] = life
+        lifetime = InstanceLifetime(instance, profile, profile.noise.factor(), now_s)
+        self.instance_lifetimes.append(lifetime)
+        self._live[instance.id] = lifetime
         self._take(instance, instance.cores, instance.memory_bytes)
         return instance
 
     def _change(self, instance_id: str, **changes: Any) -> Instance:
-        life = self._live[instance_id]
-        life.instance = replace(life.instance, **changes)
-        return life.instance
+        lifetime = self._live[instance_id]
+        lifetime.instance = replace(lifetime.instance, **changes)
+        return lifetime.instance
 
     def _place(self, cores: int, memory_bytes: int, node: str | None, *, shadow: bool = False) -> str:
         """The node with most free cores that has room, or the one that is named; a Body comes to a reserve last."""
@@ -280,11 +284,11 @@ class SimulatedPlatform:
 
 
 def _no_capacity(cores: int, memory_bytes: int) -> GnomonError:
-    asked = [many(cores, "core")] * bool(cores) + [f"{math.ceil(memory_bytes / MEGABYTE)} MiB"] * bool(memory_bytes)
+    requested = [many(cores, "core")] * bool(cores) + [f"{math.ceil(memory_bytes / MEGABYTE)} MiB"] * bool(memory_bytes)
     return GnomonError(
         503,
         "no_capacity",
-        f"No node has {' and '.join(asked)} free.",
+        f"No node has {' and '.join(requested)} free.",
         "Give the cluster more or larger nodes.",
     )
 
@@ -314,7 +318,7 @@ class SimulatedNode:
         self.unclaimed_bytes = plan.memory_bytes
         self._shadows_cores = 0
         self._pool = PoolSize()
-        self._told: tuple[int, int] | None = None
+        self._reported_pool: tuple[int, int] | None = None
         self._containers = 0
         self._ready_s = 0.0
         """When the youngest of the containers is ready."""
@@ -360,11 +364,11 @@ class SimulatedNode:
 
     def _fit(self, now_s: float) -> None:
         """Keep as many containers as there is memory for (`gnomon_platforms.local.recipes`)."""
-        room = max(0, self.unclaimed_bytes // CONTAINER_BYTES)
-        size = min(self.plan.pool, room)
-        most = min(max(size, BURST_CONTAINERS), room) if size else 0
-        if (size, most) != self._told:
-            self._told = size, most
+        capacity = max(0, self.unclaimed_bytes // CONTAINER_BYTES)
+        size = min(self.plan.pool, capacity)
+        most = min(max(size, BURST_CONTAINERS), capacity) if size else 0
+        if (size, most) != self._reported_pool:
+            self._reported_pool = size, most
             self._pool.resize(size, now_s, most)
         self._fill(now_s)
 

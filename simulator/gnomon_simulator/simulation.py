@@ -190,8 +190,8 @@ class SimulatedFunction(Actuator[None]):
     def result(self) -> FunctionResult:
         """The result of the run."""
         now_s = self._events.now_s
-        lives = [life for life in self._platform.lifetimes if life.instance.function == self.plan.name]
-        bodies = [life for life in lives if life.instance.kind is InstanceKind.BODY]
+        lifetimes = [lifetime for lifetime in self._platform.instance_lifetimes if lifetime.instance.function == self.plan.name]
+        bodies = [lifetime for lifetime in lifetimes if lifetime.instance.kind is InstanceKind.BODY]
         return FunctionResult(
             function=self.plan.name,
             settings=self.plan.settings,
@@ -199,10 +199,12 @@ class SimulatedFunction(Actuator[None]):
             duration_s=now_s,
             requests=self.requests,
             decisions=tuple(reversed(self._decisions.latest(KEPT_DECISIONS))),
-            cost=cost(lives, now_s, busy_core_s=self._dispatcher.counters(now_s).busy_core_s),
+            cost=cost(lifetimes, now_s, busy_core_s=self._dispatcher.counters(now_s).busy_core_s),
             fewest_instances=min(self._lives, default=0),
             most_instances=max(self._lives, default=0),
-            bodies_s=tuple((life.instance.started_s, now_s if life.gone_s is None else life.gone_s) for life in bodies),
+            bodies_s=tuple(
+                (lifetime.instance.started_s, now_s if lifetime.gone_s is None else lifetime.gone_s) for lifetime in bodies
+            ),
         )
 
     # Events

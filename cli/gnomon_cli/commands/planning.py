@@ -330,7 +330,7 @@ def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]
     key, whole = ("cores", 1.0) if by_cores else ("memory_mb", MB_PER_CORE)
     points = [Measured(float(one[key]), int(one["batch"]), float(one["ms"]) / MS_PER_S) for one in cells]
     model = fitted(points, whole=whole)
-    note(f"Service times by {len(points)} cells: {model.told}.")
+    note(f"Service times by {len(points)} cells: {model.description}.")
     least, most = model.batches
     if least > 1:
         note(

@@ -54,7 +54,7 @@ def difference(profile: ModelProfile, layers: Layers, now: Mapping[str, str]) ->
     for key in _SAME:
         before, after = (_release(one.get(key, "")) if key == "gnomon" else one.get(key, "") for one in (profile.provenance, now))
         if before != after:
-            return f"{key} was {before or 'not said'} and is {after}"
+            return f"{key} was {before or 'not stated'} and is {after}"
     return ""
 
 
@@ -101,9 +101,9 @@ def _result(points: Points) -> Result:
     return {"seconds": list(points.seconds), "ranges_s": list(points.ranges_s)}
 
 
-def _fewest(said: str) -> int:
+def _fewest(text: str) -> int:
     """The smallest number of repeats in a text such as "10 to 40 a cell, …"; 0 if there is none."""
-    number = re.match(r"\d+", said)
+    number = re.match(r"\d+", text)
     return int(number.group()) if number else 0
 
 

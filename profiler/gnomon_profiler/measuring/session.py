@@ -342,8 +342,8 @@ class MeasuringProcess:
         except packets.PeerGoneError:
             self._process.wait()
             self._errors.seek(0)
-            said = self._errors.read().decode(errors="replace").strip()[-_LAST_WORDS_BYTES:]
-            raise _failed(said or f"status {self._process.returncode}") from None
+            output = self._errors.read().decode(errors="replace").strip()[-_LAST_WORDS_BYTES:]
+            raise _failed(output or f"status {self._process.returncode}") from None
         return message
 
     def _end(self) -> None:
@@ -354,10 +354,10 @@ class MeasuringProcess:
         self._errors.close()
 
 
-def _failed(said: str) -> GnomonError:
+def _failed(output: str) -> GnomonError:
     return GnomonError(
         500,
         "measuring_failed",
-        f"The measuring process said: {said}",
+        f"The measuring process wrote: {output}",
         "What was measured before is kept; the same command goes on from there.",
     )

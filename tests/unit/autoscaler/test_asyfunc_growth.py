@@ -15,7 +15,7 @@ from gnomon_autoscaler.policies.asyfunc.lls import (
     growths_in,
     overdue,
     pair_efficiency,
-    refused,
+    refused_growths,
     whole_efficiency,
 )
 from gnomon_autoscaler.policies.asyfunc.mls import scale_out, so_many_more
@@ -149,7 +149,7 @@ def test_refused_cores_are_requested_again_later() -> None:
     """Of three that were to grow at 3 s the first is about to, the second has, and the third was refused."""
     seen = small_batches([1.0], body("a", 1, coming_cores=2), body("b", 2), body("c", 1))
     growths = {name: Growth(1, 3.0) for name in ("a", "b", "c")}
-    assert refused(growths, seen) == {"c"}
+    assert refused_growths(growths, seen) == {"c"}
     again = grown_after(growths, [Resize(name, 3) for name in growths], seen, set())
     assert again == remembered(a=(1, 3.0), b=(1, 3.0), c=(1, seen.now_s))
 

@@ -80,7 +80,7 @@ def burst_rps(seen: Observation, options: Options, ticks_ago: int = 0) -> float:
     return max(arriving_rps, there / seen.settings.slo_s)
 
 
-def told(seen: Observation, options: Options) -> str:
+def burst_reason(seen: Observation, options: Options) -> str:
     """R_burst now, with its source, as a phrase for the reason."""
     (arriving_rps, there), slo_s = _window(seen, options, 0), seen.settings.slo_s
     if there / slo_s > arriving_rps:
@@ -99,24 +99,24 @@ def _window(seen: Observation, options: Options, ticks_ago: int) -> tuple[float,
 def best_pairing(known: Knowledge, options: Options, body: Instance, rate_rps: float, capacity: FreeCapacity) -> Pairing | None:
     """Lines 6 to 23 for one Body: the pairing of best η that fits a node and whose batch fills and ends in time."""
     burst = Burst(known, options, rate_rps, capacity)
-    return at_home_or_elsewhere(burst, body, lambda node: _best_on(node, body, burst))
+    return own_node_else_another(burst, body, lambda node: _best_on(node, body, burst))
 
 
-class Judged(Protocol):
+class Candidate(Protocol):
     """A candidate configuration on a node; candidates are ranked by η."""
 
     @property
     def efficiency(self) -> float: ...
 
 
-Found = TypeVar("Found", bound=Judged)
+Found = TypeVar("Found", bound=Candidate)
 
 
-def at_home_or_elsewhere(burst: Burst, body: Instance, best_on: Callable[[str], Found | None]) -> Found | None:
+def own_node_else_another(burst: Burst, body: Instance, best_on: Callable[[str], Found | None]) -> Found | None:
     """The best candidate on the Body's own node; if there is none, the one of best η on other nodes that may hold its Shadow."""
     here = best_on(body.node)
-    nobody_tells = not burst.capacity.makes_shadows(body.node)
-    if here is not None or burst.known.pairings_elsewhere is None or not burst.options.other_nodes or nobody_tells:
+    cannot_connect = not burst.capacity.makes_shadows(body.node)
+    if here is not None or burst.known.pairings_elsewhere is None or not burst.options.other_nodes or cannot_connect:
         return here
     found = [there for node in burst.capacity.other_nodes(body.node) if (there := best_on(node)) is not None]
     # Of equally good nodes the one with most free capacity, which comes first.
@@ -163,7 +163,7 @@ WORTH = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Another:
+class FurtherShadow:
     """A further Shadow of a Body: its pair, their number with it, and the rate that all sustain."""
 
     pair: Pair
@@ -189,15 +189,15 @@ def sharing(known: Knowledge, options: Options, body: Instance, shadows: Sequenc
     return known.rates.dealt(body.cores, pair) if pair is not None and options.max_shadows > 1 else pair
 
 
-def another(burst: Burst, body: Instance, pair: Pair) -> Another | None:
+def further_shadow(burst: Burst, body: Instance, pair: Pair) -> FurtherShadow | None:
     """The Shadow of best η that a Body could have beside those that it has, on its own node or else on another one.
 
     None where none would help.
     """
-    return at_home_or_elsewhere(burst, body, lambda node: _another_on(node, burst, body, pair))
+    return own_node_else_another(burst, body, lambda node: _further_shadow_on(node, burst, body, pair))
 
 
-def _another_on(node: str, burst: Burst, body: Instance, pair: Pair) -> Another | None:
+def _further_shadow_on(node: str, burst: Burst, body: Instance, pair: Pair) -> FurtherShadow | None:
     known, options, elsewhere = burst.known, burst.options, node != body.node
     parameter_bytes = known.profile.layers.parameter_bytes(pair.blocks)
     memory_bytes = shadow_memory_bytes(known, options, parameter_bytes, elsewhere=elsewhere)
@@ -205,7 +205,7 @@ def _another_on(node: str, burst: Burst, body: Instance, pair: Pair) -> Another 
         return None
     fitting = [cores for cores in known.rates.cores if cores <= burst.capacity.shadow_cores(node)]
     before_rps = known.rates.rate_rps(body.cores, pair)
-    found: list[Another] = []
+    found: list[FurtherShadow] = []
     for cores in fitting if options.fewer_shadow_cores else fitting[-1:]:
         new = Pair(cores, pair.blocks, (), node if elsewhere else None)
         together_ = known.rates.dealt(body.cores, replace(pair, others=(*pair.others, new)))
@@ -217,7 +217,7 @@ def _another_on(node: str, burst: Burst, body: Instance, pair: Pair) -> Another 
         ]
         if timely and rate_with_rps > before_rps * (1 + GAIN):
             gain_rps = rate_with_rps - before_rps
-            found.append(Another(together_.each[number], number + 1, max(timely), rate_with_rps, gain_rps, memory_bytes))
+            found.append(FurtherShadow(together_.each[number], number + 1, max(timely), rate_with_rps, gain_rps, memory_bytes))
     return max(found, key=lambda one: one.efficiency, default=None)
 
 
@@ -235,8 +235,8 @@ def changes(known: Knowledge, bodies: Iterable[Instance], shadows: Iterable[Inst
         if now_s is None or best_s is None:
             continue
         if any(taken > least * (1 + WORTH) for taken, least in zip(now_s.latency_s, best_s.latency_s, strict=True)):
-            told = zip(mine, now.each, best.each, strict=True)
-            changed += [ChangeShadow(shadow.id, after) for shadow, before, after in told if after != before]
+            changed_pairs = zip(mine, now.each, best.each, strict=True)
+            changed += [ChangeShadow(shadow.id, after) for shadow, before, after in changed_pairs if after != before]
     return tuple(changed)
 
 
@@ -252,7 +252,7 @@ class Growth:
     asked_at_s: float | None
 
 
-Grown = Mapping[str, int]
+FormerCores = Mapping[str, int]
 """Cores of each Body before it was enlarged, by id."""
 
 
@@ -305,12 +305,12 @@ def _growth(entry: StateValue) -> Growth | None:
     return Growth(before, timestamp_in(entry, "asked_at_s")) if isinstance(before, int) else None
 
 
-def cores_before(growths: Mapping[str, Growth]) -> Grown:
+def cores_before(growths: Mapping[str, Growth]) -> FormerCores:
     """The cores of each Body before it was enlarged."""
     return {name: growth.before for name, growth in growths.items()}
 
 
-def as_they_will_be(bodies: Iterable[Instance]) -> tuple[Instance, ...]:
+def with_pending_cores(bodies: Iterable[Instance]) -> tuple[Instance, ...]:
     """The Bodies with pending cores counted as theirs, as Shadows that still load are counted.
 
     A kubelet takes about a second, and a burst is looked at twice in that time: the second look would ask other Bodies as well.
@@ -320,7 +320,7 @@ def as_they_will_be(bodies: Iterable[Instance]) -> tuple[Instance, ...]:
     )
 
 
-def refused(growths: Mapping[str, Growth], seen: Observation) -> set[str]:
+def refused_growths(growths: Mapping[str, Growth], seen: Observation) -> set[str]:
     """The Bodies whose request for more cores was refused: neither present nor pending."""
     given = {body.id: body.given_cores for body in seen.live}
     return {name for name, growth in growths.items() if growth.asked_at_s is not None and given[name] <= growth.before}
@@ -349,7 +349,7 @@ def grown_after(
 ) -> dict[str, StateValue]:
     """The `growths` to keep in the policy state once these resizes have been carried out, or are under way."""
     cores = {body.id: body.cores for body in seen.live}
-    after, anew = dict(growths), refused(growths, seen)
+    after, anew = dict(growths), refused_growths(growths, seen)
     for action in resized:
         growth = after.get(action.id, Growth(cores[action.id], None))
         # A refused request is over: the pending time starts with the present request.
@@ -362,7 +362,7 @@ def grown_after(
     }
 
 
-def as_they_were(seen: Observation, grown: Grown) -> Observation:
+def with_former_cores(seen: Observation, grown: FormerCores) -> Observation:
     """The observation with every Body at its former size."""
     if not grown:
         return seen
@@ -370,7 +370,7 @@ def as_they_were(seen: Observation, grown: Grown) -> Observation:
     return replace(seen, instances=instances)
 
 
-def given_back(grown: Grown) -> tuple[Resize, ...]:
+def resizes_back(grown: FormerCores) -> tuple[Resize, ...]:
     """Resizes that return every Body to its former size."""
     return tuple(Resize(name, before) for name, before in sorted(grown.items()))
 
@@ -417,8 +417,8 @@ class Tick:
         """Other shares for the Shadows that serve and stay."""
         ending = {action.id for action in level.released}
         changed = changes(self.known, self.bodies, [one for one in self.seen.shadows if one.id not in ending])
-        said = [level.reason] * bool(level.reason) + [f"{many(len(changed), 'Shadow')} with other shares"] * bool(changed)
-        return replace(level, changed=changed, reason="; ".join(said))
+        reasons = [level.reason] * bool(level.reason) + [f"{many(len(changed), 'Shadow')} with other shares"] * bool(changed)
+        return replace(level, changed=changed, reason="; ".join(reasons))
 
     def _rate_rps(self, body: Instance, shadows: Sequence[Instance]) -> float:
         return self.known.rates.rate_rps(body.cores, sharing(self.known, self.options, body, shadows))
@@ -431,7 +431,7 @@ class Tick:
         alone = self._alone()
         created: list[CreateShadow] = []
         resized: list[Resize] = []
-        said: list[str] = []
+        reasons: list[str] = []
         rate_max_rps = before_rps
         for body in alone:
             if not self._over(rate_rps, rate_max_rps):
@@ -442,20 +442,20 @@ class Tick:
             if isinstance(chosen, Pairing):
                 self._take(body, chosen, capacity)
                 created.append(CreateShadow(body.id, chosen.pair))
-                said.append(_told(self.known, body, chosen))
+                reasons.append(_shadow_reason(self.known, body, chosen))
             else:
                 capacity.take(body.node, chosen.cores - body.cores)
                 resized.append(Resize(body.id, chosen.cores))
-                said.append(f"{body.id} grows from {many(body.cores, 'core')} to {chosen}")
+                reasons.append(f"{body.id} grows from {many(body.cores, 'core')} to {chosen}")
             rate_max_rps += chosen.rate_rps - self.known.rates.rate_rps(body.cores)
-        if not said:
-            rate_max_rps = self._give_more(rate_rps, rate_max_rps, capacity, (created, said))
-        need = f"{told(self.seen, self.options)}, R_max {before_rps:.2f}: above γ = {self.options.gamma:g}"
-        if not said:
+        if not reasons:
+            rate_max_rps = self._give_more(rate_rps, rate_max_rps, capacity, (created, reasons))
+        need = f"{burst_reason(self.seen, self.options)}, R_max {before_rps:.2f}: above γ = {self.options.gamma:g}"
+        if not reasons:
             help_ = "a Shadow" if self.options.burst_cores == "shadow" else "anything"
             why = f"no room for {help_} that would help" if alone else "every Body has its Shadow"
             return LayerLevel(reason=f"{need}, but {why}")
-        reason = f"{need}; {'; '.join(said)}; R_max {rate_max_rps:.2f} then"
+        reason = f"{need}; {'; '.join(reasons)}; R_max {rate_max_rps:.2f} then"
         return LayerLevel(tuple(created), resized=tuple(resized), reason=reason)
 
     def _best_help(self, body: Instance, rate_rps: float, capacity: FreeCapacity) -> Pairing | Configuration | None:
@@ -476,18 +476,18 @@ class Tick:
         """Add at most one further Shadow to each Body that has some, fewest Shadows first. Returns the new R_max."""
         helped, most = shadows_of(self.seen.shadows), self.options.max_shadows
         able = [body for body in self.bodies if body.id not in self.grown and body.id in helped and self._has(body) < most]
-        created, said = given
+        created, reasons = given
         for body in sorted(able, key=lambda body: (len(helped[body.id]), -body.cores, body.id)):
             if not self._over(rate_rps, rate_max_rps):
                 break
             pair = sharing(self.known, self.options, body, helped[body.id])
-            more = None if pair is None else another(Burst(self.known, self.options, rate_rps, capacity), body, pair)
+            more = None if pair is None else further_shadow(Burst(self.known, self.options, rate_rps, capacity), body, pair)
             if more is not None:
                 capacity.take_for_shadow(more.pair.node or body.node, more.pair.shadow_cores, more.memory_bytes)
                 rate_max_rps += more.gain_rps
                 created.append(CreateShadow(body.id, more.pair))
                 what = f"Shadow {more.count} of {many(more.pair.shadow_cores, 'core')}{_place(more.pair)}"
-                said.append(f"{body.id} gets {what}: {more.rate_rps:.2f} rps, η {more.efficiency:.3g}")
+                reasons.append(f"{body.id} gets {what}: {more.rate_rps:.2f} rps, η {more.efficiency:.3g}")
         return rate_max_rps
 
     def _has(self, body: Instance) -> int:
@@ -514,7 +514,7 @@ class Tick:
     def _release(self, rate_max_rps: float) -> LayerLevel:
         peak_rps = max(burst_rps(self.seen, self.options, ticks_ago) for ticks_ago in range(self.options.release_ticks))
         released: list[DestroyShadow | Resize] = []
-        for taken in self._weakest_first():
+        for taken in self._least_efficient_first():
             without_rps = rate_max_rps - taken.gain_rps
             if self._over(peak_rps, without_rps):
                 break
@@ -530,30 +530,30 @@ class Tick:
         reason = f"at most {peak_rps:.2f} rps for {calm_s:g} s, {what}: within γ = {self.options.gamma:g}"
         return LayerLevel(released=shadows, resized=resized, reason=reason)
 
-    def _weakest_first(self) -> list[_Taken]:
+    def _least_efficient_first(self) -> list[_AddedCapacity]:
         """Capacity that was added for a burst, lowest η first; of an enlarged Body and of a pair, η is that of the whole."""
         rates, serving = self.known.rates, {body.id: body for body in self.bodies}
-        found: list[_Taken] = []
+        found: list[_AddedCapacity] = []
         for name, shadows in shadows_of(self.seen.shadows).items():
             if name in serving:
-                found += self._help_of(serving[name], shadows)
+                found += self._added_shadows(serving[name], shadows)
         for name, before in self.grown.items():
             body = serving.get(name)
             if body is not None:
                 gain_rps = rates.rate_rps(body.cores) - rates.rate_rps(before)
-                found.append(_Taken(whole_efficiency(self.known, body, None), name, gain_rps, Resize(name, before)))
+                found.append(_AddedCapacity(whole_efficiency(self.known, body, None), name, gain_rps, Resize(name, before)))
         return sorted(found, key=lambda taken: (taken.efficiency, taken.id))
 
-    def _help_of(self, body: Instance, shadows: Sequence[Instance]) -> list[_Taken]:
+    def _added_shadows(self, body: Instance, shadows: Sequence[Instance]) -> list[_AddedCapacity]:
         """A Body's Shadows by η; each counts with what the Body loses with it once the weaker ones have gone."""
         pair = sharing(self.known, self.options, body, shadows)
         assert pair is not None, "shadows_of has those whose work is known"
         judged = [(self._efficiency(body, pair, number), shadow.id, shadow) for number, shadow in enumerate(shadows)]
-        left, found = list(shadows), list[_Taken]()
+        left, found = list(shadows), list[_AddedCapacity]()
         for efficiency, name, shadow in sorted(judged, key=lambda entry: entry[:2]):
             before_rps = self._rate_rps(body, left)
             left.remove(shadow)
-            found.append(_Taken(efficiency, name, before_rps - self._rate_rps(body, left), DestroyShadow(name)))
+            found.append(_AddedCapacity(efficiency, name, before_rps - self._rate_rps(body, left), DestroyShadow(name)))
         return found
 
     def _efficiency(self, body: Instance, pair: Pair, number: int) -> float:
@@ -563,7 +563,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _AddedCapacity:
     """Capacity that was added for a burst: its efficiency, its gain in requests/s, and the action that releases it."""
 
     efficiency: float
@@ -572,7 +572,7 @@ class _Taken:
     release: DestroyShadow | Resize
 
 
-def _told(known: Knowledge, body: Instance, chosen: Pairing) -> str:
+def _shadow_reason(known: Knowledge, body: Instance, chosen: Pairing) -> str:
     there = chosen.pair.split[chosen.batch - 1]
     alone = known.rates.body(body.cores)
     alone_s = alone.latency_s[chosen.batch - 1] if alone is not None else 0.0

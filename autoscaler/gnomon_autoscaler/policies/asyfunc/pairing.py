@@ -440,7 +440,7 @@ class Knowledge:
         return Pairings(rates, self.efficiency, options)
 
 
-class Known:
+class KnowledgeCache:
     """Cache of the `Knowledge` about the observed function; recomputed when its profile or settings change."""
 
     def __init__(self, options: Options) -> None:

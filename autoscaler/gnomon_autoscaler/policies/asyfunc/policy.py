@@ -23,16 +23,16 @@ from gnomon_autoscaler.policies.asyfunc.lls import (
     Growth,
     LayerLevel,
     Tick,
-    as_they_were,
-    as_they_will_be,
     cores_before,
-    given_back,
     grown_after,
     growths_in,
     overdue,
-    refused,
+    refused_growths,
+    resizes_back,
     returning,
     shadows_of,
+    with_former_cores,
+    with_pending_cores,
 )
 from gnomon_autoscaler.policies.asyfunc.mls import (
     as_bodies,
@@ -45,7 +45,7 @@ from gnomon_autoscaler.policies.asyfunc.mls import (
     so_many_more,
 )
 from gnomon_autoscaler.policies.asyfunc.options import Options, ablated_options, asyfunc_options
-from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, Known
+from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, KnowledgeCache
 from gnomon_autoscaler.policies.rates import Rate
 from gnomon_autoscaler.replica_policy import (
     ROUNDING,
@@ -83,7 +83,7 @@ class Bodies:
 
     name: str
     options: Options
-    known: Known
+    known: KnowledgeCache
     version: int = 1
 
     @property
@@ -186,7 +186,7 @@ class AsyFunc:
         self.default_scheduler = "adaptive" if options.adaptive else "fixed"
         self.needs_profile = True
         self.needs = frozenset({"place", "size"}) | _needs_of_bursts(options)
-        self._known = Known(options)
+        self._known = KnowledgeCache(options)
         self._bodies = standard(Bodies(name, options, self._known))
 
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
@@ -194,14 +194,14 @@ class AsyFunc:
         ours = (state.policy, state.version) == (self.name, VERSION)
         memory: Memory = state.values if ours else {}
         growths = growths_in(memory, seen)
-        steady = seen if self.options.shadows_count else as_they_were(seen, cores_before(growths))
+        steady = seen if self.options.shadows_count else with_former_cores(seen, cores_before(growths))
         desired = self._bodies.desired_count(steady, inner_memory(memory))
         known = self._known.of(seen)
         remembered: dict[str, StateValue] = {"inner": desired.memory}
         if known is None:
             ends: tuple[Action, ...] = (
                 *(DestroyShadow(shadow.id) for shadow in seen.shadows),
-                *given_back(cores_before(growths)),
+                *resizes_back(cores_before(growths)),
             )
             decision = Decision(ends + actions_towards(desired.count, seen), desired.reason, desired.count)
             return decision, PolicyState(self.name, VERSION, remembered)
@@ -242,12 +242,12 @@ class AsyFunc:
         if not self.options.layers:
             mine = {body.id for body in seen.live} - ending
             shadows = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows if shadow.partner in mine)
-            return LayerLevel(released=shadows, resized=given_back(cores_before(kept)))
+            return LayerLevel(released=shadows, resized=resizes_back(cores_before(kept)))
         serving = [body for body in seen.live if body.state is InstanceState.READY and body.id not in ending]
-        late, in_vain = overdue(kept, seen), refused(kept, seen)
+        late, in_vain = overdue(kept, seen), refused_growths(kept, seen)
         waited = {action.id for action in late} | returning(kept, seen) | in_vain
         grown = {name: before for name, before in cores_before(kept).items() if name not in waited}
-        level = Tick(known, self.options, seen, as_they_will_be(serving), grown, in_vain).scale(capacity)
+        level = Tick(known, self.options, seen, with_pending_cores(serving), grown, in_vain).scale(capacity)
         text = (level.reason, *(f"{action.id} got no more cores within {ARRIVES_WITHIN_S:g} s" for action in late))
         return replace(level, resized=(*late, *level.resized), reason="; ".join(one for one in text if one))
 

@@ -143,9 +143,9 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
     instances = (chosen.instances or _slots(one_queue, chosen, task.most_each)) * task.queues
     buffer, instances, replayed = _replayed(counts, bin_s, choice, instances, task)
     bound = f"; with more than the {task.most} slots that there may be" if instances > task.most and not chosen.instances else ""
-    told = f"{_told(choice, task.percent)}{replayed}{bound}{lost}"
+    text = f"{_plan_text(choice, task.percent)}{replayed}{bound}{lost}"
     each = f"; {one_queue.rate_rps:.2f} rps in each of {task.queues} queues" if task.queues > 1 else ""
-    said = f"{fitted.process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}{each}: {told}"
+    said = f"{fitted.process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}{each}: {text}"
     size = round(chosen.size.cores if task.memory_mb is None else chosen.size.memory_mb)
     return Planned(
         buffer.batch, buffer.timeout_s, instances, reference.rate_rps, reference.dispersion, said, size, *reference.active
@@ -298,8 +298,8 @@ def watch(
     return evidence, None
 
 
-def _told(choice: Choice, percent: float) -> str:
+def _plan_text(choice: Choice, percent: float) -> str:
     chosen = choice.plan
     price = f"${chosen.usd_per_request * PER_MILLION:.3g} per million requests"
-    told = f"{chosen}, P{percent:g} {chosen.latency_s * 1e3:.1f} ms, {price}"
-    return f"{choice.failed.rstrip('.')}; nearest: {told}" if choice.failed else told
+    text = f"{chosen}, P{percent:g} {chosen.latency_s * 1e3:.1f} ms, {price}"
+    return f"{choice.failed.rstrip('.')}; nearest: {text}" if choice.failed else text

@@ -172,14 +172,14 @@ class Batch:
         counts, plan, evidence = self._followed(memory, counts, plan, seen)
         if plan is not None and plan.batch:
             seen = sized(seen, plan.size)
-        wanted = _wish(counts, plan, seen)
+        wanted = _wanted(counts, plan, seen)
         batch = plan.batch if plan is not None and plan.batch else seen.settings.max_batch
         # Another plan ends what was held against the one before.
         held = memory if plan == InForce.of(memory) else {}
         overload = overloaded(seen, max(1, wanted.count), batch, held)
         if overload is not None:
             wanted = DesiredCount(max(overload.count, wanted.count), f"{overload.reason}; {wanted.reason}")
-        desired = standard(_Given(self.name, wanted)).desired_count(seen, inner_memory(memory))
+        desired = standard(_FixedCount(self.name, wanted)).desired_count(seen, inner_memory(memory))
         buffer = self._buffer(plan, seen, overload, planned=memory.get("planned") is True)
         shadows = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows)
         remembered: dict[str, StateValue] = {
@@ -189,8 +189,8 @@ class Batch:
         }  # fmt: skip
         if plan is not None:
             remembered["plan"] = asdict(plan)
-        told: tuple[Action, ...] = (buffer,) if buffer is not None and buffer != seen.plan else ()
-        decision = Decision((*shadows, *told, *towards_size(desired.count, seen)), desired.reason, desired.count)
+        buffer_actions: tuple[Action, ...] = (buffer,) if buffer is not None and buffer != seen.plan else ()
+        decision = Decision((*shadows, *buffer_actions, *towards_size(desired.count, seen)), desired.reason, desired.count)
         return decision, PolicyState(self.name, VERSION, remembered)
 
     def _buffer(
@@ -275,7 +275,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _FixedCount:
     """A count policy with a fixed answer."""
 
     name: str
@@ -288,7 +288,7 @@ class _Given:
         return self.given
 
 
-def _wish(counts: Counts, plan: InForce | None, seen: Observation) -> DesiredCount:
+def _wanted(counts: Counts, plan: InForce | None, seen: Observation) -> DesiredCount:
     if plan is not None and plan.batch:
         return DesiredCount(plan.instances, plan.said)
     last = Rate("lv", LAST_VALUE_PERIOD_S).desired_count(seen, {})
