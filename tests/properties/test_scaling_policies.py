@@ -262,7 +262,6 @@ def any_options(draw: st.DrawFn) -> Options:
         fewer_shadow_cores=draw(st.booleans()),
         load_counts=draw(st.booleans()),
         gain=draw(st.booleans()),
-        other_nodes=draw(st.booleans()),
         backlog=draw(st.booleans()),
         burst_cores=draw(st.sampled_from(["shadow", "resize", "either"])),
     )
@@ -334,7 +333,6 @@ def test_no_decision_asks_for_what_is_not_there(seen: Observation, options: Opti
             paired.add(body.id)
             free[action.pair.node or body.node] -= action.pair.shadow_cores
             if action.pair.node is not None:
-                assert options.other_nodes
                 assert action.pair.node != body.node
                 assert seen.profile is not None
                 assert seen.profile.network is not None

@@ -340,11 +340,6 @@ def test_a_way_that_eats_up_the_gain_is_not_gone() -> None:
         assert "no room for a Shadow that would help" in found.reason
 
 
-def test_remote_shadows_can_be_forbidden() -> None:
-    found = placed(99.0, [node("full", 0), node("n2", 8)], body_on_full_node("a"), options=Options(other_nodes=False))
-    assert found.created == ()
-
-
 def test_the_wait_and_the_way_must_both_be_in_time() -> None:
     # At 8 per 0.54 s eight have come together after 0.4725 s and end 0.46 s later; on its own node 0.4 s later.
     rate_rps = 8 / 0.54
@@ -519,9 +514,9 @@ def test_the_annotation_says_what_is_allowed() -> None:
             read_settings({}, {"gnomon/max-shadows": wrong})
 
 
-def crowded(*nodes: Node, profile: ModelProfile = PRICED, other_nodes: bool = True) -> LayerLevel:
+def crowded(*nodes: Node, profile: ModelProfile = PRICED) -> LayerLevel:
     """A burst, and a Body on n1 that has its first Shadow there."""
-    options = Options(max_shadows=2, kappa=1.0, other_nodes=other_nodes)
+    options = Options(max_shadows=2, kappa=1.0)
     return look(observed([99.0], *body_with("a", nth_shadow("s1", HALVED)), nodes=nodes), options, *nodes, profile=profile)
 
 
@@ -539,9 +534,8 @@ def test_elsewhere_the_next_one_brings_its_blocks_along() -> None:
         assert len(crowded(node("n1", 0), node("n2", 1, memory)).created) == made
 
 
-def test_further_shadow_stays_local_if_remote_is_forbidden_unpriced_or_unannounced() -> None:
+def test_further_shadow_on_another_node_needs_a_price_and_a_node_that_connects_its_body() -> None:
     full, free = node("n1", 0), node("n2", 8)
-    assert crowded(full, free, other_nodes=False).created == ()
     assert crowded(full, free, profile=replace(PRICED, network=None)).created == ()
     assert crowded(full, free, profile=replace(PRICED, network=Network(1.0, 0.0))).created == ()
     assert crowded(replace(full, pairs=False), free).created == ()

@@ -65,7 +65,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from gnomon_autoscaler.policies.asyfunc.mls import Configuration, best_batch, filling_s
-from gnomon_autoscaler.policies.asyfunc.options import Options
+from gnomon_autoscaler.policies.asyfunc.options import BURST_WINDOW_S, Options
 from gnomon_autoscaler.policies.asyfunc.pairing import GAIN, Knowledge, Pairing
 from gnomon_autoscaler.replica_policy import ROUNDING, FreeCapacity, Memory, timestamp_in, within_period
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
@@ -85,12 +85,12 @@ def burst_reason(seen: Observation, options: Options) -> str:
     (arriving_rps, there), slo_s = _window(seen, options, 0), seen.settings.slo_s
     if there / slo_s > arriving_rps:
         return f"burst of {there / slo_s:.2f} rps, for {there:.3g} requests to end in {slo_s * 1e3:g} ms"
-    return f"burst of {arriving_rps:.2f} rps in {options.burst_window_s * 1e3:g} ms"
+    return f"burst of {arriving_rps:.2f} rps in {BURST_WINDOW_S * 1e3:g} ms"
 
 
 def _window(seen: Observation, options: Options, ticks_ago: int) -> tuple[float, float]:
     """The rate of arrivals and L; 0 where what waits does not count."""
-    history, window_s, until_s = seen.history, options.burst_window_s, ticks_ago * options.tick_s
+    history, window_s, until_s = seen.history, BURST_WINDOW_S, ticks_ago * options.tick_s
     arriving_rps = history.rate_rps(history.arrivals, window_s, until_s=until_s)
     there = history.mean(history.concurrency, window_s, until_s=until_s) if options.backlog else 0.0
     return arriving_rps, there
@@ -116,7 +116,7 @@ def own_node_else_another(burst: Burst, body: Instance, best_on: Callable[[str],
     """The best candidate on the Body's own node; if there is none, the one of best η on other nodes that may hold its Shadow."""
     here = best_on(body.node)
     cannot_connect = not burst.capacity.makes_shadows(body.node)
-    if here is not None or burst.known.pairings_elsewhere is None or not burst.options.other_nodes or cannot_connect:
+    if here is not None or burst.known.pairings_elsewhere is None or cannot_connect:
         return here
     found = [there for node in burst.capacity.other_nodes(body.node) if (there := best_on(node)) is not None]
     # Of equally good nodes the one with most free capacity, which comes first.

@@ -37,19 +37,21 @@ RELEASE_TICKS = 4
 class Options:
     """Options of the policy, including the readings of the paper.
 
-    `kappa` None follows from the profile and the objective, as it does for a function that does not name one; 1 is the number of
-    the worked examples. `weight_mode` says which loading times hold.
-    `layers` and `adaptive` switch layer-level scaling and adaptive scheduling. `shadows_count` lets R_max of the model level
-    include Shadows, as Eq. 1 prints it. `overhead_counts` adds what an instance holds besides its weights to m and m_Φ.
-    `objective` ranks by Eq. 2 and Eq. 4, throughput per (c + ρ·m), in place of the sum of line 7 and line 15. `contiguous` lets a
-    block set grow from the best block to its neighbours, so that there is one hand-over. `fewer_shadow_cores` also considers
-    Shadows of fewer than min(free cores, C_max) cores. `load_counts` wants
-    a batch that waits for the Shadow to load to be timely as well, as line 13 does. `gain` lets η of a Shadow count by how much
-    it raises R_max, in place of the throughput b_S / t_l of its samples. `other_nodes` allows a Shadow elsewhere when its Body's
-    node has no room for one that helps, if the profile has a price for the way. `backlog` lets R_burst know what already
-    waits; without it R_burst is the rate of arrivals alone. `burst_cores` says what free cores do for a burst: "shadow",
-    "resize", or "either" (see `lls`). `promotion` lets a Shadow become a Body where another Body is needed.
-    `max_shadows` lets a Body have several (see `lls`).
+    `alpha`, `beta` and `gamma` are the paper's thresholds (Algorithms 1 and 2). `kappa` None follows from the profile and the
+    objective, as it does for a function that names none; 1 is the number of the worked examples. `weight_mode` says which loading
+    times apply. `layers` and `adaptive` switch layer-level scaling and adaptive scheduling.
+
+    - `shadows_count`: R_max of the model level includes Shadows, as Eq. 1 prints it.
+    - `overhead_counts`: m and m_Φ include the memory of an instance besides its weights.
+    - `objective`: configurations are ranked by Eq. 2 and Eq. 4, throughput per (c + ρ·m), not by the sum of lines 7 and 15.
+    - `contiguous`: a block set grows from the best block to its neighbours, so that there is one hand-over.
+    - `fewer_shadow_cores`: Shadows of fewer than min(free cores, C_max) cores are considered, too.
+    - `load_counts`: a batch that waits for the Shadow to load must be timely as well (line 13).
+    - `gain`: η of a Shadow counts the rise of R_max, not the throughput b_S / t_l of its samples.
+    - `backlog`: R_burst counts waiting requests; otherwise it is the rate of arrivals alone.
+    - `burst_cores`: what free cores do for a burst, "shadow", "resize" or "either" (see `lls`).
+    - `promotion`: a Shadow may become a Body where another Body is needed.
+    - `max_shadows`: how many Shadows a Body may have (see `lls`).
     """
 
     alpha: float = 0.8
@@ -58,7 +60,6 @@ class Options:
     kappa: float | None = 1.0
     period_s: float = PERIOD_S
     tick_s: float = TICK_S
-    burst_window_s: float = BURST_WINDOW_S
     release_ticks: int = RELEASE_TICKS
     weight_mode: str = "shared"
     layers: bool = True
@@ -70,7 +71,6 @@ class Options:
     fewer_shadow_cores: bool = False
     load_counts: bool = False
     gain: bool = False
-    other_nodes: bool = True
     backlog: bool = True
     burst_cores: str = "shadow"
     promotion: bool = False
