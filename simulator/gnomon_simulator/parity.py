@@ -138,7 +138,10 @@ class Parity:
             "same_decisions": self.same_decisions,
             "agreement": self.agreement,
             "largest_shift_s": round(self.largest_shift_s, 6),
-            "steps": {"live": [_step_to_json(step) for step in self.live], "simulated": [_step_to_json(step) for step in self.simulated]},
+            "steps": {
+                "live": [_step_to_json(step) for step in self.live],
+                "simulated": [_step_to_json(step) for step in self.simulated],
+            },
             "answered": {"live": self.answered[0], "simulated": self.answered[1]},
             "latency": [
                 {

@@ -171,7 +171,7 @@ class SimulatedFunction(Actuator[None]):
         self._timer_s = NEVER_S
         self._poked = False
         self._row = 0
-        self._lives: set[int] = set()
+        self._instance_counts: set[int] = set()
 
     def begin(self) -> None:
         """Enter what is known beforehand: the first arrival, the deployment, the crashes."""
@@ -185,7 +185,7 @@ class SimulatedFunction(Actuator[None]):
         if self.plan.arrivals_s:
             self._events.at(self.plan.arrivals_s[0], self._arrive)
         self._poke()
-        self._events.at(self.plan.looks_from_s, self._turn)
+        self._events.at(self.plan.looks_from_s, self._tick)
 
     def result(self) -> FunctionResult:
         """The result of the run."""
@@ -200,8 +200,8 @@ class SimulatedFunction(Actuator[None]):
             requests=self.requests,
             decisions=tuple(reversed(self._decisions.latest(KEPT_DECISIONS))),
             cost=cost(lifetimes, now_s, busy_core_s=self._dispatcher.counters(now_s).busy_core_s),
-            fewest_instances=min(self._lives, default=0),
-            most_instances=max(self._lives, default=0),
+            fewest_instances=min(self._instance_counts, default=0),
+            most_instances=max(self._instance_counts, default=0),
             bodies_s=tuple(
                 (lifetime.instance.started_s, now_s if lifetime.gone_s is None else lifetime.gone_s) for lifetime in bodies
             ),
@@ -262,22 +262,22 @@ class SimulatedFunction(Actuator[None]):
         now_s = self._events.now_s
         self._execute(self._dispatcher.timer(now_s) if self._dispatcher.wake_s <= now_s else [])
 
-    def _turn(self) -> None:
-        self._look()
+    def _tick(self) -> None:
+        self._decide()
         if self._row < len(self.plan.arrivals_s) or self._dispatcher.in_system:
-            self._events.at(self._events.now_s + BIN_S, self._turn)
+            self._events.at(self._events.now_s + BIN_S, self._tick)
 
     def _poke(self) -> None:
-        """Instances came or went, or a request finds none: the autoscaler looks as soon as this event is over."""
+        """Instances came or went, or a request finds none: the autoscaler decides as soon as this event is over."""
         if not self._poked:
             self._poked = True
-            self._events.at(self._events.now_s, self._poked_look)
+            self._events.at(self._events.now_s, self._poked_decide)
 
-    def _poked_look(self) -> None:
+    def _poked_decide(self) -> None:
         self._poked = False
-        self._look()
+        self._decide()
 
-    # What the dispatcher wants
+    # Effects of the dispatcher
 
     def _execute(self, effects: Sequence[Effect]) -> None:
         events = self._events
@@ -303,15 +303,15 @@ class SimulatedFunction(Actuator[None]):
         status = OK if error is None else error.status
         self.requests.answered(request.row, self._events.now_s, status, request.batch)
 
-    # What the runner wants
+    # Decisions of the runner
 
-    def _look(self) -> None:
+    def _decide(self) -> None:
         now_s = self._events.now_s
         decision = self._runner.tick(now_s, self._load())
         if decision is not None:
             error = self._apply(decision)
             self._decisions.add(now_s, self._runner.policy_name, decision, error)
-        self._lives.add(sum(body.state is not InstanceState.DRAINING for body in self._bodies()))
+        self._instance_counts.add(sum(body.state is not InstanceState.DRAINING for body in self._bodies()))
 
     def _apply(self, decision: Decision) -> str:
         try:

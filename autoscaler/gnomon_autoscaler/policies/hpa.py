@@ -17,6 +17,8 @@ from gnomon_autoscaler.replica_policy import DesiredCount, Memory, whole
 from gnomon_core.scaling import Observation
 from gnomon_core.settings import Settings
 
+# Defaults of kube-controller-manager (--horizontal-pod-autoscaler-tolerance) and of autoscaling/v2's behavior.scaleUp: per 15 s
+# the larger of 100 % and 4 pods; behavior.scaleDown.stabilizationWindowSeconds is 300.
 TOLERANCE = 0.1
 MAX_UP_FACTOR = 2.0
 MAX_UP_BY = 4
@@ -52,7 +54,7 @@ class Hpa:
         if len(seen.ready) == len(seen.live) or ratio < 1.0:
             count = max(1, whole(len(seen.ready) * ratio))
             return DesiredCount(count, f"{reason}: {len(seen.ready)} × {ratio:.2f} = {count}")
-        # Growth while some still start: they are taken to be idle.
+        # Starting instances count as idle (Kubernetes: pods without metrics use 0 % when scaling up), so they dilute the ratio.
         diluted = ratio * len(seen.ready) / there
         count = max(there, whole(there * diluted)) if diluted > 1.0 + TOLERANCE else there
         return DesiredCount(count, f"{reason}: {there} with those that start × {diluted:.2f} = {count}")

@@ -20,12 +20,16 @@ from gnomon_autoscaler.replica_policy import DesiredCount, Memory, count_in, in_
 from gnomon_core.scaling import Observation, StateValue
 
 LEAST_PANIC_S = 1.0
+"""Knative rounds the panic window to whole seconds and never goes below one."""
+# Knative's defaults in config-autoscaler, max-scale-up-rate and max-scale-down-rate.
 MAX_SCALE_UP_RATE = 1000.0
 MAX_SCALE_DOWN_RATE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Load:
+    """Means of the stable and the panic window, and the target of one instance in the same unit."""
+
     stable: float
     panic: float
     target: float

@@ -32,8 +32,11 @@ from gnomon_autoscaler.wrappers import standard
 from gnomon_core.scaling import Decision, Observation, PolicyState
 
 PERIOD_S = 60.0
+"""Between two plans."""
 SURGE_S = 5.0
+"""MArk samples the rate every five seconds."""
 WINDOW_S = 120.0
+"""The predictor's window: the best of those that were compared, see above."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from gnomon_core.errors import bad_request
 from gnomon_core.scaling import Observation
 from gnomon_core.settings import Settings
 
+# The alert APIHighInvocationRate of OpenFaaS's chart: rate over 10 s above 5, for 5 s; its Alertmanager repeats after 30 s.
 WINDOW_S = 10.0
 ALERT_RPS = 5.0
 ALERT_FOR_S = 5.0

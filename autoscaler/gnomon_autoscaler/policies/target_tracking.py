@@ -21,11 +21,13 @@ from gnomon_autoscaler.replica_policy import DesiredCount, Memory, count_in, tim
 from gnomon_core.scaling import Observation
 
 MINUTE_S = 60.0
+# The two CloudWatch alarms that target tracking creates: 3 datapoints of a minute above the target, 15 below 90 % of it.
 ABOVE = 3
 BELOW = 15
 SLACK = 0.9
 """Between this share of the target and the target nothing happens."""
 SAFETY = 0.5
+"""Share of an instance's capacity that is the target where none is set: the safety factor of AWS's guide to load tests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from gnomon_core.scaling import Observation, StateValue
 WINDOW_S = 1.0
 HOLD_S = 5.0
 BUSY = 0.8
+"""Share of the time that instances may be busy: at 1 a queue never shortens."""
 MOST_FACTOR = 2.0
 """Instances for a backlog, as a multiple of those for the arrivals."""
 

@@ -44,15 +44,19 @@ from gnomon_planner.validation import Goal, Trial, Window, validated
 
 TIMEOUTS = 12
 CALLED_TIMEOUTS = 48
+"""Timeouts that are tried where calls are paid: a plan is priced without being settled there."""
+# Settling a plan, the exact number of its instances, takes longer for larger batches and more busy instances. These bound it
+# within the second of a decision.
 MOST_CANDIDATES = 12
 SETTLED_SAMPLES = 64
 SETTLED_BUSY = 400.0
 SETTLED_OF_EACH = 4
-"""Settling a plan takes as long as its batch is large and its instances are many."""
 BATCHES = (*range(1, 9), 10, 12, 16, 20, 24, 32)
 MOST_BUSY = 200
+"""Busy instances beyond which no plan is made: the search would take longer than a decision may."""
 PER_MILLION = 1e6
 WORTH_A_CHANGE = 0.1
+"""Saving that makes instances change their size: until all have changed, both sizes are paid."""
 RULE = ChangeRule()
 LOADED = (np.fft, np.ma)
 """numpy imports these when they are first used, which would be within the second of a process's first plan."""

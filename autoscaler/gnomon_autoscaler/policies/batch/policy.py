@@ -36,7 +36,9 @@ from gnomon_core.scaling import Action, Decision, DestroyShadow, Observation, Po
 from gnomon_core.settings import Settings
 
 MOVED = 0.1
+"""Relative change of service times that makes a new plan."""
 MOST_KNOWN = 1024
+"""`longest` of plans that were stored before it was: larger than any batch, so that these plans stay."""
 
 
 @dataclass(frozen=True, slots=True)
