@@ -16,11 +16,14 @@ import math
 import time
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
 from aiohttp import web
 
+USER, PASSWORD = "admin", "s3cret"
+"""The login that the parts of an installation have in common."""
 POLL_S, POLLS = 0.1, 1000
 EXPORTER_S = 0.2
 LEAST, MOST = 1, 5
@@ -182,3 +185,12 @@ class OuterGateway:
 
 def _copied(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower() not in NOT_COPIED}
+
+
+def login_files(folder: Path) -> str:
+    """The folder of the login's two files, as each part of an installation reads it. They may end in a line break."""
+    secrets = folder / "secrets"
+    secrets.mkdir()
+    (secrets / "basic-auth-user").write_text(USER + "\n")
+    (secrets / "basic-auth-password").write_text(PASSWORD + "\n")
+    return str(secrets)

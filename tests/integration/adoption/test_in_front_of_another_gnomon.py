@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.adoption.logins import login_files
+from tests.integration.adoption.outer_gateway import login_files
 from tests.integration.serve.conftest import GNOMON, Serving
 from tests.waiting import eventually
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import buffer
 from benchmarks.programs import QUICK_RESULTS, ROOT
 from benchmarks.shadow.__main__ import NAMES, module_of
 
@@ -92,3 +93,11 @@ def test_the_simulated_cluster_has_the_figures_that_are_documented(tmp_path: Pat
     for name, figures in found.items():
         for pattern in KEYS[name]:
             assert any(re.fullmatch(pattern, key) for key in figures), f"no {pattern!r} among {sorted(figures)}"
+
+
+def test_latency_behind_a_buffer_is_right_in_some_published_cases() -> None:
+    """The benchmark's own judgement, on short runs of a few of its cases."""
+    for number, case in enumerate(buffer.cases(quick=False)[3:180:60]):
+        exact, _ = buffer.judged(case, number, most_runs=5)
+        assert all(off.right for off in exact if off.resolved), case.name
+        assert all(abs(off.relative) < 0.1 for off in exact), case.name

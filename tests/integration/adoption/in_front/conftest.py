@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from tests.integration.adoption.logins import PASSWORD, USER, login_files
+from tests.integration.adoption.outer_gateway import PASSWORD, USER, login_files
 from tests.integration.adoption.played_provider import PlayedProvider
 from tests.integration.serve.conftest import Serving
 

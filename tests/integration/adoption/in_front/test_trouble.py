@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from tests.integration.adoption.in_front.conftest import call, error_of
-from tests.integration.adoption.logins import PASSWORD
+from tests.integration.adoption.outer_gateway import PASSWORD
 from tests.integration.adoption.played_provider import PlayedProvider
 from tests.integration.serve.conftest import GNOMON, Serving
 from tests.waiting import until
