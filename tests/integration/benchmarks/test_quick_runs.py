@@ -3,6 +3,8 @@
 What takes more than ten seconds is left to `make test-slow`.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import subprocess
@@ -11,10 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import buffer
+from benchmarks import buffer, engine
 from benchmarks.programs import QUICK_RESULTS, ROOT
 from benchmarks.shadow.__main__ import NAMES, module_of
+from gnomon_core.errors import GnomonError
+from gnomon_profiler.extractor import capture
+from gnomon_runtime.engine import load_program
 
 pytestmark = pytest.mark.torch
 LIMIT_S = 540
@@ -101,3 +107,38 @@ def test_latency_behind_a_buffer_is_right_in_some_published_cases() -> None:
         exact, _ = buffer.judged(case, number, most_runs=5)
         assert all(off.right for off in exact if off.resolved), case.name
         assert all(abs(off.relative) < 0.1 for off in exact), case.name
+
+
+# The engine's benchmark measures every model that is there, and says which are not.
+
+
+def test_a_model_whose_package_is_missing_is_skipped_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ultralytics.nn.tasks", None)
+    assert "ultralytics:yolov8x" in engine.MODELS
+    assert engine.loaded("ultralytics:yolov8x") is None
+    said = capsys.readouterr().out
+    assert "ultralytics:yolov8x is skipped" in said
+    assert "pip install '.[yolo]'" in said
+
+
+def test_a_model_that_cannot_be_had_for_another_reason_ends_the_benchmark() -> None:
+    with pytest.raises(GnomonError, match="catalog"):
+        engine.loaded("no-such-model")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_detector_s_several_answers_are_compared_in_their_order(tmp_path: Path) -> None:
+    """SSD300 has two outputs, as YOLOv8 has several."""
+    model = engine.loaded("torchvision:ssd300_vgg16")
+    assert model is not None
+    for file, data in capture(model.module, model.example, model.description).items():
+        (tmp_path / file).write_bytes(data)
+    program = load_program(tmp_path / "program.json", tmp_path / "weights.safetensors")
+    with torch.inference_mode():
+        answer, outputs = model.module(model.example[0]), program.executor.run([model.example[0]])
+    assert engine.same(answer, outputs)
+    assert not engine.same(answer, outputs[::-1])
+    assert not engine.same(answer, outputs[:1])

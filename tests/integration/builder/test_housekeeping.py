@@ -101,7 +101,7 @@ async def test_housekeeping_runs_at_start_and_on_changes(built: Path, build_arch
     await build(builder, build_archive_file("x = 1\n", image="first"))
     grow_old(built)
     work = asyncio.create_task(house.run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while named(built, "first"):  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(0.01)
         await build(builder, build_archive_file("x = 2\n", image="second"))

@@ -303,7 +303,7 @@ def test_any_text(recorder: Any, environment: dict[str, str], tmp_path: Path, *,
     (tmp_path / "stack.yml").write_text(text)
     recorder.requests.clear()
     command = [faas_cli, "deploy", "-f", "stack.yml"]
-    subprocess.run(command, cwd=tmp_path, env=environment | VARIABLES, capture_output=True, check=False, timeout=30)
+    subprocess.run(command, cwd=tmp_path, env=environment | VARIABLES, capture_output=True, check=False, timeout=100)
     theirs = recorder.requests[0].body if recorder.requests else None
     assert what_we_send(text) == theirs
 

@@ -159,7 +159,7 @@ class TestUp:
         ]
         assert gnomon("up", *flags, "-b", "DEBUG=on").returncode == 0
         command = [faas_cli, "up", *flags, "-b", "DEBUG=on"]
-        subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True, timeout=30)
+        subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True, timeout=100)
         ours, theirs = [files_of(seen.body) for seen in recorder.requests]
         assert ours == theirs
 
@@ -257,7 +257,7 @@ def test_the_real_faas_cli_sends_the_same(recorder: Any, environment: dict[str, 
         pytest.skip("no faas-cli on PATH")
     command = [faas_cli, "deploy", "-f", "stack.yml", *flags]
     subprocess.run(
-        command, cwd=NASTY, env={**environment, **VARIABLES, "GATEWAY": recorder.url}, check=True, capture_output=True, timeout=30
+        command, cwd=NASTY, env={**environment, **VARIABLES, "GATEWAY": recorder.url}, check=True, capture_output=True, timeout=60
     )
     if flags:
         assert [seen.body.decode() for seen in recorder.requests] == [EXPECTED_WITH_FLAGS]

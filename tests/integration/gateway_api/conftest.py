@@ -141,7 +141,8 @@ class Gateway:
         """What the server answers to these bytes until it closes or falls silent."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(request)
-        answer = b""
+        async with asyncio.timeout(60):
+            answer = await reader.read(65536)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.5):
                 while chunk := await reader.read(65536):

@@ -203,7 +203,7 @@ class Cluster:
                 replica.functions[name].instance_gone(instance_id, reason)
 
         channel = UnixChannel(ours, lambda _: hello.set(), lost)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await hello.wait()
         return Instance(instance_id, f"{name}.openfaas-fn", 1, "here", 1, 0, InstanceState.READY, 0.0), channel
 

@@ -65,7 +65,7 @@ class Served:
         self.process, self.port, self.log = process, port, log
 
     def request(self, method: str, path: str, body: bytes | Iterator[bytes] = b"", **headers: str) -> tuple[int, bytes]:
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
             connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
             answer = connection.getresponse()
             return answer.status, answer.read()
@@ -76,7 +76,7 @@ class Served:
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 class Held:
@@ -117,7 +117,7 @@ def starting(folder: Path) -> Iterator[Callable[..., Served]]:
             )
         started.append(process)
         served = Served(process, port, log)
-        for _ in range(400):
+        for _ in range(1200):
             try:
                 if served.request("GET", "/_/ready")[0] == 200:
                     return served

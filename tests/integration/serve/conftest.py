@@ -61,7 +61,7 @@ class Serving:
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> urllib3.BaseHTTPResponse:
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.client.request(method, self.url + path, body=data, headers=named, timeout=30, retries=False, redirect=False)
+        return self.client.request(method, self.url + path, body=data, headers=named, timeout=60, retries=False, redirect=False)
 
     def deploy(self, name: str, process: str = "cat", *, method: str = "POST", **fields: Any) -> urllib3.BaseHTTPResponse:
         document = {"service": name, "image": "functions/alpine:latest", "envProcess": process, **fields}

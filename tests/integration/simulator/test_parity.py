@@ -77,7 +77,7 @@ def gateway(home: Path) -> Iterator[str]:
 def asked(gateway: str, path: str, method: str = "GET", document: Any = None) -> bytes:
     body = None if document is None else json.dumps(document).encode()
     request = urllib.request.Request(f"{gateway}{path}", body, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return bytes(answer.read())
 
 
