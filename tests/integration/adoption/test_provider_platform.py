@@ -18,7 +18,7 @@ from gnomon_platforms.provider.api import ProviderApi, ProviderOptions
 from gnomon_platforms.provider.catalog import Catalog, ProviderStore
 from gnomon_platforms.provider.platform import ProviderPlatform
 from gnomon_platforms.testing import Recorder, answers, request_frame, send
-from tests.contracts.test_platform import PlatformContract, Started, deployment, instance_of
+from tests.contracts.test_platform import PlatformContract, Started, World, deployment, instance_of
 from tests.integration.adoption.played_provider import PlayedProvider
 from tests.waiting import until
 
@@ -54,9 +54,9 @@ async def started(provider: PlayedProvider, catalog: Catalog) -> AsyncIterator[S
 
 
 class TestProviderPlatform(PlatformContract):
-    async def test_an_instance_that_does_not_fit_is_refused_and_takes_nothing(self, started: Started) -> None:
+    async def test_an_instance_without_room_is_refused_and_takes_nothing(self, world: World) -> None:
         """Two replicas that take four requests each, by default: the ninth slot is one too many."""
-        platform, _ = started
+        platform = world.platform
         made = [await platform.create(instance_of(deployment())) for _ in range(8)]
         before = platform.nodes()
         assert [node.free_cores for node in before] == [0, 8, 8]

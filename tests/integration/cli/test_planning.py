@@ -152,16 +152,16 @@ def test_measured_cores_that_lambda_does_not_sell_are_not_planned_there(tmp_path
     """Six cores would be 10,614 MB, of 10,240 at most."""
     file = tmp_path / "cells.json"
 
-    def planned(cores: tuple[int, ...], *more: str) -> subprocess.CompletedProcess[str]:
+    def planned_on(cores: tuple[int, ...], *more: str) -> subprocess.CompletedProcess[str]:
         cells = [
             {"cores": one, "batch": batch, "ms": (10 + 20 * batch) * (0.1 + 0.9 / one)} for one in cores for batch in (1, 3, 6)
         ]
         file.write_text(json.dumps({"measured": cells}))
         return planned("--rate", 50, "--sizes", file, "--max-batch", 1, "--slo-ms", 7, "--json", *more)
 
-    assert json.loads(planned((1, 2, 4, 8)).stdout)["plan"]["cores"] == 5
-    assert json.loads(planned((1, 2, 4, 8), "--platform", "held").stdout)["plan"]["cores"] > 5
-    none = planned((6, 8, 12))
+    assert json.loads(planned_on((1, 2, 4, 8)).stdout)["plan"]["cores"] == 5
+    assert json.loads(planned_on((1, 2, 4, 8), "--platform", "held").stdout)["plan"]["cores"] > 5
+    none = planned_on((6, 8, 12))
     assert (none.returncode, "no measured size fits into an instance of Lambda" in none.stderr) == (2, True)
 
 
