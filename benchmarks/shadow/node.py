@@ -223,7 +223,7 @@ class Node(Place):
 
     def record_of(self, shadow_id: str) -> LocalShadow | None:
         """The platform's record of a Shadow; None once the Shadow has ended."""
-        return self.platform._pairs.lives.get(shadow_id)  # noqa: SLF001 - stamps and process ids are nobody else's business
+        return self.platform._pairs.shadows.get(shadow_id)  # noqa: SLF001 - stamps and process ids are nobody else's business
 
     def supervisor(self) -> int:
         """The process below which everything of this platform is."""

@@ -48,7 +48,7 @@ class Ids:
         return f"{name}{next(self._numbers)}-{secrets.token_hex(3)}"
 
 
-class Coming:
+class StartingInstances:
     """Requested instances whose recipe is still being read, perhaps from a remote store.
 
     They count as instances from the request on; otherwise a caller that counts meanwhile would request them twice.
@@ -135,7 +135,7 @@ class ClosableChannel(BatchChannel, Protocol):
 Channel = TypeVar("Channel", bound=ClosableChannel)
 
 
-class RemoteLife(Generic[Channel]):
+class RemoteInstance(Generic[Channel]):
     """An instance on a remote platform. `ended` is called once, before the listener is notified of its end."""
 
     def __init__(self, instance: Instance, listener: PlatformListener, ended: Callable[[Self], None]) -> None:

@@ -249,7 +249,7 @@ class TestLocalPlatform(PairContract):
         alone, _ = await couple.ask()
         shadow = await couple.shadow()
         assert isinstance(couple.platform, LocalPlatform)
-        pid = couple.platform._pairs.lives[shadow.id].pid
+        pid = couple.platform._pairs.shadows[shadow.id].pid
         assert pid is not None
         asked = asyncio.create_task(couple.ask())
         os.kill(pid, signal.SIGKILL)
@@ -284,8 +284,8 @@ class TestLocalPlatform(PairContract):
         before = couple.platform.nodes()[0].free_cores
         shadow = await couple.shadow()
         assert isinstance(couple.platform, LocalPlatform)
-        pairs, lives = couple.platform._pairs, couple.platform._lives
-        pids = {"shadow": pairs.lives[shadow.id].pid, "body": lives[couple.body.id].pid, "coordinator": coordinator()}
+        pairs, lives = couple.platform._pairs, couple.platform._instances
+        pids = {"shadow": pairs.shadows[shadow.id].pid, "body": lives[couple.body.id].pid, "coordinator": coordinator()}
         await couple.platform.promote_shadow(shadow.id)
         asked = asyncio.create_task(couple.ask()) if whom != "body" else None
         await asyncio.sleep(wait_s)

@@ -37,7 +37,7 @@ from gnomon_platforms.aws_lambda.invocation import Fate, InvokeOutcome, Invoker,
 from gnomon_platforms.aws_lambda.recipes import Recipe
 from gnomon_platforms.aws_lambda.s3_transfer import Places, S3Transfer
 from gnomon_platforms.channel import Batch, ExchangeChannel, Outcome, State
-from gnomon_platforms.common import RemoteLife
+from gnomon_platforms.common import RemoteInstance
 
 GRACE_S = 2.0
 FIRST_PAUSE_S = 0.1
@@ -187,7 +187,7 @@ def too_large(what: str) -> GnomonError:
     return GnomonError(413, "payload_too_large", text, "Start Gnomon with --lambda-bucket NAME, or send less at once.")
 
 
-class Slot(RemoteLife[LambdaChannel]):
+class Slot(RemoteInstance[LambdaChannel]):
     """An instance of this function. Its channel is set from its HELLO on."""
 
     def __init__(

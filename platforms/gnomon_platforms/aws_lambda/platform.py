@@ -42,7 +42,7 @@ from gnomon_platforms.aws_lambda.profiling import MeasuredModels
 from gnomon_platforms.aws_lambda.recipes import Recipes
 from gnomon_platforms.aws_lambda.resources import LambdaOptions, cores_of, invoke_usd, memory_mb
 from gnomon_platforms.aws_lambda.s3_transfer import S3Transfer
-from gnomon_platforms.common import Coming, Ids, starting
+from gnomon_platforms.common import Ids, StartingInstances, starting
 from gnomon_platforms.images import BuiltImages, ImageTable
 
 CONTROL_THREADS = 4
@@ -96,7 +96,7 @@ class LambdaPlatform:
         self._begin = self._background.begin
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._ids = Ids()
-        self._coming = Coming()
+        self._coming = StartingInstances()
         self._listener: PlatformListener | None = None
         self._region = ""
 

@@ -149,7 +149,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class Using(Protocol):
+class RunningProcess(Protocol):
     """The fields of an instance that usage is computed from."""
 
     instance: Instance
@@ -184,20 +184,20 @@ class Accounts:
         self._ended_cpu_s[instance.function] = self._ended_cpu_s.get(instance.function, 0.0) + cpu_s
         self._memory.remove(instance.id)
 
-    def of(self, function: str, living: Iterable[Using]) -> Usage:
-        """CPU time and memory of a function, its ended instances and these living ones together."""
-        lives = list(living)
-        cpu_s = sum(life.cpu_s for life in lives) + self._ended_cpu_s.get(function, 0.0)
-        return Usage(cpu_s, sum(self._memory_of(life) for life in lives))
+    def of(self, function: str, instances: Iterable[RunningProcess]) -> Usage:
+        """CPU time and memory of a function, its ended instances and these instances ones together."""
+        running = list(instances)
+        cpu_s = sum(instance.cpu_s for instance in running) + self._ended_cpu_s.get(function, 0.0)
+        return Usage(cpu_s, sum(self._memory_of(instance) for instance in running))
 
     def close(self) -> None:
         """Remove the groups."""
         self._memory.close()
 
-    def _memory_of(self, life: Using) -> int:
-        if life.pid is None:
+    def _memory_of(self, instance: RunningProcess) -> int:
+        if instance.pid is None:
             return 0
-        return self._memory.usage_bytes(life.instance.id) if self._memory.available else private_bytes(life.pid)
+        return self._memory.usage_bytes(instance.instance.id) if self._memory.available else private_bytes(instance.pid)
 
 
 def cpu_s(pid: int) -> float:

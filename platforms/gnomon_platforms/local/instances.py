@@ -17,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from gnomon_core import packets
 from gnomon_core.fleet import Instance, InstanceState
@@ -41,24 +42,6 @@ MAX_ORDERS = 10
 """How often an instance is ordered whose zygote or supervisor ends before it is ready."""
 
 
-class LocalProcess(Protocol):
-    """The common interface of all instances, Bodies and Shadows."""
-
-    instance: Instance
-    environment: str
-    pid: int | None
-    gone: asyncio.Future[None]
-
-    @property
-    def cpu_s(self) -> float: ...
-
-    def born(self, pid: int) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def end(self, cpu_s: float, reason: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class InstanceContext:
     """Dependencies of an instance: the supervisor, the listener, the clock, and the callback that cleans up."""
@@ -70,21 +53,11 @@ class InstanceContext:
     """Called once, with the CPU seconds that it has used, before the listener is notified."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromotedShadow:
-    """State that a promoted Shadow hands to the Body that it becomes."""
+class LocalProcess(ABC):
+    """What a Body and a Shadow of this machine have in common: a state, a log, a timer, and exactly one end.
 
-    instance: Instance
-    key: FunctionKey
-    environment: str
-    gone: asyncio.Future[None]
-    pid: int | None
-    channel: UnixChannel
-    log: LogPipe | None
-
-
-class LocalInstance:
-    """An instance on this machine. `instance` is its present state as reported by the platform."""
+    `instance` is its present state as reported by the platform; `gone` is done when the process has ended or will never begin.
+    """
 
     def __init__(self, instance: Instance, key: FunctionKey, environment: str, context: InstanceContext) -> None:
         self.instance = instance
@@ -94,46 +67,99 @@ class LocalInstance:
         self.channel: UnixChannel | None = None
         self.pid: int | None = None
         self._context = context
-        self._log: LogPipe | None = None
+        self.log: LogPipe | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._why = ""
-        self._greeted = False
+        self._reason = ""
         self._stopping = False
-        self._withdrawn = 0
-
-    @classmethod
-    def risen(cls, shadow: PromotedShadow, context: InstanceContext) -> LocalInstance:
-        """The record of a Shadow that has become a Body, from its first message on. It takes over the Shadow's state."""
-        life = cls(replace(shadow.instance, state=InstanceState.READY), shadow.key, shadow.environment, context)
-        life.gone, life.pid, life.channel, life._log = shadow.gone, shadow.pid, shadow.channel, shadow.log
-        shadow.channel.report_to(life._channel_lost)
-        return life
 
     @property
     def cpu_s(self) -> float:
         """CPU seconds so far."""
         return 0.0 if self.pid is None else usage.cpu_s(self.pid)
 
+    @abstractmethod
+    def born(self, pid: int) -> None:
+        """Record the pid of the new process."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop the process. Idempotent."""
+
+    def end(self, cpu_s: float, reason: str) -> None:
+        """Record that the process has ended or never started. Notifies the listener, once."""
+        if self.gone.done():
+            return
+        # A HELLO may still be unread in the channel; from here on it is ignored.
+        self._stopping = True
+        self._cancel_timer()
+        if self.channel is not None:
+            self.channel.close()
+        log_tail = ""
+        if self.log is not None:
+            self.log.close()
+            # Lines of only `^` and `~` mark a column in a traceback; alone they say nothing.
+            log_tail = " | ".join(line.strip() for line in self.log.last if line.strip(" ^~"))
+        failed = self._reason != "stopped"
+        self.instance = replace(self.instance, state=InstanceState.GONE)
+        self._context.ended(self, cpu_s)
+        self.gone.set_result(None)
+        text = f"{self._reason}: {reason}" if self._reason and reason else self._reason or reason
+        self._context.listener.instance_gone(
+            self.instance.id, f"{text}; its log ends: {log_tail}" if failed and log_tail else text
+        )
+
+    def _open_log(self) -> int:
+        """Begin to read a new log. Returns the end of the pipe that the process writes to."""
+        log_read, log_write = os.pipe()
+        context = self._context
+        self.log = LogPipe(log_read, partial(context.listener.log_line, self.key, self.instance.id), context.now_s)
+        return log_write
+
+    def _cancel_timer(self) -> None:
+        # A cancelled timer still references its callback, and thereby this object.
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _after(self, delay_s: float, act: Callable[[], None]) -> None:
+        self._cancel_timer()
+        self._timer = asyncio.get_running_loop().call_later(delay_s, act)
+
+
+class LocalInstance(LocalProcess):
+    """A Body on this machine, or any other instance that takes requests."""
+
+    def __init__(self, instance: Instance, key: FunctionKey, environment: str, context: InstanceContext) -> None:
+        super().__init__(instance, key, environment, context)
+        self._hello_received = False
+        self._withdrawn = 0
+
+    @classmethod
+    def promoted(cls, shadow: LocalProcess, context: InstanceContext) -> LocalInstance:
+        """The record of a Shadow that has become a Body, from its first message as one. It takes over the Shadow's state."""
+        assert shadow.channel is not None
+        body = cls(replace(shadow.instance, state=InstanceState.READY), shadow.key, shadow.environment, context)
+        body.gone, body.pid, body.channel, body.log = shadow.gone, shadow.pid, shadow.channel, shadow.log
+        body.channel.report_to(body._channel_lost)
+        return body
+
     def order(self, order: Order, join: list[str], timeout_s: float, *, coordinated: bool = False) -> None:
         """Ask the zygote to fork the instance. HELLO must arrive within `timeout_s`. If `coordinated`, it can have a Shadow."""
         ours, theirs = channel_pair()
-        log_read, log_write = os.pipe()
         self.channel = UnixChannel(ours, self._hello, self._channel_lost)
-        context = self._context
-        self._log = LogPipe(log_read, partial(context.listener.log_line, self.key, self.instance.id), context.now_s)
-        descriptors = [packets.sealed_file("order", order.to_json().encode()), theirs.detach(), log_write]
+        descriptors = [packets.sealed_file("order", order.to_json().encode()), theirs.detach(), self._open_log()]
         message: dict[str, Any] = {"do": "create", "id": self.instance.id, "zygote": self.environment, "join": join}
         if coordinated:
             message["coordinated"] = "body"
-        context.send(message, descriptors)
-        self._after(timeout_s, lambda: self._overran(timeout_s))
+        self._context.send(message, descriptors)
+        self._after(timeout_s, lambda: self._start_timed_out(timeout_s))
 
     def born(self, pid: int) -> None:
         """Record the pid of the new process."""
         self.pid = pid
         if self._stopping:
             self.signal(signal.SIGKILL)
-        elif self._greeted:
+        elif self._hello_received:
             self._begin_to_serve()
 
     def withdraw(self) -> bool:
@@ -148,10 +174,10 @@ class LocalInstance:
         if channel is not None:
             channel.report_to(lambda _: None)
             channel.close()
-        if self._log is not None:
-            self._log.close()
-            self._log = None
-        self._greeted = False
+        if self.log is not None:
+            self.log.close()
+            self.log = None
+        self._hello_received = False
         return True
 
     def stop(self) -> None:
@@ -161,18 +187,18 @@ class LocalInstance:
         self._stopping = True
         was_ready = self.instance.state is InstanceState.READY
         self.instance = replace(self.instance, state=InstanceState.DRAINING)
-        self._why = self._why or "stopped"
+        self._reason = self._reason or "stopped"
         if self.channel is None:
             self.end(0.0, "stopped before it began")
         elif was_ready:
             self.channel.stop()
             self._after(STOP_S, self._terminate)
         else:
-            self.kill(self._why)
+            self.kill(self._reason)
 
     def kill(self, reason: str) -> None:
         """Kill the instance at once."""
-        self._why = self._why or reason
+        self._reason = self._reason or reason
         self._stopping = True
         self.signal(signal.SIGKILL)
 
@@ -186,7 +212,7 @@ class LocalInstance:
         if self.channel is not None and self.instance.state is InstanceState.READY:
             self.channel.resize(cores, cpus)
 
-    def works_with(self, shadow_id: str, pair: Pair | None) -> None:
+    def set_pair(self, shadow_id: str, pair: Pair | None) -> None:
         """Set the pair of a Body's Shadow; None without one. Notifies the listener if that is a change."""
         shadows = self.instance.shadows
         if pair is None:
@@ -197,31 +223,11 @@ class LocalInstance:
             self.instance = self.instance.working_with(shadows)
             self._context.listener.pair_changed(self.instance)
 
-    def end(self, cpu_s: float, reason: str) -> None:
-        """Record that the process has ended or never started. Notifies the listener, once."""
-        if self.gone.done():
-            return
-        # Its HELLO may still be unread; now it is too late.
-        self._stopping = True
-        self._cancel_timer()
-        if self.channel is not None:
-            self.channel.close()
-        words = ""
-        if self._log is not None:
-            self._log.close()
-            words = " | ".join(line.strip() for line in self._log.last if line.strip(" ^~"))
-        failed = self._why != "stopped"
-        self.instance = replace(self.instance, state=InstanceState.GONE)
-        self._context.ended(self, cpu_s)
-        self.gone.set_result(None)
-        text = f"{self._why}: {reason}" if self._why and reason else self._why or reason
-        self._context.listener.instance_gone(self.instance.id, f"{text}; its log ends: {words}" if failed and words else text)
-
     def _hello(self, head: dict[str, Any]) -> None:
         if self._stopping or self.instance.state is not InstanceState.STARTING:
             return
         del head
-        self._greeted = True
+        self._hello_received = True
         if self.pid is not None:
             self._begin_to_serve()
 
@@ -235,26 +241,16 @@ class LocalInstance:
         if not self._stopping and not self.gone.done():
             self._after(LOST_S, lambda: self.kill(reason))
 
-    def _overran(self, timeout_s: float) -> None:
+    def _start_timed_out(self, timeout_s: float) -> None:
         self.kill(f"not ready after {timeout_s:g} s")
 
     def _terminate(self) -> None:
         self.signal(signal.SIGTERM)
         self._after(TERM_S, lambda: self.signal(signal.SIGKILL))
 
-    def _cancel_timer(self) -> None:
-        # A cancelled timer still references its callback, and thereby this object.
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _after(self, delay_s: float, act: Callable[[], None]) -> None:
-        self._cancel_timer()
-        self._timer = asyncio.get_running_loop().call_later(delay_s, act)
-
 
 def describe_exit(status: int | None, *, out_of_memory: bool) -> str:
-    """A wait status in words."""
+    """A wait status in log_tail."""
     if out_of_memory:
         return "the kernel ended it because it passed its memory limit"
     if status is None:
@@ -281,11 +277,11 @@ class LogPipe:
         self._on_line = on_line
         self._now_s = now_s
         self._loop = asyncio.get_running_loop()
-        self._rest = b""
+        self._partial_line = b""
         self._open = True
-        self._allowance = float(BURST_LINES)
-        self._counted_s = now_s()
-        self._left_out = 0
+        self._tokens = float(BURST_LINES)
+        self._refilled_s = now_s()
+        self._dropped_lines = 0
         self.last: deque[str] = deque(maxlen=KEPT_LINES)
         os.set_blocking(descriptor, False)
         self._loop.add_reader(descriptor, self._readable)
@@ -308,27 +304,27 @@ class LogPipe:
         if not data:
             self._end()
             return False
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         for line in lines:
-            self._pass_on(line)
-        if len(self._rest) > MAX_LINE_BYTES:
-            self._pass_on(self._rest)
-            self._rest = b""
+            self._emit(line)
+        if len(self._partial_line) > MAX_LINE_BYTES:
+            self._emit(self._partial_line)
+            self._partial_line = b""
         return True
 
-    def _pass_on(self, line: bytes) -> None:
+    def _emit(self, line: bytes) -> None:
         text = line[:MAX_LINE_BYTES].decode(errors="replace").rstrip("\r")
         self.last.append(text)
         now_s = self._now_s()
-        self._allowance = min(BURST_LINES, self._allowance + (now_s - self._counted_s) * LINES_PER_S)
-        self._counted_s = now_s
-        if self._allowance < 1:
-            self._left_out += 1
+        self._tokens = min(BURST_LINES, self._tokens + (now_s - self._refilled_s) * LINES_PER_S)
+        self._refilled_s = now_s
+        if self._tokens < 1:
+            self._dropped_lines += 1
             return
-        self._allowance -= 1
-        if self._left_out:
-            self._on_line(f"… {self._left_out} lines left out: more than {LINES_PER_S} a second …")
-            self._left_out = 0
+        self._tokens -= 1
+        if self._dropped_lines:
+            self._on_line(f"… {self._dropped_lines} lines left out: more than {LINES_PER_S} a second …")
+            self._dropped_lines = 0
         self._on_line(text)
 
     def _end(self) -> None:
@@ -336,9 +332,9 @@ class LogPipe:
             self._open = False
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
-            if self._rest:
-                self._pass_on(self._rest)
-                self._rest = b""
+            if self._partial_line:
+                self._emit(self._partial_line)
+                self._partial_line = b""
             # No more lines are passed on; drop the reference, so that the listener need not outlive the instance.
             self._on_line = _ignore
 

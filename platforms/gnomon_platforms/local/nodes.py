@@ -131,8 +131,8 @@ class LocalNode:
 
         """
         before = self._claims.pop(instance_id, None)
-        room = self._cores if first and not held else self.unclaimed_cores
-        if cores > room or memory_bytes > self.unclaimed_memory_bytes:
+        free_cores = self._cores if first and not held else self.unclaimed_cores
+        if cores > free_cores or memory_bytes > self.unclaimed_memory_bytes:
             now = self.value()
             if before is not None:
                 self._claims[instance_id] = before

@@ -9,7 +9,7 @@ coordinator's, because it begins as a pool container without a function.
 The lifecycle of one Shadow, from the request to its end.
 
     create ▶ the coordinator is told ▶ born: a pid ▶ registered: ready ▶ paired … ▶ destroy: unpaired, stopped ▶ gone
-                                                          promote ▶ complete, unpaired ▶ HELLO: a Body, in `lives`
+                                                          promote ▶ complete, unpaired ▶ HELLO: a Body, in `LocalPlatform`
 
 Requests to the coordinator can be repeated to its successor: the platform keeps the request and files (the order
 and the log's pipe) until the Shadow has registered; those of a promotion until it is a Body. From the promotion on, it is
@@ -23,7 +23,6 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from gnomon_core import packets
@@ -37,20 +36,20 @@ from gnomon_core.launch import Order
 from gnomon_core.pairs import MAX_SHADOWS, Pair, predicted_ms
 from gnomon_core.profiles import ModelProfile
 from gnomon_platforms.common import claimed_cores, requested_cores, shadow_bytes
-from gnomon_platforms.local import cgroups as usage
+from gnomon_platforms.local.cgroups import Accounts
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
-from gnomon_platforms.local.instances import InstanceContext, LocalInstance, LogPipe, PromotedShadow
+from gnomon_platforms.local.instances import InstanceContext, LocalInstance, LocalProcess
 from gnomon_platforms.local.nodes import LocalNode
-from gnomon_platforms.local.recipes import ContainerPool, Recipe, Recipes, joining, shadow_order
+from gnomon_platforms.local.recipes import ContainerPool, Recipe, Recipes, joining, limit_bytes, shadow_order
 from gnomon_platforms.local.supervision import BASE_ENVIRONMENT, TORCH
-from gnomon_platforms.profile_files import LayerFiles
+from gnomon_platforms.profile_files import LayerFiles, ProfileFiles
 
 STOP_S = 9.0
 """Seconds for the coordinator to end a Shadow: its Body may be executing a batch, and disconnects first."""
 
 
-class LocalShadow:
-    """A Shadow on this machine. `instance` is its present state as reported by the platform; `ask` reaches the coordinator."""
+class LocalShadow(LocalProcess):
+    """A Shadow on this machine. `send_coordinator` sends the coordinator a message. `channel` is for its life as a Body."""
 
     def __init__(
         self,
@@ -58,49 +57,33 @@ class LocalShadow:
         key: FunctionKey,
         environment: str,
         context: InstanceContext,
-        ask: Callable[..., None],
+        send_coordinator: Callable[..., None],
     ) -> None:
-        self.instance = instance
-        self.key = key
-        self.environment = environment
-        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.pid: int | None = None
-        self.wish: dict[str, Any] = {}
-        self._context = context
-        self._ask = ask
+        super().__init__(instance, key, environment, context)
+        self.create_message: dict[str, Any] = {}
+        """The request to the coordinator; empty before it is sent."""
+        self._send_coordinator = send_coordinator
         self.body_id = instance.partner or ""
-        self._channel: UnixChannel | None = None
-        """The channel of the Body that it becomes."""
-        self._rising: tuple[int, ...] = ()
-        self._papers: tuple[int, ...] = ()
-        self._log: LogPipe | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._why = ""
-        self._stopping = False
+        self._launch_fds: tuple[int, ...] = ()
+        """The order and the log's pipe, until the Shadow has registered: a new coordinator needs them again."""
+        self._promotion_fds: tuple[int, ...] = ()
+        """The order and the channel of the Body that it becomes, until it is one."""
 
-    @property
-    def cpu_s(self) -> float:
-        """CPU seconds so far."""
-        return 0.0 if self.pid is None else usage.cpu_s(self.pid)
-
-    def order(self, wish: Mapping[str, Any], order: int, timeout_s: float) -> None:
+    def order(self, message: Mapping[str, Any], order: int, timeout_s: float) -> None:
         """Request the Shadow. Takes ownership of the order, an anonymous file."""
-        log_read, log_write = os.pipe()
-        context = self._context
-        self._log = LogPipe(log_read, partial(context.listener.log_line, self.key, self.instance.id), context.now_s)
-        self._papers = (order, log_write)
-        self.wish = dict(wish)
-        self._ask(self.wish, self._papers)
+        self._launch_fds = (order, self._open_log())
+        self.create_message = dict(message)
+        self._send_coordinator(self.create_message, self._launch_fds)
         self._after(timeout_s, lambda: self.kill(f"not ready after {timeout_s:g} s"))
 
-    def ask_again(self) -> None:
+    def repeat_requests(self) -> None:
         """Repeat the pending request to a new coordinator, which may not know this Shadow."""
         if self._stopping:
-            self._ask({"do": "destroy", "shadow": self.instance.id})
-        elif self.wish:
-            self._ask(self.wish, self._papers)
-            if self._rising:
-                self._ask({"do": "promote", "shadow": self.instance.id}, self._rising)
+            self._send_coordinator({"do": "destroy", "shadow": self.instance.id})
+        elif self.create_message:
+            self._send_coordinator(self.create_message, self._launch_fds)
+            if self._promotion_fds:
+                self._send_coordinator({"do": "promote", "shadow": self.instance.id}, self._promotion_fds)
 
     def born(self, pid: int) -> None:
         """A container has become this Shadow."""
@@ -108,8 +91,8 @@ class LocalShadow:
 
     def registered(self) -> None:
         """Mark the Shadow READY: it has loaded its blocks."""
-        self._drop_order()
-        if self._stopping or self.rises or self.instance.state is not InstanceState.STARTING:
+        self._close_launch_fds()
+        if self._stopping or self.promoting or self.instance.state is not InstanceState.STARTING:
             return
         self._cancel_timer()
         self.instance = replace(self.instance, state=InstanceState.READY)
@@ -124,24 +107,24 @@ class LocalShadow:
             "split": list(pair.split),
             "expected_ms": expected_ms,
         }
-        self.wish |= details
-        self._ask({"do": "change", "shadow": self.instance.id, **details})
+        self.create_message |= details
+        self._send_coordinator({"do": "change", "shadow": self.instance.id, **details})
 
-    def works(self, pair: Pair | None) -> None:
+    def set_pair(self, pair: Pair | None) -> None:
         """Set the pair by which the Shadow works with its Body from now on."""
-        if not self.rises:
+        if not self.promoting:
             self.instance = replace(self.instance, pair=pair)
 
     @property
-    def rises(self) -> bool:
+    def promoting(self) -> bool:
         """Whether the Shadow is being promoted to a Body."""
-        return self._channel is not None
+        return self.channel is not None
 
-    def promote(self, order: Order, memory_bytes: int, timeout_s: float, risen: Callable[[], None]) -> None:
-        """Promote it to the Body of this order; `risen` is called at its first message as one."""
+    def promote(self, order: Order, memory_bytes: int, timeout_s: float, promoted: Callable[[], None]) -> None:
+        """Promote it to the Body of this order; `promoted` is called at its first message as one."""
         ours, theirs = channel_pair()
-        self._channel = UnixChannel(ours, lambda _: None if self._stopping else risen(), self._channel_lost)
-        self._rising = (packets.sealed_file("order", order.to_json().encode()), theirs.detach())
+        self.channel = UnixChannel(ours, lambda _: None if self._stopping else promoted(), self._channel_lost)
+        self._promotion_fds = (packets.sealed_file("order", order.to_json().encode()), theirs.detach())
         self.instance = replace(
             self.instance,
             kind=InstanceKind.BODY,
@@ -152,15 +135,14 @@ class LocalShadow:
             partner=None,
             pair=None,
         )
-        self._ask({"do": "promote", "shadow": self.instance.id}, self._rising)
+        self._send_coordinator({"do": "promote", "shadow": self.instance.id}, self._promotion_fds)
         self._after(timeout_s, lambda: self.kill(f"not a Body after {timeout_s:g} s"))
 
-    def leave(self) -> PromotedShadow:
-        """Hand the state of this Shadow over to the Body that it has become."""
-        assert self._channel is not None
+    def become_body(self) -> LocalInstance:
+        """The Body that this Shadow has become, with its process, channel and log. This record is not used any more."""
         self._cancel_timer()
-        self._drop_papers()
-        return PromotedShadow(self.instance, self.key, self.environment, self.gone, self.pid, self._channel, self._log)
+        self._close_fds()
+        return LocalInstance.promoted(self, self._context)
 
     def _channel_lost(self, reason: str) -> None:
         if not self._stopping and not self.gone.done():
@@ -171,10 +153,10 @@ class LocalShadow:
         if self._stopping or self.gone.done():
             return
         self._begin_to_stop("stopped")
-        if not self.wish:
+        if not self.create_message:
             self.end(0.0, "stopped before it began")
             return
-        self._ask({"do": "destroy", "shadow": self.instance.id})
+        self._send_coordinator({"do": "destroy", "shadow": self.instance.id})
         self._after(STOP_S, self._kill_now)
 
     def ending(self, reason: str) -> None:
@@ -195,57 +177,32 @@ class LocalShadow:
         """Kill the Shadow at once."""
         self._begin_to_stop(reason)
         self._kill_now()
-        self._ask({"do": "destroy", "shadow": self.instance.id})
+        self._send_coordinator({"do": "destroy", "shadow": self.instance.id})
 
     def end(self, cpu_s: float, reason: str) -> None:
         """Record that the process has ended or never started. Notifies the listener, once."""
-        if self.gone.done():
-            return
-        # Its HELLO as a Body may still be unread; now it is too late.
-        self._stopping = True
-        self._cancel_timer()
-        self._drop_papers()
-        if self._channel is not None:
-            self._channel.close()
-        words = ""
-        if self._log is not None:
-            self._log.close()
-            words = " | ".join(line.strip() for line in self._log.last if line.strip(" ^~"))
-        self.instance = replace(self.instance, state=InstanceState.GONE)
-        self._context.ended(self, cpu_s)
-        self.gone.set_result(None)
-        text = f"{self._why}: {reason}" if self._why and reason else self._why or reason
-        failed = self._why != "stopped"
-        self._context.listener.instance_gone(self.instance.id, f"{text}; its log ends: {words}" if failed and words else text)
+        self._close_fds()
+        super().end(cpu_s, reason)
 
     def _begin_to_stop(self, reason: str) -> None:
         self._stopping = True
-        self._why = self._why or reason
+        self._reason = self._reason or reason
         if not self.gone.done():
             self.instance = replace(self.instance, state=InstanceState.DRAINING)
 
     def _kill_now(self) -> None:
         self._context.send({"do": "kill", "id": self.instance.id, "signal": int(signal.SIGKILL)})
 
-    def _drop_order(self) -> None:
-        papers, self._papers = self._papers, ()
-        for descriptor in papers:
+    def _close_launch_fds(self) -> None:
+        fds, self._launch_fds = self._launch_fds, ()
+        for descriptor in fds:
             os.close(descriptor)
 
-    def _drop_papers(self) -> None:
-        self._drop_order()
-        papers, self._rising = self._rising, ()
-        for descriptor in papers:
+    def _close_fds(self) -> None:
+        self._close_launch_fds()
+        fds, self._promotion_fds = self._promotion_fds, ()
+        for descriptor in fds:
             os.close(descriptor)
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _after(self, delay_s: float, act: Callable[[], None]) -> None:
-        self._cancel_timer()
-        self._timer = asyncio.get_running_loop().call_later(delay_s, act)
 
 
 Send = Callable[..., None]
@@ -261,18 +218,17 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ShadowContext:
-    """Dependencies that Shadows share with other instances. `join` makes a memory group and returns its files."""
+    """What the platform's Shadows share with its other instances."""
 
     node: LocalNode
     recipes: Recipes
     instances: InstanceContext
-    join: Callable[[str, InstanceRequest], list[str]]
+    accounts: Accounts
+    profiles: ProfileFiles
     bodies: Mapping[str, LocalInstance]
     origins: Mapping[str, Origin]
-    profile: Callable[[Recipe], ModelProfile | None]
-    """The present profile of a model, which may be newer than a Body of it."""
     start_timeout_s: float
-    risen: Callable[[LocalInstance, Origin], None]
+    promoted: Callable[[LocalInstance, Origin], None]
     """Takes a Shadow that has become a Body."""
 
 
@@ -284,22 +240,22 @@ class Pairs:
         self._context = context
         self._coordinator: CoordinatorClient | None = None
         self._layers = LayerFiles()
-        self.lives: dict[str, LocalShadow] = {}
-        self.pool = ContainerPool(self._ask, context.node, pool)
+        self.shadows: dict[str, LocalShadow] = {}
+        self.pool = ContainerPool(self._send_coordinator, context.node, pool)
 
     # The coordinator
 
     def begin(self) -> None:
         """Start a coordinator, unless one is running."""
         if self._coordinator is None:
-            self._coordinator = CoordinatorClient(self._send, self._heard, BASE_ENVIRONMENT)
+            self._coordinator = CoordinatorClient(self._send, self._on_event, BASE_ENVIRONMENT)
 
     def lost(self) -> None:
         """Record the end of the supervisor, and with it of the coordinator and every Shadow."""
         self.pool.lost()
         self.close()
-        for life in list(self.lives.values()):
-            life.end(life.cpu_s, "the supervisor has ended")
+        for shadow in list(self.shadows.values()):
+            shadow.end(shadow.cpu_s, "the supervisor has ended")
 
     def close(self) -> None:
         """Release the socket to the coordinator."""
@@ -307,11 +263,11 @@ class Pairs:
             self._coordinator.close()
             self._coordinator = None
 
-    def _ask(self, message: Mapping[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+    def _send_coordinator(self, message: Mapping[str, Any], descriptors: tuple[int, ...] = ()) -> None:
         if self._coordinator is not None:
             self._coordinator.send(message, descriptors)
 
-    # What is wished for
+    # Requests of the platform
 
     async def create(self, body_id: str, pair: Pair, shadow_id: str) -> Instance:
         """Begin a Shadow for a ready Body.
@@ -322,9 +278,9 @@ class Pairs:
 
         """
         context, origin = self._context, self._context.origins.get(body_id)
-        known = None if origin is None else await asyncio.to_thread(self._known, origin.recipe)
+        known = None if origin is None else await asyncio.to_thread(self._blocks_and_profile, origin.recipe)
         body = context.bodies.get(body_id)
-        if body is None or origin is None or known is None or not self._may_have_shadow(body):
+        if body is None or origin is None or known is None or not self._accepts_shadow(body):
             raise _no_such_body(f"It has gone, has {MAX_SHADOWS} Shadows already, or its model has no layer blocks.")
         layers, profile = known
         if pair.node not in (None, context.node.name):
@@ -348,35 +304,39 @@ class Pairs:
             partner=body.instance.id,
             pair=pair,
         )
-        life = self.lives[shadow_id] = LocalShadow(instance, body.key, body.environment, context.instances, self._ask)
+        shadow = self.shadows[shadow_id] = LocalShadow(
+            instance, body.key, body.environment, context.instances, self._send_coordinator
+        )
         try:
-            join = context.join(shadow_id, origin.request)
+            join = context.accounts.open(shadow_id, limit_bytes(origin.request.spec))
             request = replace(origin.request, cores=pair.shadow_cores)
             order = context.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=bool(join))
             order, join = joining(shadow_order(order, body.instance.id), join)
-            wish = {**_wish(instance, order.launch.options, claim.cpus, origin), "join": join}
-            wish["expected_ms"] = predicted_ms(profile, pair)
-            life.order(wish, packets.sealed_file("order", order.to_json().encode()), context.start_timeout_s)
+            message = {**_create_message(instance, order.launch.options, claim.cpus, origin), "join": join}
+            message["expected_ms"] = predicted_ms(profile, pair)
+            shadow.order(message, packets.sealed_file("order", order.to_json().encode()), context.start_timeout_s)
             self.pool.fit()
         except OSError as error:
-            life.end(0.0, f"could not be started: {error}")
-        return life.instance
+            shadow.end(0.0, f"could not be started: {error}")
+        return shadow.instance
 
-    def change(self, life: LocalShadow, pair: Pair) -> None:
+    def change(self, shadow: LocalShadow, pair: Pair) -> None:
         """Change a Shadow's blocks, split or cores.
 
         Raises:
             GnomonError: 503 `no_capacity`; the Shadow keeps what it has.
 
         """
-        origin = None if life.rises else self._context.origins.get(life.body_id)
-        known = None if origin is None else self._known(origin.recipe)
+        origin = None if shadow.promoting else self._context.origins.get(shadow.body_id)
+        known = None if origin is None else self._blocks_and_profile(origin.recipe)
         if known is None or origin is None or not pair.blocks or max(pair.blocks) >= len(known[0].blocks):
             return
         layers, profile = known
         memory_bytes = shadow_bytes(layers, pair, profile, origin.request.spec.settings.weight_mode)
-        claim = self._context.node.claim(life.instance.id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
-        life.change(pair, claim.cpus, memory_bytes, predicted_ms(profile, pair))
+        claim = self._context.node.claim(
+            shadow.instance.id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True
+        )
+        shadow.change(pair, claim.cpus, memory_bytes, predicted_ms(profile, pair))
         self.pool.fit()
 
     def promote(self, shadow_id: str) -> Instance:
@@ -386,12 +346,18 @@ class Pairs:
             GnomonError: 503 `no_capacity`; it remains a Shadow. 409 `no_such_shadow` if the id is not of a Shadow.
 
         """
-        context, life = self._context, self.lives.get(shadow_id)
-        body = None if life is None else context.bodies.get(life.body_id)
-        origin = None if life is None else context.origins.get(life.body_id)
-        if life is None or body is None or origin is None or life.rises or life.instance.state is not InstanceState.READY:
+        context, shadow = self._context, self.shadows.get(shadow_id)
+        body = None if shadow is None else context.bodies.get(shadow.body_id)
+        origin = None if shadow is None else context.origins.get(shadow.body_id)
+        if (
+            shadow is None
+            or body is None
+            or origin is None
+            or shadow.promoting
+            or shadow.instance.state is not InstanceState.READY
+        ):
             raise _no_such_shadow(shadow_id)
-        cores = life.instance.cores
+        cores = shadow.instance.cores
         request = replace(origin.request, cores=cores)
         memory_bytes = origin.recipe.memory_bytes
         held = requested_cores(request.spec) is not None
@@ -399,70 +365,73 @@ class Pairs:
         # Its control group limits its memory, as for every instance of the function.
         order = context.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=True)
         whole = replace(origin, request=request)
-        life.promote(order, memory_bytes, context.start_timeout_s, lambda: self._risen(life, whole))
+        shadow.promote(order, memory_bytes, context.start_timeout_s, lambda: self._promoted(shadow, whole))
         self.pool.fit()
-        return life.instance
+        return shadow.instance
 
-    def _risen(self, life: LocalShadow, origin: Origin) -> None:
+    def _promoted(self, shadow: LocalShadow, origin: Origin) -> None:
         """Register a promoted Shadow as a Body after its first message as one."""
-        self._tell_body(life, None)
-        del self.lives[life.instance.id]
-        self._context.risen(LocalInstance.risen(life.leave(), self._context.instances), origin)
+        self._set_body_pair(shadow, None)
+        del self.shadows[shadow.instance.id]
+        self._context.promoted(shadow.become_body(), origin)
 
-    def _may_have_shadow(self, body: LocalInstance) -> bool:
-        has = sum(life.instance.partner == body.instance.id for life in self.lives.values())
+    def _accepts_shadow(self, body: LocalInstance) -> bool:
+        has = sum(shadow.instance.partner == body.instance.id for shadow in self.shadows.values())
         return body.instance.state is InstanceState.READY and has < MAX_SHADOWS
 
-    def _known(self, recipe: Recipe) -> tuple[Layers, ModelProfile | None] | None:
+    def _blocks_and_profile(self, recipe: Recipe) -> tuple[Layers, ModelProfile | None] | None:
         """The blocks of the recipe's model, and its profile; None without blocks."""
         layers = self._layers.of(recipe.options)
-        return None if layers is None else (layers, self._context.profile(recipe))
+        if layers is None:
+            return None
+        # The file is read again if it changed: a profile may be newer than the Body.
+        return layers, recipe.profile(self._context.profiles)
 
     def body_gone(self, body_id: str) -> None:
         """Kill the Shadows of a Body that has ended, except those in promotion. The coordinator, if it is up, does the same."""
-        for life in list(self.lives.values()):
-            if life.body_id == body_id and not life.rises:
-                life.kill("its Body has gone")
+        for shadow in list(self.shadows.values()):
+            if shadow.body_id == body_id and not shadow.promoting:
+                shadow.kill("its Body has gone")
 
-    # What the coordinator tells
+    # Events of the coordinator
 
-    def _heard(self, event: Mapping[str, Any]) -> None:
+    def _on_event(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]
         if kind == "pool":
-            self.pool.keeps(int(event["containers"]))
+            self.pool.set_containers(int(event["containers"]))
             return
         if kind == "ready":
-            self.pool.tell()
-            for each in list(self.lives.values()):
-                each.ask_again()
+            self.pool.send_size()
+            for each in list(self.shadows.values()):
+                each.repeat_requests()
             return
-        life = self.lives.get(event.get("shadow", ""))
-        if life is None:
+        shadow = self.shadows.get(event.get("shadow", ""))
+        if shadow is None:
             return
         if kind == "registered":
-            life.registered()
+            shadow.registered()
         elif kind == "paired":
-            pair = Pair(life.instance.cores, tuple(event["blocks"]), tuple(event["split"]))
-            life.works(pair)
-            self._tell_body(life, pair)
+            pair = Pair(shadow.instance.cores, tuple(event["blocks"]), tuple(event["split"]))
+            shadow.set_pair(pair)
+            self._set_body_pair(shadow, pair)
         elif kind == "unpaired":
-            self._tell_body(life, None)
+            self._set_body_pair(shadow, None)
         elif kind == "ending":
-            life.ending(str(event["reason"]))
+            shadow.ending(str(event["reason"]))
         elif kind == "failed":
-            life.failed(str(event["reason"]))
+            shadow.failed(str(event["reason"]))
 
-    def apart(self, life: LocalShadow) -> None:
+    def shadow_ended(self, shadow: LocalShadow) -> None:
         """Report a Body without this ended Shadow, if that was not reported before."""
-        self._tell_body(life, None)
+        self._set_body_pair(shadow, None)
 
-    def _tell_body(self, life: LocalShadow, pair: Pair | None) -> None:
-        body = self._context.bodies.get(life.body_id)
+    def _set_body_pair(self, shadow: LocalShadow, pair: Pair | None) -> None:
+        body = self._context.bodies.get(shadow.body_id)
         if body is not None and not body.gone.done():
-            body.works_with(life.instance.id, pair)
+            body.set_pair(shadow.instance.id, pair)
 
 
-def _wish(instance: Instance, options: Mapping[str, Any], cpus: tuple[int, ...], origin: Origin) -> dict[str, Any]:
+def _create_message(instance: Instance, options: Mapping[str, Any], cpus: tuple[int, ...], origin: Origin) -> dict[str, Any]:
     assert instance.pair is not None
     pair = instance.pair
     return {

@@ -24,7 +24,7 @@ from gnomon_core.interfaces import Capabilities, InstanceRequest, ModelRepositor
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
-from gnomon_platforms.common import Coming, Ids, claimed_cores, requested_cores, starting
+from gnomon_platforms.common import Ids, StartingInstances, claimed_cores, requested_cores, starting
 from gnomon_platforms.images import BuiltImages, ImageTable
 from gnomon_platforms.local.cgroups import Accounts
 from gnomon_platforms.local.instances import InstanceContext, LocalInstance, LocalProcess, describe_exit
@@ -78,12 +78,12 @@ class LocalPlatform:
         self._pool = pool
         self._clock = clock or WallClock()
         self._start_timeout_s = start_timeout_s
-        self._lives: dict[str, LocalInstance] = {}
+        self._instances: dict[str, LocalInstance] = {}
         self._origins: dict[str, Origin] = {}
-        self._shadows: Pairs | None = None
+        self._started_pairs: Pairs | None = None
         self._starting = Background()
         self._ids = Ids()
-        self._coming = Coming()
+        self._starting_instances = StartingInstances()
         self._accounts: Accounts | None = None
         self._context: InstanceContext | None = None
         at_start = (BARE, TORCH) if preload_torch and importlib.util.find_spec("torch") else (BARE,)
@@ -98,32 +98,34 @@ class LocalPlatform:
             self._node,
             self._recipes,
             self._context,
-            self._join,
-            self._lives,
+            self._accounts,
+            self._profiles,
+            self._instances,
             self._origins,
-            self._profile_of,
             self._start_timeout_s,
-            self._risen,
+            self._promoted,
         )
-        self._shadows = Pairs(self._supervisor.send, context, self._pool)
-        await self._supervisor.start(SupervisionListener(self._heard, self._shadows.begin, self._shadows.pool.warm, self._lost))
+        self._started_pairs = Pairs(self._supervisor.send, context, self._pool)
+        await self._supervisor.start(
+            SupervisionListener(self._on_event, self._started_pairs.begin, self._started_pairs.pool.warm, self._lost)
+        )
         _LOG.info("memory is limited by %s", self._accounts.description)
 
     async def stop(self) -> None:
         """End every instance, the zygotes and the supervisor. All remaining instances are reported gone."""
-        self._supervisor.give_up()
+        self._supervisor.stop_restarting()
         await self._starting.end()
-        for shadow in list(self._pairs.lives.values()):
+        for shadow in list(self._pairs.shadows.values()):
             shadow.kill("stopped")
-        lives: list[LocalProcess] = [*self._lives.values(), *self._pairs.lives.values()]
-        for life in lives:
-            life.stop()
-        if lives:
-            await asyncio.wait([life.gone for life in lives], timeout=STOP_LIMIT_S)
+        processes: list[LocalProcess] = [*self._instances.values(), *self._pairs.shadows.values()]
+        for process in processes:
+            process.stop()
+        if processes:
+            await asyncio.wait([process.gone for process in processes], timeout=STOP_LIMIT_S)
         self._pairs.close()
         await self._supervisor.stop()
-        for life in lives:
-            life.end(life.cpu_s, "the platform has stopped")
+        for process in processes:
+            process.end(process.cpu_s, "the platform has stopped")
         if self._accounts is not None:
             self._accounts.close()
 
@@ -142,9 +144,9 @@ class LocalPlatform:
         recipe = await asyncio.to_thread(self._recipes.find, spec)
         environment = self._recipes.environment(recipe, spec, {})
         if environment.sandbox is None or not spec.secrets:
-            await self._supervisor.warm_again(environment)
+            await self._supervisor.warm_with_retries(environment)
         # The file is large; from now on only its modification time is checked.
-        await asyncio.to_thread(self._profile_of, recipe)
+        await asyncio.to_thread(recipe.profile, self._profiles)
 
     def signature(self, spec: FunctionSpec) -> ModelSignature | None:
         return self._recipes.find(spec).signature
@@ -153,7 +155,7 @@ class LocalPlatform:
         return (self._node.value(),)
 
     def instances(self, function: str) -> tuple[Instance, ...]:
-        return (*(life.instance for life in self._living(function)), *self._coming.of(function))
+        return (*(process.instance for process in self._processes_of(function)), *self._starting_instances.of(function))
 
     def contents(self) -> set[str]:
         """The built handlers that instances were made from which have not ended."""
@@ -163,47 +165,49 @@ class LocalPlatform:
         """Start an instance. Later events are reported to the listener."""
         assert self._context is not None
         spec = request.spec
-        asked = starting(self._ids.new(f"{spec.key.name}-"), request, self._node.name, 0, self._clock.now_s())
-        with self._coming.counted(asked):
+        starting_instance = starting(self._ids.new(f"{spec.key.name}-"), request, self._node.name, 0, self._clock.now_s())
+        with self._starting_instances.counted(starting_instance):
             recipe = await asyncio.to_thread(self._recipes.find, spec)
         self._node.check_name(request.node)
         self._node.claim(
-            asked.id,
+            starting_instance.id,
             claimed_cores(spec, request.cores),
             recipe.memory_bytes,
             request.cores,
             held=requested_cores(spec) is not None,
-            first=all(life.instance.state is InstanceState.DRAINING for life in self._living(asked.function)),
+            first=all(
+                process.instance.state is InstanceState.DRAINING for process in self._processes_of(starting_instance.function)
+            ),
         )
         environment = self._recipes.environment(recipe, spec, request.secrets)
-        instance = replace(asked, memory_bytes=recipe.memory_bytes)
-        life = self._lives[instance.id] = LocalInstance(instance, spec.key, environment.id, self._context)
+        instance = replace(starting_instance, memory_bytes=recipe.memory_bytes)
+        process = self._instances[instance.id] = LocalInstance(instance, spec.key, environment.id, self._context)
         self._origins[instance.id] = Origin(request, recipe)
         self._pairs.pool.fit()
-        self._starting.begin(self._begin(life, recipe, request, environment))
+        self._starting.begin(self._begin(process, recipe, request, environment))
         return instance
 
-    async def _begin(self, life: LocalInstance, recipe: Recipe, request: InstanceRequest, environment: Environment) -> None:
+    async def _begin(self, process: LocalInstance, recipe: Recipe, request: InstanceRequest, environment: Environment) -> None:
         try:
-            await self._supervisor.warm_again(environment)
-            if life.gone.done():
+            await self._supervisor.warm_with_retries(environment)
+            if process.gone.done():
                 return
-            join = self._join(life.instance.id, request)
-            cpus = self._node.claimed(life.instance.id).cpus
-            order, join = joining(self._recipes.order(recipe, request, life.instance.id, cpus, limited=bool(join)), join)
-            life.order(order, join, self._start_timeout_s, coordinated="layers" in recipe.options)
+            join = self._join(process.instance.id, request)
+            cpus = self._node.claimed(process.instance.id).cpus
+            order, join = joining(self._recipes.order(recipe, request, process.instance.id, cpus, limited=bool(join)), join)
+            process.order(order, join, self._start_timeout_s, coordinated="layers" in recipe.options)
         except (GnomonError, OSError) as error:
-            life.end(0.0, f"could not be started: {error}")
+            process.end(0.0, f"could not be started: {error}")
         except asyncio.CancelledError:
-            life.stop()
+            process.stop()
             raise
 
     async def destroy(self, instance_id: str) -> None:
         """Stop an instance. The listener is notified when it has ended."""
-        await self._coming.begun(instance_id)
-        life = self._lives.get(instance_id) or self._pairs.lives.get(instance_id)
-        if life is not None:
-            life.stop()
+        await self._starting_instances.begun(instance_id)
+        process = self._instances.get(instance_id) or self._pairs.shadows.get(instance_id)
+        if process is not None:
+            process.stop()
 
     async def resize(self, instance_id: str, cores: int) -> None:
         """Give an instance other CPUs. Unknown ids are ignored.
@@ -212,13 +216,13 @@ class LocalPlatform:
             GnomonError: 503 `no_capacity`; the instance keeps what it has.
 
         """
-        shadow = self._pairs.lives.get(instance_id)
+        shadow = self._pairs.shadows.get(instance_id)
         if shadow is not None and shadow.instance.pair is not None:
             self._pairs.change(shadow, replace(shadow.instance.pair, shadow_cores=cores))
-        life = self._lives.get(instance_id)
-        if life is not None:
-            claim = self._node.claim_again(instance_id, life.instance.cores, cores)
-            life.resized(cores, claim.cpus)
+        process = self._instances.get(instance_id)
+        if process is not None:
+            claim = self._node.claim_again(instance_id, process.instance.cores, cores)
+            process.resized(cores, claim.cpus)
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
         """Begin a Shadow for a Body. See `gnomon_core.interfaces.Platform`."""
@@ -231,94 +235,101 @@ class LocalPlatform:
             GnomonError: 503 `no_capacity`; it keeps what it has.
 
         """
-        life = self._pairs.lives.get(shadow_id)
-        if life is not None:
-            self._pairs.change(life, pair)
+        process = self._pairs.shadows.get(shadow_id)
+        if process is not None:
+            self._pairs.change(process, pair)
 
     async def promote_shadow(self, shadow_id: str) -> Instance:
         """Let a Shadow become a Body. See `gnomon_core.interfaces.Platform`."""
         return self._pairs.promote(shadow_id)
 
-    def _risen(self, life: LocalInstance, origin: Origin) -> None:
+    def _promoted(self, process: LocalInstance, origin: Origin) -> None:
         """A Shadow has become a Body."""
-        instance = life.instance
-        self._lives[instance.id], self._origins[instance.id] = life, origin
+        instance = process.instance
+        self._instances[instance.id], self._origins[instance.id] = process, origin
         self._supervisor.send({"do": "promoted", "id": instance.id})
         assert self._context is not None
-        assert life.channel is not None
-        self._context.listener.instance_ready(instance, life.channel)
+        assert process.channel is not None
+        self._context.listener.instance_ready(instance, process.channel)
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
         """The measured profile of the function's model; None without one."""
-        return self._profile_of(self._recipes.find(spec))
-
-    def _profile_of(self, recipe: Recipe) -> ModelProfile | None:
-        return None if recipe.signature is None else self._profiles.of(recipe.signature, recipe.options)
+        return self._recipes.find(spec).profile(self._profiles)
 
     def usage(self, function: str) -> Usage:
-        return Usage(0.0, 0) if self._accounts is None else self._accounts.of(function, self._living(function))
+        return Usage(0.0, 0) if self._accounts is None else self._accounts.of(function, self._processes_of(function))
 
     @property
     def _pairs(self) -> Pairs:
-        assert self._shadows is not None, "the platform has not been started"
-        return self._shadows
+        assert self._started_pairs is not None, "the platform has not been started"
+        return self._started_pairs
 
-    def _living(self, function: str) -> list[LocalProcess]:
-        lives: list[LocalProcess] = [*self._lives.values(), *(() if self._shadows is None else self._shadows.lives.values())]
-        return [life for life in lives if life.instance.function == function]
+    def _processes_of(self, function: str) -> list[LocalProcess]:
+        processes: list[LocalProcess] = [
+            *self._instances.values(),
+            *(() if self._started_pairs is None else self._started_pairs.shadows.values()),
+        ]
+        return [process for process in processes if process.instance.function == function]
 
     def _in_use(self, instance_id: str) -> bool:
         """Whether an instance starts, works with a Shadow, executes, or did so within `IDLE_S`."""
-        life = self._lives.get(instance_id)
-        if life is None or life.channel is None or life.instance.state is InstanceState.STARTING or life.instance.shadows:
+        process = self._instances.get(instance_id)
+        if (
+            process is None
+            or process.channel is None
+            or process.instance.state is InstanceState.STARTING
+            or process.instance.shadows
+        ):
             return True
-        return life.channel.idle_s < IDLE_S
+        return process.channel.idle_s < IDLE_S
 
     def _join(self, instance_id: str, request: InstanceRequest) -> list[str]:
         return [] if self._accounts is None else self._accounts.open(instance_id, limit_bytes(request.spec))
 
-    def _heard(self, event: dict[str, Any]) -> None:
-        life = self._lives.get(event["id"]) or self._pairs.lives.get(event["id"])
-        if life is None:
+    def _on_event(self, event: dict[str, Any]) -> None:
+        process = self._instances.get(event["id"]) or self._pairs.shadows.get(event["id"])
+        if process is None:
             return
         if event["event"] == "born":
-            life.born(event["pid"])
-        elif event["event"] == "gone" and event["status"] is None and isinstance(life, LocalInstance) and self._order_again(life):
-            _LOG.info("%s is ordered again: %s", life.instance.id, event["reason"])
+            process.born(event["pid"])
+        elif (
+            event["event"] == "gone" and event["status"] is None and isinstance(process, LocalInstance) and self._reorder(process)
+        ):
+            _LOG.info("%s is ordered again: %s", process.instance.id, event["reason"])
         elif event["event"] == "gone":
-            out_of_memory = self._accounts is not None and self._accounts.ran_out(life.instance.id)
-            life.end(event["cpu_s"], describe_exit(event["status"], out_of_memory=out_of_memory) or event["reason"])
+            out_of_memory = self._accounts is not None and self._accounts.ran_out(process.instance.id)
+            process.end(event["cpu_s"], describe_exit(event["status"], out_of_memory=out_of_memory) or event["reason"])
 
-    def _ended(self, life: LocalProcess, cpu_s: float) -> None:
+    def _ended(self, process: LocalProcess, cpu_s: float) -> None:
         """Clear up after an instance."""
-        instance = life.instance
-        if isinstance(life, LocalShadow):
-            del self._pairs.lives[instance.id]
-            self._pairs.apart(life)
+        instance = process.instance
+        if isinstance(process, LocalShadow):
+            del self._pairs.shadows[instance.id]
+            self._pairs.shadow_ended(process)
         else:
-            del self._lives[instance.id]
+            del self._instances[instance.id]
             del self._origins[instance.id]
             self._pairs.body_gone(instance.id)
         self._node.release(instance.id)
         self._pairs.pool.fit()
         if self._accounts is not None:
             self._accounts.ended(instance, cpu_s)
-        self._supervisor.zygotes.retire_unused({other.environment for other in self._lives.values()})
+        self._supervisor.zygotes.retire_unused({other.environment for other in self._instances.values()})
 
     def _lost(self) -> None:
         """Handle the end of the supervisor and all its instances. The next supervisor starts those that were not ready yet."""
         self._pairs.lost()
-        for life in list(self._lives.values()):
-            if not self._order_again(life):
-                life.end(life.cpu_s, "the supervisor has ended")
+        for process in list(self._instances.values()):
+            if not self._reorder(process):
+                process.end(process.cpu_s, "the supervisor has ended")
 
-    def _order_again(self, life: LocalInstance) -> bool:
+    def _reorder(self, process: LocalInstance) -> bool:
         """Order an instance again whose zygote or supervisor ended before it was ready: the instance has not failed."""
-        waits_for_zygote = life.channel is None
-        if not life.withdraw():
+        waits_for_zygote = process.channel is None
+        if not process.withdraw():
             return False
         if not waits_for_zygote:
-            origin = self._origins[life.instance.id]
+            origin = self._origins[process.instance.id]
             environment = self._recipes.environment(origin.recipe, origin.request.spec, origin.request.secrets)
-            self._starting.begin(self._begin(life, origin.recipe, origin.request, environment))
+            self._starting.begin(self._begin(process, origin.recipe, origin.request, environment))
         return True

@@ -30,12 +30,14 @@ from gnomon_core.functions import FunctionSpec
 from gnomon_core.interfaces import InstanceRequest, ModelRepository
 from gnomon_core.launch import Launch, Limits, Order, Sandbox
 from gnomon_core.packaging import how_to_install
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_core.whole_files import replace_file
 from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.images import BuiltHandler, BuiltImages, ImageTable, model_named, no_model_named, process_named
 from gnomon_platforms.local.nodes import LocalNode
 from gnomon_platforms.local.supervision import BARE, TORCH, Environment
+from gnomon_platforms.profile_files import ProfileFiles
 
 FIRST_UID = 200_000
 LAST_UID = 299_999
@@ -131,6 +133,10 @@ class Recipe:
     environment: Mapping[str, str] = field(default_factory=dict)
     content_id: str = ""
     signature: ModelSignature | None = None
+
+    def profile(self, profiles: ProfileFiles) -> ModelProfile | None:
+        """The present profile of the model; None without a model or a profile."""
+        return None if self.signature is None else profiles.of(self.signature, self.options)
 
     @property
     def revision(self) -> str:
@@ -286,39 +292,39 @@ BURST_CONTAINERS = 4
 
 
 class ContainerPool:
-    """The size of the coordinator's container pool. `ask` reaches it, if it is running; `size` is the configured size."""
+    """The size of the coordinator's container pool, `size` as configured. `send_coordinator` reaches it while it is running."""
 
-    def __init__(self, ask: Callable[[Mapping[str, Any]], None], node: LocalNode, size: int) -> None:
-        self._ask = ask
+    def __init__(self, send_coordinator: Callable[[Mapping[str, Any]], None], node: LocalNode, size: int) -> None:
+        self._send_coordinator = send_coordinator
         self._node = node
         self._size = size
         self._warm = False
-        self._told: tuple[int, int] | None = None
+        self._sent: tuple[int, int] | None = None
 
     def warm(self) -> None:
         """The zygote that containers are forked from is warm."""
         self._warm = True
-        self.tell()
+        self.send_size()
 
-    def tell(self) -> None:
+    def send_size(self) -> None:
         """Send the pool size to the coordinator again, because it may be a new process."""
-        self._told = None
+        self._sent = None
         self.fit()
 
     def fit(self) -> None:
         """Fit the pool to the free memory. Called when allocations of instances have changed."""
-        room = max(0, self._node.unclaimed_memory_bytes // CONTAINER_BYTES)
-        size = min(self._size, room)
-        most = min(max(size, BURST_CONTAINERS), room) if size else 0
-        if self._warm and (size, most) != self._told:
-            self._told = size, most
-            self._ask({"do": "pool", "size": size, "most": most, "zygote": TORCH.id})
+        capacity = max(0, self._node.unclaimed_memory_bytes // CONTAINER_BYTES)
+        size = min(self._size, capacity)
+        most = min(max(size, BURST_CONTAINERS), capacity) if size else 0
+        if self._warm and (size, most) != self._sent:
+            self._sent = size, most
+            self._send_coordinator({"do": "pool", "size": size, "most": most, "zygote": TORCH.id})
 
-    def keeps(self, containers: int) -> None:
+    def set_containers(self, containers: int) -> None:
         """Record the number of containers that the coordinator keeps."""
         self._node.hold_for_pool(containers * CONTAINER_BYTES)
 
     def lost(self) -> None:
         """Forget the pool: its containers have ended with the supervisor."""
         self._warm = False
-        self.keeps(0)
+        self.set_containers(0)

@@ -192,16 +192,16 @@ class Zygotes:
                 self._end(zygote, "nobody used it")
             self._send({"do": "retire", "id": zygote})
 
-    def told_warm(self, event: dict[str, Any]) -> list[str]:
+    def on_warm(self, event: dict[str, Any]) -> list[str]:
         """Record that a zygote is warm. Returns the modules that it could not import."""
-        started = self._meant(event)
+        started = self._current(event)
         if started is not None and not started.warm.done():
             started.warm.set_result(None)
         return list(event["problems"])
 
-    def told_gone(self, event: dict[str, Any]) -> None:
+    def on_gone(self, event: dict[str, Any]) -> None:
         """Record that a zygote has ended. The next instance that needs it starts another."""
-        if self._meant(event) is not None:
+        if self._current(event) is not None:
             self._end(event["zygote"], event["reason"])
 
     def lost(self, reason: str) -> None:
@@ -210,7 +210,7 @@ class Zygotes:
             self._end(zygote, reason)
         self._foreign.clear()
 
-    def _meant(self, event: dict[str, Any]) -> Started | None:
+    def _current(self, event: dict[str, Any]) -> Started | None:
         """The zygote of an event; None if the event is about a predecessor."""
         started = self._started.get(event["zygote"])
         return started if started is not None and started.number == event["start"] else None
@@ -240,7 +240,7 @@ def _zygote_failed(zygote: str, reason: str) -> GnomonError:
 HELLO_TIMEOUT_S = 10.0
 RESTART_PAUSE_S = 0.5
 """Before another supervisor where one has ended within this time of its hello; one that was killed later is replaced at once."""
-WARMINGS = 3
+WARM_ATTEMPTS = 3
 """How many zygotes that end before they are warm are waited for: one may be killed, one that dies of its imports always does."""
 TORCH_PAUSE_S = 5.0
 """Importing torch takes seconds of a core: a zygote that ends each time must not take all of one."""
@@ -281,7 +281,7 @@ class Supervision:
         self._torch_failures = 0
         """How many zygotes with torch in a row have ended early: the first of them may have been killed."""
         self._restarting: asyncio.Task[None] | None = None
-        self._beginning_torch: asyncio.Task[None] | None = None
+        self._torch_start: asyncio.Task[None] | None = None
         self._stopping = False
 
     @property
@@ -316,7 +316,7 @@ class Supervision:
 
     async def _start(self) -> None:
         self._hello = asyncio.get_running_loop().create_future()
-        client = self._client = SupervisorClient(self._heard, self._lost)
+        client = self._client = SupervisorClient(self._on_event, self._lost)
         try:
             self.no_isolation = await asyncio.wait_for(self._hello, HELLO_TIMEOUT_S)
         except TimeoutError:
@@ -334,16 +334,16 @@ class Supervision:
         self._up.set()
         self._up_since_s = self._clock.now_s()
 
-    def give_up(self) -> None:
+    def stop_restarting(self) -> None:
         """Start no other supervisor from now on: this one is about to be stopped."""
         self._stopping = True
-        for task in (self._restarting, self._beginning_torch):
+        for task in (self._restarting, self._torch_start):
             if task is not None:
                 task.cancel()
 
     async def stop(self) -> None:
         """Stop the supervisor and all its remaining processes."""
-        self.give_up()
+        self.stop_restarting()
         if self._client is not None:
             await self._client.stop()
         self.zygotes.lost("the platform has stopped")
@@ -363,7 +363,7 @@ class Supervision:
             self._listener.torch_wanted()
         await self.zygotes.warm(environment)
 
-    async def warm_again(self, environment: Environment) -> None:
+    async def warm_with_retries(self, environment: Environment) -> None:
         """The same, also where zygotes or the supervisor end meanwhile.
 
         Raises:
@@ -379,27 +379,27 @@ class Supervision:
             except GnomonError:
                 # A zygote that ends with its supervisor is no sign of a broken environment.
                 failed += self._client is supervisor and self._up.is_set()
-                if failed >= WARMINGS or self._stopping or self._clock.now_s() >= give_up_s:
+                if failed >= WARM_ATTEMPTS or self._stopping or self._clock.now_s() >= give_up_s:
                     raise
             else:
                 return
 
-    def _heard(self, event: dict[str, Any]) -> None:
+    def _on_event(self, event: dict[str, Any]) -> None:
         kind, listener = event["event"], self._listener
         assert listener is not None
         if kind == "hello":
             if self._hello is not None and not self._hello.done():
                 self._hello.set_result(event["isolation"])
         elif kind == "warm":
-            for problem in self.zygotes.told_warm(event):
+            for problem in self.zygotes.on_warm(event):
                 _LOG.warning("the zygote %s could not import %s", event["zygote"], problem)
             if event["zygote"] == TORCH.id:
                 self._torch_warm_s = self._clock.now_s()
                 listener.torch_warm()
         elif kind == "zygote_gone":
-            self.zygotes.told_gone(event)
+            self.zygotes.on_gone(event)
             if event["zygote"] == TORCH.id:
-                self._begin_torch_again()
+                self._restart_torch()
         elif kind == "coordinator":
             _LOG.info("the coordinator of epoch %s has begun as process %s", event["epoch"], event["pid"])
         elif kind == "coordinator_gone":
@@ -407,7 +407,7 @@ class Supervision:
         else:
             listener.instance(event)
 
-    def _begin_torch_again(self) -> None:
+    def _restart_torch(self) -> None:
         steady = self._clock.now_s() - self._torch_warm_s > TORCH_STEADY_S
         self._torch_failures = 0 if steady else self._torch_failures + 1
         self._torch_warm_s = float("inf")
@@ -418,8 +418,8 @@ class Supervision:
             if self._up.is_set():
                 self.zygotes.begin(TORCH)
 
-        if not self._stopping and (self._beginning_torch is None or self._beginning_torch.done()):
-            self._beginning_torch = asyncio.get_running_loop().create_task(begin())
+        if not self._stopping and (self._torch_start is None or self._torch_start.done()):
+            self._torch_start = asyncio.get_running_loop().create_task(begin())
 
     def _lost(self) -> None:
         """Report the end of the supervisor and all its processes, and start another."""

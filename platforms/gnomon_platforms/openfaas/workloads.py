@@ -30,7 +30,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.interfaces import InstanceRequest, PlatformListener
-from gnomon_platforms.common import RemoteLife, claimed_cores, starting
+from gnomon_platforms.common import RemoteInstance, claimed_cores, starting
 from gnomon_platforms.kubernetes.channel import Heard, HttpChannel
 from gnomon_platforms.kubernetes.client import lasts
 from gnomon_platforms.kubernetes.ledger import Ledger
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 
-class Life(RemoteLife[HttpChannel]):
+class Life(RemoteInstance[HttpChannel]):
     """The record of an instance: its request and its pod. `told_here` is whether only this process has set its threads."""
 
     def __init__(

@@ -54,7 +54,7 @@ from gnomon_core.wire import (
     stale_result,
 )
 from gnomon_platforms.channel import Batch, ExchangeChannel, Outcome
-from gnomon_platforms.common import RemoteLife
+from gnomon_platforms.common import RemoteInstance
 
 if TYPE_CHECKING:
     import aiohttp
@@ -323,7 +323,7 @@ def _broken(who: str, trouble: str) -> GnomonError:
     )
 
 
-class Slot(RemoteLife[ProviderChannel]):
+class Slot(RemoteInstance[ProviderChannel]):
     """An instance of this function."""
 
     def __init__(self, instance: Instance, spec: FunctionSpec, listener: PlatformListener, ended: Callable[[Slot], None]) -> None:

@@ -65,7 +65,7 @@ class Running:
         return found
 
     def pid(self, shadow: Instance) -> int:
-        pid = self.platform._pairs.lives[shadow.id].pid
+        pid = self.platform._pairs.shadows[shadow.id].pid
         assert pid is not None
         return pid
 

@@ -115,7 +115,7 @@ async def test_an_instance_that_is_not_born_yet_is_born_of_the_next_one(running:
     os.kill(zygote, signal.SIGSTOP)
     spec = read_deployment({"service": "coming", "image": "functions/alpine", "envProcess": "cat"})
     coming = await running.platform.create(InstanceRequest(spec, 1, 1, None, {}))
-    await until(lambda: running.platform._lives[coming.id].channel is not None, "it was never ordered")
+    await until(lambda: running.platform._instances[coming.id].channel is not None, "it was never ordered")
     os.kill(zygote if killed == "zygote" else supervisor, signal.SIGKILL)
     assert answers(await send(await running.told.channel(coming.id), request_frame(b"here"))) == [(200, b"here")]
     assert coming.id not in running.told.gone

@@ -59,7 +59,7 @@ async def test_a_shadow_maps_what_its_body_has_fetched(running: Running, bucket:
     shadow = await running.paired(body)
     await running.ask(body)
     assert bucket.fetched == [], "it came with the deployment, and is here"
-    pid = running.platform._lives[body.id].pid
+    pid = running.platform._instances[body.id].pid
     assert pid is not None
     assert weights_of(pid) == weights_of(running.pid(shadow)) != set()
 

@@ -105,7 +105,7 @@ async def test_a_shadow_is_made_listed_claimed_changed_and_ended(running: Runnin
 async def test_a_shadow_has_its_functions_user_and_sandbox(running: Running) -> None:
     body = await running.body()
     shadow = await running.paired(body)
-    body_pid = running.platform._lives[body.id].pid
+    body_pid = running.platform._instances[body.id].pid
     assert body_pid is not None
     shadow_pid = running.pid(shadow)
     for name in ("Uid", "Gid", "NoNewPrivs", "CapEff"):
@@ -306,11 +306,11 @@ async def test_a_killed_supervisor_takes_what_becomes_a_body_along(running: Runn
 async def test_a_promoted_shadow_leaves_no_shared_memory_behind(running: Running) -> None:
     body = await running.body()
     shadow = await running.paired(body)
-    pids = [running.pid(shadow), running.platform._lives[body.id].pid or 0]
+    pids = [running.pid(shadow), running.platform._instances[body.id].pid or 0]
     assert shared_memory(pids)
     await running.platform.promote_shadow(shadow.id)
     await running.told.channel(shadow.id)
-    assert running.platform._lives[shadow.id].pid == pids[0], "it is the same process"
+    assert running.platform._instances[shadow.id].pid == pids[0], "it is the same process"
     await until(lambda: not shared_memory(pids))
 
 

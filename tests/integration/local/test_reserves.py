@@ -150,7 +150,7 @@ async def test_a_container_is_counted_until_it_is_a_shadow_and_that_is_in_its_ow
 
     shadow = await full.shadow(body)
     assert shadow.memory_bytes == MODEL_OVERHEAD_BYTES, "its Body holds the weights that they share"
-    assert full.platform._pairs.lives[shadow.id].pid == container
+    assert full.platform._pairs.shadows[shadow.id].pid == container
     await until(lambda: full.claimed_bytes == body.memory_bytes + shadow.memory_bytes + CONTAINER_BYTES)
     if full.platform._join(shadow.id, InstanceRequest(full.spec, 1, 1, None, {})):
         assert shadow.id in groups(container)

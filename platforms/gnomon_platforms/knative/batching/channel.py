@@ -36,7 +36,7 @@ from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.interfaces import PlatformListener
 from gnomon_core.pairs import Pair, shadows_of
 from gnomon_core.wire import Frame
-from gnomon_platforms.common import RemoteLife
+from gnomon_platforms.common import RemoteInstance
 from gnomon_platforms.knative.autoscaler.objects import RevisionPod
 from gnomon_platforms.knative.batching.revisions import BATCH_SECRET, RevisionFacts
 from gnomon_platforms.knative.resources import QUEUE_PORT
@@ -73,7 +73,7 @@ WAITING_S = 10.0
 PodName = tuple[str, str]
 
 
-class PodSlot(RemoteLife[PodChannel]):
+class PodSlot(RemoteInstance[PodChannel]):
     """An instance: a slot in this pod."""
 
     def __init__(
