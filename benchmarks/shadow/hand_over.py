@@ -122,7 +122,7 @@ def one(ends: Ends, given: Tensor, *, foretold: bool) -> Times:
     link, own = ends.link, BATCH - SHADOWS
     time.sleep(SETTLE_S)
     if foretold:
-        link.foretell()
+        link.send_hint()
     made = torch.relu(given)
     began_s, busy_s = time.monotonic(), time.thread_time()
     trouble = link.pair_memory(*(FORETOLD if foretold else ALONE), [made], own)
@@ -183,7 +183,7 @@ def _be_shadow(descriptors: list[int], stamp: int, cpu: int) -> NoReturn:
                 had_s = time.monotonic()
                 time.sleep(SETTLE_S)
                 if (asked_for.begin, asked_for.end) == FORETOLD:
-                    link.foretell()
+                    link.send_hint()
                 answer = [torch.relu(tensor) for tensor in rows]
                 answered_s = time.monotonic()
                 written = link.back.write(answer) or ()

@@ -75,8 +75,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "gnomon").startswith("gnomon"):
             raise
-        told = f"{error.name} is not installed. This command needs more than the client."
-        click.echo(f"Error: {told} {how_to_install('all')}", err=True)
+        message = f"{error.name} is not installed. This command needs more than the client."
+        click.echo(f"Error: {message} {how_to_install('all')}", err=True)
         sys.exit(EXIT_FAILURE)
     except (click.Abort, KeyboardInterrupt):
         click.echo("", err=True)

@@ -28,13 +28,13 @@ from gnomon_profiler.measuring.assembly import ReadyTimes
 REPEATS = 9
 PAUSE_S = 0.2
 """Between starts, in which the zygote forks the next child ahead and the pool is filled again."""
-PATIENCE_S = 60.0
-LOOK_EVERY_S = 0.0005
+START_TIMEOUT_S = 60.0
+POLL_INTERVAL_S = 0.0005
 SHADOWS_SHARE = 1 / 3
 """Of the model's weights, at most, in the Shadows that are started."""
 
 
-class _Told:
+class _StartListener:
     """A platform's listener: futures for instances that become ready or end."""
 
     def __init__(self) -> None:
@@ -74,47 +74,47 @@ class _NothingBuilt:
         return None
 
 
-class _Starts:
+class _InstanceStarts:
     """Starts instances of one function on a platform, one at a time."""
 
-    def __init__(self, platform: LocalPlatform, told: _Told, spec: FunctionSpec) -> None:
+    def __init__(self, platform: LocalPlatform, listener: _StartListener, spec: FunctionSpec) -> None:
         self._platform = platform
-        self._told = told
+        self._listener = listener
         self._spec = spec
 
     async def body(self) -> tuple[Instance, float]:
         """Start a Body. Returns it with the seconds from the decision until it was ready."""
         await asyncio.sleep(PAUSE_S)
-        began_s = time.perf_counter()
+        started_s = time.perf_counter()
         instance = await self._platform.create(InstanceRequest(self._spec, 1, 1, None, {}))
-        ready, gone = self._told.ready(instance.id), self._told.gone(instance.id)
-        await asyncio.wait((ready, gone), timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+        ready, gone = self._listener.ready(instance.id), self._listener.gone(instance.id)
+        await asyncio.wait((ready, gone), timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             raise _not_started(gone)
-        return instance, ready.result() - began_s
+        return instance, ready.result() - started_s
 
     async def shadow(self, body: Instance, pair: Pair) -> float:
         """Seconds from the decision for a Shadow until it has registered. The Shadow is ended before this returns."""
         await asyncio.sleep(PAUSE_S)
-        began_s = time.perf_counter()
+        started_s = time.perf_counter()
         shadow = await self._platform.create_shadow(body.id, pair)
-        gone = self._told.gone(shadow.id)
+        gone = self._listener.gone(shadow.id)
         while not self._is_ready(shadow):
-            if gone.done() or time.perf_counter() > began_s + PATIENCE_S:
+            if gone.done() or time.perf_counter() > started_s + START_TIMEOUT_S:
                 raise _not_started(gone)
-            await asyncio.sleep(LOOK_EVERY_S)
-        took_s = time.perf_counter() - began_s
+            await asyncio.sleep(POLL_INTERVAL_S)
+        took_s = time.perf_counter() - started_s
         await self.end(shadow)
         return took_s
 
     async def end(self, instance: Instance) -> None:
         """Stop an instance and wait for its end."""
         await self._platform.destroy(instance.id)
-        await self._told.gone(instance.id)
+        await self._listener.gone(instance.id)
 
     def _is_ready(self, wanted: Instance) -> bool:
-        living = self._platform.instances(wanted.function)
-        return any(one.id == wanted.id and one.state is InstanceState.READY for one in living)
+        instances = self._platform.instances(wanted.function)
+        return any(one.id == wanted.id and one.state is InstanceState.READY for one in instances)
 
 
 def measure_starts(repository: ModelRepository, entry: ModelEntry) -> ReadyTimes:
@@ -147,11 +147,11 @@ def shadow_blocks(layers: Layers) -> tuple[int, ...]:
 
 
 async def _start_all(platform: LocalPlatform, entry: ModelEntry, pair: Pair) -> tuple[list[float], list[float]]:
-    told = _Told()
+    listener = _StartListener()
     annotations = {"gnomon/model": f"{entry.name}@{entry.version}"}
     spec = read_deployment({"service": "profiled", "image": "gnomon/body", "annotations": annotations})
-    starts = _Starts(platform, told, spec)
-    await platform.start(told)
+    starts = _InstanceStarts(platform, listener, spec)
+    await platform.start(listener)
     try:
         platform.check(spec)
         await platform.prepare(spec)
@@ -169,5 +169,5 @@ async def _start_all(platform: LocalPlatform, entry: ModelEntry, pair: Pair) -> 
 
 
 def _not_started(gone: asyncio.Future[str]) -> GnomonError:
-    reason = gone.result() if gone.done() else f"not ready after {PATIENCE_S:g} s"
+    reason = gone.result() if gone.done() else f"not ready after {START_TIMEOUT_S:g} s"
     return GnomonError(500, "start_failed", f"An instance could not be started: {reason}", "Try again.")

@@ -59,7 +59,7 @@ class CoordinatorClient:
         self._ping = 0
         self._unanswered_since_s: float | None = None
         self._timer = self._loop.call_later(PING_S, self._watch)
-        self._link = PacketLink(ours, self._heard, self.close)
+        self._link = PacketLink(ours, self._on_message, self.close)
         request = {"do": "coordinator", "command": [python, *OPTIONS], "environment": dict(environment), "after": epoch}
         send_supervisor(request, [theirs.detach()])
 
@@ -72,7 +72,7 @@ class CoordinatorClient:
         self._timer.cancel()
         self._link.close()
 
-    def _heard(self, event: dict[str, Any]) -> None:
+    def _on_message(self, event: dict[str, Any]) -> None:
         if event["event"] == "pong":
             self._unanswered_since_s = None
             return

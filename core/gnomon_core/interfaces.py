@@ -438,8 +438,8 @@ class Warns(Protocol):
 class Restartable(Protocol):
     """Further interface of a platform whose users restart functions with the platform's own tools."""
 
-    def watch_restarts(self, told: Callable[[FunctionKey, int], None]) -> None:
-        """Call `told` when a user requests a restart of all instances of this version of a function; it may be called again."""
+    def watch_restarts(self, requested: Callable[[FunctionKey, int], None]) -> None:
+        """Call `requested` when a user restarts all instances of this version of a function; repeated calls are possible."""
         ...
 
 

@@ -218,10 +218,10 @@ Dispensable: TypeAlias = CreateShadow | ChangeShadow | PromoteShadow | Resize
 
 def action_to_json(action: Action) -> dict[str, Any]:
     """An action as logs and the API show it; a memory size only where one is asked for, which is on few platforms."""
-    told = asdict(action)
-    if told.get("memory_mb", 0) is None:
-        del told["memory_mb"]
-    return {"action": type(action).__name__, **told}
+    document = asdict(action)
+    if document.get("memory_mb", 0) is None:
+        del document["memory_mb"]
+    return {"action": type(action).__name__, **document}
 
 
 @dataclass(frozen=True, slots=True)

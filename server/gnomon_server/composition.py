@@ -54,7 +54,7 @@ from gnomon_profiler.places import open_repository
 from gnomon_server.metrics import readings
 from gnomon_server.options import FETCHED, ServeOptions, payload_secret_file
 from gnomon_server.platforms import backend_of
-from gnomon_server.process import begin_log, check_port, check_room, lock_state, memory_is_short, serve_until_signal
+from gnomon_server.process import begin_log, check_disk_space, check_port, lock_state, memory_is_short, serve_until_signal
 from gnomon_server.scaling import ScalingAdapter
 from gnomon_server.scaling_state import SavedScalingState
 
@@ -80,7 +80,7 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
     if options.port:
         check_port(options.host, options.port)
     if options.platform != "openfaas":
-        check_room(options.state)
+        check_disk_space(options.state)
         if short := memory_is_short():
             _LOG.warning("%s Libraries of models are loaded when the first of them is deployed.", short)
 

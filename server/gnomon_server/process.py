@@ -207,7 +207,7 @@ def memory_is_short() -> str:
     return f"{available / 1e9:.1f} GB of memory are free, and a model with torch takes up to {MEMORY_BYTES / 1e9:.1f} GB."
 
 
-def check_room(state: Path, *, disk_bytes: int = DISK_BYTES) -> None:
+def check_disk_space(state: Path, *, disk_bytes: int = DISK_BYTES) -> None:
     """Refuse to start with too little disk.
 
     Little memory does not prevent a start: functions are served again after the kernel has killed something for memory, and many

@@ -90,8 +90,8 @@ class Replicas:
         await self._shared.start()
         self._unwatch = self._board.watch(self._changed)
         assigner = Assigner(self._board, self._shared.peers, self._clock, leads=self._cluster.leads, agent=self._shared.agent)
-        beginning = begin_to_lead(self._cluster.leader.leading, lead, self._clock)
-        self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(beginning)]
+        leadership = begin_to_lead(self._cluster.leader.leading, lead, self._clock)
+        self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(leadership)]
 
     async def leave(self) -> None:
         """Hand every function over to the other replicas. Requests are forwarded until the servers stop, at least 1 s."""

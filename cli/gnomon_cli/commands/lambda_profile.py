@@ -80,24 +80,24 @@ def lambda_profile(
     require("lambda")
     from gnomon_cli.measure_lambda import Profiling  # noqa: PLC0415 - as above
     from gnomon_platforms.aws_lambda.client import Clients  # noqa: PLC0415 - as above
-    from gnomon_platforms.aws_lambda.profiling import Table, Wishes, estimate, path_of  # noqa: PLC0415 - as above
+    from gnomon_platforms.aws_lambda.profiling import MeasurementPlan, Table, estimate, path_of  # noqa: PLC0415 - as above
 
     aws = read_lambda_options(**options)
     repository = model_repository(folder, state)
     entry = repository.get(name)
     model, region = f"{entry.name}@{entry.version}", Clients(1).region
-    wishes = Wishes(chosen, repeats, sample_ms / 1000)
+    plan = MeasurementPlan(chosen, repeats, sample_ms / 1000)
     path = output or path_of(model_folder(folder, state) / PROFILES, model, region)
     table = Table.open(path, {"model": model, "program": entry.sha256["program.json"], "region": region, "image": aws.image})
-    missing = [cell for cell in wishes.cells if cell not in table.cells]
-    cost = estimate(wishes, missing)
-    note(f"{model} in {region}: {len(missing)} of {len(wishes.cells)} cells to measure, {len(missing) * repeats} Invokes.")
+    missing = [cell for cell in plan.cells if cell not in table.cells]
+    cost = estimate(plan, missing)
+    note(f"{model} in {region}: {len(missing)} of {len(plan.cells)} cells to measure, {len(missing) * repeats} Invokes.")
     if missing:
         note(f"Expected cost: ${cost:.4f}, if a sample takes {sample_ms:g} ms on one core. It stops at twice that.")
         if not yes:
             click.confirm("Go on?", abort=True, err=True)
         try:
-            asyncio.run(Profiling(aws, repository, entry, wishes, table, agreed=cost, note=note).run())
+            asyncio.run(Profiling(aws, repository, entry, plan, table, agreed=cost, note=note).run())
         except KeyboardInterrupt:
             note("\nInterrupted. What was measured is kept; the same command goes on from there.")
             raise
@@ -106,7 +106,7 @@ def lambda_profile(
     if as_json:
         print_json(table.to_json())
         return
-    sizes, steps = (sorted(set(those)) for those in zip(*wishes.cells, strict=True))
+    sizes, steps = (sorted(set(those)) for those in zip(*plan.cells, strict=True))
     rows = [(memory_mb, *(_cell(table.cells.get((memory_mb, batch))) for batch in steps)) for memory_mb in sizes]
     print_table(("MB", *(f"b={batch} ms" for batch in steps)), rows)
     click.echo(f"\n${table.cost:.5f} spent. Stored in {path}")

@@ -49,7 +49,7 @@ def run(*, stack_file: str, once: bool, **options: Any) -> None:
     """Serve, deploy a stack file and classify a photograph."""
     from gnomon_profiler.places import open_repository  # noqa: PLC0415 - the libraries of gateway and profiler take a second
     from gnomon_server.composition import Gnomon, serve  # noqa: PLC0415 - likewise
-    from gnomon_server.process import check_room  # noqa: PLC0415 - likewise
+    from gnomon_server.process import check_disk_space  # noqa: PLC0415 - likewise
 
     serving = read_options(**options)
     stack = load_stack(stack_file, os.environ)
@@ -61,7 +61,7 @@ def run(*, stack_file: str, once: bool, **options: Any) -> None:
         await asyncio.to_thread(_Demonstration(gnomon.url, stack, classifier).show)
         return not once
 
-    check_room(serving.state)
+    check_disk_space(serving.state)
     _capture(stack, open_repository(serving.models, serving.state / FETCHED))
     print("Starting Gnomon …", flush=True)
     serve(serving, demonstrate)

@@ -116,7 +116,7 @@ cluster_options = option_group(
 
 
 def read_cluster_options(
-    namespaces: Collection[str], *, cluster_wide: bool, network_gbps: float | None, network_rtt_ms: float, **told: Any
+    namespaces: Collection[str], *, cluster_wide: bool, network_gbps: float | None, network_rtt_ms: float, **common: Any
 ) -> ClusterOptions:
     """The options as a value. A namespace beside the default one needs access to the whole cluster.
 
@@ -125,7 +125,7 @@ def read_cluster_options(
 
     """
     wide = cluster_wide or bool(set(namespaces) - {DEFAULT_NAMESPACE})
-    return ClusterOptions(cluster_wide=wide, network=declared_network(network_gbps, network_rtt_ms), **told)
+    return ClusterOptions(cluster_wide=wide, network=declared_network(network_gbps, network_rtt_ms), **common)
 
 
 def declared_network(gbps: float | None, rtt_ms: float) -> Network | None:
@@ -183,9 +183,9 @@ def knative_gateway_options(options: dict[str, Any]) -> KnativeGatewayOptions:
     """
     from gnomon_server.knative_gateway import KnativeGatewayOptions  # noqa: PLC0415 - as above
 
-    told = {name: options[name] for name in COMMON}
+    common = {name: options[name] for name in COMMON}
     models = _served(options)
-    return KnativeGatewayOptions(**told, namespace=_namespace(options), page_port=options["page_port"], models=models)
+    return KnativeGatewayOptions(**common, namespace=_namespace(options), page_port=options["page_port"], models=models)
 
 
 def _served(options: dict[str, Any]) -> ServedModels | None:

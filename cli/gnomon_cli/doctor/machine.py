@@ -11,7 +11,7 @@ from pathlib import Path
 from gnomon_cli.doctor.findings import Level, Look
 from gnomon_core.packaging import how_to_install, jemalloc
 from gnomon_platforms.local.cgroups import MemoryGroups
-from gnomon_server.process import check_room, memory_is_short
+from gnomon_server.process import check_disk_space, memory_is_short
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 COLLAPSE_SINCE = (6, 1)
@@ -34,7 +34,7 @@ def room(state: Path) -> tuple[Level, str, str]:
         GnomonError: 500 `no_disk`.
 
     """
-    check_room(state)
+    check_disk_space(state)
     if short := memory_is_short():
         return Level.WARN, short, "Close something, or serve functions without models."
     return Level.OK, "There is enough of both to begin with.", ""

@@ -77,15 +77,15 @@ def _port(text: str) -> int:
 
 async def serve(settings: Settings) -> None:
     """Until SIGTERM, and until the pods that end with us have gone."""
-    told = asyncio.Event()
+    stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
     agent = Agent(settings)
     await agent.start()
     sys.stderr.write(f"listening on {host_and_port(settings.host, agent.port)}\n")
     sys.stderr.flush()
     try:
-        await told.wait()
+        await stop_requested.wait()
         await agent.stay()
     finally:
         await agent.stop()

@@ -160,7 +160,7 @@ class NodeShadows:
             GnomonError: 503 `no_capacity`; the task stays as it was.
 
         """
-        shadow = self._living(shadow_id)
+        shadow = self._running(shadow_id)
         if shadow is None:
             return
         request = shadow.request.changed(document)
@@ -172,7 +172,7 @@ class NodeShadows:
 
     def destroy(self, shadow_id: str) -> None:
         """End a Shadow, or remove one that has gone. An unknown Shadow is ignored."""
-        shadow = self._living(shadow_id)
+        shadow = self._running(shadow_id)
         if shadow is None:
             self._shadows.pop(shadow_id, None)
             return
@@ -184,9 +184,9 @@ class NodeShadows:
 
     def of_token(self, token: str) -> NodeShadow | None:
         """The Shadow whose Body sends this token."""
-        living = [shadow for shadow in self._shadows.values() if shadow.token and shadow.state is State.READY]
+        ready_shadows = [shadow for shadow in self._shadows.values() if shadow.token and shadow.state is State.READY]
         shown = token.encode("utf-8", "surrogateescape")
-        return next((one for one in living if hmac.compare_digest(one.token.encode(), shown)), None)
+        return next((one for one in ready_shadows if hmac.compare_digest(one.token.encode(), shown)), None)
 
     def body_connected(self, shadow: NodeShadow, connection: int) -> None:
         """Hand a copy of the Body's connection to the pool, for the Shadow."""
@@ -200,7 +200,7 @@ class NodeShadows:
             for shadow in self._shadows.values():
                 self._repeat_request(shadow)
             return
-        known = self._living(str(event.get("shadow", "")))
+        known = self._running(str(event.get("shadow", "")))
         if known is not None:
             self._apply_event(known, event)
             self._changed()
@@ -226,7 +226,7 @@ class NodeShadows:
 
     def ended(self, instance: str, reason: str) -> None:
         """Handle the end of a process of the pool."""
-        shadow = self._living(instance)
+        shadow = self._running(instance)
         if shadow is not None:
             self._end(shadow, reason)
             self._changed()
@@ -258,7 +258,7 @@ class NodeShadows:
     def _send_request(self, shadow: NodeShadow) -> None:
         self._pool.request(shadow.request.create(shadow.body, shadow.cpus, self._models), shadow.fds)
 
-    def _living(self, shadow_id: str) -> NodeShadow | None:
+    def _running(self, shadow_id: str) -> NodeShadow | None:
         found = self._shadows.get(shadow_id)
         return None if found is None or found.state is State.GONE else found
 

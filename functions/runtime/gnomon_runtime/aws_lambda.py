@@ -55,14 +55,14 @@ class Sandbox:
 
         """
         call = Call.from_json(document)
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         frame = decode(call.frame if call.frame is not None else _get(str(call.source), remaining_s))
         frames = self._run(frame)
         if len(frames) <= INLINE_BYTES:
             return Reply(frames=frames).to_json()
         if call.reply_to is None:
             return Reply(too_large=len(frames)).to_json()
-        _put(call.reply_to, frames, remaining_s - (time.monotonic() - began_s))
+        _put(call.reply_to, frames, remaining_s - (time.monotonic() - started_s))
         return Reply(stored_bytes=len(frames)).to_json()
 
     def _run(self, frame: Frame) -> bytes:

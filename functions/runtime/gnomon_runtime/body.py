@@ -116,7 +116,7 @@ class ModelApplication:
             check_member(member, specs)
             return member
 
-        self._pairing.foretell(sum(member.size for member in batch.members))
+        self._pairing.send_hint(sum(member.size for member in batch.members))
         answers, good, members = _sort(batch.members, check)
         outputs = self._forward(read_batch(members, specs), [member.size for member in members]) if members else []
         for index, output in zip(good, outputs, strict=True):
@@ -191,9 +191,9 @@ class ModelApplication:
         return [tuple(tensor[end - size : end] for tensor in outputs) for size, end in zip(sizes, ends, strict=True)]
 
     def _warm_up(self, batch: int) -> float:
-        began_s = time.perf_counter()
+        started_s = time.perf_counter()
         self._model.executor.run(self._model.zeros(batch))
-        return round(1000 * (time.perf_counter() - began_s), 3)
+        return round(1000 * (time.perf_counter() - started_s), 3)
 
 
 def _sort(members: Sequence[Member], read: Callable[[Member], Any]) -> tuple[list[Member], list[int], list[Any]]:

@@ -164,7 +164,7 @@ class CoordinatorGuard:
         """The restart back-off in seconds. Example: 0, then 0.05, 0.1, 0.2 … 5 s while coordinators end at once."""
         return 0.0 if self._failures < 2 else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (self._failures - 2))  # noqa: PLR2004 - one early end may be a kill
 
-    def patience_s(self) -> float | None:
+    def timeout_s(self) -> float | None:
         """Seconds until `attend` must be called; None if no restart is due."""
         return None if self._due_s is None else max(0.0, self._due_s - time.monotonic())
 

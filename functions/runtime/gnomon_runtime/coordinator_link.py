@@ -63,7 +63,7 @@ class CoordinatorLink:
         connection = _connected(self._path)
         if connection is None:
             return 0.0
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         with connection.dup() as watched:
             self._compute_thread.submit(self._collaborate_with, connection).result()
             say("This Body works with the coordinator of its node.")
@@ -72,7 +72,7 @@ class CoordinatorLink:
             poll.register(watched, 0)
             poll.poll()
         say("The node's coordinator has gone. This Body goes on, and comes again when there is one.")
-        return time.monotonic() - began_s
+        return time.monotonic() - started_s
 
     def _collaborate_with(self, connection: socket.socket) -> None:
         self._compute_thread.set_idle_work(self._collaborate(connection))

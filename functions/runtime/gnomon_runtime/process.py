@@ -82,7 +82,7 @@ class Run:
     """A running process: the input that is still to be written to it, and its output."""
 
     process: subprocess.Popen[bytes]
-    began_s: float
+    started_s: float
     rest: memoryview
     output: bytearray = field(default_factory=bytearray)
     errors: bytearray = field(default_factory=bytearray)
@@ -156,8 +156,8 @@ class ProcessApplication:
                 _register(selector, run.process.stdout, selectors.EVENT_READ, run)
                 _register(selector, run.process.stderr, selectors.EVENT_READ, run)
             while selector.get_map():
-                patience_s = min((self._left_s(run) for run in runs if not run.overran), default=math.inf)
-                for key, _ in selector.select(None if patience_s == math.inf else patience_s):
+                timeout_s = min((self._left_s(run) for run in runs if not run.overran), default=math.inf)
+                for key, _ in selector.select(None if timeout_s == math.inf else timeout_s):
                     _advance(selector, key)
                 for run in runs:
                     if not run.overran and self._left_s(run) == 0:
@@ -171,7 +171,7 @@ class ProcessApplication:
                 run.process.wait()
 
     def _left_s(self, run: Run) -> float:
-        return max(0.0, run.began_s + self._timeout_s - time.monotonic()) if self._timeout_s else math.inf
+        return max(0.0, run.started_s + self._timeout_s - time.monotonic()) if self._timeout_s else math.inf
 
     def _kill(self, run: Run) -> None:
         """End a process with everything that it started and that may hold its output open."""
@@ -180,7 +180,7 @@ class ProcessApplication:
         os.killpg(run.process.pid, signal.SIGKILL)
 
     def _answer(self, request: Request, run: Run) -> Member:
-        duration_s = time.monotonic() - run.began_s
+        duration_s = time.monotonic() - run.started_s
         if run.errors:
             log(f"stderr: {run.errors.decode(errors='replace')}")
         if run.overran:

@@ -54,10 +54,10 @@ class Supervisor:
         self._owner = owner
         self._instances: dict[int, str] = {}
         self._selector = selectors.DefaultSelector()
-        self._zygotes = ZygoteTable(self._selector, self._report, self._midwife())
+        self._zygotes = ZygoteTable(self._selector, self._report, self._zygote_events())
         self._coordinator_guard = CoordinatorGuard(self._selector, self._report, self._coordinator_said)
 
-    def _midwife(self) -> ZygoteEvents:
+    def _zygote_events(self) -> ZygoteEvents:
         return ZygoteEvents(self._adopt, self._unborn, self._end_orphans, self._is_known)
 
     def _is_known(self, pid: int) -> bool:
@@ -78,7 +78,7 @@ class Supervisor:
             here = {"python": sys.executable, "libraries": dict(FOR_LIBRARIES)}
             self._report("hello", isolation=sandbox.why_no_isolation(), **here)
             while True:
-                for key, _ in self._selector.select(self._coordinator_guard.patience_s()):
+                for key, _ in self._selector.select(self._coordinator_guard.timeout_s()):
                     act: Callable[[], None] = key.data
                     act()
                 self._coordinator_guard.attend()
@@ -148,7 +148,7 @@ class Supervisor:
     def _adopt(self, instance_id: str, pid: int, join: list[str]) -> None:
         if not self._coordinator_guard.is_reserve(instance_id):
             self._report("born", id=instance_id, pid=pid)
-        ended = self._zygotes.ended_before_birth(pid)
+        ended = self._zygotes.ended_before_start(pid)
         if ended is not None:
             self._report_gone(instance_id, *ended, "")
             return

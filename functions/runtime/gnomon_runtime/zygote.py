@@ -56,8 +56,8 @@ class Zygote:
     def serve(self) -> None:
         """Fork instances on request until the supervisor closes the socket."""
         while True:
-            patience_s = REFILL_AFTER_S if self._spare is None else None
-            if not select.select([self._control], [], [], patience_s)[0]:
+            timeout_s = REFILL_AFTER_S if self._spare is None else None
+            if not select.select([self._control], [], [], timeout_s)[0]:
                 self._spare = self._fork()
                 continue
             try:
@@ -70,7 +70,7 @@ class Zygote:
 
     def _spawn(self, instance_id: str, descriptors: Sequence[int]) -> None:
         child, self._spare = self._spare, None
-        if child is None or not _told(child, descriptors):
+        if child is None or not _send_order(child, descriptors):
             child = self._fork(descriptors)
         child.socket.close()
         packets.send(self._control, {"event": "born", "id": instance_id, "pid": child.pid})
@@ -113,7 +113,7 @@ class Zygote:
         return Spare(pid, mine)
 
 
-def _told(child: Spare, descriptors: Sequence[int]) -> bool:
+def _send_order(child: Spare, descriptors: Sequence[int]) -> bool:
     """Send a spare its order; False if the spare has ended."""
     try:
         packets.send(child.socket, {}, descriptors)
@@ -165,7 +165,7 @@ def main(connection: int, supervisor: int, names: Sequence[str]) -> None:
         return
     control = socket.socket(fileno=connection)
     control.set_inheritable(False)
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     problems = preload(["gnomon_runtime.application", *names])
     rehearsal = rehearsal_of(names)
     problems += rehearse(rehearsal)
@@ -175,5 +175,5 @@ def main(connection: int, supervisor: int, names: Sequence[str]) -> None:
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
         sys.stderr.write(f"The zygote has {threads} threads after importing {', '.join(names)}; forks of it may hang.\n")
-    packets.send(control, {"event": "warm", "seconds": time.monotonic() - began_s, "threads": threads, "problems": problems})
+    packets.send(control, {"event": "warm", "seconds": time.monotonic() - started_s, "threads": threads, "problems": problems})
     Zygote(control, supervisor, rehearsal).serve()

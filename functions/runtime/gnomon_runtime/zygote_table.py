@@ -62,7 +62,7 @@ class ZygoteTable:
     def __init__(self, selector: selectors.BaseSelector, report: Callable[..., None], events: ZygoteEvents) -> None:
         self._selector = selector
         self._report = report
-        self._midwife = events
+        self._zygote_events = events
         self._zygotes: dict[str, Zygote] = {}
         self._spares: dict[int, str] = {}
         self._ended_spares: dict[int, tuple[int, float]] = {}
@@ -101,7 +101,7 @@ class ZygoteTable:
         zygote = self._zygotes.get(zygote_id)
         if zygote is None:
             _close(descriptors)
-            self._midwife.unborn(instance_id)
+            self._zygote_events.unborn(instance_id)
             return
         zygote.expected[instance_id] = list(join)
         zygote.outbox.append(({"id": instance_id}, list(descriptors)))
@@ -124,7 +124,7 @@ class ZygoteTable:
                 self._drain(zygote)
                 self._forget(zygote)
 
-    def ended_before_birth(self, pid: int) -> tuple[int, float] | None:
+    def ended_before_start(self, pid: int) -> tuple[int, float] | None:
         """Wait status and CPU seconds of a child that ended before its birth was reported. The entry is removed."""
         return self._ended_spares.pop(pid, None)
 
@@ -182,7 +182,7 @@ class ZygoteTable:
             pid = self._child(zygote, message["pid"])
             join = zygote.expected.pop(message["id"])
             self._spares.pop(pid, None)
-            self._midwife.born(message["id"], pid, join)
+            self._zygote_events.born(message["id"], pid, join)
         elif event == "warm":
             problems = [str(problem)[:MOST_CHARACTERS] for problem in message["problems"]]
             self._report("warm", zygote=zygote.id, start=zygote.start, problems=problems)
@@ -194,7 +194,7 @@ class ZygoteTable:
         if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 1:
             raise ValueError(f"{pid!r} is no process")
         others = {other.process.pid for other in self._zygotes.values()}
-        if pid in others or self._spares.get(pid, zygote.id) != zygote.id or self._midwife.taken(pid):
+        if pid in others or self._spares.get(pid, zygote.id) != zygote.id or self._zygote_events.taken(pid):
             raise ValueError(f"process {pid} is another's")
         if not _comes_from(pid, {zygote.process.pid, os.getpid()}):
             raise ValueError(f"process {pid} does not come from it")
@@ -212,9 +212,9 @@ class ZygoteTable:
         status = zygote.process.wait()
         self._report("zygote_gone", zygote=zygote.id, start=zygote.start, reason=f"it ended with status {status}")
         for instance_id in zygote.expected:
-            self._midwife.unborn(instance_id)
+            self._zygote_events.unborn(instance_id)
         self._spares = {pid: owner for pid, owner in self._spares.items() if owner != zygote.id}
-        self._midwife.bereft()
+        self._zygote_events.bereft()
 
     def _knows(self, zygote: Zygote) -> bool:
         """Whether this very zygote is still in the table; another one may have its id by now."""

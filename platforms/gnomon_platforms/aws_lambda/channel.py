@@ -42,8 +42,8 @@ from gnomon_platforms.common import RemoteInstance
 GRACE_S = 2.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
-PROBED_S = 60.0
-TELL_AT_ONCE = 64
+PROBE_INTERVAL_S = 60.0
+PARTS_A_TURN = 64
 """Parts of a stream that are delivered before the coroutine yields to the event loop."""
 
 
@@ -91,7 +91,7 @@ class LambdaChannel(ExchangeChannel):
         now_s = self._context.clock.now_s()
         if self.closed:
             return False
-        if self._probed is not None and now_s < self._probed[1] + PROBED_S:
+        if self._probed is not None and now_s < self._probed[1] + PROBE_INTERVAL_S:
             return self._probed[0]
         asked = self._loop.run_in_executor(self._context.threads, self._context.invoker.reachable, self.target)
         reachable = await asked if (await asyncio.wait({asked}, timeout=timeout_s))[0] else False
@@ -107,8 +107,8 @@ class LambdaChannel(ExchangeChannel):
         """
         outcome = await self._attempts(Frame(Kind.HELLO, budget_s=timeout_s), timeout_s)
         if outcome.fate is not Fate.ANSWERED or not outcome.frames:
-            words = " | ".join(outcome.tail.lines[-5:])
-            raise GnomonError(503, "function_failed", f"{outcome.reason}{f'; its log ends: {words}' if words else ''}")
+            log_tail = " | ".join(outcome.tail.lines[-5:])
+            raise GnomonError(503, "function_failed", f"{outcome.reason}{f'; its log ends: {log_tail}' if log_tail else ''}")
         self._connected()
 
     async def _exchange(self, batch: Batch, frame: Frame) -> Outcome:
@@ -139,20 +139,20 @@ class LambdaChannel(ExchangeChannel):
             await clock.sleep(pause_s)
 
     async def _attempt(self, frame: Frame, left_s: float) -> InvokeOutcome:
-        patience_s = max(left_s, 1.0) + GRACE_S
-        asked = self._loop.run_in_executor(self._context.threads, self._invoke, frame, patience_s)
-        finished, _ = await asyncio.wait({asked}, timeout=patience_s)
+        wait_s = max(left_s, 1.0) + GRACE_S
+        asked = self._loop.run_in_executor(self._context.threads, self._invoke, frame, wait_s)
+        finished, _ = await asyncio.wait({asked}, timeout=wait_s)
         if not finished:
             # The socket blocks the thread, for at most as long again; the late answer is dropped.
             asked.add_done_callback(lambda late: None if late.cancelled() else self._account(late.result()))
-            return InvokeOutcome(Fate.LOST, reason=f"no answer within {patience_s:.1f} s")
+            return InvokeOutcome(Fate.LOST, reason=f"no answer within {wait_s:.1f} s")
         outcome = await asked
         self._account(outcome)
         return outcome
 
-    def _invoke(self, frame: Frame, patience_s: float) -> InvokeOutcome:
+    def _invoke(self, frame: Frame, wait_s: float) -> InvokeOutcome:
         """In a thread."""
-        return self._context.invoker.invoke(self.target, encode(frame), self._places, patience_s)
+        return self._context.invoker.invoke(self.target, encode(frame), self._places, wait_s)
 
     def _account(self, outcome: InvokeOutcome) -> None:
         self._on_tail(outcome.tail)
@@ -167,7 +167,7 @@ class LambdaChannel(ExchangeChannel):
                 raise WireError("an answer that ends too early, or not at all")
             if batch.cancelled and batch.stream is not None:
                 return Outcome(batch.left())
-            if number % TELL_AT_ONCE == 0:
+            if number % PARTS_A_TURN == 0:
                 await asyncio.sleep(0)
         if not frames:
             raise WireError("no answer")

@@ -40,8 +40,8 @@ def http_status(error: exceptions.ClientError) -> int:
 
 
 @contextmanager
-def told(doing: str) -> Iterator[None]:
-    """Convert boto3's exceptions in this block into a GnomonError. `doing` completes "AWS does not let Gnomon …".
+def aws_errors(action: str) -> Iterator[None]:
+    """Convert boto3's exceptions in this block into a GnomonError. `action` completes "AWS does not let Gnomon …".
 
     Raises:
         GnomonError: 503 `aws_credentials`, `aws_region`, `aws_denied`, `aws_role`, `aws_unreachable` or `aws_refused`.
@@ -53,30 +53,30 @@ def told(doing: str) -> Iterator[None]:
         raise GnomonError(
             503,
             "aws_credentials",
-            f"There are no AWS credentials to {doing}: {error}.".replace("..", "."),
+            f"There are no AWS credentials to {action}: {error}.".replace("..", "."),
             "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`.",
         ) from None
     except exceptions.NoRegionError:
         raise GnomonError(503, "aws_region", "No AWS region is named.", "Set AWS_REGION, such as eu-central-1.") from None
     except exceptions.ClientError as error:
-        raise _refused(error, doing) from error
+        raise _refused(error, action) from error
     except exceptions.WaiterError as error:
         response = error.last_response if isinstance(error.last_response, dict) else {}
         state = response.get("Configuration", response)
         reason = state.get("StateReason") or state.get("LastUpdateStatusReason") or str(error)
-        raise GnomonError(503, "aws_refused", f"AWS could not {doing}: {reason}", "Correct what it names.") from error
+        raise GnomonError(503, "aws_refused", f"AWS could not {action}: {reason}", "Correct what it names.") from error
     except Boto3Error as error:
-        raise GnomonError(503, "aws_refused", f"AWS refused to {doing}: {error}", "Correct what it names.") from error
+        raise GnomonError(503, "aws_refused", f"AWS refused to {action}: {error}", "Correct what it names.") from error
     except exceptions.BotoCoreError as error:
         raise GnomonError(
             503,
             "aws_unreachable",
-            f"AWS cannot be reached to {doing}: {error}",
+            f"AWS cannot be reached to {action}: {error}",
             "Check the network, AWS_REGION and AWS_ENDPOINT_URL.",
         ) from error
 
 
-def _refused(error: exceptions.ClientError, doing: str) -> GnomonError:
+def _refused(error: exceptions.ClientError, action: str) -> GnomonError:
     code, text = error_code(error), str(error.response.get("Error", {}).get("Message", error))
     if code in _UNKNOWN_KEY:
         return GnomonError(
@@ -85,7 +85,7 @@ def _refused(error: exceptions.ClientError, doing: str) -> GnomonError:
     if code in _EXPIRED:
         return GnomonError(503, "aws_credentials", f"The AWS credentials have expired: {text}", "Log in again: `aws sso login`.")
     if code in _DENIED:
-        return GnomonError(503, "aws_denied", f"AWS does not let Gnomon {doing}: {text}", f"Attach {POLICY} to who it runs as.")
+        return GnomonError(503, "aws_denied", f"AWS does not let Gnomon {action}: {text}", f"Attach {POLICY} to who it runs as.")
     if "role" in text.lower() and code in {"InvalidParameterValueException", "ValidationException", "NoSuchEntity"}:
         return GnomonError(
             503,
@@ -93,7 +93,7 @@ def _refused(error: exceptions.ClientError, doing: str) -> GnomonError:
             f"The functions' role cannot be used: {text}",
             "Check --lambda-role, and that the role trusts lambda.amazonaws.com: deploy/lambda/trust-policy.json.",
         )
-    return GnomonError(503, "aws_refused", f"AWS refused to {doing}: {text} ({code})", "Correct what it names.")
+    return GnomonError(503, "aws_refused", f"AWS refused to {action}: {text} ({code})", "Correct what it names.")
 
 
 def is_role_not_ready(error: Any) -> bool:
@@ -114,7 +114,7 @@ class Clients:
     """The clients that the platform uses, for any thread. `connections` is how many each keeps open."""
 
     def __init__(self, connections: int) -> None:
-        with told("reach Lambda"):
+        with aws_errors("reach Lambda"):
             self._session = boto3.Session()
         self._connections = connections
         self._made: dict[tuple[str, int], Any] = {}
@@ -142,9 +142,9 @@ class Clients:
     def cloudwatch(self) -> Any:
         return self._client("cloudwatch", 30, {"retries": {"mode": "standard"}})
 
-    def invoking(self, patience_s: float) -> Any:
-        """Lambda, for an Invoke that is given up after `patience_s` at the earliest and twice that at the latest."""
-        timeout_s = min(LONGEST_S, 2 ** max(0, math.ceil(math.log2(max(patience_s, 1.0)))))
+    def invoking(self, wait_s: float) -> Any:
+        """Lambda, for an Invoke that is given up after `wait_s` at the earliest and twice that at the latest."""
+        timeout_s = min(LONGEST_S, 2 ** max(0, math.ceil(math.log2(max(wait_s, 1.0)))))
         return self._client("lambda", timeout_s, {"retries": {"total_max_attempts": 1}, "tcp_keepalive": True})
 
     def _client(self, service: str, timeout_s: int, settings: dict[str, Any]) -> Any:
@@ -154,6 +154,6 @@ class Clients:
                 config = Config(
                     connect_timeout=CONNECT_TIMEOUT_S, read_timeout=timeout_s, max_pool_connections=self._connections, **settings
                 )
-                with told(f"use {service}"):
+                with aws_errors(f"use {service}"):
                     self._made[key] = self._session.client(service, config=config)
             return self._made[key]

@@ -29,7 +29,7 @@ from botocore import exceptions
 from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.aws_lambda.client import Clients, error_code, is_role_not_ready, told
+from gnomon_platforms.aws_lambda.client import Clients, aws_errors, error_code, is_role_not_ready
 from gnomon_platforms.aws_lambda.recipes import HANDLER, Recipe, zip_package
 from gnomon_platforms.aws_lambda.resources import LambdaOptions
 from gnomon_platforms.aws_lambda.s3_transfer import S3Transfer
@@ -37,7 +37,7 @@ from gnomon_platforms.aws_lambda.s3_transfer import S3Transfer
 LONGEST_NAME = 64
 INLINE_ZIP_BYTES = 45_000_000
 """An API call takes 50 MB."""
-ROLE_PATIENCE_S = 20.0
+ROLE_RETRY_S = 20.0
 """Seconds for which a new role may be unknown to Lambda."""
 ROLE_PAUSE_S = 1.0
 READY = {"Delay": 1, "MaxAttempts": 300}
@@ -79,14 +79,14 @@ class RemoteFunctions:
         """
         for file in recipe.files.values():
             self._transfer.keep_file(file.key(self._options.prefix), file.path, file.sha256)
-        with told(f"deploy {name}"):
+        with aws_errors(f"deploy {name}"):
             present = self._present(name)
             configuration = self._configuration(name, recipe, memory_mb)
             if present is None:
-                self._patient(lambda: self._create(configuration, recipe, package))
+                self._retry_while_role_is_new(lambda: self._create(configuration, recipe, package))
             else:
                 self._update_code(name, present, recipe, package)
-                self._patient(lambda: self._client.update_function_configuration(**configuration))
+                self._retry_while_role_is_new(lambda: self._client.update_function_configuration(**configuration))
             self._settled(name)
             version = str(self._client.publish_version(FunctionName=name)["Version"])
             self._client.get_waiter("function_active_v2").wait(FunctionName=name, Qualifier=version, WaiterConfig=READY)
@@ -99,7 +99,7 @@ class RemoteFunctions:
             GnomonError: 503 `aws_…`.
 
         """
-        with told(f"delete {name}"):
+        with aws_errors(f"delete {name}"):
             try:
                 self._client.delete_function(FunctionName=name)
             except exceptions.ClientError as error:
@@ -167,9 +167,9 @@ class RemoteFunctions:
     def _settled(self, name: str) -> None:
         self._client.get_waiter("function_updated_v2").wait(FunctionName=name, WaiterConfig=READY)
 
-    def _patient(self, act: Callable[[], object]) -> None:
+    def _retry_while_role_is_new(self, act: Callable[[], object]) -> None:
         """Call it; retry for a while if Lambda does not know the role yet."""
-        until_s = time.monotonic() + ROLE_PATIENCE_S
+        until_s = time.monotonic() + ROLE_RETRY_S
         while True:
             try:
                 act()

@@ -34,7 +34,7 @@ from botocore import exceptions
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_envelope import INLINE_BYTES, Call, EnvelopeError, Reply
-from gnomon_platforms.aws_lambda.client import Clients, error_code, http_status, told
+from gnomon_platforms.aws_lambda.client import Clients, aws_errors, error_code, http_status
 from gnomon_platforms.aws_lambda.s3_transfer import Place, Places, S3Transfer
 
 _NUMBERS = {
@@ -164,7 +164,7 @@ def counted(client: Any, function: str, begin: datetime, end: datetime) -> Count
         for name in _SUMS
     ]
     sums = dict.fromkeys((name.lower() for name in _SUMS), 0.0)
-    with told("read metrics"):
+    with aws_errors("read metrics"):
         pages = client.get_paginator("get_metric_data").paginate(MetricDataQueries=queries, StartTime=begin, EndTime=end)
         for page in pages:
             for result in page["MetricDataResults"]:
@@ -226,8 +226,8 @@ class Invoker:
         self._clients = clients
         self._transfer = transfer
 
-    def invoke(self, target: Target, data: bytes, places: Places, patience_s: float) -> InvokeOutcome:
-        """Send a frame and wait for the answer, at least `patience_s` seconds. AWS's errors become outcomes, not exceptions."""
+    def invoke(self, target: Target, data: bytes, places: Places, wait_s: float) -> InvokeOutcome:
+        """Send a frame and wait for the answer, at least `wait_s` seconds. AWS's errors become outcomes, not exceptions."""
         left: list[str] = []
         try:
             place = places.for_result()
@@ -236,7 +236,7 @@ class Invoker:
             return InvokeOutcome(Fate.REFUSED, reason=str(error), left=tuple(left))
         if call is None:
             return InvokeOutcome(Fate.TOO_LARGE, reason=f"a batch of {len(data)} bytes")
-        outcome = replace(self._send(target, call.payload(), place, patience_s, left), left=tuple(left))
+        outcome = replace(self._send(target, call.payload(), place, wait_s, left), left=tuple(left))
         if place is not None and _certainly_empty(place, outcome):
             places.give_back(place)
         return outcome
@@ -262,9 +262,9 @@ class Invoker:
         left.append(key)
         return Call(source=self._transfer.give(key, data), reply_to=reply_to)
 
-    def _send(self, target: Target, payload: bytes, place: Place | None, patience_s: float, left: list[str]) -> InvokeOutcome:
+    def _send(self, target: Target, payload: bytes, place: Place | None, wait_s: float, left: list[str]) -> InvokeOutcome:
         try:
-            answer = self._clients.invoking(patience_s).invoke(
+            answer = self._clients.invoking(wait_s).invoke(
                 FunctionName=target.function, Qualifier=target.version, LogType="Tail", Payload=payload
             )
             document = answer["Payload"].read()
@@ -328,7 +328,7 @@ def _fate(error: Exception) -> tuple[Fate, str]:
 def _words(error: Any) -> str:
     """The message for users about an error."""
     try:
-        with told("invoke functions"):
+        with aws_errors("invoke functions"):
             raise error
-    except GnomonError as words:
-        return str(words)
+    except GnomonError as refusal:
+        return str(refusal)

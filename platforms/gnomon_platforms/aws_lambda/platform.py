@@ -35,7 +35,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_core.units import MEGABYTE
 from gnomon_platforms.aws_lambda.channel import ChannelContext, LambdaChannel, Slot
-from gnomon_platforms.aws_lambda.client import Clients, told
+from gnomon_platforms.aws_lambda.client import Clients, aws_errors
 from gnomon_platforms.aws_lambda.functions import Publisher, RemoteFunctions
 from gnomon_platforms.aws_lambda.invocation import Counted, Invoker, LogTail, Report, Target, counted
 from gnomon_platforms.aws_lambda.profiling import MeasuredModels
@@ -248,7 +248,7 @@ class LambdaPlatform:
 
     def _check_account(self) -> None:
         self._region = self._clients.region
-        with told("use this account"):
+        with aws_errors("use this account"):
             who = self._clients.sts.get_caller_identity()
         self._transfer.check()
         _LOG.info("functions run in account %s, region %s, as %s", who["Account"], self._region, self._options.role)

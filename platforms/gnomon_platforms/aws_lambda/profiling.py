@@ -49,7 +49,7 @@ SMALLEST_COST = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class MeasurementPlan:
     """The measurements to make: memory sizes with batches, in this order.
 
     `sample_s` is what one sample is taken to last on one core, for the estimate alone.
@@ -119,13 +119,13 @@ class Table:
         replace_file(self.path, json.dumps(self.to_json(), indent=1) + "\n", durable=True)
 
 
-def estimate(wishes: Wishes, cells: Iterable[tuple[int, int]]) -> float:
+def estimate(plan: MeasurementPlan, cells: Iterable[tuple[int, int]]) -> float:
     """Estimated dollars for these measurements, including a warm-up Invoke for each memory size.
 
     A batch is taken to last in proportion to its size and to the inverse of the memory size.
     """
     todo = list(cells)
-    runs = sum(wishes.repeats * invoke_usd(_guess_s(wishes, memory, batch), memory) for memory, batch in todo)
+    runs = sum(plan.repeats * invoke_usd(_estimated_s(plan, memory, batch), memory) for memory, batch in todo)
     return runs + sum(invoke_usd(10.0, memory) for memory in {memory for memory, _ in todo})
 
 
@@ -177,8 +177,8 @@ def check_budget(spent: float, agreed: float, note: Callable[[str], None]) -> No
         )
 
 
-def _guess_s(wishes: Wishes, memory_mb: int, batch: int) -> float:
-    return wishes.sample_s * batch / cores_of(memory_mb)
+def _estimated_s(plan: MeasurementPlan, memory_mb: int, batch: int) -> float:
+    return plan.sample_s * batch / cores_of(memory_mb)
 
 
 SUBFOLDER = "lambda"

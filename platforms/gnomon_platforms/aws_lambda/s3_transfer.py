@@ -24,7 +24,7 @@ from botocore.exceptions import ClientError
 
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.aws_lambda.client import Clients, error_code, told
+from gnomon_platforms.aws_lambda.client import Clients, aws_errors, error_code
 
 SIGNED_FOR_S = 3600
 ADDRESS_RENEWED_S = 900.0
@@ -46,13 +46,13 @@ class S3Transfer:
 
     def give(self, key: str, data: bytes) -> str:
         """Store a batch and return the address to read it by."""
-        with told("write batches to the bucket"):
+        with aws_errors("write batches to the bucket"):
             self._s3.put_object(Bucket=self.bucket, Key=key, Body=data)
             return self._signed("get_object", key)
 
     def address_for(self, key: str) -> str:
         """An address to write a result to."""
-        with told("sign addresses in the bucket"):
+        with aws_errors("sign addresses in the bucket"):
             return self._signed("put_object", key)
 
     def take(self, key: str, size: int) -> bytes:
@@ -62,7 +62,7 @@ class S3Transfer:
             GnomonError: 503 `aws_…`, also where the object has another size: what is there is not this result.
 
         """
-        with told("read results from the bucket"):
+        with aws_errors("read results from the bucket"):
             data: bytes = self._s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
         if len(data) != size:
             raise GnomonError(503, "aws_refused", f"s3://{self.bucket}/{key} has {len(data)} bytes, not {size}.", "Try again.")
@@ -70,13 +70,13 @@ class S3Transfer:
 
     def remove(self, keys: list[str]) -> None:
         """Delete these keys. Missing keys are no error."""
-        with told("delete batches from the bucket"):
+        with aws_errors("delete batches from the bucket"):
             for key in keys:
                 self._s3.delete_object(Bucket=self.bucket, Key=key)
 
     def keep_file(self, key: str, path: Path, sha256: str) -> None:
         """Upload a file unless it is stored, under a key from its content; large files by multipart upload."""
-        with told("write models to the bucket"):
+        with aws_errors("write models to the bucket"):
             if self._size(key) != path.stat().st_size:
                 self._s3.upload_file(str(path), self.bucket, key, ExtraArgs={"Metadata": {"sha256": sha256}})
 
@@ -84,7 +84,7 @@ class S3Transfer:
         """Upload a package unless it is stored. Returns its key."""
         digest = hashlib.sha256(data)
         key = f"{self._prefix}/packages/{digest.hexdigest()}.zip"
-        with told("write packages to the bucket"):
+        with aws_errors("write packages to the bucket"):
             if self._size(key) != len(data):
                 checksum = base64.b64encode(digest.digest()).decode()
                 self._s3.put_object(Bucket=self.bucket, Key=key, Body=data, ChecksumSHA256=checksum)
@@ -99,7 +99,7 @@ class S3Transfer:
         """
         if self.bucket is None:
             return
-        with told(f"use the bucket {self.bucket}"):
+        with aws_errors(f"use the bucket {self.bucket}"):
             try:
                 self._s3.head_bucket(Bucket=self.bucket)
             except ClientError as error:

@@ -235,7 +235,7 @@ async def test_a_bucket_that_is_not_there_is_refused_at_the_start(on_lambda: Sta
 
 
 async def test_a_role_that_does_not_exist_is_named(on_lambda: Start, echo_spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnomon_platforms.aws_lambda.functions.ROLE_PATIENCE_S", 0.1)
+    monkeypatch.setattr("gnomon_platforms.aws_lambda.functions.ROLE_RETRY_S", 0.1)
     there = await on_lambda(LambdaOptions("arn:aws:iam::123456789012:role/nobody"))
     instance = await there.platform.create(InstanceRequest(echo_spec(), 1, 1, None, {}))
     reason = await there.told.reason(instance.id)

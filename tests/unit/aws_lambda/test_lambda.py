@@ -25,15 +25,15 @@ from gnomon_core.lambda_envelope import ENVELOPE_BYTES, INLINE_BYTES, LIMIT_BYTE
 from gnomon_core.profiles import LatencyTable, ModelProfile
 from gnomon_planner.plans import LAMBDA
 from gnomon_platforms.aws_lambda import recipes as packages
-from gnomon_platforms.aws_lambda.client import Clients, told
+from gnomon_platforms.aws_lambda.client import Clients, aws_errors
 from gnomon_platforms.aws_lambda.invocation import Report, read_tail
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform, Spent
 from gnomon_platforms.aws_lambda.profiling import (
     Measured,
     MeasuredModels,
+    MeasurementPlan,
     Table,
     Wanted,
-    Wishes,
     check_budget,
     estimate,
     measured,
@@ -85,7 +85,7 @@ def client_error(code: str, message: str = "no") -> exceptions.ClientError:
     ],
 )
 def test_error_line_names_the_remedy(error: Exception, code: str, hint: str) -> None:
-    with pytest.raises(GnomonError) as refused, told("deploy f"):
+    with pytest.raises(GnomonError) as refused, aws_errors("deploy f"):
         raise error
     assert (refused.value.status, refused.value.code) == (503, code)
     assert hint in str(refused.value)
@@ -454,12 +454,12 @@ def test_the_planner_s_price_is_the_platform_s() -> None:
 
 
 def test_the_example_of_the_docstring_costs_about_seventeen_cents() -> None:
-    wishes = Wishes(tuple(product(range(1024, 10_240, 342), range(1, 21))), 10)
-    assert 0.1 < estimate(wishes, wishes.cells) < 0.4
+    plan = MeasurementPlan(tuple(product(range(1024, 10_240, 342), range(1, 21))), 10)
+    assert 0.1 < estimate(plan, plan.cells) < 0.4
 
 
 def test_nothing_left_to_measure_costs_nothing() -> None:
-    assert estimate(Wishes(((1769, 1),), 10), []) == 0.0
+    assert estimate(MeasurementPlan(((1769, 1),), 10), []) == 0.0
 
 
 def test_cold_starts_are_kept_apart() -> None:

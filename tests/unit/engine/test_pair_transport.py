@@ -355,13 +355,13 @@ def answer(shadow: Link, sequence: int) -> None:
 
 def test_wake_up_hint_is_no_message(links: tuple[Link, Link]) -> None:
     body, shadow = links
-    body.foretell()
+    body.send_hint()
     assert shadow.pending() == []
 
 
 def test_data_after_a_wake_up_hint_are_read(links: tuple[Link, Link]) -> None:
     body, shadow = links
-    body.foretell()
+    body.send_hint()
     assert shadow.pending() == []
     assert body.hand_over(0, 1, [torch.ones(2, 4)], 0) is None
     [message] = shadow.pending()
@@ -377,7 +377,7 @@ def test_reader_does_not_poll_without_a_wake_up_hint(links: tuple[Link, Link]) -
 
 def test_wake_up_hint_polls_for_a_moment_only(links: tuple[Link, Link]) -> None:
     body, shadow = links
-    body.foretell()
+    body.send_hint()
     assert shadow.pending() == []
     began_s = time.thread_time()
     assert not shadow.awaited()
@@ -387,19 +387,19 @@ def test_wake_up_hint_polls_for_a_moment_only(links: tuple[Link, Link]) -> None:
 
 def test_the_end_of_the_path_is_found_too(links: tuple[Link, Link]) -> None:
     body, shadow = links
-    body.foretell()
+    body.send_hint()
     assert shadow.pending() == []
     body._socket.close()
     with pytest.raises(packets.PeerGoneError):
         shadow.pending()
-    shadow.foretell()
+    shadow.send_hint()
 
 
 def test_an_answer_that_was_foretold_is_taken(links: tuple[Link, Link]) -> None:
     body, shadow = links
     assert body.hand_over(0, 1, [torch.zeros(2, 4)], 0) is None
     [asked] = shadow.pending()
-    shadow.foretell()
+    shadow.send_hint()
     answer(shadow, asked.sequence)
     taken = body.take_back(time.monotonic() + 10)
     assert isinstance(taken, Message)
@@ -411,11 +411,11 @@ def test_wake_up_hint_without_data_counts_as_late(links: tuple[Link, Link]) -> N
     assert body.hand_over(0, 1, [torch.zeros(2, 4)], 0) is None
     over = threading.Event()
 
-    def foretell() -> None:
+    def send_hints() -> None:
         while not over.is_set():
-            shadow.foretell()
+            shadow.send_hint()
 
-    thread = threading.Thread(target=foretell)
+    thread = threading.Thread(target=send_hints)
     thread.start()
     try:
         assert body.take_back(time.monotonic() + 0.02) is Outcome.LATE

@@ -19,7 +19,7 @@ from gnomon_runtime.compute_thread import ComputeThread
 from gnomon_runtime.coordinator_guard import CoordinatorGuard
 from gnomon_runtime.coordinator_link import CoordinatorLink
 from gnomon_runtime.http_app import create_app
-from gnomon_runtime.pair.partner import MAX_CORRECTION, Patience, Predictions, patience, slack
+from gnomon_runtime.pair.partner import MAX_CORRECTION, Predictions, WaitTimeout, slack, wait_timeout
 from tests.unit.runtime.conftest import forget_handlers
 from tests.waiting import eventually
 
@@ -27,18 +27,18 @@ from tests.waiting import eventually
 @pytest.mark.parametrize(
     ("predicted_s", "slack_s", "wait"),
     [
-        (0.020, None, Patience(0.040, blames=True)),
-        (0.020, 0.100, Patience(0.040, blames=True)),
-        (0.001, None, Patience(0.005, blames=True)),
-        (0.0, 1.0, Patience(0.005, blames=True)),
-        (0.030, 0.040, Patience(0.040, blames=True)),
-        (0.030, 0.020, Patience(0.020, blames=False)),
-        (0.001, 0.004, Patience(0.004, blames=False)),
-        (0.020, -0.1, Patience(0.0, blames=False)),
+        (0.020, None, WaitTimeout(0.040, blames=True)),
+        (0.020, 0.100, WaitTimeout(0.040, blames=True)),
+        (0.001, None, WaitTimeout(0.005, blames=True)),
+        (0.0, 1.0, WaitTimeout(0.005, blames=True)),
+        (0.030, 0.040, WaitTimeout(0.040, blames=True)),
+        (0.030, 0.020, WaitTimeout(0.020, blames=False)),
+        (0.001, 0.004, WaitTimeout(0.004, blames=False)),
+        (0.020, -0.1, WaitTimeout(0.0, blames=False)),
     ],
 )
-def test_the_wait(predicted_s: float, slack_s: float | None, wait: Patience) -> None:
-    assert patience(predicted_s, slack_s) == wait
+def test_the_wait(predicted_s: float, slack_s: float | None, wait: WaitTimeout) -> None:
+    assert wait_timeout(predicted_s, slack_s) == wait
 
 
 @pytest.mark.parametrize(

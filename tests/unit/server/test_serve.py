@@ -25,7 +25,7 @@ from gnomon_profiler.repository import DirectoryRepository
 from gnomon_server import machine, process
 from gnomon_server.machine import LocalBackend
 from gnomon_server.platforms import PLATFORMS, Backend, require
-from gnomon_server.process import FullCollections, check_room, memory_is_short, next_collection_s, serve_until_signal
+from gnomon_server.process import FullCollections, check_disk_space, memory_is_short, next_collection_s, serve_until_signal
 from tests.refusals import refused
 from tests.waiting import until
 
@@ -194,7 +194,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("little_memory")
 def test_little_memory_refuses_nothing_and_is_told(tmp_path: Path) -> None:
-    check_room(tmp_path)
+    check_disk_space(tmp_path)
     assert memory_is_short().startswith("0.3 GB of memory are free")
     level, text, _ = room(tmp_path)
     assert (level, text) == (Level.WARN, memory_is_short())
@@ -216,5 +216,5 @@ def test_libraries_of_models_are_loaded_early_only_where_there_is_room(
 
 def test_want_of_disk_refuses(tmp_path: Path) -> None:
     with pytest.raises(GnomonError) as refused:
-        check_room(tmp_path, disk_bytes=1 << 60)
+        check_disk_space(tmp_path, disk_bytes=1 << 60)
     assert refused.value.code == "no_disk"

@@ -57,7 +57,7 @@ def load_weights(path: Path, expected: Mapping[str, Weight], mode: WeightMode = 
         GnomonError: 422 `invalid_program` when the file lacks one or holds it in another form.
 
     """
-    began_s = time.perf_counter()
+    started_s = time.perf_counter()
     try:
         with safe_open(path, framework="pt") as file:
             present = set(file.keys())
@@ -65,7 +65,7 @@ def load_weights(path: Path, expected: Mapping[str, Weight], mode: WeightMode = 
     except SafetensorError as error:
         raise invalid_program(f"The weight file cannot be read: {error}.") from None
     tensors = {name: checked(name, stored.get(name), weight) for name, weight in expected.items()}
-    return LoadedWeights(tensors, mode, path.stat().st_size, time.perf_counter() - began_s)
+    return LoadedWeights(tensors, mode, path.stat().st_size, time.perf_counter() - started_s)
 
 
 def _placed(mapped: Tensor, mode: WeightMode) -> Tensor:

@@ -167,9 +167,9 @@ def measure_loading(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
 
 
 def _load_s(path: Path, expected: Mapping[str, Weight], mode: WeightMode, names: Iterable[str]) -> float:
-    began_s = time.perf_counter()
+    started_s = time.perf_counter()
     BlockWeights(path, expected, mode).hold(names)
-    return time.perf_counter() - began_s
+    return time.perf_counter() - started_s
 
 
 def _in_a_fork(path: Path, expected: Mapping[str, Weight], mode: WeightMode, names: Iterable[str]) -> float:
@@ -260,7 +260,7 @@ def measure_network(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
 
 def _hand_over(connection: socket.socket, buffer: OwnBuffer, rows: Tensor, stamps: int) -> float:
     time.sleep(_PAUSE_S)
-    began_s = time.perf_counter()
+    started_s = time.perf_counter()
     written = buffer.write([rows])
     assert written is not None, "the buffer was made for the largest"
     outgoing = Outgoing(Message(Kind.COMPUTE, 1, 0, 1, 1, written), buffer)
@@ -269,7 +269,7 @@ def _hand_over(connection: socket.socket, buffer: OwnBuffer, rows: Tensor, stamp
         poll.register(connection, select.POLLOUT)
         poll.poll()
     ended_s: float = _STAMP.unpack(os.read(stamps, _STAMP.size))[0]
-    return ended_s - began_s
+    return ended_s - started_s
 
 
 def _receive(connection: socket.socket, stamp: int, size_bytes: int, cpus: Sequence[int]) -> NoReturn:
@@ -311,7 +311,7 @@ def _start(order: Mapping[str, Any]) -> tuple[float, float]:
         os.write(write, _STAMPS.pack(*_become_an_instance(order)))
         os._exit(0)
     time.sleep(_SETTLE_S)
-    began_s = time.perf_counter()
+    started_s = time.perf_counter()
     os.write(gate_write, b"x")
     os.close(write)
     answer = os.read(read, _STAMPS.size)
@@ -321,7 +321,7 @@ def _start(order: Mapping[str, Any]) -> tuple[float, float]:
     if len(answer) != _STAMPS.size:
         raise RuntimeError("a starting process ended early")
     shadow_at_s, body_at_s = _STAMPS.unpack(answer)
-    return shadow_at_s - began_s, body_at_s - began_s
+    return shadow_at_s - started_s, body_at_s - started_s
 
 
 def _become_an_instance(order: Mapping[str, Any]) -> tuple[float, float]:
@@ -331,9 +331,9 @@ def _become_an_instance(order: Mapping[str, Any]) -> tuple[float, float]:
     use_cores(1)
     model = load_timed(Path(order["program"]), Path(order["weights"]))
     bound_at_s = time.perf_counter() - model.weights.load_s
-    began_s = time.perf_counter()
+    started_s = time.perf_counter()
     touch(model.weights.tensors)
-    touch_s = time.perf_counter() - began_s
+    touch_s = time.perf_counter() - started_s
     model.executor.run(model.inputs(1))
     return bound_at_s, time.perf_counter() - model.weights.load_s - touch_s
 
@@ -367,11 +367,11 @@ def measure_transfer(order: Mapping[str, Any], say: Callable[[dict[str, Any]], N
 
 def _hand_over_local(connection: socket.socket, shared: Tensor, rows: Tensor) -> float:
     time.sleep(_PAUSE_S)
-    began_s = time.perf_counter()
+    started_s = time.perf_counter()
     shared[: rows.numel()].copy_(rows)
     connection.send(_HEADER.pack(rows.numel()))
     ended_s: float = _STAMP.unpack(connection.recv(_STAMP.size))[0]
-    return ended_s - began_s
+    return ended_s - started_s
 
 
 def _receive_local(connection: socket.socket, descriptor: int, cpus: Sequence[int]) -> NoReturn:

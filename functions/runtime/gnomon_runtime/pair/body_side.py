@@ -49,7 +49,7 @@ class BodySide:
     def listen(self, coordination: Coordination) -> None:
         """Take orders from this socket from now on, and from none before it."""
         if self._duties is not None:
-            self._hear_no_more(self._duties)
+            self._stop_reading(self._duties)
         carry_out = {"hello": self._hello, "pair": self._pair, "change": self._change, "unpair": self._unpair}
         self._duties = Duties(coordination, carry_out)
         self._watch(coordination.fileno())
@@ -76,10 +76,10 @@ class BodySide:
             if partner.link.ready
         }
 
-    def foretell(self, batch: int) -> None:
+    def send_hint(self, batch: int) -> None:
         """Send wake-up hints for a batch of this size, which is being received."""
         if self._split is not None:
-            self._split.foretell(batch)
+            self._split.send_hint(batch)
 
     def run(self, inputs: Sequence[Tensor], left_s: float | None) -> tuple[tuple[Tensor, ...], list[RunTiming]]:
         """The outputs of a batch whose deadline is in `left_s` seconds, and the timings of its hand-overs."""
@@ -124,9 +124,9 @@ class BodySide:
             pass
         if duties.gone:
             # Pairs work without a coordinator until one of the two ends.
-            self._hear_no_more(duties)
+            self._stop_reading(duties)
 
-    def _hear_no_more(self, duties: Duties) -> None:
+    def _stop_reading(self, duties: Duties) -> None:
         self._unwatch(duties.fileno())
         self._duties = None
         duties.close()
@@ -207,9 +207,9 @@ class BodySide:
         self._poll.unregister(descriptor)
 
 
-def left_s(budget_s: float, began_s: float) -> float | None:
+def left_s(budget_s: float, started_s: float) -> float | None:
     """The time left until a batch's deadline; None where the gateway set none."""
-    return budget_s - (time.monotonic() - began_s) if budget_s > 0 else None
+    return budget_s - (time.monotonic() - started_s) if budget_s > 0 else None
 
 
 def _numbers(values: Sequence[Any]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@
 a sequence number, and a side reads the buffer `back` only between an answer to its newest number and its own next message.
 
 A waiting side sleeps, and so may its processor: to wake a virtual CPU takes 0.2 ms, in which 2 MB are copied. So a side sends a
-wake-up hint (`foretell`) before the operation that makes the tensors of its next message. The other side wakes meanwhile, and
+wake-up hint (`send_hint`) before the operation that makes the tensors of its next message. The other side wakes meanwhile, and
 then polls for the message without sleeping (`awaited`), for `SOON_S` at most.
 
 `Link` is the path within a node: a data socket that never blocks, and two buffers that both sides have mapped. The path to
@@ -88,7 +88,7 @@ class DataPath(ABC):
         return True
 
     @abstractmethod
-    def foretell(self) -> None:
+    def send_hint(self) -> None:
         """Send a wake-up hint: a message follows shortly."""
 
     def awaited(self, until_s: float = math.inf) -> bool:
@@ -159,16 +159,16 @@ class DataPath(ABC):
             message = self._receive()
             if message is None:
                 return found
-            if not self._foretold(message):
+            if not self._is_hint(message):
                 found.append(message)
         raise NonsenseError("messages that nobody asked for")
 
     def _next(self) -> Message | None:
         """The next message; None if there is none, or only a wake-up hint."""
         message = self._receive()
-        return None if message is None or self._foretold(message) else message
+        return None if message is None or self._is_hint(message) else message
 
-    def _foretold(self, message: Message) -> bool:
+    def _is_hint(self, message: Message) -> bool:
         """Whether the message is a wake-up hint, which starts the polling period."""
         soon = message.kind is Kind.SOON
         self._soon_until_s = time.monotonic() + SOON_S if soon else 0.0
@@ -221,7 +221,7 @@ class Link(DataPath):
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def foretell(self) -> None:
+    def send_hint(self) -> None:
         with contextlib.suppress(packets.PeerGoneError):
             self.send(Message(Kind.SOON, self.sequence, 0, 1, 1))
 

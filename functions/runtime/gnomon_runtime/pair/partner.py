@@ -69,7 +69,7 @@ class Predictions:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class WaitTimeout:
     """The timeout of a hand-over in seconds, and whether a miss is blamed on the Shadow."""
 
     seconds: float
@@ -87,12 +87,12 @@ def slack(left_s: float | None, spent_s: float, again_s: float, rest_s: float) -
     return slack_s if slack_s >= spent_s else left_s - rest_s
 
 
-def patience(predicted_s: float, slack_s: float | None) -> Patience:
+def wait_timeout(predicted_s: float, slack_s: float | None) -> WaitTimeout:
     """The timeout of a hand-over whose batch has this slack, counted from the hand-over; a slack of None means no deadline."""
     wanted_s = max(FACTOR * predicted_s, LEAST_S)
     if slack_s is None or slack_s >= wanted_s:
-        return Patience(wanted_s, blames=True)
-    return Patience(max(slack_s, 0.0), blames=slack_s >= max(predicted_s, LEAST_S))
+        return WaitTimeout(wanted_s, blames=True)
+    return WaitTimeout(max(slack_s, 0.0), blames=slack_s >= max(predicted_s, LEAST_S))
 
 
 MAX_MISSES = 3
@@ -144,10 +144,10 @@ class Partner:
         """Whether the Shadow can compute this run. While blocks change, a Body's Shadows do not all hold the same blocks."""
         return self.over is None and self.link.ready and run in self._runs
 
-    def foretell(self) -> None:
+    def send_hint(self) -> None:
         """Send a wake-up hint to the Shadow before its rows."""
         if self.over is None and self.link.ready:
-            self.link.foretell()
+            self.link.send_hint()
 
     def hand_over(self, run: tuple[int, int], rows: Sequence[Tensor]) -> Outcome | None:
         """Send the Shadow these rows of the run's inputs. None on success, else the outcome."""
@@ -172,10 +172,10 @@ class Partner:
         """Record the latency of a hand-over."""
         self._predictions.learn(self._runs[run], samples, shadow_s)
 
-    def answer(self, mine: Sequence[Tensor], samples: int, began_s: float, wait: Patience) -> Message | Outcome:
+    def answer(self, mine: Sequence[Tensor], samples: int, started_s: float, wait: WaitTimeout) -> Message | Outcome:
         """The Shadow's answer if it arrives in time and has the form of the Body's own rows; else the outcome."""
         try:
-            answer = self.link.take_back(began_s + wait.seconds)
+            answer = self.link.take_back(started_s + wait.seconds)
         except packets.PeerGoneError:
             return Outcome.GONE
         if isinstance(answer, Message):

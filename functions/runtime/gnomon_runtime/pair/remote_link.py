@@ -299,7 +299,7 @@ class RemoteLink(DataPath):
     def fileno(self) -> int:
         return self._news
 
-    def foretell(self) -> None:
+    def send_hint(self) -> None:
         """Do nothing: compared with the network, 0.2 ms are little."""
 
     def hand_over(self, begin: int, end: int, values: Sequence[Tensor], first_row: int) -> Outcome | None:
@@ -426,7 +426,7 @@ class StreamLink(DataPath):
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def foretell(self) -> None:
+    def send_hint(self) -> None:
         """Do nothing: compared with the network, 0.2 ms are little."""
 
     def comes(self, wait_s: float) -> bool:

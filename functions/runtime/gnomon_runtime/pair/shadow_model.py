@@ -31,7 +31,7 @@ def computed(
 
     `soon` is called before the last operation: the wake-up hint for the answer.
     """
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     kind, rows = Kind.REFUSED, None
     try:
         segment = None if held is None else held.segment(asked.begin, asked.end)
@@ -41,7 +41,7 @@ def computed(
             kind = Kind.FAILED if rows is None else Kind.DONE
     except Exception:  # noqa: BLE001 - a kernel may raise anything; the Body computes the samples and learns what
         kind = Kind.FAILED
-    seconds = time.monotonic() - began_s
+    seconds = time.monotonic() - started_s
     return Message(kind, asked.sequence, asked.begin, asked.end, asked.samples, rows or (), seconds)
 
 

@@ -106,7 +106,7 @@ class ShadowSide:
                 asked = link.pending()
             asked = [message for message in asked if message.kind is Kind.COMPUTE]
             if asked:
-                link.send(computed(self._held, asked[-1], link.to, link.back, link.foretell))
+                link.send(computed(self._held, asked[-1], link.to, link.back, link.send_hint))
         except packets.PeerGoneError:
             self._leave("the Body has gone")
         except NonsenseError as error:
@@ -330,9 +330,9 @@ class Promotion:
         """
         if self._pieces is None:
             return False
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         ended = next(self._pieces, None) is None
-        self._loading_s += time.monotonic() - began_s
+        self._loading_s += time.monotonic() - started_s
         if ended:
             self._pieces = None
         return ended

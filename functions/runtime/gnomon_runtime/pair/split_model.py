@@ -30,7 +30,7 @@ from gnomon_runtime.engine.segments import Segment, segments_between
 from gnomon_runtime.engine.weights import ALIGNMENT_BYTES
 from gnomon_runtime.pair.headers import Message
 from gnomon_runtime.pair.link import Outcome, joined
-from gnomon_runtime.pair.partner import Partner, Share, patience, slack
+from gnomon_runtime.pair.partner import Partner, Share, slack, wait_timeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,15 @@ class RunTiming:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _HandedOver:
     """A share that has been handed over, or could not be."""
 
     share: Share
     own: int
     """The Body's samples."""
     trouble: Outcome | None
-    began_s: float
-    told_s: float
+    started_s: float
+    sent_s: float
 
 
 class SplitModel:
@@ -93,16 +93,16 @@ class SplitModel:
         """The largest number of samples of such a batch that the Body hands over in a run."""
         return max((sum(share.samples for share in self._shares(run, batch)) for run in self._runs), default=0)
 
-    def foretell(self, batch: int) -> None:
+    def send_hint(self, batch: int) -> None:
         """Send wake-up hints for a batch of this size to the Shadows that its first segment needs."""
-        self._foretell(0, batch)
+        self._send_hints(0, batch)
 
-    def _foretell(self, position: int, batch: int) -> None:
+    def _send_hints(self, position: int, batch: int) -> None:
         """Send wake-up hints to the Shadows of the segment at this position, which is next."""
         border = self._segments[position].border
         if (run := (border.begin, border.end)) in self._runs:
             for share in self._shares(run, batch):
-                share.partner.foretell()
+                share.partner.send_hint()
 
     def _shares(self, run: tuple[int, int], batch: int) -> list[Share]:
         """The shares of the Shadows that compute rows of this run; the Body has the first rows."""
@@ -124,7 +124,7 @@ class SplitModel:
 
         """
         batch = self._model.executor.check_inputs(inputs)
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         self.timings = []
         ends_s: dict[tuple[int, int], float] = {}
         program = self._model.program
@@ -137,12 +137,12 @@ class SplitModel:
                 for name in border.passing:
                     del values[name]
                 if run in self._runs and (given_away := self._shares(run, batch)):
-                    budget_s = None if left_s is None else left_s - (time.monotonic() - began_s)
+                    budget_s = None if left_s is None else left_s - (time.monotonic() - started_s)
                     made = self._together(segment, given, given_away, budget_s)
                     ends_s[run] = time.monotonic()
                 else:
                     more = position < len(self._segments)
-                    made = segment.run(batch, given, partial(self._foretell, position, batch) if more else None)
+                    made = segment.run(batch, given, partial(self._send_hints, position, batch) if more else None)
                 values |= zip(border.makes, made, strict=True)
                 del given, made
         done_s = time.monotonic()
@@ -159,36 +159,36 @@ class SplitModel:
         batch = given_away[-1].first + given_away[-1].samples
         if not given or not _by_rows(given, batch):
             return self._alone(segment, given, batch)
-        told = [_tell(run, given, share, own) for share in given_away]
-        began_s = time.monotonic()
+        handed_over = [_hand_over(run, given, share, own) for share in given_away]
+        started_s = time.monotonic()
         mine = segment.run(own, [tensor[:own] for tensor in given])
         if not _by_rows(mine, own):
             return self._alone(segment, given, batch)
-        own_s = time.monotonic() - began_s
+        own_s = time.monotonic() - started_s
         # If no Shadow answers in time, the Body must compute all of their samples, and then the rest of the model.
         again_s, rest_s = own_s * (batch - own) / own, self._rest_s.get((run, batch), 0.0)
-        slack_s = slack(budget_s, time.monotonic() - told[0].began_s, again_s, rest_s)
-        answers = [self._answer(run, one, mine, own_s, slack_s) for one in told]
+        slack_s = slack(budget_s, time.monotonic() - handed_over[0].started_s, again_s, rest_s)
+        answers = [self._answer(run, one, mine, own_s, slack_s) for one in handed_over]
         parts = [mine, *(self._rows(segment, given, share, answer) for share, answer in zip(given_away, answers, strict=True))]
         return [joined(*tensors) for tensors in zip(*parts, strict=True)]
 
     def _answer(
-        self, run: tuple[int, int], told: _Told, mine: Sequence[Tensor], own_s: float, slack_s: float | None
+        self, run: tuple[int, int], handed_over: _HandedOver, mine: Sequence[Tensor], own_s: float, slack_s: float | None
     ) -> Message | None:
         """A Shadow's answer for its share; None if it has failed. Records the timing and the outcome."""
-        partner, samples = told.share.partner, told.share.samples
-        expected_s = partner.expected_s(run, samples, own_s, told.own)
-        began_s = time.monotonic()
-        answer = told.trouble or partner.answer(mine, samples, told.began_s, patience(expected_s, slack_s))
+        partner, samples = handed_over.share.partner, handed_over.share.samples
+        expected_s = partner.expected_s(run, samples, own_s, handed_over.own)
+        started_s = time.monotonic()
+        answer = handed_over.trouble or partner.answer(mine, samples, handed_over.started_s, wait_timeout(expected_s, slack_s))
         now_s = time.monotonic()
         shadow_s = None
         if isinstance(answer, Message):
             # The duration that the Shadow reports cannot be longer than the time that passed.
-            shadow_s = told.told_s - told.began_s + min(answer.compute_s, now_s - told.told_s)
+            shadow_s = handed_over.sent_s - handed_over.started_s + min(answer.compute_s, now_s - handed_over.sent_s)
             partner.learn(run, samples, shadow_s)
         outcome = Outcome.ANSWERED if isinstance(answer, Message) else answer
         partner.count(outcome)
-        waited_s = now_s - began_s
+        waited_s = now_s - started_s
         self.timings.append(RunTiming(partner.shadow, *run, samples, outcome, expected_s, shadow_s, own_s, waited_s))
         return answer if isinstance(answer, Message) else None
 
@@ -205,10 +205,10 @@ class SplitModel:
         return segment.run(batch, given)
 
 
-def _tell(run: tuple[int, int], given: list[Tensor], share: Share, own: int) -> _Told:
-    began_s = time.monotonic()
+def _hand_over(run: tuple[int, int], given: list[Tensor], share: Share, own: int) -> _HandedOver:
+    started_s = time.monotonic()
     trouble = share.partner.hand_over(run, share.of(given))
-    return _Told(share, own, trouble, began_s, time.monotonic())
+    return _HandedOver(share, own, trouble, started_s, time.monotonic())
 
 
 def _ms(seconds: float) -> float:
