@@ -61,12 +61,15 @@ def doctor(
 
     Ends with 1 if anything fails. Nothing is changed by looking.
     """
-    from gnomon_cli.doctor.examination import examine_cluster, examine_machine  # noqa: PLC0415 - help imports nothing heavy
-    from gnomon_cli.doctor.findings import failed  # noqa: PLC0415 - likewise
+    from gnomon_cli.doctor.findings import failed, run_checks  # noqa: PLC0415 - help imports nothing heavy
 
     if platform == "local":
-        found = examine_machine(state_folder(state, os.environ))
+        from gnomon_cli.doctor.machine import machine_checks  # noqa: PLC0415 - likewise
+
+        found = run_checks(machine_checks(state_folder(state, os.environ)))
     else:
+        from gnomon_cli.doctor.examination import examine_cluster  # noqa: PLC0415 - likewise
+
         spaces = system_namespace, namespace
         found = examine_cluster(kubeconfig, context, spaces, _account(service_account), knative=platform == "knative")
     if as_json:

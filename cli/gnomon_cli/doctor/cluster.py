@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from gnomon_cli.doctor.findings import Level, Look
+from gnomon_cli.doctor.findings import Check, Level
 from gnomon_platforms.kubernetes.client import Api, Document, Refused
 from gnomon_platforms.kubernetes.nodes import meets
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, Permission, Resource, Scope
@@ -127,7 +127,7 @@ RESIZING_SINCE = (1, 33)
 """In-place resize is on by default; before, it needs a feature gate on every node."""
 
 
-def cluster_checks(cluster: Cluster) -> Iterator[tuple[str, Look]]:
+def cluster_checks(cluster: Cluster) -> Iterator[tuple[str, Check]]:
     """The checks of any cluster. If the first fails, the others cannot run."""
     yield API_SERVER, lambda: api_server(cluster)
     yield "nodes", lambda: nodes(cluster)
@@ -229,7 +229,7 @@ SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class ReviewSubject:
     """The subject of an access review: a service account (`namespace`, `name`), or the kubeconfig's user if `account` is None."""
 
     account: tuple[str, str] | None = None
@@ -239,7 +239,7 @@ class Asker:
         return "SelfSubjectAccessReview" if self.account is None else "SubjectAccessReview"
 
     @property
-    def subject(self) -> Document:
+    def fields(self) -> Document:
         """The review's fields that name its subject."""
         if self.account is None:
             return {}
@@ -252,7 +252,7 @@ class Asker:
 
 
 def permissions(
-    cluster: Cluster, wanted: Iterable[Permission], namespaces: dict[Scope, str | None], asker: Asker, install: str
+    cluster: Cluster, wanted: Iterable[Permission], namespaces: dict[Scope, str | None], subject: ReviewSubject, install: str
 ) -> tuple[Level, str, str]:
     """Review each verb of each rule in the namespace of its scope. `install` is the command that grants them.
 
@@ -268,17 +268,17 @@ def permissions(
             attributes = {"group": permission.group, "resource": resource, "subresource": subresource, "verb": verb}
             attributes |= {"name": permission.only} if permission.only else {}
             namespace = namespaces[permission.scope]
-            spec = {**asker.subject, "resourceAttributes": {**attributes, **({"namespace": namespace} if namespace else {})}}
+            spec = {**subject.fields, "resourceAttributes": {**attributes, **({"namespace": namespace} if namespace else {})}}
             asked += 1
-            if not cluster.review(asker.kind, spec):
+            if not cluster.review(subject.kind, spec):
                 where = f" in {namespace}" if namespace else ""
                 missing.append(f"{verb} {permission.name}{where} (to {permission.why})")
     if not missing:
-        return Level.OK, f"All {asked} that are needed are given to {asker}.", ""
+        return Level.OK, f"All {asked} that are needed are given to {subject}.", ""
     more = f", and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
     return (
         Level.FAIL,
-        f"{len(missing)} of {asked} are not given to {asker}: {', '.join(missing[:SHOWN])}{more}.",
+        f"{len(missing)} of {asked} are not given to {subject}: {', '.join(missing[:SHOWN])}{more}.",
         install,
     )
 
@@ -288,69 +288,73 @@ NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 
 
 @dataclass(frozen=True, slots=True)
-class Comer:
-    """A client pod: the labels of its namespace and its own. `beside` says whether it is in the policies' namespace."""
+class ClientPod:
+    """A client pod: the labels of its namespace and its own. `same_namespace` says whether it is in the policies' namespace."""
 
     namespace: Mapping[str, str]
     pod: Mapping[str, str]
-    beside: bool = False
+    same_namespace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class PodPort:
     """A destination port of a pod, and the port numbers of the pod's named ports."""
 
     port: int
     named: Mapping[str, int] = field(default_factory=dict)
 
 
-def ways_in(policies: Iterable[Mapping[str, Any]], pod: Mapping[str, str]) -> list[Mapping[str, Any]] | None:
+def ingress_rules(policies: Iterable[Mapping[str, Any]], pod: Mapping[str, str]) -> list[Mapping[str, Any]] | None:
     """The ingress rules of a namespace's policies for pods with these labels; None if no policy selects the pods."""
     specs = [one.get("spec") or {} for one in policies]
     theirs = [
         spec
         for spec in specs
-        if "Ingress" in (spec.get("policyTypes") or ("Ingress",)) and chooses(spec.get("podSelector") or {}, pod)
+        if "Ingress" in (spec.get("policyTypes") or ("Ingress",)) and selector_matches(spec.get("podSelector") or {}, pod)
     ]
     return [rule for spec in theirs for rule in spec.get("ingress") or ()] if theirs else None
 
 
-def shut_out(rules: Iterable[Mapping[str, Any]] | None, door: Door, comer: Comer) -> bool:
-    """Whether the rules of `ways_in` deny this client access."""
-    return rules is not None and not any(lets_in(rule, door, comer) for rule in rules)
+def denied(rules: Iterable[Mapping[str, Any]] | None, target: PodPort, client_pod: ClientPod) -> bool:
+    """Whether the rules of `ingress_rules` deny this client access."""
+    return rules is not None and not any(rule_allows(rule, target, client_pod) for rule in rules)
 
 
-def lets_in(rule: Mapping[str, Any], door: Door, comer: Comer) -> bool:
+def rule_allows(rule: Mapping[str, Any], target: PodPort, client_pod: ClientPod) -> bool:
     """Whether a NetworkPolicy's ingress rule admits this client to this port.
 
     A rule with an operator's IP blocks counts as admitting the client: the addresses cannot be checked here.
     """
     ports, peers = rule.get("ports"), rule.get("from")
-    if ports and not any(_opens(one, door) for one in ports):
+    if ports and not any(_port_matches(one, target) for one in ports):
         return False
-    return not peers or any("ipBlock" in one or selects(one, comer) for one in peers)
+    return not peers or any("ipBlock" in one or peer_matches(one, client_pod) for one in peers)
 
 
-def selects(peer: Mapping[str, Any], comer: Comer) -> bool:
+def peer_matches(peer: Mapping[str, Any], client_pod: ClientPod) -> bool:
     """Whether a rule's peer selects this client. Without a namespace selector a peer is in the policy's own namespace."""
-    within = chooses(peer["namespaceSelector"], comer.namespace) if "namespaceSelector" in peer else comer.beside
-    return within and chooses(peer.get("podSelector") or {}, comer.pod)
+    within = (
+        selector_matches(peer["namespaceSelector"], client_pod.namespace)
+        if "namespaceSelector" in peer
+        else client_pod.same_namespace
+    )
+    return within and selector_matches(peer.get("podSelector") or {}, client_pod.pod)
 
 
-def chooses(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def selector_matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Whether a label selector matches these labels."""
     named = (selector.get("matchLabels") or {}).items() <= labels.items()
     return named and all(meets(labels, expression) for expression in selector.get("matchExpressions") or ())
 
 
-def _opens(one: Mapping[str, Any], door: Door) -> bool:
+def _port_matches(one: Mapping[str, Any], target: PodPort) -> bool:
     """Whether an entry of a rule's ports includes this port. An entry without a port includes all ports."""
     if (one.get("protocol") or "TCP") != "TCP":
         return False
     first: int | str | None = one.get("port")
     if isinstance(first, str):
-        return door.named.get(first) == door.port
-    return first is None or first <= door.port <= int(one.get("endPort") or first)
+        return target.named.get(first) == target.port
+    return first is None or first <= target.port <= int(one.get("endPort") or first)
 
 
 DAEMON_SETS = Resource("apps/v1", "daemonsets", "DaemonSet")
@@ -370,7 +374,7 @@ AGENTS = frozenset(
 )
 """DaemonSets by which networks enforce policies, as their projects' own manifests name them."""
 K3S = "+k3s"
-"""In the version of its kubelets: it enforces policies itself, unless it was told not to."""
+"""In the version of its kubelets: it enforces policies itself, unless it was node_args not to."""
 K3S_ARGUMENTS, K3S_WITHOUT = "k3s.io/node-args", "--disable-network-policy"
 TRY = 'Try it: docs/howto/install-on-kubernetes.md, "Does the network enforce policies?"'
 
@@ -389,12 +393,12 @@ def enforced(daemons: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, 
     """Whether the cluster enforces NetworkPolicies, judged by its network agents and nodes."""
     agents = [one for one in daemons if one["metadata"]["name"] in AGENTS]
     if agents:
-        [agent, *_] = sorted(agents, key=_lacking)
+        [agent, *_] = sorted(agents, key=_not_ready)
         name = f"{agent['metadata']['name']} in {agent['metadata']['namespace']}"
-        if lacking := _lacking(agent):
+        if not_ready := _not_ready(agent):
             look = f"kubectl -n {agent['metadata']['namespace']} get pods -o wide"
             wanted = agent["status"]["desiredNumberScheduled"]
-            return Level.WARN, f"{name} enforces NetworkPolicies, and is not ready on {lacking} of {wanted} nodes.", look
+            return Level.WARN, f"{name} enforces NetworkPolicies, and is not ready on {not_ready} of {wanted} nodes.", look
         return Level.OK, f"{name} enforces NetworkPolicies.", ""
     there = list(nodes)
     if there and all(_k3s_enforces(node) for node in there):
@@ -403,7 +407,7 @@ def enforced(daemons: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, 
     return Level.WARN, said, TRY
 
 
-def _lacking(daemon: Mapping[str, Any]) -> int:
+def _not_ready(daemon: Mapping[str, Any]) -> int:
     """The number of nodes on which the DaemonSet should be ready and is not."""
     status = daemon.get("status") or {}
     return max(int(status.get("desiredNumberScheduled", 0)) - int(status.get("numberReady", 0)), 0)
@@ -411,5 +415,5 @@ def _lacking(daemon: Mapping[str, Any]) -> int:
 
 def _k3s_enforces(node: Mapping[str, Any]) -> bool:
     version = ((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion", "")
-    told = (node["metadata"].get("annotations") or {}).get(K3S_ARGUMENTS, "")
-    return K3S in version and K3S_WITHOUT not in told
+    node_args = (node["metadata"].get("annotations") or {}).get(K3S_ARGUMENTS, "")
+    return K3S in version and K3S_WITHOUT not in node_args

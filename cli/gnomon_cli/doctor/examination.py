@@ -1,23 +1,17 @@
-"""The checks of each kind of installation, and the connection to the cluster for them."""
+"""The checks of a cluster installation, in their order, and the connection to the cluster for them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from gnomon_cli.doctor.cluster import API_SERVER, Asker, Cluster, cluster_checks, network_policies
-from gnomon_cli.doctor.findings import Finding, Level, Look, run_checks
+from gnomon_cli.doctor.cluster import API_SERVER, Cluster, ReviewSubject, cluster_checks, network_policies
+from gnomon_cli.doctor.findings import Check, Finding, Level, run_checks
 from gnomon_cli.doctor.knative import ON_KNATIVE, batch_checks, knative_checks
-from gnomon_cli.doctor.machine import machine_checks
 from gnomon_cli.doctor.openfaas import Installation, gateway_of, openfaas_checks
 from gnomon_cli.doctor.shadows import shadow_checks, shadow_client_checks
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.client import connect
-
-
-def examine_machine(state: Path) -> list[Finding]:
-    """Findings about this machine, on which `gnomon serve` keeps its state in this folder."""
-    return run_checks(machine_checks(state))
 
 
 def examine_cluster(
@@ -29,18 +23,18 @@ def examine_cluster(
     except GnomonError as error:
         return [Finding(API_SERVER, Level.FAIL, error.message, error.hint)]
     try:
-        installation = Installation(*namespaces, Asker(account))
+        installation = Installation(*namespaces, ReviewSubject(account))
         return run_checks(_checks(Cluster(api), installation, knative=knative), frozenset({API_SERVER}))
     finally:
         api.close()
 
 
-def _checks(cluster: Cluster, installation: Installation, *, knative: bool) -> Iterator[tuple[str, Look]]:
+def _checks(cluster: Cluster, installation: Installation, *, knative: bool) -> Iterator[tuple[str, Check]]:
     yield from cluster_checks(cluster)
     yield "network policies", lambda: network_policies(cluster)
     gateway = gateway_of(installation.system)
     if knative:
-        yield from knative_checks(cluster, installation.asker)
+        yield from knative_checks(cluster, installation.subject)
         yield from batch_checks(cluster)
         yield from shadow_checks(cluster, ON_KNATIVE.install)
         yield from shadow_client_checks(cluster, ON_KNATIVE, gateway)

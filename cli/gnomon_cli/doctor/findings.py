@@ -38,11 +38,11 @@ class Finding:
         return {"check": self.check, "level": self.level.value, "message": self.message, "hint": self.hint}
 
 
-Look = Callable[[], tuple[Level, str, str]]
+Check = Callable[[], tuple[Level, str, str]]
 """A check: the level, what is there, and what to do."""
 
 
-def run_checks(checks: Iterable[tuple[str, Look]], needed: frozenset[str] = frozenset()) -> list[Finding]:
+def run_checks(checks: Iterable[tuple[str, Check]], needed: frozenset[str] = frozenset()) -> list[Finding]:
     """Run the checks in order, up to the first failure of a `needed` one, after which the others could read nothing."""
     found: list[Finding] = []
     for name, look in checks:
@@ -57,7 +57,7 @@ def failed(findings: Iterable[Finding]) -> bool:
     return any(finding.level is Level.FAIL for finding in findings)
 
 
-def _finding(name: str, look: Look) -> Finding:
+def _finding(name: str, look: Check) -> Finding:
     try:
         return Finding(name, *look())
     except GnomonError as error:

@@ -6,7 +6,7 @@
 
 If a part of this is missing, nothing fails: requests go to Revisions one by one. A Revision with a route gets batches if
 
-    gnomon/max-batch ▶ our autoscaler class ▶ names the Secret with the token ▶ the Secret exists ▶ its pods began with it
+    gnomon/max-batch ▶ our autoscaler class ▶ names the Secret with the token ▶ the Secret exists ▶ its pods started with it
 
 Pods wait for a missing Secret; anything else that is missing costs batches, not requests.
 """
@@ -18,19 +18,19 @@ from typing import Any
 
 from gnomon_cli.doctor.cluster import (
     NAMESPACE_LABEL,
-    Asker,
+    ClientPod,
     Cluster,
-    Comer,
-    Door,
+    PodPort,
+    ReviewSubject,
+    denied,
+    ingress_rules,
     named_ports,
     option,
     permissions,
     pod_labels,
     ready,
-    shut_out,
-    ways_in,
 )
-from gnomon_cli.doctor.findings import Level, Look
+from gnomon_cli.doctor.findings import Check, Level
 from gnomon_cli.doctor.shadows import ShadowClient, daemons, has_option
 from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_core.settings import PREFIX, Settings
@@ -87,7 +87,7 @@ MISSING = {
 """What to do where Bodies of a Revision work alone, by the reason that its condition `Shadows` has."""
 
 
-def knative_checks(cluster: Cluster, asker: Asker) -> Iterator[tuple[str, Look]]:
+def knative_checks(cluster: Cluster, subject: ReviewSubject) -> Iterator[tuple[str, Check]]:
     """The checks of an installation on Knative, beside those of the cluster."""
     yield "Knative", lambda: serving(cluster)
     yield "Knative's metrics", lambda: metrics(cluster)
@@ -95,7 +95,7 @@ def knative_checks(cluster: Cluster, asker: Asker) -> Iterator[tuple[str, Look]]
     yield "Knative's scaling", lambda: scaling(cluster)
     yield "Knative's network", lambda: network(cluster)
     yield "Knative's domain", lambda: domain(cluster)
-    yield "permissions", lambda: rights(cluster, asker)
+    yield "permissions", lambda: rights(cluster, subject)
     yield "autoscaler class", lambda: ready(cluster, NAMESPACE, SCALER, f"{INSTALL}/autoscaler")
     yield "gateway", lambda: gateway(cluster)
     yield "Shadows' Revisions", lambda: alone(cluster)
@@ -132,7 +132,7 @@ def metrics(cluster: Cluster) -> tuple[Level, str, str]:
     return Level.OK, "metrics-protocol is prometheus: activators tell what waits at them.", ""
 
 
-def rights(cluster: Cluster, asker: Asker) -> tuple[Level, str, str]:
+def rights(cluster: Cluster, subject: ReviewSubject) -> tuple[Level, str, str]:
     """Whether the account has its component's permissions, or those of all three components if it belongs to none.
 
     The autoscaler class needs more if it requests Shadows: access to the pods of the nodes' pools.
@@ -144,10 +144,10 @@ def rights(cluster: Cluster, asker: Asker) -> tuple[Level, str, str]:
     shadows = has_option(cluster, ON_KNATIVE)
     scaler = (*AUTOSCALER, *(POOLS if shadows else ()))
     tables: dict[str, tuple[Permission, ...]] = {SCALER: scaler, BUFFER: GATEWAY}
-    name = asker.account[1] if asker.account else ""
+    name = subject.account[1] if subject.account else ""
     wanted = tables.get(name, scaler + GATEWAY)
     scopes = {Scope.CLUSTER: None, Scope.SYSTEM: NAMESPACE, Scope.NODES: NODES_NAMESPACE}
-    return permissions(cluster, wanted, scopes, asker, ON_KNATIVE.install if shadows else INSTALL)
+    return permissions(cluster, wanted, scopes, subject, ON_KNATIVE.install if shadows else INSTALL)
 
 
 def gateway(cluster: Cluster) -> tuple[Level, str, str]:
@@ -260,11 +260,11 @@ def settings(cluster: Cluster, name: str) -> dict[str, str]:
 
 
 DEFAULT_PORT = 8080
-"""Where `gnomon serve` listens unless it is told otherwise."""
+"""Where `gnomon serve` listens unless it is node_args otherwise."""
 _ENFORCED = "where the cluster's network enforces them"
 
 
-def batch_checks(cluster: Cluster) -> Iterator[tuple[str, Look]]:
+def batch_checks(cluster: Cluster) -> Iterator[tuple[str, Check]]:
     """The checks of a batch's path, from a Revision's Service to a Body."""
     yield "batches' way", lambda: batch_way(cluster)
     yield "batches' network", lambda: batch_network(cluster)
@@ -309,14 +309,18 @@ def batch_network(cluster: Cluster) -> tuple[Level, str, str]:
     gateway, scaler = (cluster.one(DEPLOYMENTS, NAMESPACE, name) for name in (BUFFER, SCALER))
     if gateway is None:
         return Level.OK, "There is no gateway that policies could block.", ""
-    rules = ways_in(cluster.items(NETWORK_POLICIES.path(NAMESPACE)), pod_labels(gateway))
+    rules = ingress_rules(cluster.items(NETWORK_POLICIES.path(NAMESPACE)), pod_labels(gateway))
     # An ingress may be anywhere: one in a namespace without labels stands for all of them.
-    comers = [("ingresses", GATEWAY_PORT, Comer({NAMESPACE_LABEL: "ingress"}, {}, beside=False))]
+    clients = [("ingresses", GATEWAY_PORT, ClientPod({NAMESPACE_LABEL: "ingress"}, {}, same_namespace=False))]
     if scaler is not None:
         page = int(option(gateway, "--page-port") or ACTIVATOR_METRICS_PORT)
-        comers.append((SCALER, page, Comer(_labels(cluster, NAMESPACE), pod_labels(scaler), beside=True)))
-    doors = named_ports(gateway)
-    shut = [f"{name} to port {port} of {BUFFER}" for name, port, comer in comers if shut_out(rules, Door(port, doors), comer)]
+        clients.append((SCALER, page, ClientPod(_labels(cluster, NAMESPACE), pod_labels(scaler), same_namespace=True)))
+    named = named_ports(gateway)
+    shut = [
+        f"{name} to port {port} of {BUFFER}"
+        for name, port, client_pod in clients
+        if denied(rules, PodPort(port, named), client_pod)
+    ]
     if shut:
         return Level.WARN, f"NetworkPolicies in {NAMESPACE} do not let {' nor '.join(shut)}, {_ENFORCED}.", f"{INSTALL}/gateway"
     closed = _closed(cluster, NAMESPACE, gateway)
@@ -343,11 +347,11 @@ def _closed(cluster: Cluster, home: str, gateway: Document) -> list[tuple[str, s
     wanted = batched(cluster)
     for namespace in sorted({namespace for namespace, _ in wanted}):
         policies = cluster.items(NETWORK_POLICIES.path(namespace))
-        comer = Comer(there, labels, beside=namespace == home)
+        client_pod = ClientPod(there, labels, same_namespace=namespace == home)
         for workload in cluster.items(DEPLOYMENTS.path(namespace), {"labelSelector": REVISION_LABEL}) if policies else ():
             revision = namespace, workload["metadata"]["labels"][REVISION_LABEL]
-            rules = ways_in(policies, pod_labels(workload))
-            if revision in wanted and shut_out(rules, Door(QUEUE_PORT, named_ports(workload)), comer):
+            rules = ingress_rules(policies, pod_labels(workload))
+            if revision in wanted and denied(rules, PodPort(QUEUE_PORT, named_ports(workload)), client_pod):
                 closed.append(revision)
     return closed
 
@@ -378,7 +382,7 @@ def batch_revisions(cluster: Cluster) -> tuple[Level, str, str]:
     secrets: dict[str, Document | None] = {}
     for document in cluster.items(REVISIONS.path()):
         key = _key(document)
-        if not _asks(document) or key not in routed:
+        if not _wants_batches(document) or key not in routed:
             continue
         count += 1
         if key[0] not in secrets:
@@ -445,10 +449,10 @@ def _without_token(cluster: Cluster, document: Document, secret: Document | None
         more = f'kubectl -n {namespace} patch secret {BATCH_SECRET} -p \'{{"stringData":{{"{key}":"{value}"}}}}\''
         return f"the Secret {BATCH_SECRET} in {namespace} has no key {key}", more
     pods = cluster.items(PODS.path(namespace), {"labelSelector": f"{REVISION_LABEL}={name}"})
-    changed, began = _changed(secret, key), [begun for pod in pods if (begun := _began(pod))]
-    if any(begun < changed for begun in began):
+    changed, started = _changed(secret, key), [start for pod in pods if (start := _started_at(pod))]
+    if any(start < changed for start in started):
         restart = f"kubectl -n {namespace} delete pods -l {REVISION_LABEL}={name}"
-        return f"pods of it began before the Secret {BATCH_SECRET} was changed, and may know another token", restart
+        return f"pods of it started before the Secret {BATCH_SECRET} was changed, and may know another token", restart
     return None
 
 
@@ -472,7 +476,7 @@ def _changed(secret: Document, key: str) -> str:
     return max([metadata.get("creationTimestamp") or "", *(at for at, data in fields if f"f:{key}" in data)])
 
 
-def _began(pod: Mapping[str, Any]) -> str:
+def _started_at(pod: Mapping[str, Any]) -> str:
     """The earliest start time of the pod's running user containers; empty if none runs."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     running = [(one.get("state") or {}).get("running") or {} for one in statuses if one.get("name") != QUEUE_CONTAINER]
@@ -483,5 +487,5 @@ def _key(document: Document) -> Key:
     return document["metadata"]["namespace"], document["metadata"]["name"]
 
 
-def _asks(document: Document) -> bool:
+def _wants_batches(document: Document) -> bool:
     return any(name in _annotations(document) for name in BATCH_ANNOTATIONS)

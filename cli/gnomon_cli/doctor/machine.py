@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from gnomon_cli.doctor.findings import Level, Look
+from gnomon_cli.doctor.findings import Check, Level
 from gnomon_core.packaging import how_to_install, jemalloc
 from gnomon_platforms.local.cgroups import MemoryGroups
 from gnomon_server.process import check_disk_space, memory_is_short
@@ -18,16 +18,16 @@ COLLAPSE_SINCE = (6, 1)
 """The first Linux with the call by which a process gathers its own memory in huge pages."""
 
 
-def machine_checks(state: Path) -> Iterator[tuple[str, Look]]:
+def machine_checks(state: Path) -> Iterator[tuple[str, Check]]:
     """The checks of a machine whose state folder is or will be `state`."""
-    yield "memory and disk", lambda: room(state)
+    yield "memory and disk", lambda: memory_and_disk(state)
     yield "control groups", control_groups
     yield "huge pages", lambda: huge_pages(HUGE_PAGES, os.uname().release)
     yield "memory allocator", lambda: allocator(jemalloc())
     yield "models", models
 
 
-def room(state: Path) -> tuple[Level, str, str]:
+def memory_and_disk(state: Path) -> tuple[Level, str, str]:
     """Whether there is enough free memory and disk space.
 
     Raises:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon_cli.doctor.cluster import Asker, Cluster, arguments, permissions, ready
-from gnomon_cli.doctor.findings import Level, Look
+from gnomon_cli.doctor.cluster import Cluster, ReviewSubject, arguments, permissions, ready
+from gnomon_cli.doctor.findings import Check, Level
 from gnomon_cli.doctor.shadows import ShadowClient, daemons
 from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_core.functions import DEFAULT_NAMESPACE
@@ -38,7 +38,7 @@ class Installation:
 
     system: str
     functions: str
-    asker: Asker
+    subject: ReviewSubject
 
 
 def gateway_of(system: str) -> ShadowClient:
@@ -46,7 +46,7 @@ def gateway_of(system: str) -> ShadowClient:
     return ShadowClient(system, GATEWAY, "kubectl apply -k deploy/openfaas-models", FUNCTION_LABEL)
 
 
-def openfaas_checks(cluster: Cluster, installation: Installation) -> Iterator[tuple[str, Look]]:
+def openfaas_checks(cluster: Cluster, installation: Installation) -> Iterator[tuple[str, Check]]:
     """The checks of deploy/openfaas, beside those of the cluster."""
     system, functions = installation.system, installation.functions
     install = installed_by(system)
@@ -56,7 +56,7 @@ def openfaas_checks(cluster: Cluster, installation: Installation) -> Iterator[tu
     yield "login", lambda: login(cluster, system)
     yield "replicas", lambda: peers(cluster, system)
     yield "gateway", lambda: ready(cluster, system, GATEWAY, install)
-    yield "other autoscalers", lambda: rivals(cluster, functions)
+    yield "other autoscalers", lambda: find_conflicting_autoscalers(cluster, functions)
     yield "other providers", lambda: providers(cluster, functions)
 
 
@@ -136,7 +136,7 @@ def rights(cluster: Cluster, installation: Installation) -> tuple[Level, str, st
     install = f"{INSTALL}/coordinator and {own}" if pools else own
     if wide:
         install += ", with the component deploy/openfaas/cluster-wide"
-    return permissions(cluster, wanted, scopes, installation.asker, install)
+    return permissions(cluster, wanted, scopes, installation.subject, install)
 
 
 def login(cluster: Cluster, system: str) -> tuple[Level, str, str]:
@@ -152,9 +152,9 @@ def login(cluster: Cluster, system: str) -> tuple[Level, str, str]:
     )
     if found is None:
         return Level.FAIL, f"There is no Secret {LOGIN} in {system}.", make
-    lacking = {"basic-auth-user", "basic-auth-password"} - set(found.get("data") or {})
-    if lacking:
-        return Level.FAIL, f"Secret {LOGIN} has no {' and no '.join(sorted(lacking))}.", make
+    not_ready = {"basic-auth-user", "basic-auth-password"} - set(found.get("data") or {})
+    if not_ready:
+        return Level.FAIL, f"Secret {LOGIN} has no {' and no '.join(sorted(not_ready))}.", make
     return Level.OK, f"Secret {LOGIN} is there.", ""
 
 
@@ -196,8 +196,8 @@ def restrict(names: list[str]) -> str:
     return f"kubectl label namespace {' '.join(names)} {SECURITY_LABEL}=restricted --overwrite"
 
 
-def rivals(cluster: Cluster, namespace: str) -> tuple[Level, str, str]:
-    """Look for conflicting autoscalers in the namespace of functions.
+def find_conflicting_autoscalers(cluster: Cluster, namespace: str) -> tuple[Level, str, str]:
+    """Check for conflicting autoscalers in the namespace of functions.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -233,7 +233,7 @@ PROVIDER, NAMESPACE_VARIABLE = "faas-netes", "function_namespace"
 
 
 def providers(cluster: Cluster, functions: str) -> tuple[Level, str, str]:
-    """Look in all namespaces for another provider that manages the functions' namespace.
+    """Check in all namespaces for another provider that manages the functions' namespace.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.

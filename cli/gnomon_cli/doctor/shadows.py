@@ -15,16 +15,16 @@ from typing import Any
 from gnomon_cli.doctor.cluster import (
     DAEMON_SETS,
     NAMESPACE_LABEL,
+    ClientPod,
     Cluster,
-    Comer,
-    Door,
+    PodPort,
     arguments,
+    denied,
+    ingress_rules,
     named_ports,
     pod_labels,
-    shut_out,
-    ways_in,
 )
-from gnomon_cli.doctor.findings import Level, Look
+from gnomon_cli.doctor.findings import Check, Level
 from gnomon_core.coordination import NODE_PORT, NODES_NAMESPACE, PAIR_PORT
 from gnomon_platforms.kubernetes.client import Document
 from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
@@ -37,7 +37,7 @@ DRIVERS = Resource("storage.k8s.io/v1", "csidrivers", "CSIDriver", namespaced=Fa
 NODE_DRIVERS = Resource("storage.k8s.io/v1", "csinodes", "CSINode", namespaced=False)
 
 
-def shadow_checks(cluster: Cluster, install: str = INSTALL_NODES) -> Iterator[tuple[str, Look]]:
+def shadow_checks(cluster: Cluster, install: str = INSTALL_NODES) -> Iterator[tuple[str, Check]]:
     """The checks of deploy/openfaas/coordinator, which the command `install` installs."""
     yield "Shadows' driver", lambda: driver(cluster, install)
     yield "Shadows' coordinators", lambda: coordinators(cluster, install)
@@ -109,11 +109,11 @@ def registered(cluster: Cluster) -> tuple[Level, str, str]:
     if daemons(cluster) is None:
         return Level.OK, "There are no coordinators, so no driver is to be registered.", ""
     knowing = {one["metadata"]["name"] for one in cluster.items(NODE_DRIVERS.path()) if knows(one)}
-    lacking = sorted({one["metadata"]["name"] for one in cluster.items(NODES.path()) if runs_linux(one)} - knowing)
-    if not lacking:
+    not_ready = sorted({one["metadata"]["name"] for one in cluster.items(NODES.path()) if runs_linux(one)} - knowing)
+    if not not_ready:
         return Level.OK, f"The kubelets of all {len(knowing)} nodes know {CSI_DRIVER}.", ""
     hint = f"kubectl -n {NODES_NAMESPACE} logs -l app.kubernetes.io/component=coordinator -c coordinator"
-    return Level.WARN, f"Pods with Shadows' volume would wait on {', '.join(lacking)}.", hint
+    return Level.WARN, f"Pods with Shadows' volume would wait on {', '.join(not_ready)}.", hint
 
 
 def runs_linux(node: dict[str, Any]) -> bool:
@@ -139,7 +139,7 @@ class ShadowClient:
         return f"Deployment {self.deployment} in {self.namespace}"
 
 
-def shadow_client_checks(cluster: Cluster, client: ShadowClient, other: ShadowClient) -> Iterator[tuple[str, Look]]:
+def shadow_client_checks(cluster: Cluster, client: ShadowClient, other: ShadowClient) -> Iterator[tuple[str, Check]]:
     """The checks of this platform's client; `other` is the client on the other platform."""
     yield "Shadows' token", lambda: token_known(cluster, client, other)
     yield "Shadows' network", lambda: network_open(cluster, client)
@@ -198,15 +198,15 @@ def network_open(cluster: Cluster, client: ShadowClient) -> tuple[Level, str, st
 
     """
     nodes = daemons(cluster)
-    rules = ways_in(cluster.items(NETWORK_POLICIES.path(NODES_NAMESPACE)), pod_labels(nodes))
+    rules = ingress_rules(cluster.items(NETWORK_POLICIES.path(NODES_NAMESPACE)), pod_labels(nodes))
     if rules is None or not has_option(cluster, client):
         return Level.OK, "No NetworkPolicy is in the way of Shadows.", ""
     labels, named = pod_labels(cluster.one(DEPLOYMENTS, client.namespace, client.deployment)), named_ports(nodes)
     shut = []
-    if shut_out(rules, Door(NODE_PORT, named), Comer({NAMESPACE_LABEL: client.namespace}, labels)):
+    if denied(rules, PodPort(NODE_PORT, named), ClientPod({NAMESPACE_LABEL: client.namespace}, labels)):
         shut.append(f"{client.deployment} to port {NODE_PORT}")
     elsewhere = has_option(cluster, client, "--network-gbps")
-    if elsewhere and shut_out(rules, Door(PAIR_PORT, named), Comer({}, {client.bodies: ""})):
+    if elsewhere and denied(rules, PodPort(PAIR_PORT, named), ClientPod({}, {client.bodies: ""})):
         shut.append(f"Bodies of other nodes to port {PAIR_PORT}")
     if shut:
         said = f"NetworkPolicies in {NODES_NAMESPACE} do not let {' nor '.join(shut)}, where the cluster's network enforces them."

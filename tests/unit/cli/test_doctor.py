@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gnomon_cli.doctor.cluster import NAMESPACE_LABEL, Comer, Door, enforced, kubelet, lets_in, minor, ways_in
+from gnomon_cli.doctor.cluster import NAMESPACE_LABEL, ClientPod, PodPort, enforced, ingress_rules, kubelet, minor, rule_allows
 from gnomon_cli.doctor.findings import Finding, Level, failed, run_checks
 from gnomon_cli.doctor.machine import allocator, huge_pages
 from gnomon_cli.doctor.openfaas import targeting
@@ -164,7 +164,7 @@ def peer(namespace: dict[str, Any], pod: dict[str, Any] | None = None) -> dict[s
     ],
 )
 def test_a_rule_lets_in_whom_it_names_at_its_ports(rule: dict[str, Any], let_in: bool) -> None:  # noqa: FBT001 - a table's column
-    assert lets_in(rule, Door(7468, {"control": 7468, "pairs": 7469}), Comer(SERVING, CLASS)) is let_in
+    assert rule_allows(rule, PodPort(7468, {"control": 7468, "pairs": 7469}), ClientPod(SERVING, CLASS)) is let_in
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_peer_without_a_namespace_is_of_the_policys_own(
     beside: bool,  # noqa: FBT001 - as below
     let_in: bool,  # noqa: FBT001 - a table's columns
 ) -> None:
-    assert lets_in({"from": [peer_of_ours]}, Door(8080), Comer(SERVING, CLASS, beside=beside)) is let_in
+    assert rule_allows({"from": [peer_of_ours]}, PodPort(8080), ClientPod(SERVING, CLASS, same_namespace=beside)) is let_in
 
 
 RULE = {"from": [{"namespaceSelector": {}}]}
@@ -208,7 +208,7 @@ def policy(**spec: Any) -> dict[str, Any]:
 def test_only_ingress_policies_that_select_a_pod_isolate_it(
     policies: list[dict[str, Any]], rules: list[dict[str, Any]] | None
 ) -> None:
-    assert ways_in(policies, {"app": "coordinator"}) == rules
+    assert ingress_rules(policies, {"app": "coordinator"}) == rules
 
 
 def daemon(name: str, *, wanted: int = 2, ready: int = 2) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 from gnomon_cli.doctor.findings import Level
-from gnomon_cli.doctor.machine import room
+from gnomon_cli.doctor.machine import memory_and_disk
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.testing import NoModels, NothingBuilt
@@ -196,7 +196,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_little_memory_refuses_nothing_and_is_told(tmp_path: Path) -> None:
     check_disk_space(tmp_path)
     assert memory_is_short().startswith("0.3 GB of memory are free")
-    level, text, _ = room(tmp_path)
+    level, text, _ = memory_and_disk(tmp_path)
     assert (level, text) == (Level.WARN, memory_is_short())
 
 
