@@ -23,6 +23,7 @@ class Background:
     def begin(self, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
         """Start the task at the next iteration of the loop."""
         task = asyncio.get_running_loop().create_task(work)
+        # The loop keeps only a weak reference: a task that nobody holds may be collected while it runs (asyncio.create_task).
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -42,6 +43,6 @@ class Background:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, GnomonError):
-            _LOG.warning("%s", error)
+            _LOG.warning("a background task has failed: %s", error)
         elif error is not None:
-            _LOG.error("what went on behind its caller has failed", exc_info=error)
+            _LOG.error("a background task has failed unexpectedly", exc_info=error)

@@ -76,12 +76,12 @@ PAIR_PATH, PAIR_PROTOCOL = "/gnomon/pair", "gnomon-pair/1"
 """HTTP path of a Body's request to a Shadow on another node, and the protocol that the connection is upgraded to."""
 SHADOW_KIND = "shadow"
 """`Launch.kind` in the order that comes with a load. Its options are those of "model" with `layers`, `body` and `weight_mode`."""
-_ROOM_BYTES = 1024
-"""Bytes reserved for the epoch."""
+_EPOCH_BYTES = 1024
+"""Bytes reserved for the epoch, which is added when the message is sent."""
 
 
 def fitting(message: dict[str, Any]) -> dict[str, Any]:
     """The message, without predictions if it would exceed a packet: the Body then measures for itself."""
-    if message.get("expected_ms") and len(json.dumps(message)) > MAX_PACKET_BYTES - _ROOM_BYTES:
+    if message.get("expected_ms") and len(json.dumps(message)) > MAX_PACKET_BYTES - _EPOCH_BYTES:
         return {**message, "expected_ms": []}
     return message

@@ -83,5 +83,5 @@ class PacketLink:
             try:
                 self._on_message(message)
             except (KeyError, TypeError, ValueError, OverflowError) as error:
-                # JSON's 1e999 is a number that no whole one is.
+                # OverflowError: JSON's 1e999 is read as infinity, which `int` refuses.
                 _LOG.error("a message cannot be read: %s: %s", type(error).__name__, error)

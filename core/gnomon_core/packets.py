@@ -78,6 +78,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def _message(data: bytes, flags: int) -> dict[str, Any]:
     if not data:
+        # On SOCK_SEQPACKET a packet of no bytes looks like the end of file. No message is empty.
         raise PeerGoneError
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         raise PacketError("it is too long or has too many descriptors")
@@ -110,5 +111,6 @@ def sealed_file(name: str, content: bytes) -> int:
 
 
 def read_file(descriptor: int) -> bytes:
-    """The content of an anonymous file, independent of its file offset."""
+    """The content of an anonymous file."""
+    # Not `read`: every process that has the descriptor shares one offset (open(2)).
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)

@@ -47,6 +47,7 @@ def replacing(path: Path, *, durable: bool, mode: int | None = None, aside: Path
         new.unlink(missing_ok=True)
         raise
     if durable:
+        # fsync(2): a file that is synchronised may still be missing from its folder after a power failure.
         _synchronise(path.parent)
 
 

@@ -29,7 +29,9 @@ from gnomon_core.errors import INTERNAL_HEADER, GnomonError
 
 MAGIC = b"GNM1"
 HEADER = struct.Struct("<4sBBHIIIQQd")
+"""44 bytes: magic, kind, reserved, members, epoch, bytes of the head, reserved, batch id, bytes after the head, budget in s."""
 ROW = struct.Struct("<HHII")
+"""Of a member: code, size in samples, bytes of its meta, bytes of its body."""
 MAX_HEAD_BYTES = 1 << 20
 MAX_MEMBERS = 4096
 MAX_FRAME_BYTES = 1 << 30

@@ -27,7 +27,7 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.interfaces import Capabilities
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.units import MEGABYTE, many
-from gnomon_platforms.local.recipes import BURST_CONTAINERS, CONTAINER_BYTES
+from gnomon_platforms.local.pairs import BURST_CONTAINERS, CONTAINER_BYTES
 from gnomon_simulator.costs import InstanceLifetime
 from gnomon_simulator.events import Events
 from gnomon_simulator.profiles import Profile

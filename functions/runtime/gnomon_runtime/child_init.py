@@ -102,6 +102,7 @@ def live(order: Order, supervisor: int, rehearsal: Steps, *, coordinated: bool =
 
 def settle(order: Order, supervisor: int) -> bool:
     """Apply the order: control groups, sandbox, user, CPUs and environment. False if the supervisor has ended meanwhile."""
+    # While a process is not dumpable, its /proc/self files belong to root (proc(5)), and one is written below.
     linux.allow_inspection()
     for file in order.groups:
         with contextlib.suppress(OSError):
@@ -115,8 +116,10 @@ def settle(order: Order, supervisor: int) -> bool:
         linux.forbid_inspection()
     else:
         enter(order.sandbox)
+    # Only now: a change of the user id clears the signal (PR_SET_PDEATHSIG in prctl(2)).
     linux.die_with_parent(signal.SIGKILL)
     if os.getppid() != supervisor:
+        # The supervisor ended before the signal was set, and will never send it.
         return False
     linux.become_subreaper()
     linux.set_process_name(f"gnomon {launch.function or launch.kind}")

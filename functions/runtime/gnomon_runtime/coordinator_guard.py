@@ -152,7 +152,7 @@ class CoordinatorGuard:
         # Its last messages remain valid: a container that it has assigned is a Shadow by now.
         while self._attend_link():
             pass
-        self._hang_up()
+        self._close_link()
         now_s = time.monotonic()
         self._failures = 0 if now_s - self._started_s > HEALTHY_S else self._failures + 1
         self._due_s = now_s + self._pause_s()
@@ -251,21 +251,21 @@ class CoordinatorGuard:
         except BlockingIOError:
             return False
         except (packets.PeerGoneError, packets.PacketError, OSError):
-            self._hang_up()
+            self._close_link()
             # The coordinator has ended, has closed its socket without ending, or violates the protocol. Killing covers all three.
             self._kill()
             return False
         try:
-            if not self._is_risen(message):
+            if not self._is_promoted(message):
                 self._said(message, descriptors)
         except (KeyError, TypeError, ValueError) as error:
-            sys.stderr.write(f"The coordinator said what is not understood: {type(error).__name__}: {error}\n")
+            sys.stderr.write(f"An invalid message of the coordinator is dropped: {type(error).__name__}: {error}\n")
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         return True
 
-    def _is_risen(self, message: Mapping[str, Any]) -> bool:
+    def _is_promoted(self, message: Mapping[str, Any]) -> bool:
         """Whether the message would kill an instance that has been promoted from Shadow to Body meanwhile."""
         kept = self._kept.get(str(message["id"])) if message["do"] == "kill" else None
         return kept is not None and kept.kind == "body"
@@ -276,7 +276,7 @@ class CoordinatorGuard:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
 
-    def _hang_up(self) -> None:
+    def _close_link(self) -> None:
         self._outbox.clear()
         if self._link is not None:
             self._selector.unregister(self._link)

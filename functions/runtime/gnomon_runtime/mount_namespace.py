@@ -73,6 +73,7 @@ def closed_ancestors(paths: Iterable[str], uid: int, status: Callable[[str], os.
 
 def set_up(sandbox: Sandbox) -> None:
     """Make this process's own mount namespace look as the sandbox says. Needs the right to mount in it."""
+    # systemd shares every mount: without this, mounts made here would show on the whole machine (mount_namespaces(7)).
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     if sandbox.secrets:
         _provide_directory(SECRETS)
@@ -82,6 +83,7 @@ def set_up(sandbox: Sandbox) -> None:
         covered |= dict.fromkeys(closed_ancestors(needed, sandbox.uid), False)
     scratch = _existing(SCRATCH, writable=True)
     steps = plan(needed, covered | scratch)
+    # Opened before anything is covered: afterwards these paths would lead into the covers.
     sources = {step.path: os.open(step.path, os.O_PATH | os.O_CLOEXEC) for step in steps if step.bind}
     folders = {path for path in sources if Path(path).is_dir()}
     _make_read_only(required=sandbox.read_only_root)
@@ -90,6 +92,7 @@ def set_up(sandbox: Sandbox) -> None:
             _bind(step, sources[step.path], directory=step.path in folders)
         elif Path(step.path).is_dir():
             _cover(step, sandbox)
+    # Innermost first, and only when every mount point below exists: nothing can be made in a read-only cover.
     for step in reversed(steps):
         if not step.bind and not step.writable and Path(step.path).is_dir():
             _remount(step.path, linux.MS_RDONLY)
@@ -128,6 +131,8 @@ def _bind(step: Step, source: int, *, directory: bool) -> None:
 
 
 def _remount(path: str, flags: int) -> None:
+    # mount(2) ignores other flags when it binds, so MS_RDONLY takes this second call. Flags that the mount had before the user
+    # namespace are locked: a remount that leaves them out fails with EPERM.
     kept = os.statvfs(path).f_flag & linux.MOUNT_FLAGS_TO_KEEP
     linux.mount("none", path, flags=linux.MS_REMOUNT | linux.MS_BIND | kept | flags)
 

@@ -44,11 +44,14 @@ def enter(sandbox: Sandbox) -> None:
         mount_namespace.set_up(sandbox)
     set_limits(sandbox.limits)
     if sandbox.uid is not None and os.geteuid() == 0:
+        # Groups first: without root's user id the process may not change them any more.
         os.setgroups([])
         os.setresgid(sandbox.uid, sandbox.uid, sandbox.uid)
         os.setresuid(sandbox.uid, sandbox.uid, sandbox.uid)
     if os.geteuid() != 0:
+        # The first process of a user namespace has every capability in it, and could mount over what hides other functions.
         linux.drop_capabilities()
+    # Landlock and seccomp both ask for this of a process without CAP_SYS_ADMIN.
     linux.forbid_new_privileges()
     linux.forbid_inspection()
     confinement.limit_reach(sandbox.tcp_ports)
@@ -73,13 +76,18 @@ def own_mounts() -> None:
     uid, gid = os.geteuid(), os.getegid()
     linux.allow_inspection()
     linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWIPC)
+    # user_namespaces(7): a process without privileges may write gid_map only after it has given up setgroups.
     Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1", encoding="ascii")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1", encoding="ascii")
 
 
 def why_no_isolation() -> str | None:
-    """The reason why processes cannot have mounts of their own; None if they can. Tried in a child process."""
+    """The reason why processes cannot have mounts of their own; None if they can.
+
+    A child process tries, because nothing short of a trial tells: distributions forbid user namespaces in several ways (sysctls,
+    AppArmor, seccomp filters of containers).
+    """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -68,6 +68,7 @@ class Supervisor:
         woken, wake = socket.socketpair()
         woken.setblocking(False)  # noqa: FBT003 - the signature is socket's
         wake.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        # Python writes to the descriptor only for signals that have a handler, even one that does nothing.
         signal.set_wakeup_fd(wake.fileno())
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self._owner.shutdown(socket.SHUT_RDWR))
@@ -167,6 +168,7 @@ class Supervisor:
             while woken.recv(4096):
                 pass
         somebody_ended = False
+        # Pending signals of one kind merge (signal(7)): one SIGCHLD may stand for several ends.
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -183,6 +185,7 @@ class Supervisor:
         """Handle the end of a child: an instance, the coordinator, a zygote or a spare. Orphans are ignored."""
         if pid in self._instances:
             instance_id = self._instances.pop(pid)
+            # An instance leads a session: its group has the programs that it started and that did not leave the group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
             self._report_gone(instance_id, status, cpu_s, "")
@@ -200,6 +203,7 @@ class Supervisor:
 
     def _end_everything(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # Each child that ends leaves its own children to this subreaper, so this goes on until there are none.
         while True:
             for pid in sandbox.children():
                 with contextlib.suppress(ProcessLookupError):

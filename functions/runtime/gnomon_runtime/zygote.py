@@ -101,7 +101,7 @@ class Zygote:
         os.close(gate_read)
         said = os.read(pid_read, PID_BYTES)
         if not said:
-            raise ChildProcessError("somebody has ended the process between a zygote and its child")
+            raise ChildProcessError("the intermediate process of a fork was killed before it reported its child")
         pid = int.from_bytes(said, "little")
         # Announce the child before it is reparented to the supervisor, which would otherwise take it for an orphan.
         packets.send(self._control, {"event": "spare", "pid": pid})

@@ -125,7 +125,7 @@ class ZygoteTable:
                 self._forget(zygote)
 
     def ended_before_start(self, pid: int) -> tuple[int, float] | None:
-        """Wait status and CPU seconds of a child that ended before its birth was reported. The entry is removed."""
+        """Wait status and CPU seconds of a child that ended before the zygote reported it. The entry is removed."""
         return self._ended_spares.pop(pid, None)
 
     def pids(self) -> set[int]:
@@ -165,7 +165,7 @@ class ZygoteTable:
         except (packets.PeerGoneError, packets.PacketError):
             self._forget(zygote)
         except (KeyError, TypeError, ValueError) as error:
-            sys.stderr.write(f"zygote {zygote.id} is ended for what it says: {error}\n")
+            sys.stderr.write(f"zygote {zygote.id} is ended for an invalid message: {error}\n")
             self._forget(zygote)
 
     def _said(self, zygote: Zygote, message: Mapping[str, Any]) -> None:
@@ -187,7 +187,7 @@ class ZygoteTable:
             problems = [str(problem)[:MOST_CHARACTERS] for problem in message["problems"]]
             self._report("warm", zygote=zygote.id, start=zygote.start, problems=problems)
         else:
-            raise ValueError(f"{event!r} is nothing that happens to a zygote")
+            raise ValueError(f"{event!r} is not an event of a zygote")
 
     def _child(self, zygote: Zygote, pid: object) -> int:
         """Check a reported pid: its parent is this zygote or the supervisor, or the process has ended without a trace."""
@@ -208,6 +208,8 @@ class ZygoteTable:
         zygote.socket.close()
         for _, descriptors in zygote.outbox:
             _close(descriptors)
+        # Killed also if it only closed its socket: a zygote that cannot be told to fork is of no use. SIGKILL ends it at once, so
+        # the wait below is short.
         zygote.process.kill()
         status = zygote.process.wait()
         self._report("zygote_gone", zygote=zygote.id, start=zygote.start, reason=f"it ended with status {status}")

@@ -1,11 +1,8 @@
-"""Memory limits by control groups, version 1 or 2, whichever we may write; where neither, by RLIMIT_DATA in the instance itself.
+"""What instances use, CPU time and memory, and the memory control groups that bound them.
 
-Every limited instance has a group of its own below ours, so the kernel ends a process of that instance and of no other when the
-limit is passed. A start finds and removes the empty groups of earlier processes that were killed.
-
-Usage of instances: CPU seconds, from /proc, and memory.
-
-Where control groups are available, each instance has one, which bounds and counts its memory.
+Where a control group can be written, version 1 or 2, every instance has one below the gateway's own: the kernel ends a process of
+that instance and of no other when the limit is passed, and the group counts shared pages once. Elsewhere the instance sets
+RLIMIT_DATA for itself, and memory is read from /proc. A start removes the empty groups that killed gateways left behind.
 """
 
 from __future__ import annotations
@@ -123,6 +120,7 @@ def _try(parent: Path, names: _Names) -> Path | None:
             if not Path("/proc", left.name.removeprefix(PREFIX)).exists():
                 _remove_tree(left)
         if names is _V2:
+            # Refused (EBUSY) where the parent has processes of its own and is not the root: cgroups(7), "no internal processes".
             (parent / "cgroup.subtree_control").write_text("+memory", encoding="ascii")
         root = parent / f"{PREFIX}{os.getpid()}"
         root.mkdir(exist_ok=True)
@@ -138,6 +136,7 @@ def _try(parent: Path, names: _Names) -> Path | None:
 
 
 def _remove_tree(group: Path) -> None:
+    # A control group is removed by rmdir although it shows files, and only while it has no members and no children.
     with contextlib.suppress(OSError):
         for child in group.iterdir():
             if child.is_dir():
@@ -203,7 +202,8 @@ class Accounts:
 def cpu_s(pid: int) -> float:
     """CPU seconds of a process and of the children that it has reaped; 0 if the process has ended."""
     try:
-        # The name, in parentheses, may itself hold spaces and parentheses.
+        # The name, in parentheses, may itself hold spaces and parentheses. After it, fields 14 to 17 of proc_pid_stat(5) are
+        # utime, stime, cutime and cstime, in ticks: the last two count children that were waited for.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return 0.0
@@ -216,4 +216,5 @@ def private_bytes(pid: int) -> int:
         words = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
     except OSError:
         return 0
+    # proc_pid_statm(5), in pages: resident, less what is backed by a file or shared memory.
     return (int(words[1]) - int(words[2])) * _PAGE_BYTES

@@ -30,7 +30,9 @@ READ_BYTES = 256 * 1024
 BUFFER_BYTES = 4 * 2**20
 """Socket buffer size: a batch of 6 photographs as FP32 tensors fits, and is handed over without a context switch."""
 MAX_PARTS = 1000
+"""Buffers in one gathering write: the kernel takes at most 1024 (UIO_MAXIOV)."""
 _SO_SNDBUFFORCE = 32
+"""Of asm-generic/socket.h, not in Python's socket module: the size may exceed net.core.wmem_max. Needs CAP_NET_ADMIN."""
 
 
 class _ReadBuffer(threading.local):

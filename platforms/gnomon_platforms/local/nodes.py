@@ -186,6 +186,7 @@ def no_capacity(node: Node, cores: float, memory_bytes: int) -> GnomonError:
 def _quota_cores() -> int | None:
     """Whole cores that the control group's CPU quota allows; None without a quota."""
     for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/unified/cpu.max"):
+        # "QUOTA PERIOD" in microseconds, or "max PERIOD".
         words = _read(path).split()
         if words and words[0] != "max":
             return max(1, int(words[0]) // int(words[1]))

@@ -1,19 +1,18 @@
-"""Shadows on this node, for the platform: claims, requests to the coordinator, and its events.
+"""Shadows on this machine: requests to the node's coordinator, its events, and the pool of empty containers.
 
-create_shadow ▶ claim cores and memory ▶ request ▶ coordinator ▶ registered ▶ paired ▶ `pair_changed(Body with its Shadow)`
-a Shadow's end, whatever its cause ▶ `pair_changed(Body alone)` ▶ `instance_gone(Shadow)`
+    create ▶ cores and memory claimed ▶ requested of the coordinator ▶ born: a pid ▶ registered: READY ▶ paired …
+                                                     destroy: the Body unpairs, the process stops ▶ gone
+                                                     promote ▶ complete, unpaired ▶ HELLO: a Body, in `LocalPlatform`
 
-A Shadow is an instance like any other: pinned, limited, in its function's sandbox, counted in its usage. Its lifecycle is the
-coordinator's, because it begins as a pool container without a function.
+The listener is told of a pair by `pair_changed(Body with its Shadow)`, and of its end, whatever the cause, by `pair_changed` of
+the Body alone before `instance_gone` of the Shadow.
 
-The lifecycle of one Shadow, from the request to its end.
+A Shadow is an instance like any other: pinned to CPUs, limited, in its function's sandbox, counted in its usage. But the
+coordinator makes it, out of a pool container that belongs to no function before.
 
-    create ▶ the coordinator is told ▶ born: a pid ▶ registered: ready ▶ paired … ▶ destroy: unpaired, stopped ▶ gone
-                                                          promote ▶ complete, unpaired ▶ HELLO: a Body, in `LocalPlatform`
-
-Requests to the coordinator can be repeated to its successor: the platform keeps the request and files (the order
-and the log's pipe) until the Shadow has registered; those of a promotion until it is a Body. From the promotion on, it is
-reported as the Body that it will be.
+A coordinator that is replaced knows nothing of what was requested, so requests are repeated to its successor. For this the
+platform keeps the request with its files, the order and the log's pipe, until the Shadow has registered, and those of a promotion
+until the Shadow is a Body. From the promotion on, a Shadow is reported as the Body that it will be.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from gnomon_platforms.local.cgroups import Accounts
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 from gnomon_platforms.local.instances import InstanceContext, LocalInstance, LocalProcess
 from gnomon_platforms.local.nodes import LocalNode
-from gnomon_platforms.local.recipes import ContainerPool, Recipe, Recipes, joining, limit_bytes, shadow_order
+from gnomon_platforms.local.recipes import Recipe, Recipes, joining, limit_bytes, shadow_order
 from gnomon_platforms.local.supervision import BASE_ENVIRONMENT, TORCH
 from gnomon_platforms.profile_files import LayerFiles, ProfileFiles
 
@@ -429,6 +428,56 @@ class Pairs:
         body = self._context.bodies.get(shadow.body_id)
         if body is not None and not body.gone.done():
             body.set_pair(shadow.instance.id, pair)
+
+
+CONTAINER_BYTES = 32 * 2**20
+"""What an empty container holds of its own once it has rehearsed: 11 MB were measured, and the tables of its pages."""
+BURST_CONTAINERS = 4
+"""Containers that the pool may keep after a burst, for the next one."""
+
+
+class ContainerPool:
+    """The number of empty containers that the coordinator keeps, and the memory that they take of the node.
+
+    The pool has the configured `size`, and more after bursts, within the memory that instances leave: instances come first, and
+    the pool shrinks for them. The memory of a container counts whether it is there or about to be forked: one that becomes a
+    Shadow is replaced.
+    """
+
+    def __init__(self, send_coordinator: Callable[[Mapping[str, Any]], None], node: LocalNode, size: int) -> None:
+        self._send_coordinator = send_coordinator
+        self._node = node
+        self._size = size
+        self._warm = False
+        self._sent: tuple[int, int] | None = None
+
+    def warm(self) -> None:
+        """The zygote that containers are forked from is warm."""
+        self._warm = True
+        self.send_size()
+
+    def send_size(self) -> None:
+        """Send the pool size to the coordinator again, because it may be a new process."""
+        self._sent = None
+        self.fit()
+
+    def fit(self) -> None:
+        """Fit the pool to the free memory. Called when allocations of instances have changed."""
+        capacity = max(0, self._node.unclaimed_memory_bytes // CONTAINER_BYTES)
+        size = min(self._size, capacity)
+        most = min(max(size, BURST_CONTAINERS), capacity) if size else 0
+        if self._warm and (size, most) != self._sent:
+            self._sent = size, most
+            self._send_coordinator({"do": "pool", "size": size, "most": most, "zygote": TORCH.id})
+
+    def set_containers(self, containers: int) -> None:
+        """Record the number of containers that the coordinator keeps."""
+        self._node.hold_for_pool(containers * CONTAINER_BYTES)
+
+    def lost(self) -> None:
+        """Forget the pool: its containers have ended with the supervisor."""
+        self._warm = False
+        self.set_containers(0)
 
 
 def _create_message(instance: Instance, options: Mapping[str, Any], cpus: tuple[int, ...], origin: Origin) -> dict[str, Any]:

@@ -1,15 +1,11 @@
-"""From a function as deployed to what starts its instances: the kind, the environment, what it may read, how much it weighs.
+"""Recipes: how the instances of a function are started here, and the user ids that they run as.
 
-How many empty containers the node's coordinator keeps in reserve, and the memory that they take of the node.
+A recipe follows from the function's image, the image table, what was built here and the model repository. It names the kind of
+instance, the zygote, the files that it may read, and its memory.
 
-The pool has the configured size, and more after bursts (`most`), within the memory that instances leave: those come first, and it
-shrinks for them. The coordinator is notified of changes, and reports how many containers it keeps from now on. Their memory is
-counted whether they are there or about to be: a container that becomes a Shadow is made again, beside it.
-
-A user id of its own for every function, the same after a restart and never given twice.
-
-Instances of two functions cannot send each other signals, read each other's files or look into each other's memory. Only root can
-give a process another user; started as another user, Gnomon runs functions as that user.
+Every function has a user id of its own, the same after a restart and never given to another function: instances of two functions
+cannot signal each other, read each other's files or look into each other's memory. Only root can give a process another user;
+started by anyone else, Gnomon runs every function as that user.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ import hashlib
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +31,6 @@ from gnomon_core.signature import ModelSignature
 from gnomon_core.whole_files import replace_file
 from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.images import BuiltHandler, BuiltImages, ImageTable, model_named, no_model_named, process_named
-from gnomon_platforms.local.nodes import LocalNode
 from gnomon_platforms.local.supervision import BARE, TORCH, Environment
 from gnomon_platforms.profile_files import ProfileFiles
 
@@ -283,48 +278,3 @@ def _handler(spec: FunctionSpec, built: BuiltHandler) -> Recipe:
 
 def _memory(spec: FunctionSpec, estimate_bytes: int) -> int:
     return spec.memory_bytes if spec.memory_bytes is not None else estimate_bytes
-
-
-CONTAINER_BYTES = 32 * 2**20
-"""What an empty container holds of its own once it has rehearsed: 11 MB were measured, and the tables of its pages."""
-BURST_CONTAINERS = 4
-"""Containers that the pool may keep after a burst, for the next one."""
-
-
-class ContainerPool:
-    """The size of the coordinator's container pool, `size` as configured. `send_coordinator` reaches it while it is running."""
-
-    def __init__(self, send_coordinator: Callable[[Mapping[str, Any]], None], node: LocalNode, size: int) -> None:
-        self._send_coordinator = send_coordinator
-        self._node = node
-        self._size = size
-        self._warm = False
-        self._sent: tuple[int, int] | None = None
-
-    def warm(self) -> None:
-        """The zygote that containers are forked from is warm."""
-        self._warm = True
-        self.send_size()
-
-    def send_size(self) -> None:
-        """Send the pool size to the coordinator again, because it may be a new process."""
-        self._sent = None
-        self.fit()
-
-    def fit(self) -> None:
-        """Fit the pool to the free memory. Called when allocations of instances have changed."""
-        capacity = max(0, self._node.unclaimed_memory_bytes // CONTAINER_BYTES)
-        size = min(self._size, capacity)
-        most = min(max(size, BURST_CONTAINERS), capacity) if size else 0
-        if self._warm and (size, most) != self._sent:
-            self._sent = size, most
-            self._send_coordinator({"do": "pool", "size": size, "most": most, "zygote": TORCH.id})
-
-    def set_containers(self, containers: int) -> None:
-        """Record the number of containers that the coordinator keeps."""
-        self._node.hold_for_pool(containers * CONTAINER_BYTES)
-
-    def lost(self) -> None:
-        """Forget the pool: its containers have ended with the supervisor."""
-        self._warm = False
-        self.set_containers(0)

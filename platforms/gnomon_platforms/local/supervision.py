@@ -1,17 +1,15 @@
-"""The platform's helper processes: the supervisor, the zygotes, and the coordinator's events.
+"""The platform's helper processes: one supervisor, and below it the zygotes that instances are forked from.
 
-    start ▶ supervisor's hello ▶ up: zygotes warm, instances are born and end ▶ lost ▶ pause ▶ start …
+    start ▶ supervisor's hello ▶ up: zygotes warm, instances are born and end ▶ lost ▶ back-off ▶ start …
 
-A supervisor that ends takes everything below it along. It is replaced until there is one again or the platform stops; what is
-requested meanwhile waits here, because a command without a supervisor would be lost. A zygote that ends is replaced when an
-instance needs it next; the one with torch by itself, because Shadows are forked from it and importing torch takes seconds.
+If the supervisor ends, the kernel kills every process below it. It is replaced until there is one again or the platform stops;
+`warm` waits meanwhile, because a command without a supervisor would be lost.
 
-The platform's end of the supervisor: start the process, send commands, receive events. Nothing here waits or decides.
-
-The zygotes that instances are forked from: started when they are first needed, kept warm, and the unused ones retired.
-
-Our own Python has two, a bare one and one with torch. An environment that was built from a user's requirements runs its author's
-code as soon as it is imported: as root, its zygote lives inside the sandbox of the one function that it serves.
+A zygote is started when an instance first needs it and kept warm; unused ones of built environments are ended. A zygote that has
+ended is replaced when an instance needs it next, and the one with torch at once: Shadows are forked from it, and importing torch
+takes seconds. Our own Python has two zygotes, a bare one and one with torch. An environment that was built from a user's
+requirements runs its author's code as soon as it is imported: as root, its zygote lives inside the sandbox of the one function
+that it serves.
 """
 
 from __future__ import annotations
@@ -72,10 +70,11 @@ class SupervisorClient:
                 env=BASE_ENVIRONMENT,
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
+                # Ctrl-C in the gateway's terminal must not reach it: the gateway stops instances first, in order.
                 start_new_session=True,
             )
         self.gone = False
-        """Called when the supervisor ends without a request."""
+        """Whether the supervisor has ended without being asked to."""
         self._link = PacketLink(ours, on_event, self._gone)
 
     @property
@@ -239,7 +238,7 @@ def _zygote_failed(zygote: str, reason: str) -> GnomonError:
 
 HELLO_TIMEOUT_S = 10.0
 RESTART_PAUSE_S = 0.5
-"""Before another supervisor where one has ended within this time of its hello; one that was killed later is replaced at once."""
+"""Back-off before another supervisor where one has ended within this time of its hello; one killed later is replaced at once."""
 WARM_ATTEMPTS = 3
 """How many zygotes that end before they are warm are waited for: one may be killed, one that dies of its imports always does."""
 TORCH_PAUSE_S = 5.0
@@ -364,7 +363,7 @@ class Supervision:
         await self.zygotes.warm(environment)
 
     async def warm_with_retries(self, environment: Environment) -> None:
-        """The same, also where zygotes or the supervisor end meanwhile.
+        """Return when instances can be forked; wait for a replacement if the zygote or the supervisor ends meanwhile.
 
         Raises:
             GnomonError: 500 `environment_failed` or `supervisor_failed`, that of the last attempt.
@@ -401,9 +400,9 @@ class Supervision:
             if event["zygote"] == TORCH.id:
                 self._restart_torch()
         elif kind == "coordinator":
-            _LOG.info("the coordinator of epoch %s has begun as process %s", event["epoch"], event["pid"])
+            _LOG.info("the coordinator of epoch %s has started as process %s", event["epoch"], event["pid"])
         elif kind == "coordinator_gone":
-            _LOG.error("the coordinator of epoch %s has ended; Bodies and pairs go on, and there will be another", event["epoch"])
+            _LOG.error("the coordinator of epoch %s has ended and is restarted; Bodies and pairs go on", event["epoch"])
         else:
             listener.instance(event)
 
@@ -428,7 +427,7 @@ class Supervision:
             # A task waits for it, and starts another or gives up.
             self._hello.set_exception(_failed())
         elif not self._stopping and (self._restarting is None or self._restarting.done()):
-            _LOG.error("the supervisor has ended; starting another")
+            _LOG.error("the supervisor has ended, and all instances with it; starting another")
             self._restarting = asyncio.get_running_loop().create_task(self._restart())
         self.zygotes.lost("the supervisor has ended")
         assert self._listener is not None
@@ -441,7 +440,7 @@ class Supervision:
             try:
                 await self._start()
             except (GnomonError, OSError) as error:
-                _LOG.error("%s", error)
+                _LOG.error("the supervisor could not be restarted, next attempt in %g s: %s", RESTART_PAUSE_S, error)
                 await self._clock.sleep(RESTART_PAUSE_S)
 
 

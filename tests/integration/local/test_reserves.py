@@ -24,8 +24,8 @@ from gnomon_core.interfaces import InstanceRequest
 from gnomon_core.pairs import Pair
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
+from gnomon_platforms.local.pairs import CONTAINER_BYTES
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.local.recipes import CONTAINER_BYTES
 from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository

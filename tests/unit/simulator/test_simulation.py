@@ -27,7 +27,7 @@ from gnomon_core.scaling import (
     Resize,
 )
 from gnomon_core.settings import ScaleSettings, Settings
-from gnomon_platforms.local.recipes import CONTAINER_BYTES
+from gnomon_platforms.local.pairs import CONTAINER_BYTES
 from gnomon_simulator.arrivals import constant
 from gnomon_simulator.events import stream
 from gnomon_simulator.profiles import Noise, Profile, modelled, on_lambda, read_profile
