@@ -241,9 +241,9 @@ class ConcurrentInstance:
         self._application = application
         self._concurrency = concurrency
         self._free = threading.Semaphore(concurrency)
-        self._reading = threading.Lock()
-        self._sending = threading.Lock()
-        self._counting = threading.Lock()
+        self._read_lock = threading.Lock()
+        self._send_lock = threading.Lock()
+        self._count_lock = threading.Lock()
         self._executing = 0
         self._threads: list[threading.Thread] = []
         self._running: set[int] = set()
@@ -279,7 +279,7 @@ class ConcurrentInstance:
             finally:
                 self._running.discard(batch.batch_id)
                 self._cancelled.discard(batch.batch_id)
-                with self._counting:
+                with self._count_lock:
                     self._executing -= 1
                 self._free.release()
 
@@ -292,7 +292,7 @@ class ConcurrentInstance:
 
     def _next(self) -> Frame | None:
         """Wait for this thread's turn to read. Returns the next batch to execute; None once the channel has ended."""
-        with self._reading:
+        with self._read_lock:
             while not self._ended:
                 try:
                     frame = self._channel.receive()
@@ -301,7 +301,7 @@ class ConcurrentInstance:
                             return self._begin(frame)
                         self._send(stale_result(frame, self._epoch))
                     else:
-                        self._heed(frame)
+                        self._handle(frame)
                 except ChannelClosedError:
                     self._ended = True
                 except WireError as error:
@@ -316,7 +316,7 @@ class ConcurrentInstance:
         # A sender that respects HELLO's concurrency never waits here; the limit holds for others too.
         self._free.acquire()
         self._running.add(frame.batch_id)
-        with self._counting:
+        with self._count_lock:
             self._executing += 1
             another = self._executing > len(self._threads)
         if another:
@@ -325,7 +325,7 @@ class ConcurrentInstance:
             thread.start()
         return frame
 
-    def _heed(self, frame: Frame) -> None:
+    def _handle(self, frame: Frame) -> None:
         if frame.kind is Kind.PROBE:
             self._send(Frame(Kind.PROBE_OK, frame.batch_id))
         elif frame.kind is Kind.RESIZE:
@@ -358,7 +358,7 @@ class ConcurrentInstance:
             self._send(Frame(Kind.STREAM_END, batch_id))
 
     def _send(self, frame: Frame) -> None:
-        with self._sending:
+        with self._send_lock:
             self._channel.send(frame)
 
 

@@ -31,7 +31,7 @@ from gnomon_runtime.pair.headers import (
     message_bytes,
     tensor_bytes,
 )
-from gnomon_runtime.pair.link import SOON_S, Link, Outcome, OwnBuffer, SharedBuffer, joined, memory_order
+from gnomon_runtime.pair.link import HINT_S, Link, Outcome, OwnBuffer, SharedBuffer, joined, memory_order
 from gnomon_runtime.pair.remote_link import Incoming, Outgoing, address, prepare
 
 pytestmark = pytest.mark.torch
@@ -372,7 +372,7 @@ def test_reader_does_not_poll_without_a_wake_up_hint(links: tuple[Link, Link]) -
     _, shadow = links
     began_s = time.thread_time()
     assert not shadow.awaited()
-    assert time.thread_time() - began_s < SOON_S
+    assert time.thread_time() - began_s < HINT_S
 
 
 def test_wake_up_hint_polls_for_a_moment_only(links: tuple[Link, Link]) -> None:
@@ -382,7 +382,7 @@ def test_wake_up_hint_polls_for_a_moment_only(links: tuple[Link, Link]) -> None:
     began_s = time.thread_time()
     assert not shadow.awaited()
     assert not shadow.awaited()
-    assert time.thread_time() - began_s < 2 * SOON_S
+    assert time.thread_time() - began_s < 2 * HINT_S
 
 
 def test_the_end_of_the_path_is_found_too(links: tuple[Link, Link]) -> None:

@@ -6,7 +6,7 @@ that follows the batch is a constant whose slot is set for each batch size. A ru
 and clears each slot after its last use, so that a program holds no more memory than its module does.
 
 The first run at a batch size is functional and checked. Before each operation its size rule bounds what it allocates; afterwards
-the layouts of its tensors are recorded, and a plan is derived in which elementwise operations reuse the memory of dead operands.
+the layouts of its tensors are recorded, and a plan is derived in which elementwise operations reuse their last-read operands.
 Later runs only walk the plan, at well under a microsecond an operation in addition to the time that torch takes. A plan holds for
 one form of inputs only: whether an operation returns a view or a copy follows from shapes and strides, and so does which memory
 may be overwritten.
@@ -111,9 +111,10 @@ class CheckedRun:
         self.slots = constants.copy()
         for slot, tensor in inputs.items():
             self.slots[slot] = tensor
-        # Inputs that the run frees are held until its end as well, because their addresses must not be reused.
-        self._held = [content for content in self.slots if isinstance(content, Tensor)]
-        self._permanent = {storage_of(tensor) for tensor in self._held}
+        # Inputs that the run frees are kept alive until its end: the allocator would give a new tensor the address of a freed
+        # one, and storages are distinguished by their addresses.
+        self._kept_alive = [content for content in self.slots if isinstance(content, Tensor)]
+        self._permanent = {storage_of(tensor) for tensor in self._kept_alive}
         self._made: dict[int, Tensor] = {}
         self.peak_bytes = 0
 
@@ -152,6 +153,7 @@ class CheckedRun:
         self.peak_bytes = max(self.peak_bytes, self._live_bytes())
 
     def _live_bytes(self) -> int:
+        # By storage: several views of one storage take its memory once.
         return sum({storage_of(tensor): tensor.untyped_storage().nbytes() for tensor in self._made.values()}.values())
 
     def _may_overwrite(self, operation: BoundOperation, arguments: Any, result: Any) -> bool:
@@ -437,7 +439,7 @@ class _Binder:
         operation = checked.operation
         call, args, many = direct_call(checked)
         kwargs = {name: resolve(argument, 0) for name, argument in checked.kwargs.items()}
-        dead = [
+        last_read = [
             name for name in dict.fromkeys(operation.reads()) if self._last_use[name] == index and name not in self._permanent
         ]
         return BoundOperation(
@@ -448,7 +450,7 @@ class _Binder:
             rule_gather=self._gather(checked.args),
             reads=tuple(self._by_name[name] for name in dict.fromkeys(operation.reads())),
             writes=self._writes(operation.results, many=many),
-            clears=tuple(self._by_name[name] for name in dead),
+            clears=tuple(self._by_name[name] for name in last_read),
             pieces=len(operation.results) if many else -1,
             plain=not kwargs,
         )

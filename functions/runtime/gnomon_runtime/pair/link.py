@@ -5,7 +5,7 @@ a sequence number, and a side reads the buffer `back` only between an answer to 
 
 A waiting side sleeps, and so may its processor: to wake a virtual CPU takes 0.2 ms, in which 2 MB are copied. So a side sends a
 wake-up hint (`send_hint`) before the operation that makes the tensors of its next message. The other side wakes meanwhile, and
-then polls for the message without sleeping (`awaited`), for `SOON_S` at most.
+then polls for the message without sleeping (`awaited`), for `HINT_S` at most.
 
 `Link` is the path within a node: a data socket that never blocks, and two buffers that both sides have mapped. The path to
 another node is `gnomon_runtime.pair.remote_link`.
@@ -46,9 +46,8 @@ from gnomon_runtime.pair.orders import close, three_of
 MAX_PENDING = 256
 """Messages that one look at the socket reads at most; a peer that sends more than that unasked is nonsense."""
 
-SOON_S = 0.002
-"""How long a side looks for a message that was foretold before it sleeps again. It has nothing else to do then, and lets others
-have the processor who have."""
+HINT_S = 0.002
+"""Seconds for which a side polls after a wake-up hint before it sleeps again. It yields the processor between two polls."""
 
 
 class Outcome(StrEnum):
@@ -80,7 +79,7 @@ class DataPath(ABC):
         """Whether the coordinator has been told that the path is ready."""
         self.late: list[Message] = []
         """Answers to earlier hand-overs, for whoever wants to learn from them."""
-        self._soon_until_s = 0.0
+        self._poll_until_s = 0.0
 
     @property
     def ready(self) -> bool:
@@ -93,7 +92,7 @@ class DataPath(ABC):
 
     def awaited(self, until_s: float = math.inf) -> bool:
         """Poll without sleeping for the message after a wake-up hint, at most until this time. Returns whether it has come."""
-        while time.monotonic() < min(self._soon_until_s, until_s):
+        while time.monotonic() < min(self._poll_until_s, until_s):
             if self._readable(0.0):
                 return True
             os.sched_yield()
@@ -171,7 +170,7 @@ class DataPath(ABC):
     def _is_hint(self, message: Message) -> bool:
         """Whether the message is a wake-up hint, which starts the polling period."""
         soon = message.kind is Kind.SOON
-        self._soon_until_s = time.monotonic() + SOON_S if soon else 0.0
+        self._poll_until_s = time.monotonic() + HINT_S if soon else 0.0
         return soon
 
     @abstractmethod
