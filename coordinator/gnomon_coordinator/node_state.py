@@ -86,8 +86,8 @@ class NodeState:
 
     # Messages of instances
 
-    def said(self, instance_id: str, message: InstanceMessage, now_s: float) -> None:
-        """An instance has sent a message.
+    def handle_message(self, instance_id: str, message: InstanceMessage, now_s: float) -> None:
+        """Handle a message of an instance.
 
         Raises:
             BadMessageError: an instance of its kind does not send that.
@@ -99,13 +99,13 @@ class NodeState:
             return
         with self.lifecycle.contain_faults():
             if row.kind is Kind.EMPTY:
-                self._container_said(row, message, now_s)
+                self._handle_container_message(row, message, now_s)
             elif row.kind is Kind.SHADOW:
-                self._shadow_said(row, message, now_s)
+                self._handle_shadow_message(row, message, now_s)
             else:
-                self._body_said(row, message, now_s)
+                self._handle_body_message(row, message, now_s)
 
-    def _container_said(self, row: Record, message: InstanceMessage, now_s: float) -> None:
+    def _handle_container_message(self, row: Record, message: InstanceMessage, now_s: float) -> None:
         if message.say == "registered" and row.status is Status.SILENT:
             # An earlier coordinator loaded it, and ended before the supervisor had received its new name.
             self._end_container(row, now_s)
@@ -117,7 +117,7 @@ class NodeState:
             self._silent_until_s.pop(row.id, None)
             self.pool.filled()
 
-    def _shadow_said(self, row: Record, message: InstanceMessage, now_s: float) -> None:
+    def _handle_shadow_message(self, row: Record, message: InstanceMessage, now_s: float) -> None:
         shadow = self._shadow(row.id)
         if shadow is None or shadow.state in ENDING:
             return
@@ -139,7 +139,7 @@ class NodeState:
             # In these two states it may have just become a Body, which only the supervisor can confirm.
             raise BadMessageError("a Shadow says that it is a Body")
 
-    def _body_said(self, row: Record, message: InstanceMessage, now_s: float) -> None:
+    def _handle_body_message(self, row: Record, message: InstanceMessage, now_s: float) -> None:
         if message.say in ("empty", "registered"):
             raise BadMessageError(f"a Body says {message.say!r}")
         if message.say == "body":
@@ -183,7 +183,7 @@ class NodeState:
                 if not self.lifecycle.outlives_body(partner, reason, now_s):
                     self.lifecycle.end(partner, reason, now_s)
 
-    def hung_up(self, instance_id: str, now_s: float) -> None:
+    def disconnected(self, instance_id: str, now_s: float) -> None:
         """Handle an instance that has closed its socket. Usually it has ended, as the supervisor will report; if not, end it."""
         row = self.table.get(instance_id)
         if row is not None and row.kind is Kind.BODY:

@@ -213,7 +213,7 @@ class Server:
                 return
             message, descriptors = received
             close(descriptors)
-            self._state.said(instance_id, protocol.read_instance_message(message, len(descriptors)), now_s)
+            self._state.handle_message(instance_id, protocol.read_instance_message(message, len(descriptors)), now_s)
         except (LinkBrokenError, BadMessageError) as error:
             self._instance_broken(instance_id, error)
         self._execute_effects()
@@ -310,7 +310,7 @@ class Server:
     def _instance_broken(self, instance_id: str, error: Exception) -> None:
         self._forget(instance_id)
         if isinstance(error, LinkEndedError):
-            self._state.hung_up(instance_id, self._now_s())
+            self._state.disconnected(instance_id, self._now_s())
         else:
             log(f"link to {instance_id} closed: {error}")
             self._state.broken(instance_id, str(error), self._now_s())

@@ -66,8 +66,8 @@ class FunctionSpec:
     @property
     def may_idle_to_zero(self) -> bool:
         """Whether it may scale to zero by default where models start quickly: a model without a label for that."""
-        said = {"com.openfaas.scale.min", "com.openfaas.scale.zero"} & set(self.labels)
-        return self.settings.model is not None and self.settings.autoscaler != "fixed" and not said
+        configured = {"com.openfaas.scale.min", "com.openfaas.scale.zero"} & set(self.labels)
+        return self.settings.model is not None and self.settings.autoscaler != "fixed" and not configured
 
     def idling_to_zero(self) -> FunctionSpec:
         """The function with `scale.zero`. What was sent (`raw`) is unchanged."""

@@ -254,8 +254,8 @@ def shadows_of(result: Frame) -> dict[str, Pair]:
     if _NAMED not in result.head or len(result.head) > _MOST_HEAD_BYTES:
         return {}
     try:
-        said = result.head_json().get(SHADOWS, [])
-        found = {str(one["shadow"]): pair_from_json(one) for one in said}
+        listed = result.head_json().get(SHADOWS, [])
+        found = {str(one["shadow"]): pair_from_json(one) for one in listed}
     except (WireError, RecursionError, LookupError, TypeError, ValueError, OverflowError):
         return {}
     return found if len(found) <= MAX_SHADOWS and all(map(_possible, found.values())) else {}

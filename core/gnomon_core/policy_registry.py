@@ -41,7 +41,7 @@ class PolicyPlugin(Generic[Policy_co]):
     about: str
     settings: tuple[Setting, ...] = ()
     third_party: bool = False
-    """Whether an entry point of an installed package offers the policy. The registry sets it; such policies have a time limit."""
+    """Whether an entry point of an installed package has the policy, which then has a time limit. The registry sets it."""
 
 
 Offer = PolicyPlugin
@@ -57,7 +57,7 @@ class Kind(Generic[Policy_co]):
     group: str
     built_in: Mapping[str, PolicyPlugin[Policy_co]] = field(repr=False)
 
-    def policy(self, name: str, settings: Settings, offers: Mapping[str, PolicyPlugin[Policy_co]]) -> Policy_co:
+    def policy(self, name: str, settings: Settings, plugins: Mapping[str, PolicyPlugin[Policy_co]]) -> Policy_co:
         """Make the policy of that name for a function with these settings.
 
         Raises:
@@ -65,17 +65,17 @@ class Kind(Generic[Policy_co]):
                 own; `policy_failed` where its maker raises; or what the policy has against the settings.
 
         """
-        offer = offers.get(name)
-        if offer is None:
-            raise self._unknown(name, offers)
+        plugin = plugins.get(name)
+        if plugin is None:
+            raise self._unknown(name, plugins)
         try:
-            return offer.make(_with_own(name, settings, offer.settings))
+            return plugin.make(_with_own(name, settings, plugin.settings))
         except GnomonError:
             raise
         except Exception as error:
             _LOG.exception("the %s %s cannot be made", self.word, name)
-            said = f"the {self.word} {name} cannot be made for these settings: {type(error).__name__}: {error}."
-            raise bad_request("policy_failed", said, "The gateway's log has the whole of it.") from error
+            message = f"the {self.word} {name} cannot be made for these settings: {type(error).__name__}: {error}."
+            raise bad_request("policy_failed", message, "The gateway's log has the whole of it.") from error
 
     def with_named(self, names: Iterable[str]) -> Mapping[str, PolicyPlugin[Policy_co]]:
         """The built-in policies and, of this kind, the installed ones that the operator names.
@@ -84,45 +84,45 @@ class Kind(Generic[Policy_co]):
 
         Raises:
             GnomonError: 400 `unknown_policy` for a name that no installed package offers or that is built in;
-                `invalid_policy` for what cannot be loaded, or is no offer.
+                `invalid_policy` for what cannot be loaded, or is no `PolicyPlugin`.
 
         """
-        offers = dict(self.built_in)
+        plugins = dict(self.built_in)
         for name in names:
             if name in self.built_in:
                 raise bad_request(
                     "unknown_policy", f"the {self.word} {name!r} is built in.", "It needs no naming; choose another name."
                 )
-            if name in _offered(self.group):
-                offers[name] = self._loaded(name)
-            elif not any(name in _offered(group) for group in GROUPS):
-                there = ", ".join(sorted({one for group in GROUPS for one in _offered(group)})) or "none"
+            if name in _installed(self.group):
+                plugins[name] = self._loaded(name)
+            elif not any(name in _installed(group) for group in GROUPS):
+                known_names = ", ".join(sorted({one for group in GROUPS for one in _installed(group)})) or "none"
                 raise bad_request(
                     "unknown_policy",
                     f"no installed package offers a policy {name!r}.",
-                    f"Offered in the entry point groups {' and '.join(GROUPS)}: {there}. "
+                    f"Offered in the entry point groups {' and '.join(GROUPS)}: {known_names}. "
                     "Install the package into Gnomon's environment (docs/howto/add-a-policy.md).",
                 )
-        return offers
+        return plugins
 
     def _loaded(self, name: str) -> PolicyPlugin[Policy_co]:
         [point, *_] = entry_points(group=self.group, name=name)
         try:
-            offer = point.load()
+            plugin = point.load()
         except Exception as error:
-            said = f"the entry point {name} = {point.value} cannot be loaded: {type(error).__name__}: {error}."
-            raise bad_request("invalid_policy", said, "See what `python -c 'import …'` says of it.") from error
-        if not isinstance(offer, PolicyPlugin):
+            message = f"the entry point {name} = {point.value} cannot be loaded: {type(error).__name__}: {error}."
+            raise bad_request("invalid_policy", message, "See what `python -c 'import …'` says of it.") from error
+        if not isinstance(plugin, PolicyPlugin):
             raise bad_request(
                 "invalid_policy",
-                f"the entry point {name} = {point.value} is {type(offer).__name__}, not a PolicyPlugin.",
+                f"the entry point {name} = {point.value} is {type(plugin).__name__}, not a PolicyPlugin.",
                 "Point it at a gnomon_core.policy_registry.PolicyPlugin (docs/howto/add-a-policy.md).",
             )
-        return replace(offer, third_party=True)
+        return replace(plugin, third_party=True)
 
-    def _unknown(self, name: str, offers: Mapping[str, PolicyPlugin[Policy_co]]) -> GnomonError:
-        said = f"annotation {self.annotation} is {name[:100]!r}, which is no {self.word}."
-        return bad_request("unknown_policy", said, _known(name, offers, self.group))
+    def _unknown(self, name: str, plugins: Mapping[str, PolicyPlugin[Policy_co]]) -> GnomonError:
+        message = f"annotation {self.annotation} is {name[:100]!r}, which is no {self.word}."
+        return bad_request("unknown_policy", message, _known(name, plugins, self.group))
 
 
 def own_settings(settings: Settings, table: Sequence[Setting]) -> dict[str, Any]:
@@ -134,8 +134,8 @@ def own_settings(settings: Settings, table: Sequence[Setting]) -> dict[str, Any]
         GnomonError: 400 `invalid_setting`, with what is allowed.
 
     """
-    said = {_setting_of(key): (key, text) for key, text in settings.own}
-    return {one.field: read_value(one, *said[one.key], kind="annotation") for one in table if one.key in said}
+    given = {_setting_of(key): (key, text) for key, text in settings.own}
+    return {one.field: read_value(one, *given[one.key], kind="annotation") for one in table if one.key in given}
 
 
 def refuse_strays(settings: Settings, *known: Iterable[str]) -> None:
@@ -155,9 +155,9 @@ def refuse_strays(settings: Settings, *known: Iterable[str]) -> None:
             )
 
 
-def described(offers: Mapping[str, PolicyPlugin[Any]]) -> dict[str, str]:
+def described(plugins: Mapping[str, PolicyPlugin[Any]]) -> dict[str, str]:
     """Each plug-in's description, with its own settings."""
-    return {name: " ".join((offer.about, *_described(name, offer.settings))) for name, offer in sorted(offers.items())}
+    return {name: " ".join((plugin.about, *_described(name, plugin.settings))) for name, plugin in sorted(plugins.items())}
 
 
 def _with_own(name: str, settings: Settings, table: Sequence[Setting]) -> Settings:
@@ -168,21 +168,23 @@ def _with_own(name: str, settings: Settings, table: Sequence[Setting]) -> Settin
     known = [one.key for one in table]
     for key, _ in settings.own:
         if _setting_of(key) not in known:
-            there = f"Known ones: {', '.join(f'{PREFIX}{name}.{one}' for one in known)}." if known else "It has none of its own."
-            raise bad_request("unknown_setting", f"annotation {key[:100]!r} is no setting of {name[:100]}.", there)
+            known_names = (
+                f"Known ones: {', '.join(f'{PREFIX}{name}.{one}' for one in known)}." if known else "It has none of its own."
+            )
+            raise bad_request("unknown_setting", f"annotation {key[:100]!r} is no setting of {name[:100]}.", known_names)
     own_settings(settings, table)
     return settings
 
 
 def _known(name: str, known: Iterable[str], *groups: str) -> str:
-    """Which policies there are; and how one comes to be among them that is installed in one of these groups, and is not."""
+    """The known policies; for a name that is installed in one of these groups and not in use, how to use it."""
     listed = f"Known ones: {', '.join(sorted(known))}."
-    if not any(name in _offered(group) for group in groups):
+    if not any(name in _installed(group) for group in groups):
         return listed
     return f"It is installed here: whoever starts Gnomon names it with `--policy {name[:100]}`. {listed}"
 
 
-def _offered(group: str) -> set[str]:
+def _installed(group: str) -> set[str]:
     return {point.name for point in entry_points(group=group)}
 
 

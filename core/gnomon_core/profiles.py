@@ -186,8 +186,8 @@ class Network:
         if not 0 < gbps < float("inf") or not 0 <= rtt_ms < float("inf"):
             wrong = f"There is no such thing as a network of {gbps} Gbit/s and {rtt_ms} ms."
             raise bad_request("bad_network", wrong, "Use a bandwidth above 0.")
-        said = f"declared: {gbps:g} Gbit/s, {rtt_ms:g} ms there and back"
-        return Network(rtt_ms / 2e3, 8 / (gbps * 1e9), said).over(software)
+        source = f"declared: {gbps:g} Gbit/s, {rtt_ms:g} ms there and back"
+        return Network(rtt_ms / 2e3, 8 / (gbps * 1e9), source).over(software)
 
     def over(self, software: Network | None) -> Network:
         """The same with what the two ends' software takes beside it."""

@@ -77,10 +77,10 @@ def several(*names: str) -> Callable[[str], tuple[str, ...]]:
     """Some of these, with commas between them, in any order."""
 
     def read(text: str) -> tuple[str, ...]:
-        asked = {one.strip() for one in text.split(",")}
-        if not asked <= set(names):
+        requested = {one.strip() for one in text.split(",")}
+        if not requested <= set(names):
             raise ValueError(text)
-        return tuple(one for one in names if one in asked)
+        return tuple(one for one in names if one in requested)
 
     return read
 
@@ -371,7 +371,7 @@ def _derive(values: dict[str, Any]) -> None:
 def refuse_misspelt(labels: Mapping[str, str], annotations: Mapping[str, str]) -> None:
     """Refuse labels and annotations that nothing reads and that are nearly ours: `gnomo/max-batch`, `com.openfaas.scale.mim`.
 
-    Keys of other tools pass. Functions that are stored already are not asked again: what served yesterday serves today.
+    Keys of other tools pass. Functions that are stored already are not checked again: what served yesterday serves today.
 
     Raises:
         GnomonError: 400 `unknown_setting`, naming the key that was probably meant.
@@ -409,8 +409,8 @@ def read_value(setting: Setting, key: str, text: str, *, kind: str) -> Any:
 
 
 def _values(table: tuple[Setting, ...], texts: Mapping[str, str], *, kind: str) -> dict[str, Any]:
-    there = (setting for setting in table if setting.key in texts)
-    return {setting.field: read_value(setting, setting.key, str(texts[setting.key]), kind=kind) for setting in there}
+    present = (setting for setting in table if setting.key in texts)
+    return {setting.field: read_value(setting, setting.key, str(texts[setting.key]), kind=kind) for setting in present}
 
 
 def _of_one_policy(key: str) -> bool:

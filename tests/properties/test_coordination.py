@@ -402,7 +402,7 @@ class World:
     def _speak(self, name: str) -> None:
         said = self.to_coordinator[name].popleft()
         if name in self.links:
-            self.node.said(name, said, self.now_s)
+            self.node.handle_message(name, said, self.now_s)
             self.carry_out()
             self.pass_time(0.0)
 

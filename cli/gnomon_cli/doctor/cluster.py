@@ -374,7 +374,7 @@ AGENTS = frozenset(
 )
 """DaemonSets by which networks enforce policies, as their projects' own manifests name them."""
 K3S = "+k3s"
-"""In the version of its kubelets: it enforces policies itself, unless it was node_args not to."""
+"""In the version of its kubelets: it enforces policies itself, unless it was told not to."""
 K3S_ARGUMENTS, K3S_WITHOUT = "k3s.io/node-args", "--disable-network-policy"
 TRY = 'Try it: docs/howto/install-on-kubernetes.md, "Does the network enforce policies?"'
 

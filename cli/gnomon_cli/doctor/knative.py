@@ -260,7 +260,7 @@ def settings(cluster: Cluster, name: str) -> dict[str, str]:
 
 
 DEFAULT_PORT = 8080
-"""Where `gnomon serve` listens unless it is node_args otherwise."""
+"""Where `gnomon serve` listens unless it is told otherwise."""
 _ENFORCED = "where the cluster's network enforces them"
 
 

@@ -40,11 +40,11 @@ HEALTHY_S = 0.5
 """A coordinator that ran this long, several times its start-up time, did not fail at start-up: it is replaced at once. Earlier
 ends are failed starts, with a back-off that doubles each time."""
 
-Said = Callable[[Mapping[str, Any], list[int]], None]
+OnRequest = Callable[[Mapping[str, Any], list[int]], None]
 
 
 @dataclass(slots=True)
-class Kept:
+class Registration:
     """The guard's end of an instance's coordination socket. `pid` is None before the fork, 0 in another container."""
 
     id: str
@@ -54,13 +54,13 @@ class Kept:
 
 
 class CoordinatorGuard:
-    """The coordinator's process and all coordination sockets. `report` sends to the owner, `said` gets coordinator requests."""
+    """The coordinator's process and all coordination sockets. `report` sends to the owner, `on_request` gets requests."""
 
-    def __init__(self, selector: selectors.BaseSelector, report: Callable[..., None], said: Said) -> None:
+    def __init__(self, selector: selectors.BaseSelector, report: Callable[..., None], on_request: OnRequest) -> None:
         self._selector = selector
         self._report = report
-        self._said = said
-        self._kept: dict[str, Kept] = {}
+        self._on_request = on_request
+        self._registrations: dict[str, Registration] = {}
         self._command: list[str] = []
         self._environment: dict[str, str] = {}
         self._platform: int | None = None
@@ -78,50 +78,50 @@ class CoordinatorGuard:
         """Make a socket pair for an instance about to be forked. Returns its end, which the caller passes on and closes."""
         ours, theirs = packets.socket_pair()
         ours.setblocking(False)  # noqa: FBT003 - the signature is socket's
-        self._kept[instance_id] = Kept(instance_id, kind, ours)
+        self._registrations[instance_id] = Registration(instance_id, kind, ours)
         return theirs
 
     def born(self, instance_id: str, pid: int) -> None:
         """Record the fork of an instance and announce the instance to the coordinator."""
-        kept = self._kept.get(instance_id)
-        if kept is not None:
-            kept.pid = pid
-            self._announce(kept)
+        registration = self._registrations.get(instance_id)
+        if registration is not None:
+            registration.pid = pid
+            self._announce(registration)
 
     def gone(self, instance_id: str) -> None:
         """Forget an instance that has ended or was never forked, and report it to the coordinator."""
-        kept = self._kept.pop(instance_id, None)
-        if kept is not None:
-            kept.socket.close()
+        registration = self._registrations.pop(instance_id, None)
+        if registration is not None:
+            registration.socket.close()
             self._tell({"event": "gone", "id": instance_id})
 
     def is_reserve(self, instance_id: str) -> bool:
         """Whether this is an empty container: the owner gets no events about those."""
-        kept = self._kept.get(instance_id)
-        return kept is not None and kept.kind == "empty"
+        registration = self._registrations.get(instance_id)
+        return registration is not None and registration.kind == "empty"
 
     def assign(self, container: str, shadow: str) -> int | None:
         """Turn an empty container into a Shadow. Returns its process id; None if no such container exists any more."""
-        kept = self._kept.get(container)
-        if kept is None or kept.kind != "empty" or kept.pid is None or shadow in self._kept:
+        registration = self._registrations.get(container)
+        if registration is None or registration.kind != "empty" or registration.pid is None or shadow in self._registrations:
             return None
-        del self._kept[container]
-        self._kept[shadow] = Kept(shadow, "shadow", kept.socket, kept.pid)
-        return kept.pid
+        del self._registrations[container]
+        self._registrations[shadow] = Registration(shadow, "shadow", registration.socket, registration.pid)
+        return registration.pid
 
     def promoted(self, shadow: str) -> None:
         """Record that a Shadow has become a Body, for this coordinator and later ones. Ignored for anything but a Shadow."""
-        kept = self._kept.get(shadow)
-        if kept is not None and kept.kind == "shadow":
-            kept.kind = "body"
+        registration = self._registrations.get(shadow)
+        if registration is not None and registration.kind == "shadow":
+            registration.kind = "body"
             self._tell({"event": "promoted", "id": shadow})
 
     def adopt(self, instance_id: str, kind: str, connection: socket.socket) -> None:
         """Take over the socket of an instance in another container. It replaces an earlier instance of the same id."""
         self.gone(instance_id)
         connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
-        kept = self._kept[instance_id] = Kept(instance_id, kind, connection, pid=0)
-        self._announce(kept)
+        registration = self._registrations[instance_id] = Registration(instance_id, kind, connection, pid=0)
+        self._announce(registration)
 
     # The coordinator's process
 
@@ -201,15 +201,15 @@ class CoordinatorGuard:
         self._selector.register(ours, selectors.EVENT_READ, self._attend_link)
         self._report("coordinator", epoch=self._epoch, pid=self._process.pid)
         self._tell({"event": "epoch", "epoch": self._epoch})
-        for kept in self._kept.values():
-            self._announce(kept)
+        for registration in self._registrations.values():
+            self._announce(registration)
         self._tell({"event": "adopted"})
 
     # Messages
 
-    def _announce(self, kept: Kept) -> None:
-        if kept.pid is not None:
-            self._tell({"event": "instance", "id": kept.id, "kind": kept.kind, "pid": kept.pid})
+    def _announce(self, registration: Registration) -> None:
+        if registration.pid is not None:
+            self._tell({"event": "instance", "id": registration.id, "kind": registration.kind, "pid": registration.pid})
 
     def _tell(self, message: dict[str, Any]) -> None:
         if self._link is not None:
@@ -222,11 +222,11 @@ class CoordinatorGuard:
             message = self._outbox[0]
             descriptors: list[int] = []
             if message["event"] == "instance":
-                kept = self._kept.get(message["id"])
-                if kept is None:
+                registration = self._registrations.get(message["id"])
+                if registration is None:
                     self._outbox.popleft()
                     continue
-                descriptors = [kept.socket.fileno()]
+                descriptors = [registration.socket.fileno()]
             try:
                 packets.send(self._link, message, descriptors)
             except BlockingIOError:
@@ -257,7 +257,7 @@ class CoordinatorGuard:
             return False
         try:
             if not self._is_promoted(message):
-                self._said(message, descriptors)
+                self._on_request(message, descriptors)
         except (KeyError, TypeError, ValueError) as error:
             sys.stderr.write(f"An invalid message of the coordinator is dropped: {type(error).__name__}: {error}\n")
         finally:
@@ -267,8 +267,8 @@ class CoordinatorGuard:
 
     def _is_promoted(self, message: Mapping[str, Any]) -> bool:
         """Whether the message would kill an instance that has been promoted from Shadow to Body meanwhile."""
-        kept = self._kept.get(str(message["id"])) if message["do"] == "kill" else None
-        return kept is not None and kept.kind == "body"
+        registration = self._registrations.get(str(message["id"])) if message["do"] == "kill" else None
+        return registration is not None and registration.kind == "body"
 
     def _kill(self) -> None:
         # Popen.kill polls, and so would reap an ended process: `ended` would never see it.

@@ -66,19 +66,19 @@ class CoordinatorLink:
         started_s = time.monotonic()
         with connection.dup() as watched:
             self._compute_thread.submit(self._collaborate_with, connection).result()
-            say("This Body works with the coordinator of its node.")
+            log("This Body works with the coordinator of its node.")
             poll = select.poll()
             # Poll for its end only: messages are read between batches.
             poll.register(watched, 0)
             poll.poll()
-        say("The node's coordinator has gone. This Body goes on, and comes again when there is one.")
+        log("The node's coordinator has gone. This Body goes on, and comes again when there is one.")
         return time.monotonic() - started_s
 
     def _collaborate_with(self, connection: socket.socket) -> None:
         self._compute_thread.set_idle_work(self._collaborate(connection))
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Write a line to the function's log."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

@@ -37,7 +37,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.wire import Frame, Kind, Member, WireError, decode, encode, error_result, stale_result
 from gnomon_runtime.application import Application, ForBodies, launch_from, load_function
 from gnomon_runtime.compute_thread import ComputeThread
-from gnomon_runtime.coordinator_link import CoordinatorLink, say, socket_from
+from gnomon_runtime.coordinator_link import CoordinatorLink, log, socket_from
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 FRAME_TYPE = "application/octet-stream"
@@ -67,7 +67,7 @@ class Service:
             return
         path = socket_from(environment)
         if path is None:
-            say("No volume of the node's coordinator is mounted: this Body works without Shadows.")
+            log("No volume of the node's coordinator is mounted: this Body works without Shadows.")
             return
         self._executor = ComputeThread("application")
         CoordinatorLink(path, self._executor, collaborate)

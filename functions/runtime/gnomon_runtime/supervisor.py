@@ -55,7 +55,7 @@ class Supervisor:
         self._instances: dict[int, str] = {}
         self._selector = selectors.DefaultSelector()
         self._zygotes = ZygoteTable(self._selector, self._report, self._zygote_events())
-        self._coordinator_guard = CoordinatorGuard(self._selector, self._report, self._coordinator_said)
+        self._coordinator_guard = CoordinatorGuard(self._selector, self._report, self._on_coordinator_request)
 
     def _zygote_events(self) -> ZygoteEvents:
         return ZygoteEvents(self._adopt, self._unborn, self._end_orphans, self._is_known)
@@ -115,7 +115,7 @@ class Supervisor:
         finally:
             _close(descriptors)
 
-    def _coordinator_said(self, message: Mapping[str, Any], descriptors: list[int]) -> None:
+    def _on_coordinator_request(self, message: Mapping[str, Any], descriptors: list[int]) -> None:
         if message["do"] == "fork":
             self._create({**message, "join": (), "coordinated": "empty"}, descriptors)
         elif message["do"] == "assign":
@@ -167,7 +167,7 @@ class Supervisor:
         with contextlib.suppress(BlockingIOError):
             while woken.recv(4096):
                 pass
-        somebody_ended = False
+        any_ended = False
         # Pending signals of one kind merge (signal(7)): one SIGCHLD may stand for several ends.
         while True:
             try:
@@ -176,9 +176,9 @@ class Supervisor:
                 break
             if pid == 0:
                 break
-            somebody_ended = True
+            any_ended = True
             self._ended(pid, status, usage.ru_utime + usage.ru_stime)
-        if somebody_ended:
+        if any_ended:
             self._end_orphans()
 
     def _ended(self, pid: int, status: int, cpu_s: float) -> None:

@@ -159,7 +159,7 @@ class ZygoteTable:
         try:
             message, descriptors = packets.receive(zygote.socket)
             _close(descriptors)
-            self._said(zygote, message)
+            self._handle(zygote, message)
         except BlockingIOError:
             return
         except (packets.PeerGoneError, packets.PacketError):
@@ -168,7 +168,7 @@ class ZygoteTable:
             sys.stderr.write(f"zygote {zygote.id} is ended for an invalid message: {error}\n")
             self._forget(zygote)
 
-    def _said(self, zygote: Zygote, message: Mapping[str, Any]) -> None:
+    def _handle(self, zygote: Zygote, message: Mapping[str, Any]) -> None:
         """Handle a message of a zygote.
 
         Raises:

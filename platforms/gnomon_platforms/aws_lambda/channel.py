@@ -93,8 +93,8 @@ class LambdaChannel(ExchangeChannel):
             return False
         if self._probed is not None and now_s < self._probed[1] + PROBE_INTERVAL_S:
             return self._probed[0]
-        asked = self._loop.run_in_executor(self._context.threads, self._context.invoker.reachable, self.target)
-        reachable = await asked if (await asyncio.wait({asked}, timeout=timeout_s))[0] else False
+        invoked = self._loop.run_in_executor(self._context.threads, self._context.invoker.reachable, self.target)
+        reachable = await invoked if (await asyncio.wait({invoked}, timeout=timeout_s))[0] else False
         self._probed = (reachable, now_s)
         return reachable
 
@@ -140,13 +140,13 @@ class LambdaChannel(ExchangeChannel):
 
     async def _attempt(self, frame: Frame, left_s: float) -> InvokeOutcome:
         wait_s = max(left_s, 1.0) + GRACE_S
-        asked = self._loop.run_in_executor(self._context.threads, self._invoke, frame, wait_s)
-        finished, _ = await asyncio.wait({asked}, timeout=wait_s)
+        invoked = self._loop.run_in_executor(self._context.threads, self._invoke, frame, wait_s)
+        finished, _ = await asyncio.wait({invoked}, timeout=wait_s)
         if not finished:
             # The socket blocks the thread, for at most as long again; the late answer is dropped.
-            asked.add_done_callback(lambda late: None if late.cancelled() else self._account(late.result()))
+            invoked.add_done_callback(lambda late: None if late.cancelled() else self._account(late.result()))
             return InvokeOutcome(Fate.LOST, reason=f"no answer within {wait_s:.1f} s")
-        outcome = await asked
+        outcome = await invoked
         self._account(outcome)
         return outcome
 

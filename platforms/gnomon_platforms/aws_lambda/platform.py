@@ -155,8 +155,8 @@ class LambdaPlatform:
         spec = request.spec
         own_mb, size_mb = memory_mb(spec, request.cores), memory_mb(spec, request.cores, request.memory_mb)
         id_, now_s = self._ids.new(f"{spec.key.name}-"), self._clock.now_s()
-        asked = starting(id_, request, self._node, size_mb * MEGABYTE, now_s)
-        instance = replace(asked, memory_mb=None if size_mb == own_mb else size_mb)
+        instance = starting(id_, request, self._node, size_mb * MEGABYTE, now_s)
+        instance = replace(instance, memory_mb=None if size_mb == own_mb else size_mb)
         with self._coming.counted(instance):
             recipe = await asyncio.to_thread(self._recipes.find, spec)
         if request.node not in (None, self._node):

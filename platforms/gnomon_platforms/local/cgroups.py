@@ -184,7 +184,7 @@ class Accounts:
         self._memory.remove(instance.id)
 
     def of(self, function: str, instances: Iterable[RunningProcess]) -> Usage:
-        """CPU time and memory of a function, its ended instances and these instances ones together."""
+        """CPU time and memory of a function, its ended and its running instances together."""
         running = list(instances)
         cpu_s = sum(instance.cpu_s for instance in running) + self._ended_cpu_s.get(function, 0.0)
         return Usage(cpu_s, sum(self._memory_of(instance) for instance in running))

@@ -250,7 +250,7 @@ class LocalInstance(LocalProcess):
 
 
 def describe_exit(status: int | None, *, out_of_memory: bool) -> str:
-    """A wait status in log_tail."""
+    """A wait status in words."""
     if out_of_memory:
         return "the kernel ended it because it passed its memory limit"
     if status is None:

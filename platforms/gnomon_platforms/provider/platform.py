@@ -235,7 +235,7 @@ class ProviderPlatform:
 
         """
         until_s = self._clock.now_s() + self._options.start_timeout_s
-        asked = False
+        requested = False
         while self._clock.now_s() < until_s:
             if self._catalog.away:
                 # Only the catalog polls an unreachable provider, so that a thousand waiting functions do not.
@@ -248,9 +248,9 @@ class ProviderPlatform:
                 if status.get("availableReplicas"):
                     await asyncio.to_thread(self._catalog.refresh)
                     return
-                if not status.get("replicas") and not asked:
+                if not status.get("replicas") and not requested:
                     await asyncio.to_thread(self._api.scale, key, self._least(key))
-                    asked = True
+                    requested = True
             except GnomonError as error:
                 if error.status != HTTPStatus.SERVICE_UNAVAILABLE:
                     raise

@@ -61,7 +61,7 @@ class PlayedNode:
 
     def say(self, instance_id: str, *, epoch: int | None = None, **fields: Any) -> None:
         said = InstanceMessage(epoch=self.state.epoch if epoch is None else epoch, **fields)
-        self.state.said(instance_id, said, self.now_s)
+        self.state.handle_message(instance_id, said, self.now_s)
         self._carry_out()
 
     def create(self, request: Task | None = None, *, descriptors: bool = True) -> Descriptors | None:
