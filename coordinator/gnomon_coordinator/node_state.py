@@ -6,6 +6,10 @@ message of an instance concerns only that instance and its own pairs; an instanc
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec
+
 from gnomon_coordinator.effects import Close, Descriptors, Effect, Kill, Send, Tell
 from gnomon_coordinator.pool_size import PoolSize
 from gnomon_coordinator.protocol import BadMessageError, Change, InstanceMessage, Task
@@ -16,6 +20,22 @@ from gnomon_core.blocks import Layers
 
 EMPTY_S = 20.0
 """How long a container may take to say that it is ready."""
+
+Arguments = ParamSpec("Arguments")
+
+
+def contained(event: Callable[Concatenate[NodeState, Arguments], None]) -> Callable[Concatenate[NodeState, Arguments], None]:
+    """Mark an event that concerns one Shadow: a fault of the state machine ends that Shadow, not the coordinator.
+
+    Events that concern several Shadows contain the faults of each one in `ShadowLifecycle`, so that the others are handled too.
+    """
+
+    @wraps(event)
+    def handle(self: NodeState, /, *args: Arguments.args, **options: Arguments.kwargs) -> None:
+        with self.lifecycle.contain_faults():
+            event(self, *args, **options)
+
+    return handle
 
 
 class NodeState:
@@ -76,16 +96,14 @@ class NodeState:
             self.lifecycle.gone(shadow)
         elif row is not None:
             if row.kind is Kind.BODY:
-                for partner in self.lifecycle.shadows_of(row):
-                    with self.lifecycle.contain_faults():
-                        self.lifecycle.outlives_body(partner, "its Body has gone", now_s)
-                self.lifecycle.body_gone(self.table.get(instance_id) or row, now_s)
+                self.lifecycle.body_gone(row, now_s)
             elif row.status is Status.SILENT:
                 self.pool.failed(now_s)
             self.table.remove(instance_id)
 
     # Messages of instances
 
+    @contained
     def handle_message(self, instance_id: str, message: InstanceMessage, now_s: float) -> None:
         """Handle a message of an instance.
 
@@ -97,13 +115,12 @@ class NodeState:
         if row is None or row.status is Status.BARRED or message.epoch != self.epoch or message.say == "stale":
             # A message for another coordinator. Only the supervisor decides whether this one has been replaced.
             return
-        with self.lifecycle.contain_faults():
-            if row.kind is Kind.EMPTY:
-                self._handle_container_message(row, message, now_s)
-            elif row.kind is Kind.SHADOW:
-                self._handle_shadow_message(row, message, now_s)
-            else:
-                self._handle_body_message(row, message, now_s)
+        if row.kind is Kind.EMPTY:
+            self._handle_container_message(row, message, now_s)
+        elif row.kind is Kind.SHADOW:
+            self._handle_shadow_message(row, message, now_s)
+        else:
+            self._handle_body_message(row, message, now_s)
 
     def _handle_container_message(self, row: Record, message: InstanceMessage, now_s: float) -> None:
         if message.say == "registered" and row.status is Status.SILENT:
@@ -162,12 +179,12 @@ class NodeState:
         elif message.say == "failed":
             self.lifecycle.end(shadow, message.reason or "its Body could not use it", now_s)
 
+    @contained
     def broken(self, instance_id: str, reason: str, now_s: float) -> None:
         """Handle an instance that breaks the protocol or does not read: a Body serves on without Shadows, others are ended."""
         shadow = self._shadow(instance_id)
         if shadow is not None:
-            with self.lifecycle.contain_faults():
-                self.lifecycle.protocol_broken(shadow, reason, now_s)
+            self.lifecycle.protocol_broken(shadow, reason, now_s)
             return
         self._effects.append(Close(instance_id))
         row = self.table.get(instance_id)
@@ -178,10 +195,7 @@ class NodeState:
 
     def _bar(self, body: Record, reason: str, now_s: float) -> None:
         self.table.set_status(body.id, Status.BARRED)
-        for partner in self.lifecycle.shadows_of(body):
-            with self.lifecycle.contain_faults():
-                if not self.lifecycle.outlives_body(partner, reason, now_s):
-                    self.lifecycle.end(partner, reason, now_s)
+        self.lifecycle.body_barred(body, reason, now_s)
 
     def disconnected(self, instance_id: str, now_s: float) -> None:
         """Handle an instance that has closed its socket. Usually it has ended, as the supervisor will report; if not, end it."""
@@ -205,12 +219,12 @@ class NodeState:
         """Create a Shadow, or continue with an existing one. Takes ownership of the descriptors."""
         self.lifecycle.create(task, layers, descriptors, now_s)
 
+    @contained
     def change(self, shadow_id: str, change: Change, now_s: float) -> None:
         """Change a Shadow's task. An unknown Shadow is ignored: the next request to create it has the complete task."""
         shadow = self._shadow(shadow_id)
         if shadow is not None and shadow.task is not None and shadow.state not in ENDING:
-            with self.lifecycle.contain_faults():
-                self.lifecycle.change(shadow, change.applied_to(shadow.task), now_s)
+            self.lifecycle.change(shadow, change.applied_to(shadow.task), now_s)
 
     def remote_body_connected(self, shadow_id: str, connection: Descriptors) -> None:
         """A Body of another node has connected to this Shadow."""
@@ -219,30 +233,30 @@ class NodeState:
         if shadow is not None and shadow.task is not None and shadow.task.afar and shadow.state in ready:
             self.lifecycle.remote_body_connected(shadow, connection)
 
+    @contained
     def promote(self, shadow_id: str, descriptors: Descriptors, now_s: float) -> None:
         """Promote a Shadow to a Body. Takes ownership of the descriptors. An unknown Shadow has ended, and is ignored."""
         shadow = self._shadow(shadow_id)
         if shadow is None:
             descriptors.close()
         else:
-            with self.lifecycle.contain_faults():
-                self.lifecycle.promote(shadow, descriptors, now_s)
+            self.lifecycle.promote(shadow, descriptors, now_s)
 
+    @contained
     def destroy(self, shadow_id: str, now_s: float) -> None:
         """End a Shadow, after its Body has unpaired. For an unknown Shadow the platform gets an event that it does not exist."""
         shadow = self._shadow(shadow_id)
         if shadow is not None:
-            with self.lifecycle.contain_faults():
-                self.lifecycle.end(shadow, "asked to", now_s)
+            self.lifecycle.end(shadow, "asked to", now_s)
         else:
             self._effects.append(Tell({"event": "failed", "shadow": shadow_id, "reason": "there is none"}))
 
+    @contained
     def not_connected(self, shadow_id: str, reason: str, now_s: float) -> None:
         """The shared memory of a pair could not be made."""
         shadow = self._shadow(shadow_id)
         if shadow is not None:
-            with self.lifecycle.contain_faults():
-                self.lifecycle.end(shadow, reason, now_s)
+            self.lifecycle.end(shadow, reason, now_s)
 
     def report(self) -> None:
         """Send the platform the whole table."""

@@ -652,15 +652,24 @@ class ShadowLifecycle:
             self._kill(shadow, now_s)
 
     def body_gone(self, body: Record, now_s: float) -> None:
-        """A Body has ended: its Shadows end as well."""
+        """A Body has ended: its Shadows end as well, except those that are being promoted."""
         self._reports.pop(body.id, None)
         for shadow in self.shadows_of(body):
             with self.contain_faults():
+                if self.outlives_body(shadow, "its Body has gone", now_s):
+                    continue
                 if shadow.state is State.AWAITING_CONTAINER:
                     self.end(shadow, "its Body has gone", now_s)
                 else:
                     self._tell("ending", shadow, reason="its Body has gone")
                     self._kill(shadow, now_s)
+
+    def body_barred(self, body: Record, reason: str, now_s: float) -> None:
+        """No message of this Body is read any more: its Shadows end, except those that are being promoted."""
+        for shadow in self.shadows_of(body):
+            with self.contain_faults():
+                if not self.outlives_body(shadow, reason, now_s):
+                    self.end(shadow, reason, now_s)
 
     def gone(self, shadow: Shadow) -> None:
         """A Shadow's process has ended."""
