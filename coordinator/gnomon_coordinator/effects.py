@@ -73,7 +73,7 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class Notify:
     """Send an event to the platform."""
 
     message: Mapping[str, Any]
@@ -86,4 +86,4 @@ class LogError:
     text: str
 
 
-Effect: TypeAlias = Send | Connect | Fork | Assign | Kill | Close | Tell | LogError
+Effect: TypeAlias = Send | Connect | Fork | Assign | Kill | Close | Notify | LogError

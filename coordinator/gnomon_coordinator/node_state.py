@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec
 
-from gnomon_coordinator.effects import Close, Descriptors, Effect, Kill, Send, Tell
+from gnomon_coordinator.effects import Close, Descriptors, Effect, Kill, Notify, Send
 from gnomon_coordinator.pool_size import PoolSize
 from gnomon_coordinator.protocol import BadMessageError, Change, InstanceMessage, Task
 from gnomon_coordinator.shadow_lifecycle import ShadowLifecycle
@@ -249,7 +249,7 @@ class NodeState:
         if shadow is not None:
             self.lifecycle.end(shadow, "asked to", now_s)
         else:
-            self._effects.append(Tell({"event": "failed", "shadow": shadow_id, "reason": "there is none"}))
+            self._effects.append(Notify({"event": "failed", "shadow": shadow_id, "reason": "there is none"}))
 
     @contained
     def not_connected(self, shadow_id: str, reason: str, now_s: float) -> None:
@@ -261,7 +261,7 @@ class NodeState:
     def report(self) -> None:
         """Send the platform the whole table."""
         rows = [[row.id, row.kind, list(row.partners), list(row.blocks), row.status] for row in self.table]
-        self._effects.append(Tell({"event": "table", "epoch": self.epoch, "rows": rows}))
+        self._effects.append(Notify({"event": "table", "epoch": self.epoch, "rows": rows}))
 
     # Time
 
@@ -284,9 +284,9 @@ class NodeState:
         for row in spare[: max(0, -missing)]:
             self._effects.append(Kill(row.id))
             self.table.set_status(row.id, Status.ENDING)
-        if self.pool.wanted != self._reported_pool:
-            self._reported_pool = self.pool.wanted
-            self._effects.append(Tell({"event": "pool", "containers": self._reported_pool}))
+        if self.pool.target != self._reported_pool:
+            self._reported_pool = self.pool.target
+            self._effects.append(Notify({"event": "pool", "containers": self._reported_pool}))
 
     def _containers(self) -> int:
         """The number of empty containers that exist or are being forked."""

@@ -1,4 +1,4 @@
-"""How many empty containers the node keeps in reserve, and when to ask for the next one.
+"""The target size of the node's pool of empty containers, and the time of the next fork.
 
 A fork would compete for cores with the Shadow that has just taken a container and is loading; so the pool is refilled after a
 short delay. If containers end before they are ready, the delay backs off exponentially up to a bound: constant retries would only
@@ -62,21 +62,21 @@ class PoolSize:
         self._due_s = max(self._due_s, now_s + backoff_s)
 
     @property
-    def wanted(self) -> int:
-        """How many to keep. A pool of size 0 stays empty."""
+    def target(self) -> int:
+        """The number of containers to keep. A pool of size 0 stays empty."""
         return max(self.size, min(self._burst, self.most)) if self.size else 0
 
-    def missing(self, there: int, now_s: float) -> int:
-        """How many to ask for now, when `there` are ready or on their way. A negative number says how many are too many."""
+    def missing(self, existing: int, now_s: float) -> int:
+        """The number of containers to fork now if `existing` are ready or being forked; negative if there are too many."""
         self._forget(now_s)
-        missing = self.wanted - there
+        missing = self.target - existing
         return missing if missing <= 0 or now_s >= self._due_s else 0
 
-    def due_s(self, there: int) -> float | None:
-        """When to ask again; None where none is missing and none will be too many."""
-        if there < self.wanted:
+    def due_s(self, existing: int) -> float | None:
+        """The time of the next fork or removal; None if the pool has its size."""
+        if existing < self.target:
             return self._due_s
-        return self._until_s if self.wanted > self.size else None
+        return self._until_s if self.target > self.size else None
 
     def _forget(self, now_s: float) -> None:
         if now_s >= self._until_s:

@@ -62,7 +62,7 @@ def read_blocks(message: Mapping[str, Any]) -> tuple[int, ...]:
 def read_split(message: Mapping[str, Any]) -> tuple[int, ...]:
     """A table from batch size to b_S, in which the Body keeps at least one sample of every split batch."""
     split = read_integers(message, "split", MAX_BATCH, MAX_BATCH)
-    if any(there > batch for batch, there in enumerate(split)):
+    if any(share > batch for batch, share in enumerate(split)):
         raise BadMessageError("a split leaves the Body no sample")
     return split
 
@@ -300,10 +300,10 @@ def _about_shadow(message: Mapping[str, Any], say: str, epoch: int) -> InstanceM
     if not isinstance(reason, str):
         raise BadMessageError("the reason is not a string")
     # The reason is logged: one line, no control characters.
-    words = "".join(letter if letter.isprintable() else " " for letter in reason[:MAX_REASON])
+    text = "".join(letter if letter.isprintable() else " " for letter in reason[:MAX_REASON])
     # A failure need not name a Shadow: the instance may have none.
     shadow = read_id(message, "shadow") if message.get("shadow") else None
-    return InstanceMessage(say, epoch, shadow=shadow, reason=words)
+    return InstanceMessage(say, epoch, shadow=shadow, reason=text)
 
 
 def _complete(message: Mapping[str, Any], say: str, epoch: int) -> InstanceMessage:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_coordinator import protocol
-from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, LogError, Send, Tell
+from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, LogError, Notify, Send
 from gnomon_coordinator.links import Link, LinkBrokenError, LinkEndedError, LinkSelector
 from gnomon_coordinator.node_state import NodeState
 from gnomon_coordinator.protocol import BadMessageError
@@ -127,7 +127,7 @@ class Server:
             self._adopting = False
             for link in (*self._instances.values(), self._platform):
                 self._selector.watch(link)
-            self._tell({"event": "ready", "epoch": self._state.epoch})
+            self._notify({"event": "ready", "epoch": self._state.epoch})
         self._execute_effects()
 
     def _adopt(self, instance_id: str, kind: Kind, descriptors: Sequence[int]) -> None:
@@ -191,14 +191,14 @@ class Server:
         elif do == "table":
             self._state.report()
         elif do == "ping":
-            self._tell({"event": "pong", "number": protocol.read_integer(message, "number", 0, protocol.MAX_BYTES)})
+            self._notify({"event": "pong", "number": protocol.read_integer(message, "number", 0, protocol.MAX_BYTES)})
         else:
             raise BadMessageError("unknown command")
 
     def _refuse(self, message: Mapping[str, Any], reason: str) -> None:
         shadow = message.get("shadow")
         if message.get("do") == "create" and isinstance(shadow, str):
-            self._tell({"event": "failed", "shadow": shadow[:300], "reason": reason})
+            self._notify({"event": "failed", "shadow": shadow[:300], "reason": reason})
 
     # Messages of instances
 
@@ -243,8 +243,8 @@ class Server:
                 self._to_supervisor({"do": "kill", "id": instance_id})
             case Close(instance_id):
                 self._forget(instance_id)
-            case Tell(message):
-                self._tell(message)
+            case Notify(message):
+                self._notify(message)
             case LogError(text):
                 log(text)
 
@@ -284,7 +284,7 @@ class Server:
             raise Replaced(str(error)) from None
         self._selector.watch(self._supervisor)
 
-    def _tell(self, message: Mapping[str, Any]) -> None:
+    def _notify(self, message: Mapping[str, Any]) -> None:
         """Send an event to the platform."""
         if not self._platform_open:
             return
@@ -344,9 +344,10 @@ def pair_memory(to_bytes: int, from_bytes: int) -> Iterator[tuple[list[int], lis
             ours.callback(os.close, descriptor)
             return descriptor
 
-        there, back = (keep(shared_memory.make(name, size)) for name, size in (("there", to_bytes), ("back", from_bytes)))
-        read_there, read_back = (keep(shared_memory.reader(descriptor)) for descriptor in (there, back))
-        yield [for_body.fileno(), there, read_back], [for_shadow.fileno(), read_there, back]
+        to_shadow = keep(shared_memory.make("there", to_bytes))
+        from_shadow = keep(shared_memory.make("back", from_bytes))
+        read_to_shadow, read_from_shadow = (keep(shared_memory.reader(descriptor)) for descriptor in (to_shadow, from_shadow))
+        yield [for_body.fileno(), to_shadow, read_from_shadow], [for_shadow.fileno(), read_to_shadow, from_shadow]
 
 
 MAX_LAYERS_KEPT = 64

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gnomon_coordinator import protocol
-from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, LogError, Send, Tell
+from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, LogError, Notify, Send
 from gnomon_coordinator.pool_size import PoolSize
 from gnomon_coordinator.protocol import BadMessageError, InstanceMessage, PairReport, Task
 from gnomon_coordinator.shadow_states import (
@@ -162,7 +162,7 @@ class ShadowLifecycle:
             if reason and shadow is not None:
                 self.end(shadow, reason, now_s)
             elif reason:
-                self._effects.append(Tell({"event": "failed", "shadow": task.shadow, "reason": reason}))
+                self._effects.append(Notify({"event": "failed", "shadow": task.shadow, "reason": reason}))
             elif shadow is None and task.way is not None:
                 self._create_remote(task, layers, now_s)
             elif shadow is None:
@@ -294,7 +294,7 @@ class ShadowLifecycle:
         else:
             self._separate(shadow, "it is ended")
             self._forget(shadow)
-            self._tell("failed", shadow, reason="its container ended before it could load anything")
+            self._notify("failed", shadow, reason="its container ended before it could load anything")
         return True
 
     def _find_container(self, shadow: Shadow, now_s: float) -> None:
@@ -373,7 +373,7 @@ class ShadowLifecycle:
         shadow.loaded = message.blocks
         shadow.close_launch_fds()
         self._assigned.pop(shadow.container or "", None)
-        self._tell("registered", shadow, resident_bytes=message.resident_bytes, load_ms=message.load_ms)
+        self._notify("registered", shadow, resident_bytes=message.resident_bytes, load_ms=message.load_ms)
         self._enter(shadow, State.AWAITING_BODY, now_s)
         self._advance(shadow, now_s)
 
@@ -384,7 +384,7 @@ class ShadowLifecycle:
         if not afar and (body is None or body.kind is not Kind.BODY or not _accepts(body, shadow.id)):
             self.end(shadow, "its Body has gone", now_s)
             return
-        self._tell("registered", shadow, resident_bytes=message.resident_bytes, load_ms=message.load_ms)
+        self._notify("registered", shadow, resident_bytes=message.resident_bytes, load_ms=message.load_ms)
         shadow.claimed_body, shadow.loaded, shadow.has_buffers = str(message.body), message.blocks, message.paired
         self._enter(shadow, State.UNCLAIMED, now_s)
         self._resume(shadow, now_s)
@@ -427,7 +427,7 @@ class ShadowLifecycle:
         """The Shadow holds the whole model."""
         if shadow.state is not State.COMPLETING:
             return
-        self._tell("complete", shadow, resident_bytes=message.resident_bytes, load_ms=message.load_ms)
+        self._notify("complete", shadow, resident_bytes=message.resident_bytes, load_ms=message.load_ms)
         body = self._body_of(shadow)
         if body is None:
             self._become_body(shadow, now_s)
@@ -464,7 +464,7 @@ class ShadowLifecycle:
             self._buffers_released(shadow, now_s)
         elif not self.outlives_body(shadow, reason, now_s):
             if shadow.state in KNOWN_TO_BODY:
-                self._tell("ending", shadow, reason=reason)
+                self._notify("ending", shadow, reason=reason)
             elif shadow.state is not State.UNPAIRING:
                 return
             self._separate(shadow, reason)
@@ -502,7 +502,7 @@ class ShadowLifecycle:
                 self._pair_active(shadow, now_s)
             else:
                 self._enter(shadow, State.PAIRED, now_s)
-                self._tell_paired(shadow)
+                self._notify_paired(shadow)
                 self._advance(shadow, now_s)
         elif shadow.loaded == shadow.task.blocks:
             shadow.active = shadow.task
@@ -579,7 +579,7 @@ class ShadowLifecycle:
         assert shadow.active is not None
         shadow.connected = True
         self.table.link(shadow.active.body, shadow.id, shadow.active.blocks, shadow.active.split)
-        self._tell_paired(shadow)
+        self._notify_paired(shadow)
         if shadow.loaded == shadow.active.blocks:
             self._enter(shadow, State.PAIRED, now_s)
             self._advance(shadow, now_s)
@@ -632,9 +632,9 @@ class ShadowLifecycle:
         shadow.close_promotion_fds()
         if shadow.state is State.AWAITING_CONTAINER:
             self._forget(shadow)
-            self._tell("failed", shadow, reason=reason)
+            self._notify("failed", shadow, reason=reason)
             return
-        self._tell("ending", shadow, reason=reason)
+        self._notify("ending", shadow, reason=reason)
         body = self._body_of(shadow)
         if shadow.state in KNOWN_TO_BODY and body is not None and body.status is not Status.BARRED:
             self._enter(shadow, State.UNPAIRING, now_s)
@@ -661,7 +661,7 @@ class ShadowLifecycle:
                 if shadow.state is State.AWAITING_CONTAINER:
                     self.end(shadow, "its Body has gone", now_s)
                 else:
-                    self._tell("ending", shadow, reason="its Body has gone")
+                    self._notify("ending", shadow, reason="its Body has gone")
                     self._kill(shadow, now_s)
 
     def body_barred(self, body: Record, reason: str, now_s: float) -> None:
@@ -704,9 +704,9 @@ class ShadowLifecycle:
             self._effects.append(Send(body.id, protocol.unpair(shadow.id)))
         if shadow.state is State.AWAITING_CONTAINER:
             self._forget(shadow)
-            self._tell("failed", shadow, reason=reason)
+            self._notify("failed", shadow, reason=reason)
         else:
-            self._tell("ending", shadow, reason=reason)
+            self._notify("ending", shadow, reason=reason)
             self._kill(shadow, 0.0)
 
     def _ends_remotely(self, shadow: Shadow) -> bool:
@@ -715,7 +715,7 @@ class ShadowLifecycle:
             return False
         self._separate(shadow, "it is ended")
         self._forget(shadow)
-        self._tell("failed", shadow, reason="its Body works without it")
+        self._notify("failed", shadow, reason="its Body works without it")
         self._ended_remotely.append(shadow.id)
         return True
 
@@ -745,7 +745,7 @@ class ShadowLifecycle:
         self._update_body_status(body.id)
         if shadow.reported_paired:
             shadow.reported_paired = False
-            self._tell("unpaired", shadow, body=body.id, reason=reason)
+            self._notify("unpaired", shadow, body=body.id, reason=reason)
 
     def _forget(self, shadow: Shadow) -> None:
         """Remove a Shadow that has ended."""
@@ -769,16 +769,16 @@ class ShadowLifecycle:
         status = Status.PAIRED if Status.PAIRED in statuses else Status.PAIRING if statuses else Status.READY
         self.table.set_status(body_id, status)
 
-    def _tell(self, event: str, shadow: Shadow, **details: object) -> None:
+    def _notify(self, event: str, shadow: Shadow, **details: object) -> None:
         """Send the platform an event about a Shadow."""
-        self._effects.append(Tell({"event": event, "shadow": shadow.id, **details}))
+        self._effects.append(Notify({"event": event, "shadow": shadow.id, **details}))
 
-    def _tell_paired(self, shadow: Shadow) -> None:
+    def _notify_paired(self, shadow: Shadow) -> None:
         """Send the platform the pair's blocks and split, as in the table."""
         row = self.table.get(shadow.id)
         assert row is not None
         shadow.reported_paired = True
-        self._tell("paired", shadow, body=row.partner, blocks=list(row.blocks), split=list(row.split))
+        self._notify("paired", shadow, body=row.partner, blocks=list(row.blocks), split=list(row.split))
 
 
 def _union(shadow: Shadow, task: Task) -> tuple[int, ...]:

@@ -160,7 +160,7 @@ class Shadow:
     has_buffers: bool = False
     """The Shadow says that it has a partner's buffers."""
     connected: bool = False
-    """Its Body uses it."""
+    """The Body uses the Shadow."""
     reported_paired: bool = False
     """The platform has been told that the Shadow works with its Body."""
 

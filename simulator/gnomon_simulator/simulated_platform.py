@@ -333,7 +333,7 @@ class SimulatedNode:
             cores=self.plan.cores,
             memory_bytes=self.plan.memory_bytes,
             free_cores=self.unclaimed_cores - reserve,
-            free_memory_bytes=max(0, self.unclaimed_bytes - self._pool.wanted * CONTAINER_BYTES),
+            free_memory_bytes=max(0, self.unclaimed_bytes - self._pool.target * CONTAINER_BYTES),
             reserve_cores=reserve,
         )
 

@@ -18,7 +18,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, LogError, Send, Tell
+from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, LogError, Notify, Send
 from gnomon_coordinator.node_state import NodeState
 from gnomon_coordinator.protocol import Change, InstanceMessage, PairReport, Task, Way
 from gnomon_coordinator.table import Kind, Status
@@ -257,7 +257,7 @@ class World:
                 self._send(body, {**pair, "link": link})
                 # An end that reaches nobody is closed.
                 link.closed = not (body in self.links and shadow in self.links)
-            case Tell(message):
+            case Notify(message):
                 self.told.append(dict(message))
             case LogError(text):
                 raise AssertionError(text)

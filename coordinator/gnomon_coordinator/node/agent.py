@@ -109,7 +109,7 @@ class Agent:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.changes = ChangeFeed()
-        events = PoolEvents(self._pool_begun, self._pool_lost, self._coordinator_event, self._process_ended)
+        events = PoolEvents(self._pool_started, self._pool_lost, self._coordinator_event, self._process_ended)
         self.pool = Pool(settings.pool, settings.containers, settings.most, events)
         self.bodies = Bodies(self.pool.to_supervisor, self.changes.changed)
         self.cpus = Cpus(sorted(os.sched_getaffinity(0)))
@@ -188,7 +188,7 @@ class Agent:
     def _published(self) -> list[str]:
         return [one.pod.uid for one in self.volumes]
 
-    def _pool_begun(self) -> None:
+    def _pool_started(self) -> None:
         self.bodies.introduce_all()
         self.changes.changed()
 

@@ -41,7 +41,7 @@ Event = Mapping[str, Any]
 class PoolEvents:
     """Callbacks for a new pool, its end, an event of the coordinator, and the end of a process of the pool."""
 
-    begun: Callable[[], None]
+    started: Callable[[], None]
     lost: Callable[[], None]
     coordinator_event: Callable[[Event], None]
     ended: Callable[[str, str], None]
@@ -110,7 +110,7 @@ class Pool:
         self._python, self._environment = python, {**ENVIRONMENT, **libraries}
         self._start_zygote()
         self._coordinator = CoordinatorClient(self.to_supervisor, self._coordinator_event, self._environment, self._epoch, python)
-        self._events.begun()
+        self._events.started()
 
     def _start_zygote(self) -> None:
         order = json.dumps({"packages": {}, "preload": PRELOAD})

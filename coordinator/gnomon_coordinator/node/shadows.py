@@ -55,7 +55,7 @@ class NodeShadow:
     body: str
     cpus: tuple[int, ...]
     fds: tuple[int, ...] = ()
-    """Its order and its log, until it has registered."""
+    """File descriptors of the order and the log, until the Shadow has registered."""
     state: State = State.STARTING
     reason: str = ""
     paired: bool = False
@@ -72,11 +72,11 @@ class NodeShadow:
             "pod_uid": self.request.pod_uid,
             "state": self.state,
             "reason": self.reason,
-            "cores": self.request.what.cores,
+            "cores": self.request.change.cores,
             "paired": self.paired,
             "blocks": list(self.blocks),
             "split": list(self.split),
-            "wished": {"blocks": list(self.request.what.blocks), "split": list(self.request.what.split)},
+            "wished": {"blocks": list(self.request.change.blocks), "split": list(self.request.change.split)},
             "memory_bytes": self.request.memory_bytes,
             "afar": self.request.afar,
             "elsewhere": self.request.way is not None,
@@ -148,9 +148,9 @@ class NodeShadows:
 
     def _cpus_for(self, request: ShadowRequest) -> tuple[int, ...]:
         """Allocate as many CPUs as are requested, instead of the Shadow's present ones."""
-        if request.what.cores > len(self._cpus):
+        if request.change.cores > len(self._cpus):
             raise GnomonError(503, "no_capacity", f"This node has {len(self._cpus)} CPUs.", "Ask for fewer cores.")
-        return self._cpus.claim(request.shadow, request.what.cores)
+        return self._cpus.claim(request.shadow, request.change.cores)
 
     def change(self, shadow_id: str, document: Mapping[str, Any]) -> None:
         """Change a Shadow's task. An unknown Shadow has ended, and is ignored.
@@ -291,7 +291,7 @@ class ShadowRequest:
     weight_mode: str
     max_batch: int
     memory_bytes: int
-    what: Change
+    change: Change
     afar: bool = False
     way: Way | None = None
 
@@ -315,7 +315,7 @@ class ShadowRequest:
             weight_mode=str(weight_mode),
             max_batch=protocol.read_integer(document, "max_batch", 1, protocol.MAX_BATCH),
             memory_bytes=_claimed(document, 0),
-            what=read_change({**document, "cpus": []}),
+            change=read_change({**document, "cpus": []}),
             afar=afar,
             way=way,
         )
@@ -323,7 +323,7 @@ class ShadowRequest:
     def changed(self, document: Mapping[str, Any]) -> ShadowRequest:
         """The same Shadow with another task. Raises BadMessageError."""
         memory_bytes = _claimed(document, self.memory_bytes)
-        return replace(self, what=read_change({**document, "cpus": []}), memory_bytes=memory_bytes)
+        return replace(self, change=read_change({**document, "cpus": []}), memory_bytes=memory_bytes)
 
     def create(self, body: str, cpus: tuple[int, ...], models: Path) -> dict[str, Any]:
         """The request as a message to the node's coordinator."""
@@ -334,19 +334,19 @@ class ShadowRequest:
 
     def task(self, cpus: tuple[int, ...]) -> dict[str, Any]:
         """The task that the Shadow does for its Body, on these CPUs."""
-        what = self.what
+        change = self.change
         return {
-            "cores": what.cores,
+            "cores": change.cores,
             "cpus": list(cpus),
-            "blocks": list(what.blocks),
-            "split": list(what.split),
-            "expected_ms": [list(row) for row in what.expected_ms],
+            "blocks": list(change.blocks),
+            "split": list(change.split),
+            "expected_ms": [list(row) for row in change.expected_ms],
         }
 
     def order(self, body: str, cpus: tuple[int, ...], models: Path) -> Order:
         """The order for its container. The pool's own container is the sandbox: it runs layer programs, which are data."""
         options = {**self._options(models), "body": body}
-        launch = Launch(SHADOW_KIND, self.function, self.shadow, self.what.cores, self.max_batch, _ENVIRONMENT, options)
+        launch = Launch(SHADOW_KIND, self.function, self.shadow, self.change.cores, self.max_batch, _ENVIRONMENT, options)
         return Order(launch, Sandbox(limits=Limits()), entered=True, cpus=cpus)
 
     def _options(self, models: Path) -> dict[str, Any]:

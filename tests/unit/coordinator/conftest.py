@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, LogError, Send, Tell
+from gnomon_coordinator.effects import Assign, Close, Connect, Descriptors, Effect, Fork, Kill, LogError, Notify, Send
 from gnomon_coordinator.node_state import NodeState
 from gnomon_coordinator.protocol import InstanceMessage, PairReport, Task
 from gnomon_coordinator.table import Kind, Status
@@ -27,7 +27,7 @@ def task(shadow: str = "s1", body: str = "b1", blocks: tuple[int, ...] = (1, 2),
     return Task(shadow, body, "/p", "/w", "/l", "shared", blocks=blocks, **about)
 
 
-class PlayedNode:
+class FakeNode:
     """Executes the state machine's effects at once; `now_s` moves only when told to."""
 
     def __init__(self, epoch: int = 1) -> None:
@@ -45,7 +45,7 @@ class PlayedNode:
 
     def found(self, instance_id: str, kind: Kind) -> None:
         self.state.found(instance_id, kind, self.now_s)
-        self._carry_out()
+        self._execute_effects()
 
     def body(self, instance_id: str = "b1", *pairs: PairReport) -> None:
         self.found(instance_id, Kind.BODY)
@@ -57,31 +57,31 @@ class PlayedNode:
 
     def gone(self, instance_id: str) -> None:
         self.state.gone(instance_id, self.now_s)
-        self._carry_out()
+        self._execute_effects()
 
     def say(self, instance_id: str, *, epoch: int | None = None, **fields: Any) -> None:
         said = InstanceMessage(epoch=self.state.epoch if epoch is None else epoch, **fields)
         self.state.handle_message(instance_id, said, self.now_s)
-        self._carry_out()
+        self._execute_effects()
 
     def create(self, request: Task | None = None, *, descriptors: bool = True) -> Descriptors | None:
-        held = Descriptors(()) if descriptors else None
-        self.state.create(request or task(), LAYERS, held, self.now_s)
-        self._carry_out()
-        return held
+        fds = Descriptors(()) if descriptors else None
+        self.state.create(request or task(), LAYERS, fds, self.now_s)
+        self._execute_effects()
+        return fds
 
     def destroy(self, shadow: str = "s1") -> None:
         self.state.destroy(shadow, self.now_s)
-        self._carry_out()
+        self._execute_effects()
 
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
         self.state.tick(self.now_s)
-        self._carry_out()
+        self._execute_effects()
 
     # what was done
 
-    def _carry_out(self) -> None:
+    def _execute_effects(self) -> None:
         while effects := self.state.take():
             self.done += effects
 
@@ -91,11 +91,11 @@ class PlayedNode:
     def last_sent(self, instance_id: str) -> dict[str, Any]:
         return dict([one for one in self.done if isinstance(one, Send) and one.id == instance_id][-1].message)
 
-    def told(self) -> list[str]:
-        return [str(one.message["event"]) for one in self.done if isinstance(one, Tell)]
+    def events(self) -> list[str]:
+        return [str(one.message["event"]) for one in self.done if isinstance(one, Notify)]
 
-    def last_told(self, event: str) -> dict[str, Any]:
-        return dict([one for one in self.done if isinstance(one, Tell) and one.message["event"] == event][-1].message)
+    def last_event(self, event: str) -> dict[str, Any]:
+        return dict([one for one in self.done if isinstance(one, Notify) and one.message["event"] == event][-1].message)
 
     def forks(self) -> list[str]:
         return [one.id for one in self.done if isinstance(one, Fork)]
@@ -131,14 +131,14 @@ class PlayedNode:
 
 
 @pytest.fixture
-def node() -> PlayedNode:
-    return PlayedNode()
+def node() -> FakeNode:
+    return FakeNode()
 
 
 @pytest.fixture
-def next_node() -> PlayedNode:
+def next_node() -> FakeNode:
     """The state machine after a restart: it knows nothing, and its epoch is higher."""
-    return PlayedNode(2)
+    return FakeNode(2)
 
 
 @pytest.fixture(name="task")

@@ -1,11 +1,11 @@
 """The pool of empty containers, and loads that wait for their turn on a CPU."""
 
 from collections.abc import Callable
-from typing import Any
 
 from gnomon_coordinator.pool_size import BURST_S, LONGEST_BACKOFF_S, REFILL_AFTER_S, REMEMBERED_S, PoolSize
 from gnomon_coordinator.protocol import Task
 from gnomon_coordinator.table import Kind, Status
+from tests.unit.coordinator.conftest import FakeNode
 
 
 def test_pool_is_filled_when_its_size_is_set() -> None:
@@ -97,11 +97,7 @@ def test_a_pool_of_none_and_one_without_leave_to_grow_stay_as_they_are() -> None
         assert pool.missing(0, 11.0) == size
 
 
-Node = Any
-"""The class PlayedNode of conftest.py, which pytest does not let us import."""
-
-
-def test_a_container_that_dies_before_its_load_is_replaced_by_another(node: Node) -> None:
+def test_a_container_that_dies_before_its_load_is_replaced_by_another(node: FakeNode) -> None:
     node.body()
     node.empty("pool-0-1")
     node.create()
@@ -113,38 +109,38 @@ def test_a_container_that_dies_before_its_load_is_replaced_by_another(node: Node
     assert node.connected()
 
 
-def test_three_that_die_are_enough(node: Node) -> None:
+def test_three_that_die_are_enough(node: FakeNode) -> None:
     node.body()
     node.create()
     for _ in range(3):
         node.gone(node.forks()[-1])
     assert len(node.forks()) == 3
-    assert "3 containers" in node.last_told("failed")["reason"]
+    assert "3 containers" in node.last_event("failed")["reason"]
     assert "s1" not in node.state.table
     assert node.state.table.get("b1").partner is None
 
 
-def test_a_shadow_whose_load_fails_ends_with_its_reason(node: Node) -> None:
+def test_a_shadow_whose_load_fails_ends_with_its_reason(node: FakeNode) -> None:
     node.body()
     node.empty()
     node.create()
     node.say("s1", say="failed", shadow="s1", reason="no such weights")
-    assert node.last_told("ending") == {"event": "ending", "shadow": "s1", "reason": "no such weights"}
+    assert node.last_event("ending") == {"event": "ending", "shadow": "s1", "reason": "no such weights"}
     assert node.killed() == ["s1"]
     node.gone("s1")
     assert "s1" not in node.state.table
 
 
-def test_a_load_that_takes_too_long_ends(node: Node) -> None:
+def test_a_load_that_takes_too_long_ends(node: FakeNode) -> None:
     node.body()
     node.empty()
     node.create()
     node.wait(31)
     assert node.killed() == ["s1"]
-    assert "its blocks" in node.last_told("ending")["reason"]
+    assert "its blocks" in node.last_event("ending")["reason"]
 
 
-def test_the_pool_is_filled_and_filled_again(node: Node) -> None:
+def test_the_pool_is_filled_and_filled_again(node: FakeNode) -> None:
     node.state.pool.resize(2, node.now_s)
     node.wait(0)
     assert len(node.forks()) == 2
@@ -160,7 +156,7 @@ def test_the_pool_is_filled_and_filled_again(node: Node) -> None:
     assert len(node.forks()) == 3
 
 
-def test_a_container_that_dies_in_the_pool_is_replaced(node: Node) -> None:
+def test_a_container_that_dies_in_the_pool_is_replaced(node: FakeNode) -> None:
     node.state.pool.resize(1, node.now_s)
     node.wait(0)
     node.empty(node.forks()[0])
@@ -169,7 +165,7 @@ def test_a_container_that_dies_in_the_pool_is_replaced(node: Node) -> None:
     assert len(node.forks()) == 2
 
 
-def test_a_pool_that_cannot_be_filled_is_tried_ever_more_rarely(node: Node) -> None:
+def test_a_pool_that_cannot_be_filled_is_tried_ever_more_rarely(node: FakeNode) -> None:
     node.state.pool.resize(1, node.now_s)
     for _ in range(1000):
         node.wait(0.01)
@@ -179,23 +175,22 @@ def test_a_pool_that_cannot_be_filled_is_tried_ever_more_rarely(node: Node) -> N
     assert 5 <= len(node.forks()) <= 10
 
 
-def test_a_container_that_never_says_that_it_is_ready_is_ended(node: Node) -> None:
+def test_a_container_that_never_says_that_it_is_ready_is_ended(node: FakeNode) -> None:
     node.found("pool-0-1", Kind.EMPTY)
     node.wait(21)
     assert node.killed() == ["pool-0-1"]
 
 
-def test_a_smaller_pool_lets_containers_go(node: Node) -> None:
+def test_a_smaller_pool_lets_containers_go(node: FakeNode) -> None:
     node.empty("pool-0-1")
     node.wait(0)
     assert node.killed() == ["pool-0-1"]
 
 
 MakeTask = Callable[..., Task]
-"""The class PlayedNode of conftest.py, which pytest does not let us import."""
 
 
-def request_all(node: Node, *requests: Task) -> None:
+def request_all(node: FakeNode, *requests: Task) -> None:
     """Containers are ready, and all of these are requested at once, each by a Body of its own."""
     for number, _ in enumerate(requests):
         node.empty(f"pool-0-{number}")
@@ -204,12 +199,12 @@ def request_all(node: Node, *requests: Task) -> None:
         node.create(request)
 
 
-def loads(node: Node, *shadows: str) -> list[str]:
+def loads(node: FakeNode, *shadows: str) -> list[str]:
     """Those of the Shadows that have been told to load."""
     return [shadow for shadow in shadows if node.sent(shadow) == ["load"]]
 
 
-def test_loads_on_one_cpu_run_in_the_order_of_their_requests(node: Node, task: MakeTask) -> None:
+def test_loads_on_one_cpu_run_in_the_order_of_their_requests(node: FakeNode, task: MakeTask) -> None:
     first, second, third = (task(f"s{number}", f"b{number}") for number in (1, 2, 3))
     request_all(node, first, second, third)
     assert len(node.assigned()) == 3, "all of them have their containers at once"
@@ -223,12 +218,12 @@ def test_loads_on_one_cpu_run_in_the_order_of_their_requests(node: Node, task: M
     assert loads(node, "s3") == ["s3"]
 
 
-def test_loads_on_different_cpus_do_not_wait_for_each_other(node: Node, task: MakeTask) -> None:
+def test_loads_on_different_cpus_do_not_wait_for_each_other(node: FakeNode, task: MakeTask) -> None:
     request_all(node, task("s1", "b1", cpus=(0,)), task("s2", "b2", cpus=(1,)), task("s3", "b3", cpus=(0, 2)))
     assert loads(node, "s1", "s2", "s3") == ["s1", "s2"]
 
 
-def test_long_load_runs_in_parallel_with_the_next_one(node: Node, task: MakeTask) -> None:
+def test_long_load_runs_in_parallel_with_the_next_one(node: FakeNode, task: MakeTask) -> None:
     request_all(node, task("s1", "b1"), task("s2", "b2"))
     node.wait(0.049)
     assert loads(node, "s2") == []
@@ -238,19 +233,19 @@ def test_long_load_runs_in_parallel_with_the_next_one(node: Node, task: MakeTask
     assert node.state.due_s() > node.now_s, "and does not spin afterwards"
 
 
-def test_shadow_waiting_for_two_cpus_is_not_overtaken_on_the_free_one(node: Node, task: MakeTask) -> None:
+def test_shadow_waiting_for_two_cpus_is_not_overtaken_on_the_free_one(node: FakeNode, task: MakeTask) -> None:
     request_all(node, task("s1", "b1", cpus=(0,)), task("s2", "b2", cpus=(0, 1)), task("s3", "b3", cpus=(1,)))
     assert loads(node, "s1", "s2", "s3") == ["s1"]
 
 
-def test_a_turn_passes_on_when_its_shadow_ends(node: Node, task: MakeTask) -> None:
+def test_a_turn_passes_on_when_its_shadow_ends(node: FakeNode, task: MakeTask) -> None:
     request_all(node, task("s1", "b1"), task("s2", "b2"))
     node.gone("pool-0-0")
     node.wait(0)
     assert loads(node, "s2") == ["s2"], "whoever lost its container waits for another"
 
 
-def test_shadow_ended_in_the_queue_never_loads(node: Node, task: MakeTask) -> None:
+def test_shadow_ended_in_the_queue_never_loads(node: FakeNode, task: MakeTask) -> None:
     first = task("s1", "b1")
     request_all(node, first, task("s2", "b2"), task("s3", "b3"))
     node.destroy("s2")
@@ -260,7 +255,7 @@ def test_shadow_ended_in_the_queue_never_loads(node: Node, task: MakeTask) -> No
     assert loads(node, "s2", "s3") == ["s3"]
 
 
-def test_request_changed_in_the_queue_is_loaded_as_changed(node: Node, task: MakeTask) -> None:
+def test_request_changed_in_the_queue_is_loaded_as_changed(node: FakeNode, task: MakeTask) -> None:
     first = task("s1", "b1")
     request_all(node, first, task("s2", "b2", blocks=(1, 2)))
     node.create(task("s2", "b2", blocks=(3, 4)))
@@ -269,7 +264,7 @@ def test_request_changed_in_the_queue_is_loaded_as_changed(node: Node, task: Mak
     assert node.last_sent("s2")["blocks"] == (3, 4)
 
 
-def test_a_container_that_was_forked_for_its_shadow_does_not_wait(node: Node, task: MakeTask) -> None:
+def test_a_container_that_was_forked_for_its_shadow_does_not_wait(node: FakeNode, task: MakeTask) -> None:
     request_all(node, task("s1", "b1"))
     node.body("b2")
     node.create(task("s2", "b2"))

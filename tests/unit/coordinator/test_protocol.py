@@ -14,6 +14,7 @@ from gnomon_coordinator.links import BURST, Link, LinkBrokenError, LinkEndedErro
 from gnomon_coordinator.protocol import BadMessageError, Change, PairReport, Task, read_change, read_instance_message, read_task
 from gnomon_coordinator.table import Status
 from gnomon_core import packets
+from tests.unit.coordinator.conftest import FakeNode
 
 REGISTERED = {
     "say": "registered",
@@ -138,8 +139,6 @@ def test_a_task_with_something_wrong_is_refused(wrong: dict[str, Any]) -> None:
 
 
 MakeTask = Callable[..., Task]
-Node = Any
-"""The class PlayedNode of conftest.py, which pytest does not let us import."""
 
 
 @pytest.mark.parametrize(
@@ -155,7 +154,7 @@ Node = Any
         ("s1", {"say": "body"}),
     ],
 )
-def test_an_instance_speaks_for_itself_and_its_own_pair_only(node: Node, who: str, said: dict[str, Any]) -> None:
+def test_an_instance_speaks_for_itself_and_its_own_pair_only(node: FakeNode, who: str, said: dict[str, Any]) -> None:
     node.body()
     node.body("b2")
     node.empty("e0")
@@ -165,7 +164,7 @@ def test_an_instance_speaks_for_itself_and_its_own_pair_only(node: Node, who: st
         node.say(who, **said)
 
 
-def test_a_body_cannot_end_the_pair_of_another(node: Node, task: MakeTask) -> None:
+def test_a_body_cannot_end_the_pair_of_another(node: FakeNode, task: MakeTask) -> None:
     node.paired()
     node.body("b2")
     for said in ("unpaired", "paired", "failed", "changed"):
@@ -174,10 +173,10 @@ def test_a_body_cannot_end_the_pair_of_another(node: Node, task: MakeTask) -> No
     del task
 
 
-def test_a_hostile_body_serves_on_without_a_shadow(node: Node, task: MakeTask) -> None:
+def test_a_hostile_body_serves_on_without_a_shadow(node: FakeNode, task: MakeTask) -> None:
     node.paired()
     node.state.broken("b1", "nonsense", node.now_s)
-    node._carry_out()
+    node._execute_effects()
     assert node.closed() == ["b1"]
     assert node.status("b1") is Status.BARRED
     assert node.sent("s1")[-1] == "stop"
@@ -185,20 +184,20 @@ def test_a_hostile_body_serves_on_without_a_shadow(node: Node, task: MakeTask) -
     node.say("b1", say="body")
     node.gone("s1")
     node.create(task("s2"))
-    assert "protocol" in node.last_told("failed")["reason"]
+    assert "protocol" in node.last_event("failed")["reason"]
 
 
-def test_a_hostile_shadow_is_ended_and_its_body_told(node: Node) -> None:
+def test_a_hostile_shadow_is_ended_and_its_body_told(node: FakeNode) -> None:
     node.paired()
     node.state.broken("s1", "nonsense", node.now_s)
-    node._carry_out()
+    node._execute_effects()
     assert node.killed() == ["s1"]
     assert node.sent("b1")[-1] == "unpair"
-    assert node.last_told("unpaired")["shadow"] == "s1"
+    assert node.last_event("unpaired")["shadow"] == "s1"
 
 
 @pytest.mark.parametrize("said", [(1, 2, 3, 4000), (1, 2, 3, 5), (2, 3), ()])
-def test_shadow_that_reports_wrong_blocks_does_not_change_its_body(node: Node, said: tuple[int, ...]) -> None:
+def test_shadow_that_reports_wrong_blocks_does_not_change_its_body(node: FakeNode, said: tuple[int, ...]) -> None:
     node.paired()
     change_to(node, (2, 3))
     with pytest.raises(BadMessageError, match="other blocks"):
@@ -207,7 +206,7 @@ def test_shadow_that_reports_wrong_blocks_does_not_change_its_body(node: Node, s
 
 
 @pytest.mark.parametrize("said", [(4000,), (1, 2, 3), (2,), ()])
-def test_shadow_that_keeps_wrong_blocks_is_not_promoted(node: Node, said: tuple[int, ...]) -> None:
+def test_shadow_that_keeps_wrong_blocks_is_not_promoted(node: FakeNode, said: tuple[int, ...]) -> None:
     node.paired()
     change_to(node, (2, 3))
     node.say("s1", say="changed", blocks=(1, 2, 3))
@@ -219,9 +218,9 @@ def test_shadow_that_keeps_wrong_blocks_is_not_promoted(node: Node, said: tuple[
     assert "promote" not in node.sent("s1")
 
 
-def change_to(node: Node, blocks: tuple[int, ...]) -> None:
+def change_to(node: FakeNode, blocks: tuple[int, ...]) -> None:
     node.state.change("s1", Change(1, (0,), blocks, (0, 1)), node.now_s)
-    node._carry_out()
+    node._execute_effects()
 
 
 Ends = tuple[Link, socket.socket]

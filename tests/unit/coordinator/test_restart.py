@@ -1,21 +1,19 @@
 """The table of a coordinator, and how a new coordinator fills it with the instances that it finds."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from gnomon_coordinator.effects import Descriptors
 from gnomon_coordinator.protocol import PairReport, Task
 from gnomon_coordinator.table import Kind, RegistrationTable, Status
+from tests.unit.coordinator.conftest import FakeNode
 
 WITH_S1 = PairReport("s1", (1, 2), (0, 1))
 MakeTask = Callable[..., Task]
-Node = Any
-"""The class PlayedNode of conftest.py, which pytest does not let us import."""
 
 
-def test_restarted_coordinator_adopts_a_working_pair(next_node: Node, task: MakeTask) -> None:
+def test_restarted_coordinator_adopts_a_working_pair(next_node: FakeNode, task: MakeTask) -> None:
     node = next_node
     node.found("b1", Kind.BODY)
     node.found("s1", Kind.SHADOW)
@@ -25,12 +23,12 @@ def test_restarted_coordinator_adopts_a_working_pair(next_node: Node, task: Make
     assert node.connected() == []
     node.say("b1", say="body", pairs=(WITH_S1,))
     assert node.connected() == []
-    assert node.last_told("paired")["blocks"] == [1, 2]
+    assert node.last_event("paired")["blocks"] == [1, 2]
     assert node.sent("s1") == node.sent("b1") == ["hello"]
     del task
 
 
-def test_shadow_claiming_anothers_body_takes_no_place(next_node: Node) -> None:
+def test_shadow_claiming_anothers_body_takes_no_place(next_node: FakeNode) -> None:
     node = next_node
     node.found("s1", Kind.SHADOW)
     node.body("b1", WITH_S1)
@@ -45,7 +43,7 @@ def test_shadow_claiming_anothers_body_takes_no_place(next_node: Node) -> None:
     assert node.sent("b1") == ["hello"]
 
 
-def test_shadow_requested_for_another_body_than_it_claims_is_ended(next_node: Node, task: MakeTask) -> None:
+def test_shadow_requested_for_another_body_than_it_claims_is_ended(next_node: FakeNode, task: MakeTask) -> None:
     node = next_node
     node.body("b1")
     node.body("b2")
@@ -53,11 +51,11 @@ def test_shadow_requested_for_another_body_than_it_claims_is_ended(next_node: No
     node.say("s1", say="registered", shadow="s1", body="b2", blocks=(1, 2), paired=False)
     node.create(task(), descriptors=False)
     assert node.sent("s1")[-1] == "stop"
-    assert "b2" in node.last_told("ending")["reason"]
+    assert "b2" in node.last_event("ending")["reason"]
     assert node.connected() == []
 
 
-def test_body_report_counts_before_its_shadow_is_requested(next_node: Node) -> None:
+def test_body_report_counts_before_its_shadow_is_requested(next_node: FakeNode) -> None:
     node = next_node
     node.body("b1", WITH_S1)
     node.found("s1", Kind.SHADOW)
@@ -67,7 +65,7 @@ def test_body_report_counts_before_its_shadow_is_requested(next_node: Node) -> N
     assert len(node.connected()) == 1, "it is given new buffers"
 
 
-def test_registered_shadow_is_paired_after_restart(next_node: Node) -> None:
+def test_registered_shadow_is_paired_after_restart(next_node: FakeNode) -> None:
     node = next_node
     node.body()
     node.found("s1", Kind.SHADOW)
@@ -76,7 +74,7 @@ def test_registered_shadow_is_paired_after_restart(next_node: Node) -> None:
     assert len(node.connected()) == 1
 
 
-def test_pair_known_to_one_side_only_is_connected_again(next_node: Node) -> None:
+def test_pair_known_to_one_side_only_is_connected_again(next_node: FakeNode) -> None:
     node = next_node
     node.found("b1", Kind.BODY)
     node.found("s1", Kind.SHADOW)
@@ -88,7 +86,7 @@ def test_pair_known_to_one_side_only_is_connected_again(next_node: Node) -> None
     assert len(node.connected()) == 1
 
 
-def test_assigned_container_without_a_load_is_loaded_after_restart(next_node: Node) -> None:
+def test_assigned_container_without_a_load_is_loaded_after_restart(next_node: FakeNode) -> None:
     node = next_node
     node.body()
     node.found("s1", Kind.SHADOW)
@@ -99,7 +97,7 @@ def test_assigned_container_without_a_load_is_loaded_after_restart(next_node: No
     assert len(node.connected()) == 1
 
 
-def test_shadow_that_is_not_requested_after_restart_is_ended(next_node: Node) -> None:
+def test_shadow_that_is_not_requested_after_restart_is_ended(next_node: FakeNode) -> None:
     node = next_node
     node.body("b1", WITH_S1)
     node.found("s1", Kind.SHADOW)
@@ -108,25 +106,25 @@ def test_shadow_that_is_not_requested_after_restart_is_ended(next_node: Node) ->
     assert node.sent("s1")[-1] == "stop"
 
 
-def test_request_for_a_lost_shadow_is_reported_as_failed(next_node: Node) -> None:
+def test_request_for_a_lost_shadow_is_reported_as_failed(next_node: FakeNode) -> None:
     next_node.body()
     next_node.create(descriptors=False)
-    assert next_node.last_told("failed")["reason"] == "it has ended"
+    assert next_node.last_event("failed")["reason"] == "it has ended"
 
 
-def test_body_reporting_a_lost_shadow_is_unpaired(next_node: Node) -> None:
+def test_body_reporting_a_lost_shadow_is_unpaired(next_node: FakeNode) -> None:
     next_node.body("b1", PairReport("s7", (1,), (0, 1)))
     assert next_node.sent("b1") == ["hello", "unpair"]
 
 
-def test_silent_shadow_is_ended_after_restart(next_node: Node) -> None:
+def test_silent_shadow_is_ended_after_restart(next_node: FakeNode) -> None:
     next_node.body()
     next_node.found("s1", Kind.SHADOW)
     next_node.wait(11)
     assert next_node.killed() == ["s1"]
 
 
-def test_messages_of_another_epoch_are_ignored(next_node: Node) -> None:
+def test_messages_of_another_epoch_are_ignored(next_node: FakeNode) -> None:
     node = next_node
     node.body()
     node.empty()
@@ -134,12 +132,12 @@ def test_messages_of_another_epoch_are_ignored(next_node: Node) -> None:
     node.say("s1", epoch=1, say="registered", shadow="s1", body="b1", blocks=(1, 2))
     node.say("s1", epoch=3, say="registered", shadow="s1", body="b1", blocks=(1, 2))
     node.say("s1", epoch=9, say="stale")
-    assert node.told() == []
+    assert node.events() == []
     assert node.status("s1") is Status.LOADING
 
 
 @pytest.mark.parametrize("first", ["its words", "its request"])
-def test_shadow_with_blocks_that_its_model_lacks_is_closed_and_ended(next_node: Node, first: str) -> None:
+def test_shadow_with_blocks_that_its_model_lacks_is_closed_and_ended(next_node: FakeNode, first: str) -> None:
     node = next_node
     node.body("b1", PairReport("s1", (1, 2), (0, 1)))
     node.found("s1", Kind.SHADOW)
@@ -150,7 +148,7 @@ def test_shadow_with_blocks_that_its_model_lacks_is_closed_and_ended(next_node: 
         node.create(descriptors=False)
     node.state.promote("s1", Descriptors(()), node.now_s)
     assert node.killed() == node.closed() == ["s1"]
-    assert "block 4000 of 6" in node.last_told("ending")["reason"]
+    assert "block 4000 of 6" in node.last_event("ending")["reason"]
     assert "promote" not in node.sent("s1")
     node.gone("s1")
     assert node.sent("b1")[-1] == "unpair"

@@ -11,14 +11,12 @@ from gnomon_coordinator.shadow_lifecycle import ShadowLifecycle
 from gnomon_coordinator.shadow_states import ENDING, TRANSITIONS, State, UndeclaredTransitionError
 from gnomon_coordinator.table import Kind, Status
 from gnomon_core.pairs import MAX_SHADOWS
-from tests.unit.coordinator.conftest import PlayedNode, task
+from tests.unit.coordinator.conftest import FakeNode, task
 
 MakeTask = Callable[..., Task]
-Node = Any
-"""The class PlayedNode of conftest.py, which pytest does not let us import."""
 
 
-def test_request_takes_a_pool_container_loads_it_and_pairs_it(node: Node) -> None:
+def test_request_takes_a_pool_container_loads_it_and_pairs_it(node: FakeNode) -> None:
     node.body()
     node.empty("pool-0-1")
     descriptors = node.create()
@@ -30,7 +28,7 @@ def test_request_takes_a_pool_container_loads_it_and_pairs_it(node: Node) -> Non
     assert "pool-0-1" not in node.state.table
     node.registered()
     assert descriptors is not None
-    assert node.last_told("registered")["shadow"] == "s1"
+    assert node.last_event("registered")["shadow"] == "s1"
     [connect] = node.connected()
     assert (connect.body, connect.shadow) == ("b1", "s1")
     assert connect.pair["expected_ms"] == ()
@@ -40,10 +38,16 @@ def test_request_takes_a_pool_container_loads_it_and_pairs_it(node: Node) -> Non
     assert node.status("b1") is Status.PAIRING
     node.say("b1", say="paired", shadow="s1")
     assert node.status("b1") is node.status("s1") is Status.PAIRED
-    assert node.last_told("paired") == {"event": "paired", "shadow": "s1", "body": "b1", "blocks": [1, 2], "split": [0, 1]}
+    assert node.last_event("paired") == {
+        "event": "paired",
+        "shadow": "s1",
+        "body": "b1",
+        "blocks": [1, 2],
+        "split": [0, 1],
+    }
 
 
-def test_without_a_container_one_is_forked_for_it(node: Node) -> None:
+def test_without_a_container_one_is_forked_for_it(node: FakeNode) -> None:
     node.body()
     node.create()
     [container] = node.forks()
@@ -53,7 +57,7 @@ def test_without_a_container_one_is_forked_for_it(node: Node) -> None:
     assert node.last_sent("s1")["do"] == "load"
 
 
-def test_a_container_that_is_not_ready_yet_is_as_good(node: Node) -> None:
+def test_a_container_that_is_not_ready_yet_is_as_good(node: FakeNode) -> None:
     node.body()
     node.state.pool.resize(1, node.now_s)
     node.wait(0)
@@ -65,7 +69,7 @@ def test_a_container_that_is_not_ready_yet_is_as_good(node: Node) -> None:
     assert node.status("s1") is Status.LOADING
 
 
-def test_a_container_found_after_a_restart_is_asked_first_whether_it_is_still_empty(node: Node) -> None:
+def test_a_container_found_after_a_restart_is_asked_first_whether_it_is_still_empty(node: FakeNode) -> None:
     node.body()
     node.found("pool-0-1", Kind.EMPTY)
     node.create()
@@ -74,7 +78,7 @@ def test_a_container_found_after_a_restart_is_asked_first_whether_it_is_still_em
     assert node.killed() == ["pool-0-1"]
 
 
-def test_each_shadow_gets_a_container_of_its_own(node: Node, task: MakeTask) -> None:
+def test_each_shadow_gets_a_container_of_its_own(node: FakeNode, task: MakeTask) -> None:
     for number in (1, 2, 3):
         node.body(f"b{number}")
     node.empty("pool-0-1")
@@ -97,25 +101,27 @@ def test_each_shadow_gets_a_container_of_its_own(node: Node, task: MakeTask) -> 
         ({"shadow": "b1"}, "it has ended"),
     ],
 )
-def test_impossible_request_is_refused_with_the_reason(node: Node, task: MakeTask, requested: dict[str, Any], why: str) -> None:
+def test_impossible_request_is_refused_with_the_reason(
+    node: FakeNode, task: MakeTask, requested: dict[str, Any], why: str
+) -> None:
     node.body()
     node.empty("pool-0-1")
     node.create(task(**requested))
-    assert why in node.last_told("failed")["reason"]
+    assert why in node.last_event("failed")["reason"]
     assert node.assigned() == []
     assert node.forks() == []
 
 
-def test_a_body_has_so_many_shadows_and_no_more(node: Node, task: MakeTask) -> None:
+def test_a_body_has_so_many_shadows_and_no_more(node: FakeNode, task: MakeTask) -> None:
     names = [f"s{number}" for number in range(1, MAX_SHADOWS + 1)]
     for name in names:
         node.paired(task(name))
     assert node.state.table.get("b1").partners == tuple(names)
     node.create(task("s99"))
-    assert f"has {MAX_SHADOWS} Shadows already" in node.last_told("failed")["reason"]
+    assert f"has {MAX_SHADOWS} Shadows already" in node.last_event("failed")["reason"]
 
 
-def test_descriptors_are_closed_once_they_are_not_needed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_descriptors_are_closed_once_they_are_not_needed(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Descriptors] = []
     monkeypatch.setattr(Descriptors, "close", lambda descriptors: closed.append(descriptors))  # noqa: PLW0108 - bound to the instance
     node.body()
@@ -129,15 +135,14 @@ def test_descriptors_are_closed_once_they_are_not_needed(node: Node, monkeypatch
 
 
 WITH_S1 = PairReport("s1", (1, 2), (0, 1))
-"""The class PlayedNode of conftest.py, which pytest does not let us import."""
 
 
-def both(node: Node, task: MakeTask) -> None:
+def both(node: FakeNode, task: MakeTask) -> None:
     node.paired()
     node.paired(task("s2"))
 
 
-def test_a_second_shadow_is_paired_beside_the_first(node: Node, task: MakeTask) -> None:
+def test_a_second_shadow_is_paired_beside_the_first(node: FakeNode, task: MakeTask) -> None:
     both(node, task)
     assert [(connect.body, connect.shadow) for connect in node.connected()] == [("b1", "s1"), ("b1", "s2")]
     assert node.state.table.get("b1").partners == ("s1", "s2")
@@ -145,7 +150,7 @@ def test_a_second_shadow_is_paired_beside_the_first(node: Node, task: MakeTask) 
     assert "unpair" not in node.sent("b1"), "the first goes on meanwhile"
 
 
-def test_a_body_is_paired_while_one_of_its_shadows_is(node: Node, task: MakeTask) -> None:
+def test_a_body_is_paired_while_one_of_its_shadows_is(node: FakeNode, task: MakeTask) -> None:
     node.paired()
     node.empty("pool-0-2")
     node.create(task("s2"))
@@ -157,7 +162,7 @@ def test_a_body_is_paired_while_one_of_its_shadows_is(node: Node, task: MakeTask
     assert node.status("b1") is Status.READY
 
 
-def test_the_end_of_one_shadow_leaves_the_other_at_work(node: Node, task: MakeTask) -> None:
+def test_the_end_of_one_shadow_leaves_the_other_at_work(node: FakeNode, task: MakeTask) -> None:
     both(node, task)
     node.destroy("s1")
     assert node.last_sent("b1") == {"do": "unpair", "shadow": "s1"}
@@ -165,27 +170,27 @@ def test_the_end_of_one_shadow_leaves_the_other_at_work(node: Node, task: MakeTa
     node.gone("s1")
     assert node.state.table.get("b1").partners == ("s2",)
     assert node.status("b1") is node.status("s2") is Status.PAIRED
-    assert [one for one in node.told() if one in ("ending", "unpaired")] == ["ending", "unpaired"]
+    assert [one for one in node.events() if one in ("ending", "unpaired")] == ["ending", "unpaired"]
 
 
-def test_report_of_a_body_concerns_the_named_shadow(node: Node, task: MakeTask) -> None:
+def test_report_of_a_body_concerns_the_named_shadow(node: FakeNode, task: MakeTask) -> None:
     both(node, task)
     node.say("b1", say="unpaired", shadow="s2", reason="three misses")
-    assert node.last_told("unpaired") == {"event": "unpaired", "shadow": "s2", "body": "b1", "reason": "three misses"}
+    assert node.last_event("unpaired") == {"event": "unpaired", "shadow": "s2", "body": "b1", "reason": "three misses"}
     assert node.sent("s2")[-1] == "stop"
     assert "stop" not in node.sent("s1")
     node.say("b1", say="unpaired", reason="nobody")
     assert node.status("s1") is Status.PAIRED
 
 
-def test_shadows_change_one_after_the_other(node: Node, task: MakeTask) -> None:
+def test_shadows_change_one_after_the_other(node: FakeNode, task: MakeTask) -> None:
     both(node, task)
     for shadow in ("s1", "s2"):
         node.state.change(shadow, Change(1, (0,), (1, 2), (0, 0, 1)), node.now_s)
-        node._carry_out()
+        node._execute_effects()
         assert (node.last_sent("b1")["do"], node.last_sent("b1")["shadow"]) == ("change", shadow)
         node.say("b1", say="changed", shadow=shadow, blocks=(1, 2))
-        assert node.last_told("paired") == {
+        assert node.last_event("paired") == {
             "event": "paired",
             "shadow": shadow,
             "body": "b1",
@@ -194,13 +199,13 @@ def test_shadows_change_one_after_the_other(node: Node, task: MakeTask) -> None:
         }
 
 
-def test_a_body_takes_all_of_its_shadows_along(node: Node, task: MakeTask) -> None:
+def test_a_body_takes_all_of_its_shadows_along(node: FakeNode, task: MakeTask) -> None:
     both(node, task)
     node.gone("b1")
     assert node.killed() == ["s1", "s2"]
 
 
-def test_a_restart_finds_both_pairs(next_node: Node, task: MakeTask) -> None:
+def test_a_restart_finds_both_pairs(next_node: FakeNode, task: MakeTask) -> None:
     node = next_node
     for name in ("s1", "s2"):
         node.found(name, Kind.SHADOW)
@@ -213,23 +218,20 @@ def test_a_restart_finds_both_pairs(next_node: Node, task: MakeTask) -> None:
     assert node.state.table.get("b1").partners == ("s1", "s2")
 
 
-"""The class PlayedNode of conftest.py, which pytest does not let us import."""
-
-
-def test_the_body_lets_go_before_the_shadow_stops(node: Node) -> None:
+def test_the_body_lets_go_before_the_shadow_stops(node: FakeNode) -> None:
     node.paired()
     node.destroy()
     assert node.sent("b1")[-1] == "unpair"
     assert "stop" not in node.sent("s1")
     node.say("b1", say="unpaired", shadow="s1", reason="told to")
-    assert node.last_told("unpaired")["body"] == "b1"
+    assert node.last_event("unpaired")["body"] == "b1"
     assert node.sent("s1")[-1] == "stop"
     node.gone("s1")
     assert "s1" not in node.state.table
     assert node.status("b1") is Status.READY
 
 
-def test_a_body_that_does_not_answer_delays_the_end_by_seconds_only(node: Node) -> None:
+def test_a_body_that_does_not_answer_delays_the_end_by_seconds_only(node: FakeNode) -> None:
     node.paired()
     node.destroy()
     node.wait(5)
@@ -238,7 +240,7 @@ def test_a_body_that_does_not_answer_delays_the_end_by_seconds_only(node: Node) 
     assert node.killed() == ["s1"]
 
 
-def test_a_body_takes_its_shadow_along(node: Node) -> None:
+def test_a_body_takes_its_shadow_along(node: FakeNode) -> None:
     node.paired()
     node.gone("b1")
     assert node.killed() == ["s1"]
@@ -246,47 +248,44 @@ def test_a_body_takes_its_shadow_along(node: Node) -> None:
     assert len(node.state.table) == 0
 
 
-def test_a_shadow_that_dies_leaves_its_body_alone_and_able_to_have_another(node: Node, task: MakeTask) -> None:
+def test_a_shadow_that_dies_leaves_its_body_alone_and_able_to_have_another(node: FakeNode, task: MakeTask) -> None:
     node.paired()
     node.gone("s1")
     assert node.sent("b1")[-1] == "unpair"
-    assert node.last_told("unpaired")["shadow"] == "s1"
+    assert node.last_event("unpaired")["shadow"] == "s1"
     assert node.status("b1") is Status.READY
     node.say("b1", say="unpaired", shadow="s1", reason="told to")
     node.create(task("s2"))
     assert node.state.table.get("b1").partner == "s2"
 
 
-def test_a_body_that_gives_up_its_shadow_ends_it(node: Node) -> None:
+def test_a_body_that_gives_up_its_shadow_ends_it(node: FakeNode) -> None:
     node.paired()
     node.say("b1", say="unpaired", shadow="s1", reason="three misses")
-    assert node.last_told("unpaired")["reason"] == "three misses"
+    assert node.last_event("unpaired")["reason"] == "three misses"
     assert node.sent("s1")[-1] == "stop"
 
 
-def test_destroy_before_a_container_is_forked_leaves_it_to_the_pool(node: Node) -> None:
+def test_destroy_before_a_container_is_forked_leaves_it_to_the_pool(node: FakeNode) -> None:
     node.body()
     node.create()
     node.destroy()
-    assert node.last_told("failed")["reason"] == "asked to"
+    assert node.last_event("failed")["reason"] == "asked to"
     node.empty(node.forks()[0])
     assert node.status(node.forks()[0]) is Status.READY
 
 
-def test_destroy_of_an_unknown_shadow_is_answered(node: Node) -> None:
+def test_destroy_of_an_unknown_shadow_is_answered(node: FakeNode) -> None:
     node.destroy("s9")
-    assert node.last_told("failed")["shadow"] == "s9"
+    assert node.last_event("failed")["shadow"] == "s9"
 
 
-"""The class PlayedNode of conftest.py, which pytest does not let us import."""
-
-
-def change(node: Node, blocks: tuple[int, ...], split: tuple[int, ...] = (0, 1), cores: int = 1) -> None:
+def change(node: FakeNode, blocks: tuple[int, ...], split: tuple[int, ...] = (0, 1), cores: int = 1) -> None:
     node.state.change("s1", Change(cores, (0,), blocks, split), node.now_s)
-    node._carry_out()
+    node._execute_effects()
 
 
-def test_new_blocks_reach_the_shadow_first_then_the_body_then_the_old_ones_go(node: Node) -> None:
+def test_new_blocks_reach_the_shadow_first_then_the_body_then_the_old_ones_go(node: FakeNode) -> None:
     node.paired()
     change(node, (2, 3))
     assert node.last_sent("s1")["blocks"] == (1, 2, 3)
@@ -294,7 +293,7 @@ def test_new_blocks_reach_the_shadow_first_then_the_body_then_the_old_ones_go(no
     node.say("s1", say="changed", blocks=(1, 2, 3))
     assert node.last_sent("b1")["blocks"] == (2, 3)
     node.say("b1", say="changed", shadow="s1", blocks=(2, 3))
-    assert node.last_told("paired")["blocks"] == [2, 3]
+    assert node.last_event("paired")["blocks"] == [2, 3]
     assert node.last_sent("s1")["blocks"] == (2, 3)
     node.say("s1", say="changed", blocks=(2, 3))
     assert node.status("s1") is Status.PAIRED
@@ -302,17 +301,17 @@ def test_new_blocks_reach_the_shadow_first_then_the_body_then_the_old_ones_go(no
     assert node.state.due_s() is None
 
 
-def test_another_split_concerns_the_body_alone(node: Node) -> None:
+def test_another_split_concerns_the_body_alone(node: FakeNode) -> None:
     node.paired()
     before = len(node.sent("s1"))
     change(node, (1, 2), (0, 0, 2))
     assert node.last_sent("b1")["split"] == (0, 0, 2)
     assert len(node.sent("s1")) == before
     node.say("b1", say="changed", shadow="s1", blocks=(1, 2))
-    assert node.last_told("paired")["split"] == [0, 0, 2]
+    assert node.last_event("paired")["split"] == [0, 0, 2]
 
 
-def test_a_change_during_a_change_comes_after_it(node: Node) -> None:
+def test_a_change_during_a_change_comes_after_it(node: FakeNode) -> None:
     node.paired()
     change(node, (2, 3))
     change(node, (4,))
@@ -330,7 +329,7 @@ def test_a_change_during_a_change_comes_after_it(node: Node) -> None:
     ]
 
 
-def test_a_change_while_it_loads_is_made_when_it_has_loaded(node: Node) -> None:
+def test_a_change_while_it_loads_is_made_when_it_has_loaded(node: FakeNode) -> None:
     node.body()
     node.empty()
     node.create()
@@ -341,11 +340,11 @@ def test_a_change_while_it_loads_is_made_when_it_has_loaded(node: Node) -> None:
     [connect] = node.connected()
     assert connect.pair["blocks"] == (3,)
     node.say("b1", say="paired", shadow="s1")
-    assert node.last_told("paired")["blocks"] == [3]
+    assert node.last_event("paired")["blocks"] == [3]
     assert node.last_sent("s1")["blocks"] == (3,)
 
 
-def test_a_larger_batch_gets_larger_buffers(node: Node, task: MakeTask) -> None:
+def test_a_larger_batch_gets_larger_buffers(node: FakeNode, task: MakeTask) -> None:
     node.paired()
     node.create(task(max_batch=64), descriptors=False)
     assert node.sent("b1")[-1] == "unpair"
@@ -384,7 +383,7 @@ def test_every_process_of_a_shadow_can_be_killed_in_any_state() -> None:
     assert all(State.KILLED in TRANSITIONS[state] for state in State if state not in (State.AWAITING_CONTAINER, State.KILLED))
 
 
-def test_an_undeclared_transition_is_refused_and_changes_nothing(node: PlayedNode) -> None:
+def test_an_undeclared_transition_is_refused_and_changes_nothing(node: FakeNode) -> None:
     node.paired()
     lifecycle: ShadowLifecycle = node.state.lifecycle
 
@@ -395,7 +394,7 @@ def test_an_undeclared_transition_is_refused_and_changes_nothing(node: PlayedNod
 
 
 @pytest.mark.parametrize("event", ["message", "timeout", "destroy"])
-def test_an_undeclared_transition_ends_its_shadow_alone(node: PlayedNode, monkeypatch: pytest.MonkeyPatch, event: str) -> None:
+def test_an_undeclared_transition_ends_its_shadow_alone(node: FakeNode, monkeypatch: pytest.MonkeyPatch, event: str) -> None:
     node.paired(task("s2"))
     node.empty()
     node.create(task("s1"))
@@ -414,15 +413,13 @@ def test_an_undeclared_transition_ends_its_shadow_alone(node: PlayedNode, monkey
     assert node.errors() == [f"s1: undeclared transition from CONNECTING to {to}; this Shadow is killed"]
     assert node.killed() == ["s1"]
     assert node.last_sent("b1") == {"do": "unpair", "shadow": "s1"}
-    assert node.last_told("ending")["shadow"] == "s1"
+    assert node.last_event("ending")["shadow"] == "s1"
     node.gone("s1")
     assert node.status("s1") is None
     assert node.status("b1") is node.status("s2") is Status.PAIRED
 
 
-def test_an_undeclared_transition_of_one_shadow_leaves_no_other_waiting(
-    node: PlayedNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_undeclared_transition_of_one_shadow_leaves_no_other_waiting(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.empty("pool-0-s1")
     node.empty("pool-0-s2")
     node.body()
