@@ -172,7 +172,7 @@ class Nursery:
             self._send({"do": "create", "id": name, "zygote": "torch", "join": []}, descriptors)
         os.close(order)
         child = self.children[name] = Child(name, self, orders, channel, log)
-        child.pid = self.event("born", name)["pid"]
+        child.pid = self.event("forked", name)["pid"]
         return child
 
     def body(self, model: Model, *, cpus: tuple[int, ...] = (), sandbox: Sandbox | None = None, **options: Any) -> Child:

@@ -164,17 +164,17 @@ def _watch(node: Node, shadow_id: str) -> dict[str, float]:
     record = node.record_of(shadow_id)
     assert record is not None
     stamps: dict[str, float] = {}
-    born, registered = record.born, record.registered
+    forked, registered = record.forked, record.registered
 
-    def stamped_born(pid: int) -> None:
+    def stamped_forked(pid: int) -> None:
         stamps["born"] = time.perf_counter()
-        born(pid)
+        forked(pid)
 
     def stamped_registered() -> None:
         stamps["registered"] = time.perf_counter()
         registered()
 
-    record.born, record.registered = stamped_born, stamped_registered  # type: ignore[method-assign]
+    record.forked, record.registered = stamped_forked, stamped_registered  # type: ignore[method-assign]
     return stamps
 
 

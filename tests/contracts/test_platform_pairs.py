@@ -264,7 +264,7 @@ class TestLocalPlatform(PairContract):
         shadow = await couple.shadow()
         assert isinstance(couple.platform, LocalPlatform)
         node = couple.platform._node
-        node.claim("others", 0.0, node.unclaimed_memory_bytes, 1)
+        node.allocate("others", 0.0, node.unallocated_memory_bytes, 1)
         try:
             before = couple.platform.nodes()
             with pytest.raises(GnomonError) as refused:

@@ -32,7 +32,7 @@ from benchmarks.shadow.models import StoredModel, first_share, samples_of, store
 from gnomon_core import packets
 from gnomon_runtime.pair.headers import Kind, Message, NonsenseError, encode, tensor_bytes
 from gnomon_runtime.pair.link import OwnBuffer
-from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, address, approach
+from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, address, connect
 from tests.fuzz.hostile import PATIENCE_S, descriptors_of, figures_of
 from tests.fuzz.pair import damaged, made_up
 from tests.pair_harness import TOKEN, Pod, ServedShadow, Task, order_remote
@@ -126,7 +126,7 @@ def hostile_bodies(
                 cases["a Shadow, upgrades"] += 1
                 continue
             # The last Body may be hanging up yet.
-            with contextlib.suppress(packets.PeerGoneError), approach(served.url, TOKEN) as connection:
+            with contextlib.suppress(packets.PeerGoneError), connect(served.url, TOKEN) as connection:
                 connection.settimeout(PATIENCE_S)
                 connection.sendall(b"".join(noise(chance, 1 << 20) for _ in range(chance.randint(1, 4))))
             cases["a Shadow, streams"] += 1

@@ -179,7 +179,7 @@ class Agent:
                 "ready": pool.warm and pool.coordinated,
                 "containers": pool.containers,
                 "cpus": len(self.cpus),
-                "claimed_cores": self.cpus.claimed,
+                "claimed_cores": self.cpus.allocated,
             },
             "bodies": self.bodies.rows(),
             "shadows": self.shadows.rows(),

@@ -186,24 +186,24 @@ class Cpus:
 
     def __init__(self, cpus: Sequence[int]) -> None:
         self._cpus = tuple(sorted(cpus))
-        self._held: dict[str, tuple[int, ...]] = {}
+        self._allocations: dict[str, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._cpus)
 
-    def claim(self, holder: str, cores: int) -> tuple[int, ...]:
+    def allocate(self, holder: str, cores: int) -> tuple[int, ...]:
         """Allocate CPUs to this holder, instead of its present ones; all CPUs if there are fewer than requested."""
         self.release(holder)
-        load = Counter(cpu for held in self._held.values() for cpu in held)
+        load = Counter(cpu for cpus in self._allocations.values() for cpu in cpus)
         found = tuple(sorted(sorted(self._cpus, key=lambda cpu: (load[cpu], cpu))[:cores]))
-        self._held[holder] = found
+        self._allocations[holder] = found
         return found
 
     def release(self, holder: str) -> None:
         """Release the holder's CPUs. Does nothing if it has none."""
-        self._held.pop(holder, None)
+        self._allocations.pop(holder, None)
 
     @property
-    def claimed(self) -> int:
+    def allocated(self) -> int:
         """The cores of all Shadows together: the CPU request that the pool's pod should have."""
-        return sum(len(held) for held in self._held.values())
+        return sum(len(cpus) for cpus in self._allocations.values())

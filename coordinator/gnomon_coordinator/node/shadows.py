@@ -150,7 +150,7 @@ class NodeShadows:
         """Allocate as many CPUs as are requested, instead of the Shadow's present ones."""
         if request.change.cores > len(self._cpus):
             raise GnomonError(503, "no_capacity", f"This node has {len(self._cpus)} CPUs.", "Ask for fewer cores.")
-        return self._cpus.claim(request.shadow, request.change.cores)
+        return self._cpus.allocate(request.shadow, request.change.cores)
 
     def change(self, shadow_id: str, document: Mapping[str, Any]) -> None:
         """Change a Shadow's task. An unknown Shadow has ended, and is ignored.

@@ -86,7 +86,7 @@ class ModelApplication:
     def resize(self, cores: int) -> None:
         torch.set_num_threads(cores)
 
-    def collaborate(self, coordination: socket.socket) -> IdleWork:
+    def take_orders(self, coordination: socket.socket) -> IdleWork:
         """Carry out a coordinator's orders from this socket, between batches and while idle."""
         return self.listen(Coordination(coordination))
 

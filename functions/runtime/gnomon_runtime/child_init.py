@@ -56,7 +56,7 @@ def await_order(control: socket.socket, supervisor: int, rehearsal: Steps) -> No
     try:
         text = packets.read_file(order)
         _take_descriptors(channel, log, coordination)
-        status = live(Order.from_json(text), supervisor, rehearsal, coordinated=bool(coordination))
+        status = run_instance(Order.from_json(text), supervisor, rehearsal, coordinated=bool(coordination))
     except GnomonError as error:
         sys.stderr.write(f"{error}\n")
     except SystemExit as error:
@@ -76,31 +76,31 @@ def _rehearse(control: socket.socket, rehearsal: Steps) -> None:
         traceback.print_exc()
 
 
-def live(order: Order, supervisor: int, rehearsal: Steps, *, coordinated: bool = False) -> int:
+def run_instance(order: Order, supervisor: int, rehearsal: Steps, *, coordinated: bool = False) -> int:
     """Enter the sandbox, load the application and serve. Returns the exit status."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     _await_adoption(supervisor)
-    if not settle(order, supervisor):
+    if not apply_order(order, supervisor):
         return START_FAILED
-    renew_seeds()
+    reseed_generators()
     coordination = socket.socket(fileno=DESCRIPTOR) if coordinated else None
     if order.launch.kind == EMPTY_KIND:
-        return _live_in_the_pool(coordination, supervisor, rehearsal)
+        return _run_pool_container(coordination, supervisor, rehearsal)
     rehearsal.close()
     connection = socket.socket(fileno=CHANNEL)
     application = load_function(order.launch)
-    collaborate = getattr(application, "collaborate", None)
-    if coordination is not None and collaborate is None:
+    take_orders = getattr(application, "take_orders", None)
+    if coordination is not None and take_orders is None:
         # User code must not have the coordination socket.
         coordination.close()
         coordination = None
-    idle_work = collaborate(coordination) if collaborate is not None and coordination is not None else None
+    idle_work = take_orders(coordination) if take_orders is not None and coordination is not None else None
     return instance.run(application, connection, idle_work)
 
 
-def settle(order: Order, supervisor: int) -> bool:
+def apply_order(order: Order, supervisor: int) -> bool:
     """Apply the order: control groups, sandbox, user, CPUs and environment. False if the supervisor has ended meanwhile."""
     # While a process is not dumpable, its /proc/self files belong to root (proc(5)), and one is written below.
     linux.allow_inspection()
@@ -131,19 +131,19 @@ def settle(order: Order, supervisor: int) -> bool:
     return True
 
 
-def _live_in_the_pool(coordination: socket.socket | None, supervisor: int, rehearsal: Steps) -> int:
+def _run_pool_container(coordination: socket.socket | None, supervisor: int, rehearsal: Steps) -> int:
     """Wait as an empty container for a load. Returns the exit status."""
     if coordination is None:
-        sys.stderr.write("A pool container without a coordination socket is of no use.\n")
+        sys.stderr.write("A pool container without a coordination socket cannot get orders, and ends.\n")
         return START_FAILED
     os.close(CHANNEL)
     shadow_side = importlib.import_module("gnomon_runtime.pair.shadow_side")
 
-    def become(order: Order) -> None:
-        if not settle(order, supervisor):
+    def apply(order: Order) -> None:
+        if not apply_order(order, supervisor):
             os._exit(START_FAILED)
 
-    return int(shadow_side.serve(coordination, become, rehearsal))
+    return int(shadow_side.serve(coordination, apply, rehearsal))
 
 
 def enter(description: Sandbox) -> None:
@@ -185,7 +185,7 @@ def _openblas_threads(cores: int) -> None:
                 break
 
 
-def renew_seeds() -> None:
+def reseed_generators() -> None:
     """Reseed the random generators, whose state all forks of the zygote share."""
     random.seed()
     numpy = sys.modules.get("numpy")
@@ -204,10 +204,10 @@ def _take_descriptors(channel: int, log: int, coordination: Sequence[int] = ()) 
     os.dup2(log, 1)
     os.dup2(log, 2)
     # Duplicate to high numbers first: each may have the other's target number.
-    wanted = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR + 1) for number in (channel, *coordination)]
-    for number, descriptor in enumerate(wanted, CHANNEL):
+    targets = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR + 1) for number in (channel, *coordination)]
+    for number, descriptor in enumerate(targets, CHANNEL):
         os.dup2(descriptor, number, inheritable=False)
-    os.closerange(CHANNEL + len(wanted), os.sysconf("SC_OPEN_MAX"))
+    os.closerange(CHANNEL + len(targets), os.sysconf("SC_OPEN_MAX"))
 
 
 def _await_adoption(supervisor: int) -> None:

@@ -81,7 +81,7 @@ class CoordinatorGuard:
         self._registrations[instance_id] = Registration(instance_id, kind, ours)
         return theirs
 
-    def born(self, instance_id: str, pid: int) -> None:
+    def forked(self, instance_id: str, pid: int) -> None:
         """Record the fork of an instance and announce the instance to the coordinator."""
         registration = self._registrations.get(instance_id)
         if registration is not None:

@@ -29,7 +29,7 @@ VARIABLE = "GNOMON_COORDINATION"
 RETRY_S, LONGEST_RETRY_S = 0.25, 4.0
 STABLE_S = 2.0
 """A connection that lasted this long, in seconds, ended because its coordinator ended: reconnect without back-off."""
-Collaborate = Callable[[socket.socket], IdleWork]
+TakeOrders = Callable[[socket.socket], IdleWork]
 
 
 def socket_from(environment: Mapping[str, str]) -> Path | None:
@@ -41,11 +41,11 @@ def socket_from(environment: Mapping[str, str]) -> Path | None:
 class CoordinatorLink:
     """Keeps a Body connected to its node's coordinator, from a thread that mostly sleeps."""
 
-    def __init__(self, path: Path, compute_thread: ComputeThread, collaborate: Collaborate) -> None:
-        """`collaborate` takes orders from a connection, in the thread of `compute_thread`."""
+    def __init__(self, path: Path, compute_thread: ComputeThread, take_orders: TakeOrders) -> None:
+        """`take_orders` takes orders from a connection, in the thread of `compute_thread`."""
         self._path = path
         self._compute_thread = compute_thread
-        self._collaborate = collaborate
+        self._take_orders = take_orders
         threading.Thread(target=self._keep_connected, name="coordinated", daemon=True).start()
 
     def _keep_connected(self) -> None:
@@ -65,7 +65,7 @@ class CoordinatorLink:
             return 0.0
         started_s = time.monotonic()
         with connection.dup() as watched:
-            self._compute_thread.submit(self._collaborate_with, connection).result()
+            self._compute_thread.submit(self._listen_on, connection).result()
             log("This Body works with the coordinator of its node.")
             poll = select.poll()
             # Poll for its end only: messages are read between batches.
@@ -74,8 +74,8 @@ class CoordinatorLink:
         log("The node's coordinator has gone. This Body goes on, and comes again when there is one.")
         return time.monotonic() - started_s
 
-    def _collaborate_with(self, connection: socket.socket) -> None:
-        self._compute_thread.set_idle_work(self._collaborate(connection))
+    def _listen_on(self, connection: socket.socket) -> None:
+        self._compute_thread.set_idle_work(self._take_orders(connection))
 
 
 def log(text: str) -> None:

@@ -85,10 +85,10 @@ class HandlerApplication:
             raise ImportError("handler.py defines neither handle(event, context) nor handle_batch(events, context)")
         asynchronous = any(_is_async(one) for one in (handle, handle_batch))
         loop = _EventLoop() if asynchronous else None
-        self._handle = _of_two_arguments(_called(handle, loop), launch, handle) if handle is not None else None
+        self._handle = _of_two_arguments(_synchronous(handle, loop), launch, handle) if handle is not None else None
         self._handle_batch: Callable[[list[Event], Context], Any] | None = None
         if handle_batch is not None:
-            self._handle_batch = _called(handle_batch, loop)
+            self._handle_batch = _synchronous(handle_batch, loop)
         self._concurrency = launch.concurrency
         if self._concurrency is None:
             self._concurrency = 1 if handle_batch is not None else ASYNC_CONCURRENCY if asynchronous else HANDLER_CONCURRENCY
@@ -267,7 +267,7 @@ class _EventLoop:
         """Run the coroutine; an asynchronous generator becomes a generator that any thread may iterate."""
         return self._asyncio.run_coroutine_threadsafe(_guarded(coroutine), self._loop).result()
 
-    def taken(self, result: Any) -> Any:
+    def result_of(self, result: Any) -> Any:
         """The result of a handler, where the parts of its body come asynchronously in the order in which they are asked for."""
         if hasattr(type(result), "__anext__"):
             return self._parts(result)
@@ -302,13 +302,13 @@ def _is_async(handle: Callable[..., Any] | None) -> bool:
     return inspect.iscoroutinefunction(handle) or inspect.isasyncgenfunction(handle)
 
 
-def _called(handle: Callable[..., Any], loop: _EventLoop | None) -> Callable[..., Any]:
+def _synchronous(handle: Callable[..., Any], loop: _EventLoop | None) -> Callable[..., Any]:
     """The handler as a synchronous function; an asynchronous handler runs on the event loop."""
     if loop is None or not _is_async(handle):
         return handle
     if inspect.isasyncgenfunction(handle):
-        return lambda *arguments: loop.taken(handle(*arguments))
-    return lambda *arguments: loop.taken(loop.run(handle(*arguments)))
+        return lambda *arguments: loop.result_of(handle(*arguments))
+    return lambda *arguments: loop.result_of(loop.run(handle(*arguments)))
 
 
 def _of_two_arguments(call: Callable[..., Any], launch: Launch, handle: Callable[..., Any]) -> Callable[[Event, Context], Any]:

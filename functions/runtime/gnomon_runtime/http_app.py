@@ -62,15 +62,15 @@ class Service:
 
     def coordinate(self, environment: Mapping[str, str]) -> None:
         """Connect to this node's coordinator if the application is a Body. Must be called before the first batch."""
-        collaborate = getattr(self._application, "collaborate", None)
-        if collaborate is None:
+        take_orders = getattr(self._application, "take_orders", None)
+        if take_orders is None:
             return
         path = socket_from(environment)
         if path is None:
             log("No volume of the node's coordinator is mounted: this Body works without Shadows.")
             return
         self._executor = ComputeThread("application")
-        CoordinatorLink(path, self._executor, collaborate)
+        CoordinatorLink(path, self._executor, take_orders)
 
     def run(self, batch: Frame, *, of_queue: bool = True) -> Frame | Iterator[Frame]:
         """Run a batch in the executor. Batches outside any gateway's queue have no epoch."""
@@ -235,8 +235,8 @@ def _framed(answer: Frame | Iterator[Frame]) -> Response:
     if isinstance(answer, Frame):
         return Response(encode(answer), content_type=FRAME_TYPE)
     connection: socket.socket | None = request.environ.get(CONNECTION)
-    wanted = takewhile(lambda _: not _has_left(connection), answer)
-    return _closing(answer, Response(map(encode, wanted), content_type=FRAME_TYPE))
+    sent = takewhile(lambda _: not _has_disconnected(connection), answer)
+    return _closing(answer, Response(map(encode, sent), content_type=FRAME_TYPE))
 
 
 def _plain(answer: Frame | Iterator[Frame]) -> Response:
@@ -254,7 +254,7 @@ def _closing(frames: Iterator[Frame], response: Response) -> Response:
     return response
 
 
-def _has_left(connection: socket.socket | None) -> bool:
+def _has_disconnected(connection: socket.socket | None) -> bool:
     """Whether the client has disconnected: it sends nothing while it waits, so readable means closed."""
     try:
         return connection is not None and not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)

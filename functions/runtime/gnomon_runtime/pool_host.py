@@ -24,8 +24,8 @@ _FOR_ALL = 0o666
 END_S = 10.0
 
 
-class _Told(Exception):  # noqa: N818 - it is no error: the pod ends
-    """SIGTERM."""
+class _Terminated(Exception):  # noqa: N818 - it is no error: the pod ends
+    """The pod is told to end, by SIGTERM."""
 
 
 def listening(path: Path) -> socket.socket:
@@ -53,7 +53,7 @@ def serve(arrivals: socket.socket) -> None:
             )
         try:
             process.wait()
-        except _Told:
+        except _Terminated:
             # The owner gets SIGTERM at the same moment, and may wait for pods that have Shadows here.
             process.wait()
             raise
@@ -72,19 +72,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _told(_number: int, _frame: FrameType | None) -> None:
-    raise _Told
+def _on_signal(_number: int, _frame: FrameType | None) -> None:
+    raise _Terminated
 
 
 def main(arguments: list[str]) -> int:
     """Serve owners at this path."""
     # The kernel discards SIGTERM for PID 1 of a container unless it has a handler.
-    signal.signal(signal.SIGTERM, _told)
+    signal.signal(signal.SIGTERM, _on_signal)
     path = Path(arguments[0])
     try:
         with listening(path) as arrivals:
             serve(arrivals)
-    except _Told:
+    except _Terminated:
         path.unlink(missing_ok=True)
     return 0
 

@@ -17,7 +17,7 @@ inherits (`python -m gnomon_runtime.supervisor FD`), in JSON messages (gnomon_co
           {"do": "forget", "id"}                             it has gone
     out   {"event": "hello", "isolation", "python", "libraries"}   {"event": "warm", "zygote", "start", …}
           {"event": "zygote_gone", "zygote", "start", "reason"}
-          {"event": "born", "id", "pid"}    {"event": "gone", "id", "status", "cpu_s", "reason"}
+          {"event": "forked", "id", "pid"}    {"event": "gone", "id", "status", "cpu_s", "reason"}
           {"event": "coordinator", "epoch", "pid"}           {"event": "coordinator_gone", "epoch", "status"}
 
 A coordinated instance gets a fourth descriptor, whose other end `coordinator_guard` keeps for the node's coordinators. The
@@ -58,7 +58,7 @@ class Supervisor:
         self._coordinator_guard = CoordinatorGuard(self._selector, self._report, self._on_coordinator_request)
 
     def _zygote_events(self) -> ZygoteEvents:
-        return ZygoteEvents(self._adopt, self._unborn, self._end_orphans, self._is_known)
+        return ZygoteEvents(self._adopt, self._not_forked, self._end_orphans, self._is_known)
 
     def _is_known(self, pid: int) -> bool:
         return pid in self._instances or pid == self._coordinator_guard.pid
@@ -127,7 +127,7 @@ class Supervisor:
         pid = self._coordinator_guard.assign(container, shadow)
         if pid is not None:
             self._instances[pid] = shadow
-            self._report("born", id=shadow, pid=pid)
+            self._report("forked", id=shadow, pid=pid)
             _join(pid, join)
 
     def _create(self, message: Mapping[str, Any], descriptors: list[int]) -> None:
@@ -138,7 +138,7 @@ class Supervisor:
             copies.append(self._coordinator_guard.open(instance_id, str(message["coordinated"])).detach())
         self._zygotes.fork(zygote, instance_id, join, copies)
 
-    def _unborn(self, instance_id: str) -> None:
+    def _not_forked(self, instance_id: str) -> None:
         self._report_gone(instance_id, None, 0.0, "its zygote has ended")
 
     def _report_gone(self, instance_id: str, status: int | None, cpu_s: float, reason: str) -> None:
@@ -148,13 +148,13 @@ class Supervisor:
 
     def _adopt(self, instance_id: str, pid: int, join: list[str]) -> None:
         if not self._coordinator_guard.is_reserve(instance_id):
-            self._report("born", id=instance_id, pid=pid)
+            self._report("forked", id=instance_id, pid=pid)
         ended = self._zygotes.ended_before_start(pid)
         if ended is not None:
             self._report_gone(instance_id, *ended, "")
             return
         self._instances[pid] = instance_id
-        self._coordinator_guard.born(instance_id, pid)
+        self._coordinator_guard.forked(instance_id, pid)
         _join(pid, join)
 
     def _kill(self, instance_id: str, number: int) -> None:

@@ -73,7 +73,7 @@ class Zygote:
         if child is None or not _send_order(child, descriptors):
             child = self._fork(descriptors)
         child.socket.close()
-        packets.send(self._control, {"event": "born", "id": instance_id, "pid": child.pid})
+        packets.send(self._control, {"event": "forked", "id": instance_id, "pid": child.pid})
 
     def _fork(self, descriptors: Sequence[int] = ()) -> Spare:
         """Fork a child that waits for its order. With descriptors its order is there at once: no rehearsal."""

@@ -1,6 +1,6 @@
 """The supervisor's zygotes: starts them, sends fork requests, reads their events, and removes them when they end.
 
-    start ▶ warm ▶ fork requested ▶ spare: a child waits ▶ born: the child has its order … ▶ end of its socket: removed
+    start ▶ warm ▶ fork requested ▶ spare: a child waits ▶ forked: the child has its order … ▶ end of its socket: removed
 
 Nothing here blocks on a zygote, which may itself be blocked until the supervisor reads: unsent messages wait in an outbox.
 
@@ -46,14 +46,14 @@ class Zygote:
 class ZygoteEvents:
     """Callbacks of a table of zygotes.
 
-    `born` gets an instance with its pid and control-group files, `unborn` an instance that was never forked. `bereft` is called
-    when a zygote has ended: its children may be orphans now. `taken` says whether a process already has another role.
+    `forked` gets an instance with its pid and control-group files, `not_forked` an instance that was never forked. `zygote_ended`
+    is called when a zygote has ended: its children may be orphans now. `has_role` says whether a process already has a role.
     """
 
-    born: Callable[[str, int, list[str]], None]
-    unborn: Callable[[str], None]
-    bereft: Callable[[], None]
-    taken: Callable[[int], bool]
+    forked: Callable[[str, int, list[str]], None]
+    not_forked: Callable[[str], None]
+    zygote_ended: Callable[[], None]
+    has_role: Callable[[int], bool]
 
 
 class ZygoteTable:
@@ -101,7 +101,7 @@ class ZygoteTable:
         zygote = self._zygotes.get(zygote_id)
         if zygote is None:
             _close(descriptors)
-            self._zygote_events.unborn(instance_id)
+            self._zygote_events.not_forked(instance_id)
             return
         zygote.expected[instance_id] = list(join)
         zygote.outbox.append(({"id": instance_id}, list(descriptors)))
@@ -151,7 +151,7 @@ class ZygoteTable:
         self._selector.modify(zygote.socket, events, lambda: self._attend(zygote))
 
     def _attend(self, zygote: Zygote) -> None:
-        if self._knows(zygote):
+        if self._is_current(zygote):
             self._flush(zygote)
             self._read(zygote)
 
@@ -178,11 +178,11 @@ class ZygoteTable:
         event = message["event"]
         if event == "spare":
             self._spares[self._child(zygote, message["pid"])] = zygote.id
-        elif event == "born":
+        elif event == "forked":
             pid = self._child(zygote, message["pid"])
             join = zygote.expected.pop(message["id"])
             self._spares.pop(pid, None)
-            self._zygote_events.born(message["id"], pid, join)
+            self._zygote_events.forked(message["id"], pid, join)
         elif event == "warm":
             problems = [str(problem)[:MOST_CHARACTERS] for problem in message["problems"]]
             self._report("warm", zygote=zygote.id, start=zygote.start, problems=problems)
@@ -194,14 +194,14 @@ class ZygoteTable:
         if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 1:
             raise ValueError(f"{pid!r} is no process")
         others = {other.process.pid for other in self._zygotes.values()}
-        if pid in others or self._spares.get(pid, zygote.id) != zygote.id or self._zygote_events.taken(pid):
+        if pid in others or self._spares.get(pid, zygote.id) != zygote.id or self._zygote_events.has_role(pid):
             raise ValueError(f"process {pid} is another's")
         if not _comes_from(pid, {zygote.process.pid, os.getpid()}):
             raise ValueError(f"process {pid} does not come from it")
         return pid
 
     def _forget(self, zygote: Zygote) -> None:
-        if not self._knows(zygote):
+        if not self._is_current(zygote):
             return
         del self._zygotes[zygote.id]
         self._selector.unregister(zygote.socket)
@@ -214,21 +214,21 @@ class ZygoteTable:
         status = zygote.process.wait()
         self._report("zygote_gone", zygote=zygote.id, start=zygote.start, reason=f"it ended with status {status}")
         for instance_id in zygote.expected:
-            self._zygote_events.unborn(instance_id)
+            self._zygote_events.not_forked(instance_id)
         self._spares = {pid: owner for pid, owner in self._spares.items() if owner != zygote.id}
-        self._zygote_events.bereft()
+        self._zygote_events.zygote_ended()
 
-    def _knows(self, zygote: Zygote) -> bool:
+    def _is_current(self, zygote: Zygote) -> bool:
         """Whether this very zygote is still in the table; another one may have its id by now."""
         return self._zygotes.get(zygote.id) is zygote
 
     def _drain(self, zygote: Zygote) -> None:
         """Read all pending messages of a zygote, so that none of its children is mistaken for an orphan."""
         with selectors.DefaultSelector() as ready:
-            # Reading from a dead zygote removes it and drains the others (`bereft`): each may be removed before its turn.
-            if self._knows(zygote):
+            # Reading from a dead zygote removes it and drains the others (`zygote_ended`): each may be removed before its turn.
+            if self._is_current(zygote):
                 ready.register(zygote.socket, selectors.EVENT_READ)
-            while self._knows(zygote) and ready.select(0):
+            while self._is_current(zygote) and ready.select(0):
                 self._read(zygote)
 
 

@@ -1,6 +1,6 @@
 """The lifecycle of one instance on this machine, from its order to its end.
 
-    create ▶ (zygote warm) ▶ ordered ▶ born: a pid ▶ HELLO: ready ▶ STOP, SIGTERM, SIGKILL ▶ gone
+    create ▶ (zygote warm) ▶ ordered ▶ forked: a pid ▶ HELLO: ready ▶ STOP, SIGTERM, SIGKILL ▶ gone
 
 HELLO may arrive before the supervisor's report of the pid. The instance is ready when both are there: until then the node's
 coordinator does not know the instance, which could have no Shadow.
@@ -78,7 +78,7 @@ class LocalProcess(ABC):
         return 0.0 if self.pid is None else usage.cpu_s(self.pid)
 
     @abstractmethod
-    def born(self, pid: int) -> None:
+    def forked(self, pid: int) -> None:
         """Record the pid of the new process."""
 
     @abstractmethod
@@ -154,7 +154,7 @@ class LocalInstance(LocalProcess):
         self._context.send(message, descriptors)
         self._after(timeout_s, lambda: self._start_timed_out(timeout_s))
 
-    def born(self, pid: int) -> None:
+    def forked(self, pid: int) -> None:
         """Record the pid of the new process."""
         self.pid = pid
         if self._stopping:
@@ -203,7 +203,7 @@ class LocalInstance(LocalProcess):
         self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
-        """Send the process a signal. Before the process exists, `born` ends it instead."""
+        """Send the process a signal. Before the process exists, `forked` ends it instead."""
         self._context.send({"do": "kill", "id": self.instance.id, "signal": number})
 
     def resized(self, cores: int, cpus: tuple[int, ...]) -> None:

@@ -30,14 +30,14 @@ NO_LIMIT_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Resources allocated to one instance. If `held`, its cores stay reserved while it is idle."""
+class Allocation:
+    """Resources allocated to one instance. If `held_while_idle`, its cores stay allocated while it is idle."""
 
     cores: float
     memory_bytes: int
     cpus: tuple[int, ...]
     from_reserve: bool = False
-    held: bool = True
+    held_while_idle: bool = True
 
 
 class LocalNode:
@@ -59,7 +59,7 @@ class LocalNode:
         self._memory_bytes = memory_bytes
         self._reserved_cores = reserved_cores
         self._in_use = in_use
-        self._claims: dict[str, Claim] = {}
+        self._allocations: dict[str, Allocation] = {}
         self._pool_bytes = 0
 
     @staticmethod
@@ -74,43 +74,43 @@ class LocalNode:
         return LocalNode(cpus, given, _memory_bytes(), reserved_cores=reserved_cores, in_use=in_use)
 
     @property
-    def unclaimed_cores(self) -> float:
+    def unallocated_cores(self) -> float:
         """Cores that no instance reserves, the reserve for Shadows included; negative while more are busy than exist."""
-        reserved = sum(claim.cores for id_, claim in self._claims.items() if claim.held or self._in_use(id_))
+        reserved = sum(one.cores for name, one in self._allocations.items() if one.held_while_idle or self._in_use(name))
         return round(self._cores - reserved, 6)
 
     @property
     def reserve_cores(self) -> float:
         """Cores held for Shadows now: fewer than configured while Shadows use them, or while Bodies need them."""
-        return self._left_of_reserve(self.unclaimed_cores) if self._reserved_cores else 0.0
+        return self._left_of_reserve(self.unallocated_cores) if self._reserved_cores else 0.0
 
-    def _left_of_reserve(self, unclaimed_cores: float) -> float:
-        used = sum(claim.cores for claim in self._claims.values() if claim.from_reserve)
-        return max(0.0, min(self._reserved_cores - used, unclaimed_cores))
+    def _left_of_reserve(self, unallocated_cores: float) -> float:
+        used = sum(allocation.cores for allocation in self._allocations.values() if allocation.from_reserve)
+        return max(0.0, min(self._reserved_cores - used, unallocated_cores))
 
     def value(self) -> Node:
         """Capacity and free resources of the node; the reserve is separate, the pool's containers are deducted."""
-        unclaimed_cores = self.unclaimed_cores
-        reserve_cores = self._left_of_reserve(unclaimed_cores) if self._reserved_cores else 0.0
+        unallocated_cores = self.unallocated_cores
+        reserve_cores = self._left_of_reserve(unallocated_cores) if self._reserved_cores else 0.0
         return Node(
             name=self.name,
             cores=self._cores,
             memory_bytes=self._memory_bytes,
-            free_cores=max(0.0, round(unclaimed_cores - reserve_cores, 6)),
-            free_memory_bytes=max(0, self.unclaimed_memory_bytes - self._pool_bytes),
+            free_cores=max(0.0, round(unallocated_cores - reserve_cores, 6)),
+            free_memory_bytes=max(0, self.unallocated_memory_bytes - self._pool_bytes),
             reserve_cores=round(reserve_cores, 6),
         )
 
     @property
-    def unclaimed_memory_bytes(self) -> int:
-        """Memory that no instance has claimed, in bytes; the pool's containers use a part of it."""
-        return self._memory_bytes - sum(claim.memory_bytes for claim in self._claims.values())
+    def unallocated_memory_bytes(self) -> int:
+        """Memory in bytes that is allocated to no instance; the pool's containers use a part of it."""
+        return self._memory_bytes - sum(allocation.memory_bytes for allocation in self._allocations.values())
 
-    def hold_for_pool(self, memory_bytes: int) -> None:
-        """The pool's containers take so much now."""
+    def set_pool_bytes(self, memory_bytes: int) -> None:
+        """Set the memory that the pool's empty containers use now."""
         self._pool_bytes = memory_bytes
 
-    def claim(
+    def allocate(
         self,
         instance_id: str,
         cores: float,
@@ -118,56 +118,56 @@ class LocalNode:
         width: int,
         *,
         from_reserve: bool = False,
-        held: bool = True,
+        held_while_idle: bool = True,
         first: bool = False,
-    ) -> Claim:
+    ) -> Allocation:
         """Allocate cores, memory and `width` CPUs to an instance. A Shadow's come from the reserve as far as that goes.
 
-        The `first` instance of a function needs only memory, and a machine that is large enough for it; one that is `held` needs
-        its cores all the same.
+        The `first` instance of a function needs only memory, and a machine that is large enough for it; one that is
+        `held_while_idle` needs its cores all the same.
 
         Raises:
             GnomonError: 503 `no_capacity`.
 
         """
-        before = self._claims.pop(instance_id, None)
-        free_cores = self._cores if first and not held else self.unclaimed_cores
-        if cores > free_cores or memory_bytes > self.unclaimed_memory_bytes:
+        before = self._allocations.pop(instance_id, None)
+        free_cores = self._cores if first and not held_while_idle else self.unallocated_cores
+        if cores > free_cores or memory_bytes > self.unallocated_memory_bytes:
             now = self.value()
             if before is not None:
-                self._claims[instance_id] = before
+                self._allocations[instance_id] = before
             raise no_capacity(now, cores, memory_bytes)
         cpus = self._own_cpus(width) or self._cpus
-        claim = self._claims[instance_id] = Claim(cores, memory_bytes, cpus, from_reserve, held)
-        return claim
+        allocation = self._allocations[instance_id] = Allocation(cores, memory_bytes, cpus, from_reserve, held_while_idle)
+        return allocation
 
-    def claim_again(self, instance_id: str, before: int, cores: int) -> Claim:
-        """Change the cores of an instance that had `before`. A claim by request or limit stays what the deployment says.
+    def resize(self, instance_id: str, before: int, cores: int) -> Allocation:
+        """Change the cores of an instance that had `before`. What the deployment requests or limits stays as it is.
 
         Raises:
             GnomonError: 503 `no_capacity`; the instance keeps its cores.
 
         """
-        claimed = self._claims[instance_id]
-        amount = float(cores) if claimed.cores == before else claimed.cores
-        return self.claim(instance_id, amount, claimed.memory_bytes, cores, held=claimed.held)
+        current = self._allocations[instance_id]
+        amount = float(cores) if current.cores == before else current.cores
+        return self.allocate(instance_id, amount, current.memory_bytes, cores, held_while_idle=current.held_while_idle)
 
     def check_name(self, name: str | None) -> None:
         """Raise for the name of another node: GnomonError, 503 `no_capacity`."""
         if name not in (None, self.name):
             raise GnomonError(503, "no_capacity", f"There is no node {name!r} here, only {self.name!r}.", "Name it or none.")
 
-    def claimed(self, instance_id: str) -> Claim:
-        """The claim of an instance."""
-        return self._claims[instance_id]
+    def allocation(self, instance_id: str) -> Allocation:
+        """The allocation of an instance."""
+        return self._allocations[instance_id]
 
     def release(self, instance_id: str) -> None:
-        """Take back what an instance had. Unknown ids are ignored."""
-        self._claims.pop(instance_id, None)
+        """Free the resources of an instance. Unknown ids are ignored."""
+        self._allocations.pop(instance_id, None)
 
     def _own_cpus(self, width: int) -> tuple[int, ...]:
         """This many CPUs that are exclusive to no instance; none if there are too few."""
-        taken = {cpu for claim in self._claims.values() if len(claim.cpus) < len(self._cpus) for cpu in claim.cpus}
+        taken = {cpu for one in self._allocations.values() if len(one.cpus) < len(self._cpus) for cpu in one.cpus}
         own = [cpu for cpu in self._cpus if cpu not in taken]
         return tuple(own[:width]) if len(own) >= width else ()
 

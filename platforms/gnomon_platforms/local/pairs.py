@@ -1,6 +1,6 @@
 """Shadows on this machine: requests to the node's coordinator, its events, and the pool of empty containers.
 
-    create ▶ cores and memory claimed ▶ requested of the coordinator ▶ born: a pid ▶ registered: READY ▶ paired …
+    create ▶ cores and memory allocated ▶ requested of the coordinator ▶ forked: a pid ▶ registered: READY ▶ paired …
                                                      destroy: the Body unpairs, the process stops ▶ gone
                                                      promote ▶ complete, unpaired ▶ HELLO: a Body, in `LocalPlatform`
 
@@ -84,7 +84,7 @@ class LocalShadow(LocalProcess):
             if self._promotion_fds:
                 self._send_coordinator({"do": "promote", "shadow": self.instance.id}, self._promotion_fds)
 
-    def born(self, pid: int) -> None:
+    def forked(self, pid: int) -> None:
         """A container has become this Shadow."""
         self.pid = pid
 
@@ -289,7 +289,7 @@ class Pairs:
         if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             raise _no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
         memory_bytes = shadow_bytes(layers, pair, profile, origin.request.spec.settings.weight_mode)
-        claim = context.node.claim(shadow_id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
+        allocation = context.node.allocate(shadow_id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
         instance = Instance(
             id=shadow_id,
             function=body.instance.function,
@@ -309,9 +309,9 @@ class Pairs:
         try:
             join = context.accounts.open(shadow_id, limit_bytes(origin.request.spec))
             request = replace(origin.request, cores=pair.shadow_cores)
-            order = context.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=bool(join))
+            order = context.recipes.order(origin.recipe, request, shadow_id, allocation.cpus, limited=bool(join))
             order, join = joining(shadow_order(order, body.instance.id), join)
-            message = {**_create_message(instance, order.launch.options, claim.cpus, origin), "join": join}
+            message = {**_create_message(instance, order.launch.options, allocation.cpus, origin), "join": join}
             message["expected_ms"] = predicted_ms(profile, pair)
             shadow.order(message, packets.sealed_file("order", order.to_json().encode()), context.start_timeout_s)
             self.pool.fit()
@@ -332,10 +332,10 @@ class Pairs:
             return
         layers, profile = known
         memory_bytes = shadow_bytes(layers, pair, profile, origin.request.spec.settings.weight_mode)
-        claim = self._context.node.claim(
+        allocation = self._context.node.allocate(
             shadow.instance.id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True
         )
-        shadow.change(pair, claim.cpus, memory_bytes, predicted_ms(profile, pair))
+        shadow.change(pair, allocation.cpus, memory_bytes, predicted_ms(profile, pair))
         self.pool.fit()
 
     def promote(self, shadow_id: str) -> Instance:
@@ -360,9 +360,11 @@ class Pairs:
         request = replace(origin.request, cores=cores)
         memory_bytes = origin.recipe.memory_bytes
         held = requested_cores(request.spec) is not None
-        claim = context.node.claim(shadow_id, claimed_cores(request.spec, cores), memory_bytes, cores, held=held)
+        allocation = context.node.allocate(
+            shadow_id, claimed_cores(request.spec, cores), memory_bytes, cores, held_while_idle=held
+        )
         # Its control group limits its memory, as for every instance of the function.
-        order = context.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=True)
+        order = context.recipes.order(origin.recipe, request, shadow_id, allocation.cpus, limited=True)
         whole = replace(origin, request=request)
         shadow.promote(order, memory_bytes, context.start_timeout_s, lambda: self._promoted(shadow, whole))
         self.pool.fit()
@@ -463,7 +465,7 @@ class ContainerPool:
 
     def fit(self) -> None:
         """Fit the pool to the free memory. Called when allocations of instances have changed."""
-        capacity = max(0, self._node.unclaimed_memory_bytes // CONTAINER_BYTES)
+        capacity = max(0, self._node.unallocated_memory_bytes // CONTAINER_BYTES)
         size = min(self._size, capacity)
         most = min(max(size, BURST_CONTAINERS), capacity) if size else 0
         if self._warm and (size, most) != self._sent:
@@ -472,7 +474,7 @@ class ContainerPool:
 
     def set_containers(self, containers: int) -> None:
         """Record the number of containers that the coordinator keeps."""
-        self._node.hold_for_pool(containers * CONTAINER_BYTES)
+        self._node.set_pool_bytes(containers * CONTAINER_BYTES)
 
     def lost(self) -> None:
         """Forget the pool: its containers have ended with the supervisor."""

@@ -169,12 +169,12 @@ class LocalPlatform:
         with self._starting_instances.counted(starting_instance):
             recipe = await asyncio.to_thread(self._recipes.find, spec)
         self._node.check_name(request.node)
-        self._node.claim(
+        self._node.allocate(
             starting_instance.id,
             claimed_cores(spec, request.cores),
             recipe.memory_bytes,
             request.cores,
-            held=requested_cores(spec) is not None,
+            held_while_idle=requested_cores(spec) is not None,
             first=all(
                 process.instance.state is InstanceState.DRAINING for process in self._processes_of(starting_instance.function)
             ),
@@ -193,7 +193,7 @@ class LocalPlatform:
             if process.gone.done():
                 return
             join = self._join(process.instance.id, request)
-            cpus = self._node.claimed(process.instance.id).cpus
+            cpus = self._node.allocation(process.instance.id).cpus
             order, join = joining(self._recipes.order(recipe, request, process.instance.id, cpus, limited=bool(join)), join)
             process.order(order, join, self._start_timeout_s, coordinated="layers" in recipe.options)
         except (GnomonError, OSError) as error:
@@ -221,8 +221,8 @@ class LocalPlatform:
             self._pairs.change(shadow, replace(shadow.instance.pair, shadow_cores=cores))
         process = self._instances.get(instance_id)
         if process is not None:
-            claim = self._node.claim_again(instance_id, process.instance.cores, cores)
-            process.resized(cores, claim.cpus)
+            allocation = self._node.resize(instance_id, process.instance.cores, cores)
+            process.resized(cores, allocation.cpus)
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
         """Begin a Shadow for a Body. See `gnomon_core.interfaces.Platform`."""
@@ -290,8 +290,8 @@ class LocalPlatform:
         process = self._instances.get(event["id"]) or self._pairs.shadows.get(event["id"])
         if process is None:
             return
-        if event["event"] == "born":
-            process.born(event["pid"])
+        if event["event"] == "forked":
+            process.forked(event["pid"])
         elif (
             event["event"] == "gone" and event["status"] is None and isinstance(process, LocalInstance) and self._reorder(process)
         ):

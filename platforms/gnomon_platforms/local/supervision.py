@@ -1,6 +1,6 @@
 """The platform's helper processes: one supervisor, and below it the zygotes that instances are forked from.
 
-    start ▶ supervisor's hello ▶ up: zygotes warm, instances are born and end ▶ lost ▶ back-off ▶ start …
+    start ▶ supervisor's hello ▶ up: zygotes warm, instances start and end ▶ lost ▶ back-off ▶ start …
 
 If the supervisor ends, the kernel kills every process below it. It is replaced until there is one again or the platform stops;
 `warm` waits meanwhile, because a command without a supervisor would be lost.

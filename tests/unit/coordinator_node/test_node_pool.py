@@ -112,25 +112,25 @@ async def test_zygote_gets_the_library_paths_of_its_own_container(container: Con
 def test_cpus_with_the_fewest_shadows_are_claimed() -> None:
     cpus = Cpus([0, 1, 2, 3])
 
-    assert cpus.claim("s1", 2) == (0, 1)
-    assert cpus.claim("s2", 2) == (2, 3)
-    assert cpus.claim("s3", 1) == (0,)
-    assert cpus.claimed == 5
+    assert cpus.allocate("s1", 2) == (0, 1)
+    assert cpus.allocate("s2", 2) == (2, 3)
+    assert cpus.allocate("s3", 1) == (0,)
+    assert cpus.allocated == 5
     cpus.release("s1")
-    assert cpus.claim("s4", 2) == (0, 1)
-    assert cpus.claimed == 5
+    assert cpus.allocate("s4", 2) == (0, 1)
+    assert cpus.allocated == 5
 
 
 def test_second_claim_replaces_the_first() -> None:
     cpus = Cpus([4, 7])
 
-    assert cpus.claim("s1", 1) == (4,)
-    assert cpus.claim("s1", 2) == (4, 7)
-    assert cpus.claim("s2", 3) == (4, 7)
-    assert cpus.claimed == 4
+    assert cpus.allocate("s1", 1) == (4,)
+    assert cpus.allocate("s1", 2) == (4, 7)
+    assert cpus.allocate("s2", 3) == (4, 7)
+    assert cpus.allocated == 4
     cpus.release("s2")
     cpus.release("s2")
-    assert cpus.claimed == 2
+    assert cpus.allocated == 2
 
 
 FILES = {"program": "m/program.json", "weights": "m/weights.safetensors", "layers": "m/layers.json"}
@@ -163,11 +163,11 @@ async def test_shadow_that_cannot_be_created_holds_no_cores(tmp_path: Path, monk
     monkeypatch.setattr(os, "dup", no_more)
     with refused(503, "no_capacity", match="no descriptor"):
         node.create(WISH)
-    assert (node.rows(), cpus.claimed) == ([], 0)
+    assert (node.rows(), cpus.allocated) == ([], 0)
     assert descriptors() == before
     monkeypatch.undo()
     node.create(WISH)
-    assert cpus.claimed == 1
+    assert cpus.allocated == 1
     node.lost()
 
 

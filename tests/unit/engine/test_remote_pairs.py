@@ -33,7 +33,7 @@ from gnomon_runtime.pair.link import Outcome, OwnBuffer
 from gnomon_runtime.pair.micro_batches import BlocksApplication
 from gnomon_runtime.pair.orders import REFUSALS
 from gnomon_runtime.pair.partner import MAX_MISSES, Partner, Predictions
-from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, Outgoing, RemoteLink, way_to
+from gnomon_runtime.pair.remote_link import SWITCHING, Incoming, Outgoing, RemoteLink, data_path
 from gnomon_runtime.pair.split_model import SplitModel
 
 WEIGHTS = {"w": torch.arange(16.0).reshape(4, 4) / 8 - 1}
@@ -265,16 +265,16 @@ def test_unreachable_partner_counts_as_gone() -> None:
 
 
 def test_an_order_names_its_way(stage: Stage) -> None:
-    link = way_to({"url": stage.shadow.url, "token": TOKEN}, [])
+    link = data_path({"url": stage.shadow.url, "token": TOKEN}, [])
     assert isinstance(link, RemoteLink)
     await_ready(link)
     link.close()
     with pytest.raises(ValueError, match="url"):
-        way_to({"url": "ftp://x", "token": TOKEN}, [])
+        data_path({"url": "ftp://x", "token": TOKEN}, [])
     with pytest.raises(KeyError):
-        way_to({"url": stage.shadow.url}, [])
+        data_path({"url": stage.shadow.url}, [])
     with pytest.raises(ValueError, match="descriptors"):
-        way_to({}, [])
+        data_path({}, [])
 
 
 @pytest.mark.parametrize(("act", "outcome"), MISSES, ids=[act.__name__ for act, _ in MISSES])
@@ -407,7 +407,7 @@ def test_a_body_that_may_have_no_thread_refuses_the_shadow_and_lives(monkeypatch
     monkeypatch.setattr(threading.Thread, "start", refused)
     before = eventfds()
     with pytest.raises(REFUSALS, match="no thread"):
-        way_to({"url": "http://127.0.0.1:9", "token": TOKEN}, [])
+        data_path({"url": "http://127.0.0.1:9", "token": TOKEN}, [])
     # Those of other tests' links may be closed meanwhile.
     assert eventfds() <= before
 

@@ -45,44 +45,44 @@ def test_reservation_of_an_instance(fields: dict[str, object], cores: int, claim
 
 def test_instances_get_exclusive_cpus_while_there_are_any_and_then_share_all() -> None:
     node = LocalNode((0, 1, 2, 3), 4, GIB)
-    assert node.claim("a", 2.0, 0, 2).cpus == (0, 1)
-    assert node.claim("b", 1.0, 0, 1).cpus == (2,)
-    assert node.claim("c", 0.5, 0, 1).cpus == (3,)
-    assert node.claim("d", 0.1, 0, 1).cpus == (0, 1, 2, 3), "on any one CPU it would wait for that one's owner beside idle ones"
+    assert node.allocate("a", 2.0, 0, 2).cpus == (0, 1)
+    assert node.allocate("b", 1.0, 0, 1).cpus == (2,)
+    assert node.allocate("c", 0.5, 0, 1).cpus == (3,)
+    assert node.allocate("d", 0.1, 0, 1).cpus == (0, 1, 2, 3), "on one CPU it would wait for that CPU's owner while others idle"
     node.release("a")
-    assert node.claim("e", 1.0, 0, 1).cpus == (0,)
+    assert node.allocate("e", 1.0, 0, 1).cpus == (0,)
 
 
 def test_fractions_of_a_core_share_it_until_it_is_full() -> None:
     node = LocalNode((0,), 1, GIB)
     for number in range(10):
-        node.claim(str(number), 0.1, 0, 1)
+        node.allocate(str(number), 0.1, 0, 1)
     assert node.value().free_cores == 0
     with refused(503, "no_capacity"):
-        node.claim("one too many", 0.1, 0, 1)
+        node.allocate("one too many", 0.1, 0, 1)
 
 
 def test_memory_is_given_once() -> None:
     node = LocalNode((0,), 1, GIB)
-    node.claim("a", 0.1, 700 * 2**20, 1)
+    node.allocate("a", 0.1, 700 * 2**20, 1)
     with pytest.raises(GnomonError, match=r"0\.1 cores and 400 MiB; node .* has 0\.9 cores and 324 MiB free"):
-        node.claim("b", 0.1, 400 * 2**20, 1)
+        node.allocate("b", 0.1, 400 * 2**20, 1)
     node.release("a")
-    node.claim("b", 0.1, 400 * 2**20, 1)
+    node.allocate("b", 0.1, 400 * 2**20, 1)
 
 
 def test_changed_claim_returns_its_cores_and_refused_change_keeps_them() -> None:
     node = LocalNode((0, 1, 2, 3), 4, GIB)
-    node.claim("a", 3.0, 0, 3)
-    assert node.claim("a", 4.0, 0, 4).cpus == (0, 1, 2, 3)
+    node.allocate("a", 3.0, 0, 3)
+    assert node.allocate("a", 4.0, 0, 4).cpus == (0, 1, 2, 3)
     with pytest.raises(GnomonError):
-        node.claim("a", 5.0, 0, 5)
-    assert node.claimed("a").cores == 4.0
+        node.allocate("a", 5.0, 0, 5)
+    assert node.allocation("a").cores == 4.0
 
 
 def test_a_node_that_gives_away_more_than_it_has_lets_the_kernel_share_its_cpus() -> None:
     node = LocalNode((0, 1), 8, GIB)
-    cpus = [node.claim(str(number), 1.0, 0, 1).cpus for number in range(8)]
+    cpus = [node.allocate(str(number), 1.0, 0, 1).cpus for number in range(8)]
     assert cpus == [(0,), (1,)] + [(0, 1)] * 6
 
 
@@ -90,8 +90,8 @@ def test_idle_instances_reserve_no_cores_unless_their_deployment_asks_for_them()
     busy = {"asks"}
     node = LocalNode((0, 1), 2, GIB, in_use=busy.__contains__)
     busy.add("a")
-    node.claim("a", 1.0, 0, 1, held=False)
-    node.claim("asks", 0.5, 0, 1)
+    node.allocate("a", 1.0, 0, 1, held_while_idle=False)
+    node.allocate("asks", 0.5, 0, 1)
     assert node.value().free_cores == 0.5
     busy.clear()
     assert node.value().free_cores == 1.5
@@ -102,18 +102,18 @@ def test_busy_machine_starts_the_first_instance_of_each_function_and_no_second()
     node = LocalNode((0, 1), 2, GIB, in_use=busy.__contains__)
     for number in range(10):
         busy.add(f"model-{number}")
-        node.claim(f"model-{number}", 1.0, 2**20, 1, held=False, first=True)
+        node.allocate(f"model-{number}", 1.0, 2**20, 1, held_while_idle=False, first=True)
     assert node.value().free_cores == 0
     with pytest.raises(GnomonError, match="needs 1 core"):
-        node.claim("second", 1.0, 2**20, 1, held=False)
+        node.allocate("second", 1.0, 2**20, 1, held_while_idle=False)
     with pytest.raises(GnomonError, match="needs 1 core"):
-        node.claim("asks for its core", 1.0, 2**20, 1, first=True)
+        node.allocate("asks for its core", 1.0, 2**20, 1, first=True)
     with pytest.raises(GnomonError, match="needs 3 cores"):
-        node.claim("larger than the machine", 3.0, 2**20, 3, held=False, first=True)
+        node.allocate("larger than the machine", 3.0, 2**20, 3, held_while_idle=False, first=True)
     with pytest.raises(GnomonError, match="MiB"):
-        node.claim("larger than what is left", 1.0, GIB, 1, held=False, first=True)
+        node.allocate("larger than what is left", 1.0, GIB, 1, held_while_idle=False, first=True)
     busy -= {f"model-{number}" for number in range(9)}
-    node.claim("second", 1.0, 2**20, 1, held=False)
+    node.allocate("second", 1.0, 2**20, 1, held_while_idle=False)
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans(), st.booleans()), max_size=20))
@@ -126,16 +126,16 @@ def test_reservations_exceed_the_cores_only_by_first_instances(
     fitted = 0.0
     for number, (cores, held, first, works) in enumerate(asked):
         name = str(number)
-        before = node.unclaimed_cores
+        before = node.unallocated_cores
         busy |= {name} if works else set()
         try:
-            node.claim(name, float(cores), 0, cores, held=held, first=first)
+            node.allocate(name, float(cores), 0, cores, held_while_idle=held, first=first)
         except GnomonError:
             assert cores > (4 if first and not held else before)
-            assert node.unclaimed_cores == before
+            assert node.unallocated_cores == before
             continue
         counts = cores if held or works else 0
-        assert node.unclaimed_cores == before - counts
+        assert node.unallocated_cores == before - counts
         fitted += 0 if first and not held else counts
         assert fitted <= 4
 
@@ -147,17 +147,17 @@ def node() -> LocalNode:
 def test_the_reserve_is_not_free_and_policies_are_told_of_it() -> None:
     held = node()
     assert (held.value().cores, held.value().free_cores, held.value().reserve_cores) == (8, 7, 1)
-    held.claim("a", 6.0, 0, 6)
+    held.allocate("a", 6.0, 0, 6)
     assert (held.value().free_cores, held.value().reserve_cores) == (1, 1)
-    held.claim("shadow", 1.0, 0, 1, from_reserve=True)
+    held.allocate("shadow", 1.0, 0, 1, from_reserve=True)
     assert (held.value().free_cores, held.value().reserve_cores) == (1, 0)
 
 
 def test_a_shadow_takes_the_reserve_before_anything_else() -> None:
     held = node()
-    held.claim("body", 7.0, 0, 7)
+    held.allocate("body", 7.0, 0, 7)
     assert held.value().free_cores == 0
-    held.claim("shadow", 1.0, 0, 1, from_reserve=True)
+    held.allocate("shadow", 1.0, 0, 1, from_reserve=True)
     assert (held.value().free_cores, held.reserve_cores) == (0, 0)
     held.release("shadow")
     assert held.reserve_cores == 1
@@ -165,18 +165,18 @@ def test_a_shadow_takes_the_reserve_before_anything_else() -> None:
 
 def test_a_body_that_fits_nowhere_else_gets_it_and_gives_it_back() -> None:
     held = node()
-    held.claim("body", 7.0, 0, 7)
-    held.claim("another", 1.0, 0, 1)
+    held.allocate("body", 7.0, 0, 7)
+    held.allocate("another", 1.0, 0, 1)
     assert (held.value().free_cores, held.reserve_cores) == (0, 0)
     with pytest.raises(GnomonError, match="cores"):
-        held.claim("shadow", 1.0, 0, 1, from_reserve=True)
+        held.allocate("shadow", 1.0, 0, 1, from_reserve=True)
     held.release("another")
     assert (held.value().free_cores, held.reserve_cores) == (0, 1)
 
 
 def test_a_shadow_larger_than_the_reserve_takes_the_rest_from_what_is_free() -> None:
     held = node()
-    held.claim("shadow", 3.0, 0, 3, from_reserve=True)
+    held.allocate("shadow", 3.0, 0, 3, from_reserve=True)
     assert (held.value().free_cores, held.reserve_cores) == (5, 0)
 
 
@@ -186,19 +186,19 @@ def test_nothing_is_reserved_unless_asked_for() -> None:
 
 def test_a_refusal_tells_what_a_body_could_have_had() -> None:
     held = node()
-    held.claim("body", 7.0, 0, 7)
+    held.allocate("body", 7.0, 0, 7)
     with pytest.raises(GnomonError, match=r"needs 2 cores and 0 MiB; node .* has 1 core "):
-        held.claim("another", 2.0, 0, 2)
+        held.allocate("another", 2.0, 0, 2)
 
 
 def test_the_memory_of_empty_containers_is_not_free_but_an_instance_gets_it() -> None:
     held = node()
-    held.hold_for_pool(GIB // 4)
+    held.set_pool_bytes(GIB // 4)
     assert held.value().free_memory_bytes == GIB - GIB // 4
-    held.claim("body", 1.0, GIB - GIB // 8, 1)
-    assert (held.value().free_memory_bytes, held.unclaimed_memory_bytes) == (0, GIB // 8)
+    held.allocate("body", 1.0, GIB - GIB // 8, 1)
+    assert (held.value().free_memory_bytes, held.unallocated_memory_bytes) == (0, GIB // 8)
     with pytest.raises(GnomonError, match="MiB"):
-        held.claim("another", 1.0, GIB // 4, 1)
+        held.allocate("another", 1.0, GIB // 4, 1)
 
 
 MB = 10**6
@@ -227,11 +227,11 @@ def test_shared_weights_are_the_bodys_and_private_ones_its_own() -> None:
 def test_the_last_words_of_one_that_left_something_unread_are_heard() -> None:
     ours, theirs = packets.socket_pair()
     with ours:
-        packets.send(theirs, {"event": "born"})
+        packets.send(theirs, {"event": "forked"})
         packets.send(theirs, {"event": "warm"})
         packets.send(ours, {"id": "never read"})
         theirs.close()
-        assert packets.receive(ours) == ({"event": "born"}, [])
+        assert packets.receive(ours) == ({"event": "forked"}, [])
         assert packets.receive(ours) == ({"event": "warm"}, [])
         with pytest.raises(packets.PeerGoneError):
             packets.receive(ours)

@@ -199,32 +199,32 @@ async def told() -> AsyncIterator[Told]:
     told.close()
 
 
-@pytest.mark.parametrize("order", [("born", "speaks"), ("speaks", "born")])
+@pytest.mark.parametrize("order", [("forked", "speaks"), ("speaks", "forked")])
 async def test_instance_is_ready_after_its_message_and_its_process_are_known(told: Told, order: tuple[str, str]) -> None:
     for number, step in enumerate(order):
         assert (told.life.instance.state, told.ready) == (InstanceState.STARTING, {}), f"before step {number}"
-        told.life.born(17) if step == "born" else told.speak()
+        told.life.forked(17) if step == "forked" else told.speak()
     assert told.life.instance.state is InstanceState.READY
     assert list(told.ready) == ["f-1"]
 
 
-@pytest.mark.parametrize("born", [False, True])
-async def test_instance_is_restarted_once_when_its_supervisor_ends(told: Told, *, born: bool) -> None:
-    if born:
-        told.life.born(17)
+@pytest.mark.parametrize("forked", [False, True])
+async def test_instance_is_restarted_once_when_its_supervisor_ends(told: Told, *, forked: bool) -> None:
+    if forked:
+        told.life.forked(17)
     before = told.theirs
     assert told.life.withdraw()
     before.close()
     told.life.order(ORDER, [], 60.0)
     told.speak()
     assert not told.ready, "its new process is not known"
-    told.life.born(18)
+    told.life.forked(18)
     assert (list(told.ready), told.life.pid) == (["f-1"], 18)
     assert not told.life.withdraw(), "it is ready: what ends it now is an end"
 
 
 async def test_ending_instance_is_not_restarted(told: Told) -> None:
-    told.life.born(17)
+    told.life.forked(17)
     told.life.stop()
     assert not told.life.withdraw()
 
@@ -232,14 +232,14 @@ async def test_ending_instance_is_not_restarted(told: Told) -> None:
 async def test_instance_stopped_early_is_never_ready(told: Told) -> None:
     told.speak()
     told.life.stop()
-    told.life.born(17)
+    told.life.forked(17)
     assert told.ready == {}
     told.life.end(0.0, "ended by SIGKILL")
     assert told.times_gone["f-1"] == 1
 
 
 async def test_a_first_word_that_is_read_at_the_end_comes_too_late(told: Told) -> None:
-    told.life.born(17)
+    told.life.forked(17)
     told.say()
     told.life.end(0.0, "ended by SIGKILL")
     assert (told.ready, dict(told.times_gone)) == ({}, {"f-1": 1})

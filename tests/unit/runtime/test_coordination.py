@@ -52,7 +52,7 @@ def test_the_wait(predicted_s: float, slack_s: float | None, wait: WaitTimeout) 
     ],
 )
 def test_time_to_compute_it_here_is_kept_back_while_there_is_any(left_s: float | None, wait_s: float | None) -> None:
-    assert slack(left_s, spent_s=0.015, again_s=0.040, rest_s=0.010) == (wait_s if wait_s is None else pytest.approx(wait_s))
+    assert slack(left_s, spent_s=0.015, again_s=0.040, remaining_s=0.010) == (wait_s if wait_s is None else pytest.approx(wait_s))
 
 
 def test_the_profile_predicts() -> None:

@@ -29,13 +29,13 @@ class Owner:
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.unborn: list[str] = []
+        self.not_forked: list[str] = []
         self.all_taken = False
         self.children: list[tuple[str, int]] = []
-        events = ZygoteEvents(self.born, self.unborn.append, lambda: None, lambda _: self.all_taken)
+        events = ZygoteEvents(self.forked, self.not_forked.append, lambda: None, lambda _: self.all_taken)
         self.table = ZygoteTable(self.selector, lambda event, **details: self.told.append((event, details)), events)
 
-    def born(self, instance: str, pid: int, join: list[str]) -> None:
+    def forked(self, instance: str, pid: int, join: list[str]) -> None:
         del join
         self.children.append((instance, pid))
 
@@ -71,7 +71,7 @@ def test_restarted_zygote_replaces_the_old_one(owner: Owner) -> None:
     owner.start("y", 2)
     owner.start("x", 3)
     assert owner.gone() == [("x", 1)]
-    assert owner.unborn == ["i1"], "what the first was to fork is told of"
+    assert owner.not_forked == ["i1"], "what the first was to fork is told of"
     assert not Path(f"/proc/{first}").exists()
     assert len(owner.table.pids()) == 2
     # Nobody listens to one that is not there any more: its end of file would never be over.
@@ -108,10 +108,10 @@ mine.recv(1)
         """'{"event": "spare", "pid": 1}'""",
         """json.dumps({"event": "spare", "pid": os.getppid()})""",
         """json.dumps({"event": "spare", "pid": os.getpid()})""",
-        """json.dumps({"event": "born", "id": "i1", "pid": os.getppid()})""",
-        """json.dumps({"event": "born", "id": ["i1"], "pid": 999999999})""",
+        """json.dumps({"event": "forked", "id": "i1", "pid": os.getppid()})""",
+        """json.dumps({"event": "forked", "id": ["i1"], "pid": 999999999})""",
         """'{"event": "warm"}'""",
-        """json.dumps({"event": "born", "id": "another", "pid": 999999999})""",
+        """json.dumps({"event": "forked", "id": "another", "pid": 999999999})""",
     ],
 )
 def test_a_zygote_that_speaks_of_what_is_not_its_own_ends_alone(
@@ -124,7 +124,7 @@ def test_a_zygote_that_speaks_of_what_is_not_its_own_ends_alone(
     owner.table.fork("x", "i1", (), [order, log])
     owner.hear()
     assert owner.gone() == [("x", 2)]
-    assert owner.unborn == ["i1"]
+    assert owner.not_forked == ["i1"]
     assert owner.children == []
     assert "zygote x is ended" in capfd.readouterr().err
     assert len(owner.table.pids()) == 1
@@ -150,7 +150,7 @@ child = os.fork()
 if not child:
     time.sleep(60)
 """
-    owner.start("x", 1, script=script + SAYS.format(said="""json.dumps({"event": "born", "id": "i1", "pid": child})"""))
+    owner.start("x", 1, script=script + SAYS.format(said="""json.dumps({"event": "forked", "id": "i1", "pid": child})"""))
     order, log = os.pipe()
     owner.table.fork("x", "i1", (), [order, log])
     owner.hear()

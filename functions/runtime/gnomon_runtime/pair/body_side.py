@@ -25,9 +25,9 @@ from gnomon_runtime.application import Channel
 from gnomon_runtime.engine import LoadedProgram
 from gnomon_runtime.pair.headers import NonsenseError
 from gnomon_runtime.pair.link import DataPath
-from gnomon_runtime.pair.orders import REFUSALS, Coordination, Duties
+from gnomon_runtime.pair.orders import REFUSALS, Coordination, OrderHandler
 from gnomon_runtime.pair.partner import Partner, Predictions
-from gnomon_runtime.pair.remote_link import way_to
+from gnomon_runtime.pair.remote_link import data_path
 from gnomon_runtime.pair.shadow_model import read_layers
 from gnomon_runtime.pair.split_model import RunTiming, SplitModel
 
@@ -40,7 +40,7 @@ class BodySide:
         self._sha256 = program_sha256
         self._layers_file = layers
         self._layers: Layers | None = None
-        self._duties: Duties | None = None
+        self._orders: OrderHandler | None = None
         self._partners: dict[str, Partner] = {}
         self._split: SplitModel | None = None
         self._poll = select.poll()
@@ -48,22 +48,22 @@ class BodySide:
 
     def listen(self, coordination: Coordination) -> None:
         """Take orders from this socket from now on, and from none before it."""
-        if self._duties is not None:
-            self._stop_reading(self._duties)
-        carry_out = {"hello": self._hello, "pair": self._pair, "change": self._change, "unpair": self._unpair}
-        self._duties = Duties(coordination, carry_out)
+        if self._orders is not None:
+            self._stop_reading(self._orders)
+        handlers = {"hello": self._hello, "pair": self._pair, "change": self._change, "unpair": self._unpair}
+        self._orders = OrderHandler(coordination, handlers)
         self._watch(coordination.fileno())
 
     def attend(self, channel: Channel) -> None:
-        """Carry out the coordinator's orders until the channel has a frame or has ended."""
+        """Handle the coordinator's orders until the channel has a frame or has ended."""
         while True:
             self._watch(channel.fileno())
             ready = {descriptor for descriptor, _ in self._poll.poll(0 if channel.holds_more else None)}
             for partner in list(self._partners.values()):
                 if partner.link.fileno() in ready:
-                    self._look_at(partner)
-            if self._duties is not None and self._duties.fileno() in ready:
-                self._obey(self._duties)
+                    self._check_link(partner)
+            if self._orders is not None and self._orders.fileno() in ready:
+                self._handle_orders(self._orders)
             if channel.holds_more or channel.fileno() in ready:
                 return
 
@@ -97,19 +97,19 @@ class BodySide:
     def end(self) -> None:
         """Close all pairs and release their memory."""
         for partner in list(self._partners.values()):
-            self._part_with(partner)
+            self._remove(partner)
 
     def _end(self, partner: Partner, reason: str) -> None:
-        self._part_with(partner)
+        self._remove(partner)
         self._say("unpaired", shadow=partner.shadow, reason=reason)
 
-    def _part_with(self, partner: Partner) -> None:
+    def _remove(self, partner: Partner) -> None:
         del self._partners[partner.shadow]
         self._unwatch(partner.link.fileno())
         partner.link.close()
-        self._split_anew(next(iter(self._partners.values()), None))
+        self._rebuild_split(next(iter(self._partners.values()), None))
 
-    def _look_at(self, partner: Partner) -> None:
+    def _check_link(self, partner: Partner) -> None:
         """Discard late answers, and end the pair if its path has ended."""
         try:
             partner.link.pending()
@@ -119,17 +119,17 @@ class BodySide:
         except NonsenseError as error:
             self._end(partner, f"the Shadow sends nonsense: {error}")
 
-    def _obey(self, duties: Duties) -> None:
-        while duties.next():
+    def _handle_orders(self, orders: OrderHandler) -> None:
+        while orders.next():
             pass
-        if duties.gone:
+        if orders.gone:
             # Pairs work without a coordinator until one of the two ends.
-            self._stop_reading(duties)
+            self._stop_reading(orders)
 
-    def _stop_reading(self, duties: Duties) -> None:
-        self._unwatch(duties.fileno())
-        self._duties = None
-        duties.close()
+    def _stop_reading(self, orders: OrderHandler) -> None:
+        self._unwatch(orders.fileno())
+        self._orders = None
+        orders.close()
 
     def _hello(self, _message: dict[str, Any], _descriptors: list[int]) -> None:
         pairs = [
@@ -146,10 +146,10 @@ class BodySide:
     def _pair(self, message: dict[str, Any], descriptors: list[int]) -> None:
         shadow = str(message["shadow"])
         if (before := self._partners.get(shadow)) is not None:
-            self._part_with(before)
+            self._remove(before)
         if len(self._partners) >= MAX_SHADOWS:
             raise ValueError(f"it has {MAX_SHADOWS} Shadows")
-        link = way_to(message, descriptors)
+        link = data_path(message, descriptors)
         try:
             self._begin(link, message)
         except REFUSALS:
@@ -181,10 +181,10 @@ class BodySide:
         pair = Pair(int(message["shadow_cores"]), _numbers(message["blocks"]), _numbers(message["split"]))
         expected_ms = tuple(tuple(float(time_ms) for time_ms in row) for row in message.get("expected_ms", ()))
         partner = Partner(str(message["shadow"]), pair, link, Predictions(expected_ms), self._layers)
-        self._split_anew(partner)
+        self._rebuild_split(partner)
         self._partners[partner.shadow] = partner
 
-    def _split_anew(self, newest: Partner | None) -> None:
+    def _rebuild_split(self, newest: Partner | None) -> None:
         """Cut the program at the blocks of this Shadow. Other Shadows take part in the runs that they hold as well."""
         if newest is None:
             self._split = None
@@ -193,9 +193,9 @@ class BodySide:
         partners = {**self._partners, newest.shadow: newest}.values()
         self._split = SplitModel(self._model, self._layers, partners, newest.pair.blocks)
 
-    def _say(self, what: str, **details: Any) -> None:
-        if self._duties is not None:
-            self._duties.say(what, **details)
+    def _say(self, answer: str, **details: Any) -> None:
+        if self._orders is not None:
+            self._orders.say(answer, **details)
 
     def _watch(self, descriptor: int) -> None:
         if descriptor not in self._watched:

@@ -206,8 +206,8 @@ class Link(DataPath):
 
     def __init__(self, descriptors: list[int], *, body: bool) -> None:
         try:
-            data, there, back = three_of(descriptors)
-            super().__init__(SharedBuffer(there, writable=body), SharedBuffer(back, writable=not body))
+            data, to_shadow, from_shadow = three_of(descriptors)
+            super().__init__(SharedBuffer(to_shadow, writable=body), SharedBuffer(from_shadow, writable=not body))
             self._socket = socket.socket(fileno=data)
             descriptors.remove(data)
         finally:

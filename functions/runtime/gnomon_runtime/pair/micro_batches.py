@@ -28,7 +28,7 @@ from gnomon_runtime.engine.torch_support import keep_freed_memory
 from gnomon_runtime.pair.headers import Kind as Say
 from gnomon_runtime.pair.headers import Message, NonsenseError
 from gnomon_runtime.pair.remote_link import StreamLink
-from gnomon_runtime.pair.shadow_model import HeldBlocks, computed
+from gnomon_runtime.pair.shadow_model import HeldBlocks, compute_answer
 
 Turn: TypeAlias = Callable[[Callable[[], Message]], Message]
 """Runs something when it is its turn, in the one thread that computes."""
@@ -70,9 +70,9 @@ class BlocksApplication:
             self._current = connection
         try:
             link = StreamLink(connection, self._sizes)
-            link.agree()
+            link.accept_upgrade()
             while not ending():
-                if link.comes(_LOOK_S):
+                if link.wait_readable(_LOOK_S):
                     self._answer(link, turn)
         except (OSError, NonsenseError):
             # The Body has disconnected or sent an invalid message. It computes alone, and may reconnect.
@@ -90,9 +90,9 @@ class BlocksApplication:
             NonsenseError: it sends an invalid message.
 
         """
-        asked = [message for message in link.pending() if message.kind is Say.COMPUTE]
-        if asked:
-            link.send(turn(lambda: computed(self._held, asked[-1], link.to, link.back)))
+        requests = [message for message in link.pending() if message.kind is Say.COMPUTE]
+        if requests:
+            link.send(turn(lambda: compute_answer(self._held, requests[-1], link.to, link.back)))
 
 
 def _shut(connection: socket.socket) -> None:

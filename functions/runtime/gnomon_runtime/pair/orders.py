@@ -17,10 +17,9 @@ from gnomon_core import packets
 from gnomon_core.errors import GnomonError
 
 Order: TypeAlias = tuple[dict[str, Any], list[int]]
-"""A message and its descriptors, which belong to whoever takes it."""
+"""A message and its descriptors, which the receiver must close."""
 
-
-CarryOut: TypeAlias = Callable[[dict[str, Any], list[int]], None]
+Handler: TypeAlias = Callable[[dict[str, Any], list[int]], None]
 REFUSALS = (ValueError, KeyError, TypeError, OSError, GnomonError)
 """Exceptions of an order that cannot be executed."""
 
@@ -57,26 +56,26 @@ class Coordination:
             close(descriptors)
             self.say("stale")
 
-    def say(self, what: str, **details: Any) -> None:
+    def say(self, answer: str, **details: Any) -> None:
         """Send an answer to the coordinator; dropped if the socket buffer is full."""
         with contextlib.suppress(BlockingIOError, packets.PeerGoneError):
-            packets.send(self._socket, {"say": what, "epoch": self.epoch, **details})
+            packets.send(self._socket, {"say": answer, "epoch": self.epoch, **details})
 
     def close(self) -> None:
         self._socket.close()
 
 
-class Duties:
-    """An instance's handlers of orders: `carry_out` by the order's name. Unknown orders are ignored.
+class OrderHandler:
+    """An instance's handlers of orders: `handlers` by the order's name. Unknown orders are ignored.
 
     `refused` is called after an order has failed and the failure has been reported.
     """
 
     def __init__(
-        self, coordination: Coordination, carry_out: Mapping[str, CarryOut], refused: Callable[[], None] | None = None
+        self, coordination: Coordination, handlers: Mapping[str, Handler], refused: Callable[[], None] | None = None
     ) -> None:
         self._coordination = coordination
-        self._carry_out = carry_out
+        self._handlers = handlers
         self._refused = refused
         self._gone = False
 
@@ -89,29 +88,29 @@ class Duties:
         return self._coordination.fileno()
 
     def next(self) -> bool:
-        """Carry out the next order. False when none is waiting."""
+        """Handle the next order. False if none is waiting."""
         try:
             order = self._coordination.take()
         except packets.PeerGoneError:
             self._gone = True
             return False
         if order is not None:
-            self._do(*order)
+            self._handle(*order)
         return order is not None
 
-    def say(self, what: str, **details: Any) -> None:
+    def say(self, answer: str, **details: Any) -> None:
         """Send an answer to the coordinator; dropped once it has closed its end."""
         if not self._gone:
-            self._coordination.say(what, **details)
+            self._coordination.say(answer, **details)
 
     def close(self) -> None:
         self._coordination.close()
 
-    def _do(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        carry_out = self._carry_out.get(str(message.get("do")))
+    def _handle(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        handler = self._handlers.get(str(message.get("do")))
         try:
-            if carry_out is not None:
-                carry_out(message, descriptors)
+            if handler is not None:
+                handler(message, descriptors)
         except REFUSALS as error:
             self.say("failed", shadow=str(message.get("shadow", "")), reason=f"{type(error).__name__}: {error}")
             if self._refused is not None:
@@ -130,5 +129,5 @@ def three_of(descriptors: list[int]) -> tuple[int, int, int]:
     """The three descriptors of a pair: data socket, buffer to the Shadow, buffer back. Raises ValueError for another number."""
     if len(descriptors) != 3:  # noqa: PLR2004 - data, to, from
         raise ValueError(f"{len(descriptors)} descriptors; data, to and from are three")
-    data, there, back = descriptors
-    return data, there, back
+    data, to_shadow, from_shadow = descriptors
+    return data, to_shadow, from_shadow

@@ -76,15 +76,15 @@ class WaitTimeout:
     blames: bool
 
 
-def slack(left_s: float | None, spent_s: float, again_s: float, rest_s: float) -> float | None:
+def slack(left_s: float | None, spent_s: float, again_s: float, remaining_s: float) -> float | None:
     """Seconds that a batch can wait after a hand-over, at which `left_s` were left until its deadline; None without a deadline.
 
-    The Body has spent `spent_s` on its own samples, and would need `again_s` for the Shadow's and `rest_s` for the rest.
+    The Body has spent `spent_s` on its own samples, and would need `again_s` for the Shadow's and `remaining_s` for the rest.
     """
     if left_s is None:
         return None
-    slack_s = left_s - again_s - rest_s
-    return slack_s if slack_s >= spent_s else left_s - rest_s
+    slack_s = left_s - again_s - remaining_s
+    return slack_s if slack_s >= spent_s else left_s - remaining_s
 
 
 def wait_timeout(predicted_s: float, slack_s: float | None) -> WaitTimeout:
@@ -131,7 +131,7 @@ class Partner:
         self._predictions = predictions
         runs = layers.runs(pair.blocks)
         self._runs = {(run.begin, run.end): number for number, run in enumerate(runs)}
-        self._asked: dict[int, tuple[int, int]] = {}
+        self._pending: dict[int, tuple[int, int]] = {}
         """Run and samples by the number of the hand-over."""
         self._misses = self._hurried = 0
         most = max((pair.shadow_samples(batch) for batch in range(1, len(pair.split) + 1)), default=0)
@@ -155,13 +155,13 @@ class Partner:
             trouble = self.link.hand_over(*run, rows, 0)
         except packets.PeerGoneError:
             return Outcome.GONE
-        self._asked[self.link.sequence] = (self._runs[run], rows[0].shape[0])
+        self._pending[self.link.sequence] = (self._runs[run], rows[0].shape[0])
         for message in self.link.late:
-            if message.sequence in self._asked and message.kind is Kind.DONE:
-                self._predictions.learn(*self._asked.pop(message.sequence), message.compute_s)
+            if message.sequence in self._pending and message.kind is Kind.DONE:
+                self._predictions.learn(*self._pending.pop(message.sequence), message.compute_s)
         self.link.late.clear()
-        while len(self._asked) > MAX_PENDING:
-            del self._asked[next(iter(self._asked))]
+        while len(self._pending) > MAX_PENDING:
+            del self._pending[next(iter(self._pending))]
         return trouble
 
     def expected_s(self, run: tuple[int, int], samples: int, own_s: float, own: int) -> float:

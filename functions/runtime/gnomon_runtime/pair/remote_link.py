@@ -84,7 +84,7 @@ class Incoming:
         self._filled = 0
 
     @property
-    def begun(self) -> bool:
+    def is_partial(self) -> bool:
         """Whether a message has arrived in part."""
         return self._message is not None or self._filled > 0
 
@@ -176,7 +176,7 @@ _PORT = 80
 _END = b"\r\n\r\n"
 
 
-def approach(url: str, token: str) -> socket.socket:
+def connect(url: str, token: str) -> socket.socket:
     """Connect to the Shadow at this URL. Returns the upgraded, non-blocking connection.
 
     Raises:
@@ -246,7 +246,7 @@ def _switched(connection: socket.socket, until_s: float) -> None:
         raise packets.PeerGoneError(f"the Shadow refuses: {answer.split(_END[:2], 1)[0].decode('latin-1')[:100]}")
 
 
-def way_to(message: Mapping[str, Any], descriptors: list[int]) -> DataPath:
+def data_path(message: Mapping[str, Any], descriptors: list[int]) -> DataPath:
     """The data path of a "pair" order: buffers for a Shadow on this node, a URL and a token for one on another.
 
     Raises:
@@ -276,15 +276,15 @@ class RemoteLink(DataPath):
         self._sending: Outgoing | None = None
         self._arrived: deque[tuple[float, Message | Exception]] = deque()
         """Messages with their times of arrival."""
-        self._told_s: dict[int, float] = {}
+        self._handed_over_s: dict[int, float] = {}
         """By the number of a hand-over, when it had been made."""
         self._connection: socket.socket | None = None
         self._over = self._ended = False
         self._lock = threading.Lock()
         """Around what main and thread must see alike: whether the link is over, and who closes the descriptors."""
-        self._news, self._wake = (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2))
+        self._arrival_event, self._wake = (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2))
         self._poll = select.poll()
-        self._poll.register(self._news, select.POLLIN)
+        self._poll.register(self._arrival_event, select.POLLIN)
         self._thread = threading.Thread(target=self._serve, args=(url, token), name="hand-over", daemon=True)
         try:
             self._thread.start()
@@ -297,7 +297,7 @@ class RemoteLink(DataPath):
         return self._connection is not None and not self._over
 
     def fileno(self) -> int:
-        return self._news
+        return self._arrival_event
 
     def send_hint(self) -> None:
         """Do nothing: compared with the network, 0.2 ms are little."""
@@ -310,9 +310,9 @@ class RemoteLink(DataPath):
             self.sequence += 1
             return Outcome.FULL
         trouble = super().hand_over(begin, end, values, first_row)
-        self._told_s[self.sequence] = time.monotonic()
-        while len(self._told_s) > MAX_PENDING:
-            del self._told_s[next(iter(self._told_s))]
+        self._handed_over_s[self.sequence] = time.monotonic()
+        while len(self._handed_over_s) > MAX_PENDING:
+            del self._handed_over_s[next(iter(self._handed_over_s))]
         return trouble
 
     def send(self, message: Message) -> bool:
@@ -344,7 +344,7 @@ class RemoteLink(DataPath):
     def _receive(self) -> Message | None:
         if not self._arrived:
             with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._news)
+                os.eventfd_read(self._arrival_event)
         if not self._arrived:
             return None
         arrived_s, arrived = self._arrived[0]
@@ -352,28 +352,28 @@ class RemoteLink(DataPath):
             # The error stays in the queue, so that later calls raise it again.
             raise arrived
         self._arrived.popleft()
-        told_s = self._told_s.pop(arrived.sequence, None)
-        return arrived if told_s is None else replace(arrived, compute_s=max(0.0, arrived_s - told_s))
+        handed_over_s = self._handed_over_s.pop(arrived.sequence, None)
+        return arrived if handed_over_s is None else replace(arrived, compute_s=max(0.0, arrived_s - handed_over_s))
 
     # The thread
 
     def _serve(self, url: str, token: str) -> None:
         try:
-            with approach(url, token) as connection:
+            with connect(url, token) as connection:
                 self._connection = connection
-                self._tell(None)
-                self._carry(connection)
+                self._queue(None)
+                self._transfer(connection)
         except (NonsenseError, packets.PeerGoneError) as error:
-            self._tell(error)
+            self._queue(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the Body must hear that nothing will come any more
-            self._tell(packets.PeerGoneError(f"{type(error).__name__}: {error}"))
+            self._queue(packets.PeerGoneError(f"{type(error).__name__}: {error}"))
         finally:
             with self._lock:
                 self._ended = True
                 if self._over:
                     self._close_descriptors()
 
-    def _carry(self, connection: socket.socket) -> None:
+    def _transfer(self, connection: socket.socket) -> None:
         """Send and receive until the link is closed or the connection ends."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
@@ -389,17 +389,17 @@ class RemoteLink(DataPath):
                 while (message := self._incoming.take(connection)) is not None:
                     if len(self._arrived) >= MAX_PENDING:
                         raise NonsenseError("messages that nobody asked for")
-                    self._tell(message)
+                    self._queue(message)
 
-    def _tell(self, arrived: Message | Exception | None) -> None:
+    def _queue(self, arrived: Message | Exception | None) -> None:
         if arrived is not None:
             self._arrived.append((time.monotonic(), arrived))
         with self._lock:
             if not self._over:
-                os.eventfd_write(self._news, 1)
+                os.eventfd_write(self._arrival_event, 1)
 
     def _close_descriptors(self) -> None:
-        for descriptor in (self._news, self._wake):
+        for descriptor in (self._arrival_event, self._wake):
             os.close(descriptor)
 
 
@@ -412,7 +412,7 @@ class StreamLink(DataPath):
         self._incoming = Incoming(self.to)
         self._poll = select.poll()
 
-    def agree(self) -> None:
+    def accept_upgrade(self) -> None:
         """Accept the upgrade that the Body has requested.
 
         Raises:
@@ -429,7 +429,7 @@ class StreamLink(DataPath):
     def send_hint(self) -> None:
         """Do nothing: compared with the network, 0.2 ms are little."""
 
-    def comes(self, wait_s: float) -> bool:
+    def wait_readable(self, wait_s: float) -> bool:
         """Wait up to so many seconds. Returns whether bytes have arrived or the Body has disconnected."""
         return self._await(select.POLLIN, wait_s)
 
@@ -446,10 +446,10 @@ class StreamLink(DataPath):
         self.back.close()
 
     def _readable(self, wait_s: float) -> bool:
-        return self.comes(wait_s)
+        return self.wait_readable(wait_s)
 
     def _receive(self) -> Message | None:
-        while (message := self._incoming.take(self._connection)) is None and self._incoming.begun:
+        while (message := self._incoming.take(self._connection)) is None and self._incoming.is_partial:
             # The new message overwrites the tensors of the one before it, which must not be computed any more.
             if not self._await(select.POLLIN, STALL_S):
                 raise packets.PeerGoneError("the Body stalls in the middle of a message")

@@ -24,25 +24,25 @@ from gnomon_runtime.pair.headers import Kind, Message
 from gnomon_runtime.pair.link import SharedBuffer
 
 
-def computed(
-    held: HeldBlocks | None, asked: Message, to: SharedBuffer, back: SharedBuffer, soon: Callable[[], None] | None = None
+def compute_answer(
+    held: HeldBlocks | None, request: Message, to: SharedBuffer, back: SharedBuffer, before_last: Callable[[], None] | None = None
 ) -> Message:
-    """The answer to a hand-over whose tensors lie in `to`; what it makes of them is written to `back`.
+    """Compute a hand-over whose tensors lie in `to`, and write the result to `back`. Returns the answer for the Body.
 
-    `soon` is called before the last operation: the wake-up hint for the answer.
+    `before_last` is called before the last operation: the wake-up hint for the answer.
     """
     started_s = time.monotonic()
     kind, rows = Kind.REFUSED, None
     try:
-        segment = None if held is None else held.segment(asked.begin, asked.end)
-        if segment is not None and len(segment.border.reads) == len(asked.rows):
+        segment = None if held is None else held.segment(request.begin, request.end)
+        if segment is not None and len(segment.border.reads) == len(request.rows):
             with torch.inference_mode():
-                rows = back.write(segment.run(asked.samples, to.read(asked.rows), soon))
+                rows = back.write(segment.run(request.samples, to.read(request.rows), before_last))
             kind = Kind.FAILED if rows is None else Kind.DONE
     except Exception:  # noqa: BLE001 - a kernel may raise anything; the Body computes the samples and learns what
         kind = Kind.FAILED
     seconds = time.monotonic() - started_s
-    return Message(kind, asked.sequence, asked.begin, asked.end, asked.samples, rows or (), seconds)
+    return Message(kind, request.sequence, request.begin, request.end, request.samples, rows or (), seconds)
 
 
 def read_layers(path: Path, program_sha256: str) -> Layers:
@@ -97,18 +97,18 @@ class HeldBlocks:
             GnomonError: 422 `invalid_program`: one may not run, or the weight file does not fit it.
 
         """
-        wanted = frozenset(blocks)
-        if not wanted or not wanted <= frozenset(range(len(self.layers.blocks))):
-            raise ValueError(f"blocks {sorted(wanted)} of a model that has {len(self.layers.blocks)}")
-        for block in sorted(wanted - self._blocks):
+        blocks_to_hold = frozenset(blocks)
+        if not blocks_to_hold or not blocks_to_hold <= frozenset(range(len(self.layers.blocks))):
+            raise ValueError(f"blocks {sorted(blocks_to_hold)} of a model that has {len(self.layers.blocks)}")
+        for block in sorted(blocks_to_hold - self._blocks):
             self._weights.hold(self._weights_of(block))
-        self._blocks |= wanted
-        for run in self.layers.runs(wanted):
+        self._blocks |= blocks_to_hold
+        for run in self.layers.runs(blocks_to_hold):
             self.segment(run.begin, run.end)
-        self._let_go(wanted)
+        self._drop_others(blocks_to_hold)
 
-    def rest(self, piece_bytes: int) -> Iterator[int]:
-        """Make the rest of the model resident, a piece with each step. What is held for a Body goes on being held as it is."""
+    def load_remaining(self, piece_bytes: int) -> Iterator[int]:
+        """Make the rest of the model resident, a piece with each step. Blocks that are held for a Body stay as they are."""
         return self._weights.holding(self._program.weights, piece_bytes)
 
     def whole(self, load_s: float = 0.0) -> LoadedProgram:
@@ -132,12 +132,12 @@ class HeldBlocks:
             self._segments[begin, end] = Segment(self._program, self._flow.border(begin, end), self._weights.held)
         return self._segments[begin, end]
 
-    def _let_go(self, wanted: frozenset[int]) -> None:
-        self._blocks = wanted
-        kept = [self.layers.blocks[number] for number in wanted]
+    def _drop_others(self, blocks_to_hold: frozenset[int]) -> None:
+        self._blocks = blocks_to_hold
+        kept = [self.layers.blocks[number] for number in blocks_to_hold]
         operations = {number for block in kept for number in range(block.begin, block.end)}
         self._segments = {ends: segment for ends, segment in self._segments.items() if operations.issuperset(range(*ends))}
-        self._weights.keep_only(name for number in wanted for name in self._weights_of(number))
+        self._weights.keep_only(name for number in blocks_to_hold for name in self._weights_of(number))
 
     def _weights_of(self, block: int) -> tuple[str, ...]:
         if block not in self._weight_names:

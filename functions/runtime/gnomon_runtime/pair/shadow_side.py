@@ -37,30 +37,29 @@ import torch
 
 from gnomon_core import packets
 from gnomon_core.launch import Order
-from gnomon_core.launch import Order as Birth
 from gnomon_runtime import instance
 from gnomon_runtime.body import ModelApplication
 from gnomon_runtime.engine.torch_support import keep_freed_memory
 from gnomon_runtime.instance import pin
 from gnomon_runtime.pair.headers import Kind, NonsenseError
 from gnomon_runtime.pair.link import DataPath, Link
-from gnomon_runtime.pair.orders import REFUSALS, Coordination, Duties
+from gnomon_runtime.pair.orders import REFUSALS, Coordination, OrderHandler
 from gnomon_runtime.pair.remote_link import StreamLink
-from gnomon_runtime.pair.shadow_model import HeldBlocks, computed
+from gnomon_runtime.pair.shadow_model import HeldBlocks, compute_answer
 
 LOAD_FAILED = 1
 GREETINGS_BYTES = 128
-"""A few hellos. Where more waits, there is a load among it."""
+"""A few "hello" orders. More bytes than this include a load."""
 AT_ONCE_S = 0.03
-"""A container that was forked for a Shadow gets its load within a few milliseconds of its birth. One that has none by then was
+"""A container that was forked for a Shadow gets its load within a few milliseconds of its start. One without a load by then was
 forked ahead, and has time to rehearse."""
 
 
 class ShadowSide:
-    """The event loop of a pool container. `become` enters an order's sandbox and sets the CPUs and threads of the process."""
+    """The event loop of a pool container. `apply_order` enters the sandbox, and sets the CPUs and threads of the process."""
 
-    def __init__(self, coordination: Coordination, become: Callable[[Birth], None]) -> None:
-        self._become = become
+    def __init__(self, coordination: Coordination, apply_order: Callable[[Order], None]) -> None:
+        self._apply_order = apply_order
         self._held: HeldBlocks | None = None
         self._shadow = self._body = ""
         self._afar = False
@@ -72,53 +71,53 @@ class ShadowSide:
         self._poll = select.poll()
         self._poll.register(coordination.fileno(), select.POLLIN)
         self._promotion: Promotion | None = None
-        self._rises = False
-        carry_out = {"hello": self._hello, "load": self._load, "join": self._join, "change": self._change, "stop": self._stop}
-        carry_out |= {"promote": self._promote, "serve": self._rise}
-        self._duties: Duties | None = Duties(coordination, carry_out, self._refused)
+        self._is_promoted = False
+        handlers = {"hello": self._hello, "load": self._load, "join": self._join, "change": self._change, "stop": self._stop}
+        handlers |= {"promote": self._promote, "serve": self._serve_as_body}
+        self._orders: OrderHandler | None = OrderHandler(coordination, handlers, self._refused)
 
     def serve(self) -> int:
         """Run until the container's end or promotion. Returns the exit status."""
         while self._status is None:
-            if self._duties is None and self._link is None:
+            if self._orders is None and self._link is None:
                 return 0
             loads = self._promotion is not None and not self._promotion.complete
             ready = {descriptor for descriptor, _ in self._poll.poll(0 if loads else None)}
             if self._link is not None and self._link.fileno() in ready:
-                self._attend(self._link)
-            if self._duties is not None and self._duties.fileno() in ready:
-                self._obey(self._duties)
+                self._compute_newest(self._link)
+            if self._orders is not None and self._orders.fileno() in ready:
+                self._handle_orders(self._orders)
             if self._promotion is not None:
                 self._load_more(self._promotion)
-        self._part()
+        self._close_link()
         return self._status
 
     @property
-    def risen(self) -> Promotion | None:
+    def completed_promotion(self) -> Promotion | None:
         """The promotion that is to be completed; None if the container ended as a Shadow."""
-        return self._promotion if self._rises else None
+        return self._promotion if self._is_promoted else None
 
-    def _attend(self, link: DataPath) -> None:
+    def _compute_newest(self, link: DataPath) -> None:
         """Compute the newest of the waiting hand-overs."""
         try:
-            asked = link.pending()
-            if not asked and link.awaited():
-                asked = link.pending()
-            asked = [message for message in asked if message.kind is Kind.COMPUTE]
-            if asked:
-                link.send(computed(self._held, asked[-1], link.to, link.back, link.send_hint))
+            requests = link.pending()
+            if not requests and link.awaited():
+                requests = link.pending()
+            requests = [message for message in requests if message.kind is Kind.COMPUTE]
+            if requests:
+                link.send(compute_answer(self._held, requests[-1], link.to, link.back, link.send_hint))
         except packets.PeerGoneError:
-            self._leave("the Body has gone")
+            self._unpair("the Body has gone")
         except NonsenseError as error:
-            self._leave(f"the Body sends nonsense: {error}")
+            self._unpair(f"the Body sends nonsense: {error}")
 
-    def _obey(self, duties: Duties) -> None:
-        while self._status is None and duties.next():
+    def _handle_orders(self, orders: OrderHandler) -> None:
+        while self._status is None and orders.next():
             pass
-        if duties.gone:
-            self._poll.unregister(duties.fileno())
-            self._duties = None
-            duties.close()
+        if orders.gone:
+            self._poll.unregister(orders.fileno())
+            self._orders = None
+            orders.close()
 
     def _refused(self) -> None:
         if self._held is None:
@@ -135,10 +134,10 @@ class ShadowSide:
         if self._held is not None:
             raise ValueError("it is a Shadow already")
         stamps_s = [time.monotonic()]
-        birth = Birth.from_json(packets.read_file(descriptors[0]))
+        order = Order.from_json(packets.read_file(descriptors[0]))
         for number in (1, 2):
             os.dup2(descriptors[1], number)
-        self._become(birth)
+        self._apply_order(order)
         stamps_s.append(time.monotonic())
         program, weights, layers = (Path(message[name]) for name in ("program", "weights", "layers"))
         held = HeldBlocks(program, weights, layers, message["weight_mode"])
@@ -166,8 +165,8 @@ class ShadowSide:
     def _join(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if self._held is None:
             raise ValueError("it has loaded nothing")
-        self._part()
-        self._link = _way_from(message, descriptors)
+        self._close_link()
+        self._link = _data_path(message, descriptors)
         self._poll.register(self._link.fileno(), select.POLLIN)
         self._say("paired", shadow=self._shadow)
 
@@ -205,31 +204,31 @@ class ShadowSide:
         assert self._held is not None
         self._say("complete", shadow=self._shadow, resident_bytes=self._held.resident_bytes, load_ms=promotion.loading_ms)
 
-    def _rise(self, _message: dict[str, Any], _descriptors: list[int]) -> None:
+    def _serve_as_body(self, _message: dict[str, Any], _descriptors: list[int]) -> None:
         if self._promotion is None or not self._promotion.complete:
             raise ValueError("it does not hold the whole model")
-        self._rises = True
+        self._is_promoted = True
         self._status = 0
 
     def _stop(self, _message: dict[str, Any], _descriptors: list[int]) -> None:
         self._status = 0
 
-    def _leave(self, reason: str) -> None:
-        self._part()
+    def _unpair(self, reason: str) -> None:
+        self._close_link()
         self._say("unpaired", shadow=self._shadow, reason=reason)
 
-    def _part(self) -> None:
+    def _close_link(self) -> None:
         if self._link is not None:
             self._poll.unregister(self._link.fileno())
             self._link.close()
             self._link = None
 
-    def _say(self, what: str, **details: Any) -> None:
-        if self._duties is not None:
-            self._duties.say(what, **details)
+    def _say(self, answer: str, **details: Any) -> None:
+        if self._orders is not None:
+            self._orders.say(answer, **details)
 
 
-def _way_from(message: dict[str, Any], descriptors: list[int]) -> DataPath:
+def _data_path(message: dict[str, Any], descriptors: list[int]) -> DataPath:
     """The data path of a "join" order: buffers for a Body on this node, a connection for a Body on another.
 
     Raises:
@@ -243,72 +242,72 @@ def _way_from(message: dict[str, Any], descriptors: list[int]) -> DataPath:
     descriptors.clear()
     link = StreamLink(socket.socket(fileno=connection), sizes)
     try:
-        link.agree()
+        link.accept_upgrade()
     except OSError:
         link.close()
         raise
     return link
 
 
-def _wanted(connection: socket.socket) -> bool:
+def _load_waits(connection: socket.socket) -> bool:
     """Whether more bytes wait on the socket than "hello" orders take, so that a load must be among them."""
     return int.from_bytes(fcntl.ioctl(connection, termios.FIONREAD, bytes(4)), sys.byteorder) > GREETINGS_BYTES
 
 
-def _wanted_at_once(connection: socket.socket) -> bool:
+def _load_arrives_at_once(connection: socket.socket) -> bool:
     """Whether a load arrives within `AT_ONCE_S`."""
     until_s = time.monotonic() + AT_ONCE_S
     with select.epoll() as arrivals:
-        # At each edge: the hello that comes first stays where it is.
+        # Edge-triggered: the "hello" that comes first stays in the socket, and a level-triggered poll would spin on it.
         arrivals.register(connection, select.EPOLLIN | select.EPOLLET)
-        while not (wanted := _wanted(connection)) and (left_s := until_s - time.monotonic()) > 0:
+        while not (waits := _load_waits(connection)) and (left_s := until_s - time.monotonic()) > 0:
             arrivals.poll(left_s)
-    return wanted
+    return waits
 
 
-def serve(connection: socket.socket, become: Callable[[Birth], None], rehearsal: Generator[None, None, None]) -> int:
+def serve(connection: socket.socket, apply_order: Callable[[Order], None], rehearsal: Generator[None, None, None]) -> int:
     """Run this process as a pool container, then as a Shadow and possibly a Body. Returns the exit status."""
     keep_freed_memory()
     torch.set_num_threads(1)
-    if not _wanted_at_once(connection):
+    if not _load_arrives_at_once(connection):
         for _ in rehearsal:
-            if _wanted(connection):
+            if _load_waits(connection):
                 break
     rehearsal.close()
     coordination = Coordination(connection)
-    shadow = ShadowSide(coordination, become)
+    shadow = ShadowSide(coordination, apply_order)
     status = shadow.serve()
-    return status if shadow.risen is None else shadow.risen.live(coordination)
+    return status if shadow.completed_promotion is None else shadow.completed_promotion.serve(coordination)
 
 
 PIECE_BYTES = 2 << 20
-PAPERS = 2
-"""The order of the Body that it is to be, and that Body's end of its batch channel."""
+PROMOTION_FDS = 2
+"""File descriptors of a promotion: the order of the new Body, and that Body's end of its batch channel."""
 
 
 class Promotion:
     """The promotion of one Shadow. Duplicates the descriptors."""
 
-    def __init__(self, held: HeldBlocks, papers: list[int]) -> None:
+    def __init__(self, held: HeldBlocks, descriptors: list[int]) -> None:
         self._held = held
-        self._pieces: Iterator[int] | None = held.rest(PIECE_BYTES)
+        self._pieces: Iterator[int] | None = held.load_remaining(PIECE_BYTES)
         self._loading_s = 0.0
         self._order: Order | None = None
         self._channel = -1
-        self.take(papers)
+        self.take(descriptors)
 
-    def take(self, papers: list[int]) -> None:
+    def take(self, descriptors: list[int]) -> None:
         """Take the descriptors of the promotion, or newer ones from a later coordinator.
 
         Raises:
-            ValueError: they are none.
+            ValueError: these are not the descriptors of a promotion.
 
         """
-        if len(papers) != PAPERS:
-            raise ValueError(f"{len(papers)} descriptors; an order and a channel are two")
-        order = Order.from_json(packets.read_file(papers[0]))
+        if len(descriptors) != PROMOTION_FDS:
+            raise ValueError(f"{len(descriptors)} descriptors; an order and a channel are two")
+        order = Order.from_json(packets.read_file(descriptors[0]))
         self.close()
-        self._order, self._channel = order, os.dup(papers[1])
+        self._order, self._channel = order, os.dup(descriptors[1])
 
     @property
     def complete(self) -> bool:
@@ -337,8 +336,8 @@ class Promotion:
             self._pieces = None
         return ended
 
-    def live(self, coordination: Coordination) -> int:
-        """Run as that Body until its batch channel ends. Returns the exit status."""
+    def serve(self, coordination: Coordination) -> int:
+        """Serve as that Body until its batch channel ends. Returns the exit status."""
         assert self._order is not None
         instance.pin(self._order.cpus)
         connection, self._channel = socket.socket(fileno=self._channel), -1

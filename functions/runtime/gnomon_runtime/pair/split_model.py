@@ -61,7 +61,7 @@ class RunTiming:
 
 
 @dataclass(frozen=True, slots=True)
-class _HandedOver:
+class _HandOver:
     """A share that has been handed over, or could not be."""
 
     share: Share
@@ -86,8 +86,8 @@ class SplitModel:
         self._model = model
         self._runs = tuple((run.begin, run.end) for run in layers.runs(blocks))
         self._segments = segments_between(model.program, model.weights.tensors, self._runs)
-        self._rest_s: dict[tuple[tuple[int, int], int], float] = {}
-        """By run and batch: what came after it the last time."""
+        self._remaining_s: dict[tuple[tuple[int, int], int], float] = {}
+        """By run and batch: seconds from the end of this run to the end of the batch, when it was last measured."""
 
     def samples(self, batch: int) -> int:
         """The largest number of samples of such a batch that the Body hands over in a run."""
@@ -138,7 +138,7 @@ class SplitModel:
                     del values[name]
                 if run in self._runs and (given_away := self._shares(run, batch)):
                     budget_s = None if left_s is None else left_s - (time.monotonic() - started_s)
-                    made = self._together(segment, given, given_away, budget_s)
+                    made = self._compute_with_shadows(segment, given, given_away, budget_s)
                     ends_s[run] = time.monotonic()
                 else:
                     more = position < len(self._segments)
@@ -146,34 +146,34 @@ class SplitModel:
                 values |= zip(border.makes, made, strict=True)
                 del given, made
         done_s = time.monotonic()
-        self._rest_s |= {(run, batch): done_s - end_s for run, end_s in ends_s.items()}
+        self._remaining_s |= {(run, batch): done_s - end_s for run, end_s in ends_s.items()}
         outputs = tuple(values[name] for name in program.outputs)
         self._model.executor.check_outputs(batch, outputs)
         return outputs
 
-    def _together(
+    def _compute_with_shadows(
         self, segment: Segment, given: list[Tensor], given_away: list[Share], budget_s: float | None
     ) -> Sequence[Tensor]:
         """The values of a run for the whole batch, of which the Shadows compute the last samples."""
         run, own = (segment.border.begin, segment.border.end), given_away[0].first
         batch = given_away[-1].first + given_away[-1].samples
         if not given or not _by_rows(given, batch):
-            return self._alone(segment, given, batch)
+            return self._compute_alone(segment, given, batch)
         handed_over = [_hand_over(run, given, share, own) for share in given_away]
         started_s = time.monotonic()
         mine = segment.run(own, [tensor[:own] for tensor in given])
         if not _by_rows(mine, own):
-            return self._alone(segment, given, batch)
+            return self._compute_alone(segment, given, batch)
         own_s = time.monotonic() - started_s
         # If no Shadow answers in time, the Body must compute all of their samples, and then the rest of the model.
-        again_s, rest_s = own_s * (batch - own) / own, self._rest_s.get((run, batch), 0.0)
-        slack_s = slack(budget_s, time.monotonic() - handed_over[0].started_s, again_s, rest_s)
+        again_s, remaining_s = own_s * (batch - own) / own, self._remaining_s.get((run, batch), 0.0)
+        slack_s = slack(budget_s, time.monotonic() - handed_over[0].started_s, again_s, remaining_s)
         answers = [self._answer(run, one, mine, own_s, slack_s) for one in handed_over]
         parts = [mine, *(self._rows(segment, given, share, answer) for share, answer in zip(given_away, answers, strict=True))]
         return [joined(*tensors) for tensors in zip(*parts, strict=True)]
 
     def _answer(
-        self, run: tuple[int, int], handed_over: _HandedOver, mine: Sequence[Tensor], own_s: float, slack_s: float | None
+        self, run: tuple[int, int], handed_over: _HandOver, mine: Sequence[Tensor], own_s: float, slack_s: float | None
     ) -> Message | None:
         """A Shadow's answer for its share; None if it has failed. Records the timing and the outcome."""
         partner, samples = handed_over.share.partner, handed_over.share.samples
@@ -198,17 +198,17 @@ class SplitModel:
             return share.partner.link.back.read(answer.rows)
         return segment.run(share.samples, [_aligned(rows) for rows in share.of(given)])
 
-    def _alone(self, segment: Segment, given: list[Tensor], batch: int) -> Sequence[Tensor]:
+    def _compute_alone(self, segment: Segment, given: list[Tensor], batch: int) -> Sequence[Tensor]:
         """Compute a run on the Body alone and end all pairs: the values of this run are not one row per sample."""
         for partner in self.partners:
             partner.over = f"the values of operations {segment.border.begin} to {segment.border.end} are not one row a sample"
         return segment.run(batch, given)
 
 
-def _hand_over(run: tuple[int, int], given: list[Tensor], share: Share, own: int) -> _HandedOver:
+def _hand_over(run: tuple[int, int], given: list[Tensor], share: Share, own: int) -> _HandOver:
     started_s = time.monotonic()
     trouble = share.partner.hand_over(run, share.of(given))
-    return _HandedOver(share, own, trouble, started_s, time.monotonic())
+    return _HandOver(share, own, trouble, started_s, time.monotonic())
 
 
 def _ms(seconds: float) -> float:
