@@ -46,10 +46,10 @@ import torch
 from benchmarks.gnomon import MODELS
 from benchmarks.programs import QUICK_RESULTS, ROOT, ended_well, pace_of, pace_parser, step
 from benchmarks.report import Figure, processor, write
+from gnomon_core.atomic_files import replace_file
 from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.packaging import FOR_LIBRARIES, jemalloc
-from gnomon_core.whole_files import replace_file
 from gnomon_planner.service_time import SHARE, Measured, ServiceModel, fitted, to_measure
 from gnomon_profiler.add import ensure_model
 from gnomon_profiler.repository import DirectoryRepository

@@ -8,9 +8,9 @@ import json
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from gnomon_core.atomic_files import replace_file
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap
-from gnomon_core.whole_files import replace_file
 
 LOOK_S = 0.05
 

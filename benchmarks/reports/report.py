@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any, Literal, TypeVar, cast
 
 from benchmarks.programs import RESULTS
-from gnomon_core.whole_files import replace_file
+from gnomon_core.atomic_files import replace_file
 
 Verdict = Literal["reproduced", "not reproduced", "not comparable", "not measured"]
 VERDICTS: tuple[Verdict, ...] = ("reproduced", "not reproduced", "not comparable", "not measured")

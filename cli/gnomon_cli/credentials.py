@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from gnomon_cli.errors import CommandFailed
-from gnomon_core.whole_files import make_folder, replace_file
+from gnomon_core.atomic_files import make_folder, replace_file
 
 BASIC = "basic"
 

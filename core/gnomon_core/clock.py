@@ -7,10 +7,10 @@ alone, because that clock is set, also back.
 A calendar time is seconds since 1970 inside Gnomon, and RFC 3339 in every document:
 
     rfc3339(1795305600.5)                        2026-11-22T00:00:00.500000Z
-    moment_s("2026-11-22T01:00:00.5+01:00")      1795305600.5
+    parse_time_s("2026-11-22T01:00:00.5+01:00")      1795305600.5
     seconds_of("not a moment")                   0.0
 
-`moment_s` reads ISO 8601 as Python knows it, which is more than RFC 3339: any number of digits after the second, of which six
+`parse_time_s` reads ISO 8601 as Python knows it, which is more than RFC 3339: any number of digits after the second, of which six
 count, a comma before them, a blank for the T, a date alone. A caller for whom the zone must be explicit passes `zone_needed`.
 """
 
@@ -106,7 +106,7 @@ def rfc3339(at_s: float, digits: Literal["auto", "seconds", "microseconds"] = "a
     return moment.replace(tzinfo=None).isoformat(timespec=digits) + "Z"
 
 
-def moment_s(text: str, *, zone_needed: bool = False) -> float:
+def parse_time_s(text: str, *, zone_needed: bool = False) -> float:
     """Parse a calendar time to seconds since 1970, in UTC unless it names a zone.
 
     Raises:
@@ -124,8 +124,8 @@ def moment_s(text: str, *, zone_needed: bool = False) -> float:
 
 
 def seconds_of(text: object) -> float:
-    """Like `moment_s` for a value of a foreign document; 0 if the value is not a time."""
+    """Like `parse_time_s` for a value of a foreign document; 0 if the value is not a time."""
     try:
-        return moment_s(str(text))
+        return parse_time_s(str(text))
     except ValueError:
         return 0.0

@@ -408,7 +408,7 @@ class Builder(Protocol):
 
 
 @runtime_checkable
-class Lasting(Protocol):
+class PersistentPlatform(Protocol):
     """Further interface of a `gnomon_core.interfaces.Platform` whose `stop` leaves its instances running."""
 
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:

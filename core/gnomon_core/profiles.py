@@ -8,7 +8,7 @@ declared: then they follow Amdahl's law from the largest measured number of core
     t(c) = t(c₀) · (s + (1 − s)·c₀/c),   c > c₀ measured cores, s the serial fraction
     Example: 100 ms on 2 cores, s = 0.05: 8 cores take 100·(0.05 + 0.95/4) = 28.75 ms.
 
-**Evidence** is what the numbers were taken from: how much each block's times scatter, and the points behind each fitted line.
+`ProfileMeasurements` are the source of these numbers: the spread of each block's times, and the points behind each fitted line.
 A table of medians hides that a block of a tenth of a millisecond scatters more than the model; two numbers of a line hide that
 there are points off it. Both are kept, so that a profile can be checked without measuring again.
 """
@@ -63,7 +63,7 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class ProfileMeasurements:
     """Measurements behind a profile; any of them may be missing, as in files of earlier versions.
 
     `block_spread` is, by "cores/batch", the relative interquartile range of each block's times. `loading` is by weight mode: each
@@ -90,8 +90,8 @@ class Evidence:
         return {name: value for name, value in kept.items() if value}
 
     @staticmethod
-    def from_json(document: Mapping[str, Any], blocks: int) -> Evidence:
-        """The evidence in the document of a profile of so many blocks.
+    def from_json(document: Mapping[str, Any], blocks: int) -> ProfileMeasurements:
+        """The measurements in the document of a profile of so many blocks.
 
         Raises:
             ValueError: the document does not match so many blocks.
@@ -102,7 +102,7 @@ class Evidence:
             raise ValueError("not one spread for each block")
         transfer, network = (Points.from_json(document[name]) if name in document else None for name in ("transfer", "network"))
         loading = {str(mode): Points.from_json(points) for mode, points in document.get("loading", {}).items()}
-        return Evidence(spread, loading, transfer, network)
+        return ProfileMeasurements(spread, loading, transfer, network)
 
 
 FORMAT = "gnomon-profile/1"
@@ -207,7 +207,7 @@ class ModelProfile:
     `block_load_s` is, by weight mode, what loading each block by itself took; empty where that was not measured. `network` is
     what a hand-over to another node takes; None where nobody has measured or declared it, and then no Shadow is made elsewhere.
     `memories` is the whole model by memory size in MB instead of cores, where a platform sells that; each call pays for its own
-    time there, and instances cost nothing while they are idle. `evidence` is what the other numbers were taken from.
+    time there, and instances cost nothing while they are idle. `measurements` are the source of the other numbers.
     """
 
     model: str
@@ -225,7 +225,7 @@ class ModelProfile:
     block_load_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     network: Network | None = None
     memories: LatencyTable = LatencyTable({})
-    evidence: Evidence = field(default_factory=Evidence)
+    measurements: ProfileMeasurements = field(default_factory=ProfileMeasurements)
 
     def at(self, size: int, batch: int) -> float | None:
         """Seconds of a batch of the whole model on an instance of this `gnomon_core.fleet.Instance.size`; None if unknown."""
@@ -308,7 +308,7 @@ class ModelProfile:
         }
         if self.memories.seconds:
             document["memories_s"] = self.memories.to_json()
-        if measured := self.evidence.to_json():
+        if measured := self.measurements.to_json():
             document["measured"] = measured
         return document if self.network is None else document | {"network": _network_to_json(self.network)}
 
@@ -345,7 +345,7 @@ class ModelProfile:
                 },
                 network=_network_from_json(document["network"]) if "network" in document else None,
                 memories=LatencyTable.from_json(document.get("memories_s", {})),
-                evidence=Evidence.from_json(document.get("measured", {}), len(layers.blocks)),
+                measurements=ProfileMeasurements.from_json(document.get("measured", {}), len(layers.blocks)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no profile: {type(error).__name__}: {error}") from None

@@ -29,12 +29,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gnomon_core.atomic_files import make_folder, replacing
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.nearest_names import did_you_mean
 from gnomon_core.program import ALLOWED_OPERATORS, invalid_program, parse_program
 from gnomon_core.signature import ModelSignature
-from gnomon_core.whole_files import make_folder, replacing
 from gnomon_profiler.layers_file import LAYERS, check_layers
 
 PROGRAM = "program.json"

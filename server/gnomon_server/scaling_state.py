@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gnomon_autoscaler.controller import Autoscaler
-from gnomon_core.whole_files import replace_file
+from gnomon_core.atomic_files import replace_file
 
 MOST, ENOUGH_BYTES = 20, 8192
 """Functions in one message; fewer once their states take so many bytes. Encoding them takes the event loop 1 to 2 ms."""

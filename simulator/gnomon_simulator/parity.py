@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_autoscaler.windows import BIN_S
-from gnomon_core.clock import moment_s
+from gnomon_core.clock import parse_time_s
 from gnomon_core.errors import bad_request
 from gnomon_core.settings import Settings
 from gnomon_simulator.profiles import Profile
@@ -206,7 +206,7 @@ def _latencies_s(samples: Samples) -> list[float]:
 
 
 def _moment(at: str | float) -> float:
-    return moment_s(at) if isinstance(at, str) else at
+    return parse_time_s(at) if isinstance(at, str) else at
 
 
 def _step_to_json(step: Step) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gnomon_core.clock import moment_s
+from gnomon_core.clock import parse_time_s
 from gnomon_core.errors import GnomonError, bad_request
 
 SHOWN_NAMES = 5
@@ -324,7 +324,7 @@ def seconds(text: str, unit_s: float | None = None) -> float:
     try:
         value = float(text)
     except ValueError:
-        return moment_s(text)
+        return parse_time_s(text)
     if unit_s is not None:
         return value * unit_s
     return next((value / parts for least, parts in _PER_SECOND if value >= least), value)

@@ -400,16 +400,16 @@ def _show(one: ModelProfile, serial_fractions: tuple[float, ...]) -> None:
     print_table(header, list(_block_rows(one, batches)))
     click.echo("")
     for mode, loading in one.loading.items():
-        points = _points_said(one.evidence.loading.get(mode), loading.fixed_s, loading.seconds_per_byte)
+        points = _points_said(one.measurements.loading.get(mode), loading.fixed_s, loading.seconds_per_byte)
         click.echo(f"load {mode}: {1000 * loading.fixed_s:.2f} ms + {1e9 * loading.seconds_per_byte:.3f} ms/MB{points}")
     click.echo(f"start: Body {1000 * one.body_start_s:.1f} ms, Shadow {1000 * one.shadow_start_s:.1f} ms, before loading")
-    points = _points_said(one.evidence.transfer, one.transfer_fixed_s, one.transfer_seconds_per_byte)
+    points = _points_said(one.measurements.transfer, one.transfer_fixed_s, one.transfer_seconds_per_byte)
     click.echo(
         f"hand-over: {1e6 * one.transfer_fixed_s:.0f} µs + {1e9 * one.transfer_seconds_per_byte:.3f} ms/MB, each way{points}"
     )
     if (network := one.network) is not None:
         price = f"{1e6 * network.fixed_s:.0f} µs + {1e9 * network.seconds_per_byte:.3f} ms/MB, each way"
-        points = _points_said(one.evidence.network, network.fixed_s, network.seconds_per_byte)
+        points = _points_said(one.measurements.network, network.fixed_s, network.seconds_per_byte)
         click.echo(f"to another node: {price} ({network.source}){points}")
     click.echo(f"memory besides weights: {one.overhead_bytes / 1e6:.1f} MB")
     click.echo(f"a GMAC: {1000 * one.core_seconds_per_gmac():.1f} core-ms")
@@ -453,7 +453,7 @@ def _block_rows(one: ModelProfile, batches: Sequence[int]) -> Iterator[tuple[obj
     loads_s = next(iter(one.block_load_s.values()), (0.0,) * len(one.blocks))
     for number, (block, table, load_s) in enumerate(zip(one.layers.blocks, one.blocks, loads_s, strict=True)):
         cells = (_milliseconds(table.seconds.get(cores, {}).get(batch)) for batch in batches)
-        worst = one.evidence.worst_block_spread(number)
+        worst = one.measurements.worst_block_spread(number)
         spread = "-" if worst is None else f"{100 * worst:.1f} %"
         size = (f"{block.parameter_bytes / 1e6:.2f}", f"{block.macs / 1e9:.3f}")
         yield (block.name, *size, *cells, spread, _milliseconds(load_s))

@@ -33,8 +33,8 @@ from aiohttp import web
 from gnomon_coordinator import protocol
 from gnomon_coordinator.node.shadows import NodeShadows, ShadowRequest, State
 from gnomon_coordinator.protocol import BadMessageError
+from gnomon_core.atomic_files import replace_file
 from gnomon_core.errors import GnomonError
-from gnomon_core.whole_files import replace_file
 
 MAX_WAIT_S = 60.0
 MAX_BODY_BYTES = 1 << 20

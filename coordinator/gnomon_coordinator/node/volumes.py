@@ -32,7 +32,7 @@ from pathlib import Path
 
 from gnomon_coordinator.node.csi_pb2 import NodePublishVolumeRequest, NodeUnpublishVolumeRequest
 from gnomon_coordinator.node.pod_sockets import Accepted, Pod, PodSocket
-from gnomon_core.whole_files import replace_file
+from gnomon_core.atomic_files import replace_file
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gnomon_core.clock import moment_s, rfc3339
+from gnomon_core.clock import parse_time_s, rfc3339
 from gnomon_core.functions import parse_key
 from gnomon_core.interfaces import LogLine, LogQuery
 from gnomon_gateway.api.control import Control
@@ -100,6 +100,6 @@ def _read_time(text: str) -> float | None:
     if not text:
         return None
     try:
-        return moment_s(text, zone_needed=True)
+        return parse_time_s(text, zone_needed=True)
     except ValueError:
         raise invalid_query(f"since is {text[:100]!r}", "Use RFC 3339, such as 2024-05-25T12:00:00Z.") from None

@@ -38,7 +38,7 @@ from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
-from gnomon_core.interfaces import BatchChannel, InstanceRequest, Lasting, Platform
+from gnomon_core.interfaces import BatchChannel, InstanceRequest, PersistentPlatform, Platform
 from gnomon_core.pairs import Pair, together
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import (
@@ -661,12 +661,12 @@ class _FunctionActuator(Actuator[Awaitable[None]]):
 
 def outlive_gateway(platform: Platform) -> bool:
     """Whether instances keep running when the gateway stops."""
-    return isinstance(platform, Lasting)
+    return isinstance(platform, PersistentPlatform)
 
 
 def adopt_instances(platform: Platform, deployed: Deployed) -> tuple[Instance, ...]:
     """Adopt the instances that an earlier gateway process has left; returns all instances of the function."""
-    if not isinstance(platform, Lasting):
+    if not isinstance(platform, PersistentPlatform):
         return ()
     platform.adopt(deployed.spec, deployed.version)
     return platform.instances(deployed.name)
@@ -679,6 +679,6 @@ def refuse_foreign_autoscaler(platform: Platform, function: str) -> None:
         GnomonError: 409 `foreign_autoscaler`.
 
     """
-    refusal: GnomonError | None = platform.hindrance(function) if isinstance(platform, Lasting) else None
+    refusal: GnomonError | None = platform.hindrance(function) if isinstance(platform, PersistentPlatform) else None
     if refusal is not None:
         raise refusal

@@ -33,12 +33,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from gnomon_core.atomic_files import replace_file
 from gnomon_core.blocks import Run
 from gnomon_core.clock import Clock
 from gnomon_core.json_types import JsonObject
 from gnomon_core.pairs import Pair, pair_seconds
 from gnomon_core.profiles import LatencyTable, ModelProfile
-from gnomon_core.whole_files import replace_file
 from gnomon_gateway.dispatch.latency import LearnedLatency, LiveLatency
 
 FORMAT = "gnomon-corrections/1"

@@ -30,13 +30,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gnomon_core.atomic_files import make_folder, replace_file
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.profiles import LatencyTable, ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_core.units import MEGABYTE
-from gnomon_core.whole_files import make_folder, replace_file
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.aws_lambda.invocation import Report
 from gnomon_platforms.aws_lambda.recipes import Recipe

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gnomon_core.atomic_files import replace_file
 from gnomon_core.coordination import SHADOW_KIND
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec
@@ -28,7 +29,6 @@ from gnomon_core.launch import Launch, Limits, Order, Sandbox
 from gnomon_core.packaging import how_to_install
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
-from gnomon_core.whole_files import replace_file
 from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.images import BuiltHandler, BuiltImages, ImageTable, model_named, no_model_named, process_named
 from gnomon_platforms.local.supervision import BARE, TORCH, Environment

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 
 import urllib3
 
-from gnomon_core.clock import moment_s, rfc3339
+from gnomon_core.clock import parse_time_s, rfc3339
 from gnomon_core.errors import GnomonError, cause_of
 from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import LogLine, LogQuery
@@ -213,7 +213,7 @@ class ProviderFollower:
 def _read(function: FunctionKey, text: bytes) -> LogLine | None:
     try:
         document: Any = json.loads(text)
-        at = moment_s(str(document["timestamp"]))
+        at = parse_time_s(str(document["timestamp"]))
         return LogLine(function, str(document.get("instance", "")), at, str(document["text"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -17,7 +17,7 @@ from datetime import datetime
 
 from gnomon_core.blocks import Layers
 from gnomon_core.packaging import jemalloc
-from gnomon_core.profiles import Evidence, LatencyTable, Loading, ModelProfile, Network, Points
+from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network, Points, ProfileMeasurements
 from gnomon_profiler.measuring.cells import TRANSFER_BYTES, WEIGHT_MODES, Cell, Plan, Subject, fixed_and_per_unit, loading_sets
 from gnomon_profiler.measuring.session import Machine, Result, spread_of
 
@@ -79,7 +79,7 @@ def _latencies(profile: ModelProfile) -> Iterator[tuple[Cell, Result]]:
                 key, blocks_s = f"{cores}/{batch}", [table[batch] for table in tables]
                 range_s = whole_s * profile.spread.get(key, 0.0)
                 result: Result = {"whole_s": whole_s, "range_s": range_s, "blocks_s": blocks_s, "repeats": repeats}
-                spreads = profile.evidence.block_spread.get(key)
+                spreads = profile.measurements.block_spread.get(key)
                 if spreads is not None:
                     result["block_ranges_s"] = [spread * block_s for spread, block_s in zip(spreads, blocks_s, strict=True)]
                 yield Cell("latency", cores, batch), result
@@ -87,7 +87,7 @@ def _latencies(profile: ModelProfile) -> Iterator[tuple[Cell, Result]]:
 
 def _lines(profile: ModelProfile) -> Iterator[tuple[Cell, Result]]:
     """The loading and hand-over cells, if their points are those that would be measured now."""
-    evidence = profile.evidence
+    evidence = profile.measurements
     sizes = tuple(profile.layers.parameter_bytes(numbers) for numbers in loading_sets(profile.layers))
     for mode, points in evidence.loading.items():
         if points.sizes_bytes == sizes:
@@ -195,15 +195,15 @@ def assemble(
         network=Network(*_hand_over(measured.one("network")), LOOPBACK),
         spread=spread,
         provenance=provenance | _measured_as(measured, kept, source_of(provenance)) | {"starts": starts.how},
-        evidence=_evidence(measured),
+        measurements=_evidence(measured),
     )
 
 
-def _evidence(measured: Measured) -> Evidence:
+def _evidence(measured: Measured) -> ProfileMeasurements:
     """The spread of each block, and what the lines were fitted through."""
     sizes = [measured.subject.layers.parameter_bytes(numbers) for numbers in loading_sets(measured.subject.layers)]
     transfer, network = (measured.one(what) for what in ("transfer", "network"))
-    return Evidence(
+    return ProfileMeasurements(
         block_spread={
             f"{cell.cores}/{cell.batch}": _block_spreads(result)
             for cell, result in measured.latencies()

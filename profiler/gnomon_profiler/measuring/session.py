@@ -38,9 +38,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
 from gnomon_core import packets
+from gnomon_core.atomic_files import make_folder, replace_file
 from gnomon_core.errors import GnomonError
 from gnomon_core.packaging import FOR_LIBRARIES
-from gnomon_core.whole_files import make_folder, replace_file
 from gnomon_profiler.measuring.cells import NOISY, Cell, Plan, Subject, order_for
 
 FORMAT = "gnomon-profile-journal/1"

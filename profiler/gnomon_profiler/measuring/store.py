@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from gnomon_core.atomic_files import make_folder, replace_file
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.whole_files import make_folder, replace_file
 
 FOLDER = "profiles"
 

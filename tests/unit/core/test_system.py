@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnomon_core import packets, shared_memory
+from gnomon_core.atomic_files import make_folder, replace_file, replacing
 from gnomon_core.background import Background
 from gnomon_core.blocks import Block, Layers
-from gnomon_core.clock import EARLIEST_S, LATEST_S, WallClock, moment_s, rfc3339, seconds_of, utc_now_s
+from gnomon_core.clock import EARLIEST_S, LATEST_S, WallClock, parse_time_s, rfc3339, seconds_of, utc_now_s
 from gnomon_core.coordinator_client import CoordinatorClient
 from gnomon_core.errors import GnomonError
-from gnomon_core.whole_files import make_folder, replace_file, replacing
 from tests.on_disk import Disk
 
 REFUSAL = GnomonError(503, "no_capacity", "There is no room.", "Add a node.")
@@ -250,7 +250,7 @@ def test_a_killed_writer_leaves_the_old_content(tmp_path: Path) -> None:
     replace_file(tmp_path / "file", b"old", durable=False)
     writer = (
         "import os, pathlib, signal, sys\n"
-        "from gnomon_core.whole_files import replacing\n"
+        "from gnomon_core.atomic_files import replacing\n"
         "with replacing(pathlib.Path(sys.argv[1]), durable=True) as file:\n"
         "    file.write(b'new')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -416,16 +416,16 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
 )
 def test_every_form_of_a_moment_with_a_zone_is_read(text: str, seconds: float) -> None:
-    assert moment_s(text, zone_needed=True) == pytest.approx(seconds, abs=1e-6)
-    assert seconds_of(text) == moment_s(text)
+    assert parse_time_s(text, zone_needed=True) == pytest.approx(seconds, abs=1e-6)
+    assert seconds_of(text) == parse_time_s(text)
 
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("text", ["2024-05-25T12:00:00", "2024-05-25 12:00:00.0000000", "20240525T12"])
 def test_dates_without_a_zone_are_utc_or_refused(text: str) -> None:
-    assert moment_s(text) == seconds_of(text) == NOON_S
+    assert parse_time_s(text) == seconds_of(text) == NOON_S
     with pytest.raises(ValueError, match="names no zone"):
-        moment_s(text, zone_needed=True)
+        parse_time_s(text, zone_needed=True)
 
 
 @pytest.mark.parametrize(
@@ -445,7 +445,7 @@ def test_dates_without_a_zone_are_utc_or_refused(text: str) -> None:
 )
 def test_invalid_date_is_refused(odd: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        moment_s(odd)
+        parse_time_s(odd)
     assert seconds_of(odd) == 0.0
 
 
@@ -476,15 +476,15 @@ def test_a_moment_is_written_to_the_digit_that_is_asked_for(seconds: float, auto
 def test_written_date_is_read_back(microseconds: int) -> None:
     seconds = microseconds / 1e6
     for text in (rfc3339(seconds), rfc3339(seconds, "microseconds")):
-        assert moment_s(text, zone_needed=True) == pytest.approx(seconds, rel=0, abs=1e-6)
-    assert seconds - 1 < moment_s(rfc3339(seconds, "seconds")) <= seconds + 1e-6
+        assert parse_time_s(text, zone_needed=True) == pytest.approx(seconds, rel=0, abs=1e-6)
+    assert seconds - 1 < parse_time_s(rfc3339(seconds, "seconds")) <= seconds + 1e-6
 
 
 @given(st.floats(allow_nan=False))
 def test_any_number_can_be_written_and_sorts_as_a_text(seconds: float) -> None:
     text = rfc3339(seconds, "seconds")
     assert len(text) == len("2024-05-25T12:00:00Z")
-    assert EARLIEST_S <= moment_s(text) <= LATEST_S
+    assert EARLIEST_S <= parse_time_s(text) <= LATEST_S
 
 
 def test_now_is_within_this_era() -> None:

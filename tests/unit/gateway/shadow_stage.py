@@ -117,7 +117,7 @@ class Scripted:
         self.destroyed.append(instance_id)
 
 
-class Lasting(Scripted):
+class PersistentPlatform(Scripted):
     """Its instances outlive the gateway."""
 
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:

@@ -22,7 +22,7 @@ from gnomon_gateway.functions.deployments import Deployed
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.scheduling.policies import Immediate
-from tests.unit.gateway.shadow_stage import NAME, PAIR, Lasting, Scripted, Silent, Stage
+from tests.unit.gateway.shadow_stage import NAME, PAIR, PersistentPlatform, Scripted, Silent, Stage
 
 
 class Held(Silent):
@@ -97,7 +97,7 @@ async def test_an_update_replaces_and_gives_up_what_is_its_own(removed: Removed)
 
 
 async def test_adoption_leaves_the_instances_of_a_removed_function_alone() -> None:
-    removed = Removed(Stage(Lasting()))
+    removed = Removed(Stage(PersistentPlatform()))
     await removed.begin()
     await removed.stage.instances.take_over(removed.new)
     assert removed.new.keep_old == 0

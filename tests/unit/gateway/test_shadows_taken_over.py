@@ -9,14 +9,14 @@ import pytest
 
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.scaling import ChangeShadow, CreateBody, DestroyBody, DestroyShadow
-from tests.unit.gateway.shadow_stage import NAME, OTHER, PAIR, Lasting, Silent, Stage
+from tests.unit.gateway.shadow_stage import NAME, OTHER, PAIR, PersistentPlatform, Silent, Stage
 
 LEFT = Instance("s-old", NAME, 1, "n", 2, 0, InstanceState.READY, 0.0, kind=InstanceKind.SHADOW, partner="b1", pair=PAIR)
 
 
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
-    made = Stage(Lasting())
+    made = Stage(PersistentPlatform())
     await made.begin()
     yield made
     made.deployed.runtime.close()
@@ -53,7 +53,7 @@ async def test_adopted_shadow_follows_its_body_and_its_death_is_seen(stage: Stag
     await stage.instances.apply(NAME, [DestroyBody("b1")])
     await stage.settle()
     assert stage.platform.destroyed == ["s-old", "b1"]
-    again = Stage(Lasting())
+    again = Stage(PersistentPlatform())
     await again.begin()
     find(again)
     again.paired(PAIR, "s-old")

@@ -15,7 +15,7 @@ import pytest
 
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.pairs import Pair, best_split, pair_seconds
-from gnomon_core.profiles import Evidence, LatencyTable, Loading, ModelProfile
+from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, ProfileMeasurements
 from gnomon_profiler.figures.plots import draw
 from gnomon_profiler.figures.tables import (
     correlation,
@@ -268,7 +268,7 @@ def test_a_profile_holds_what_was_measured(profile: ModelProfile) -> None:
 
 
 def test_a_profile_keeps_what_its_numbers_were_taken_from(profile: ModelProfile) -> None:
-    kept = profile.evidence
+    kept = profile.measurements
     assert kept.block_spread["2/1"] == pytest.approx((0.1, 0.2, 0.0))
     assert kept.worst_block_spread(1) == pytest.approx(0.2)
     # Each block with weights alone, then growing parts: 1 MB takes 3 ms.
@@ -283,8 +283,8 @@ def test_a_profile_keeps_what_its_numbers_were_taken_from(profile: ModelProfile)
 def test_a_profile_from_before_evidence_was_kept_can_be_read(profile: ModelProfile) -> None:
     document = profile.to_json()
     del document["measured"]
-    assert ModelProfile.from_json(document) == replace(profile, evidence=Evidence())
-    assert Evidence().worst_block_spread(0) is None
+    assert ModelProfile.from_json(document) == replace(profile, measurements=ProfileMeasurements())
+    assert ProfileMeasurements().worst_block_spread(0) is None
 
 
 @pytest.mark.parametrize("broken", [{"block_spread": {"1/1": [0.1]}}, {"transfer": {"sizes_bytes": [1], "seconds": []}}, []])
@@ -381,8 +381,8 @@ def test_other_cores_and_batches_are_added_to_a_profile_and_nothing_of_it_is_mea
     assert [table.seconds[1] for table in both.blocks] == [table.seconds[1] for table in first.blocks]
     assert both.overhead_bytes == first.overhead_bytes == 70 * MB, "after the largest batch that there is"
     assert both.spread.items() > first.spread.items()
-    assert both.evidence.block_spread.items() > first.evidence.block_spread.items()
-    assert (both.evidence.loading, both.loading, both.network) == (first.evidence.loading, first.loading, first.network)
+    assert both.measurements.block_spread.items() > first.measurements.block_spread.items()
+    assert (both.measurements.loading, both.loading, both.network) == (first.measurements.loading, first.loading, first.network)
     assert both.provenance["earlier"] == "7 of 11 cells are of 2026-05-01 by 0.9, commit abc"
     last = profiled(tmp_path, replace(PLAN, cores=(1,), batches=(8,)), Bench(), 3, stored_cells(both))
     assert last.provenance["earlier"] == f"9 of 12 cells are of 2026-05-02 by 0.9, commit abc; {both.provenance['earlier']}"
@@ -398,11 +398,11 @@ def test_cells_with_too_few_repeats_are_measured_again(tmp_path: Path) -> None:
 
 
 def test_profile_without_evidence_can_be_resumed(tmp_path: Path) -> None:
-    first = replace(profiled(tmp_path, replace(PLAN, cores=(1,)), Bench()), evidence=Evidence())
+    first = replace(profiled(tmp_path, replace(PLAN, cores=(1,)), Bench()), measurements=ProfileMeasurements())
     bench = Bench()
     both = profiled(tmp_path, replace(PLAN, cores=(2,)), bench, 2, stored_cells(first))
     assert bench.measured == ["latency/2/1", "latency/2/2", "loading", "loading", "memory", "starts", "transfer", "network"]
-    assert set(both.evidence.block_spread) == {"2/1", "2/2"}
+    assert set(both.measurements.block_spread) == {"2/1", "2/2"}
     assert set(both.whole.seconds) == {1, 2}
 
 

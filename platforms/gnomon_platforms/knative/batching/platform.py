@@ -127,7 +127,7 @@ GONE = "its pod has gone"
 
 
 class RevisionPlatform:
-    """See `gnomon_core.interfaces.Platform` and `gnomon_core.interfaces.Lasting`.
+    """See `gnomon_core.interfaces.Platform` and `gnomon_core.interfaces.PersistentPlatform`.
 
     `models` are those that Revisions may name, None where nobody said so; `chance` draws the pauses between attempts.
     """

@@ -24,9 +24,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnomon_core.atomic_files import replace_file
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import Built
-from gnomon_core.whole_files import replace_file
 from gnomon_platforms.local.builder.contents import DEFAULT_LIMITS, Content, Contents, Limits, Received
 from gnomon_platforms.local.builder.environments import Environments, Log, Runner, settings_for_builds, whole
 

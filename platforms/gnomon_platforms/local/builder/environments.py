@@ -30,9 +30,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gnomon_core.atomic_files import replace_file
 from gnomon_core.errors import GnomonError
 from gnomon_core.launch import Limits, Sandbox
-from gnomon_core.whole_files import replace_file
 from gnomon_platforms.local.builder.contents import idle_s, touch
 from gnomon_platforms.local.builder.requirements import Requirements, endpoints
 
