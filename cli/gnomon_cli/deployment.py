@@ -1,8 +1,7 @@
-"""The request that deploys a function: OpenFaaS's FunctionDeployment, with the bytes that faas-cli would send.
+"""The request that deploys a function: OpenFaaS's FunctionDeployment, the same document that faas-cli sends.
 
-Fields stand in the order of OpenFaaS's type and are absent where they are empty, but labels and annotations, which faas-cli
-always sends. Flags of the command line win over the stack file, `environment_file` wins over `environment`; where the command
-line names secrets they come first.
+Empty fields are absent, but labels and annotations, which faas-cli always sends. Flags of the command line win over the stack
+file, `environment_file` wins over `environment`; where the command line names secrets they come first.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_cli.errors import CommandFailed
-from gnomon_cli.output import go_json, sorted_map
+from gnomon_cli.output import compact_json
 from gnomon_cli.stack import Resources, Stack, StackFunction, read_yaml
 from gnomon_core.nearest_names import did_you_mean
 
@@ -169,15 +168,15 @@ def _deployment(  # one argument a field of OpenFaaS's type
     optional: dict[str, Any] = {
         "namespace": namespace,
         "envProcess": fprocess,
-        "envVars": sorted_map(environment),
+        "envVars": dict(environment),
         "constraints": constraints,
         "secrets": secrets,
     }
     document |= {key: value for key, value in optional.items() if value}
-    document |= {"labels": sorted_map(labels), "annotations": sorted_map(annotations)}
+    document |= {"labels": dict(labels), "annotations": dict(annotations)}
     for key, resources in (("limits", limits), ("requests", requests)):
         if resources.memory or resources.cpu:
             document[key] = {k: v for k, v in (("memory", resources.memory), ("cpu", resources.cpu)) if v}
     if readonly:
         document["readOnlyRootFilesystem"] = True
-    return Deployment(name, namespace, go_json(document))
+    return Deployment(name, namespace, compact_json(document))

@@ -1,14 +1,10 @@
-"""Output of commands: tables for people, JSON for programs, and JSON as Go's encoding/json writes it.
-
-Requests equal faas-cli's byte for byte. Go's encoding differs from Python's compact form in two ways: the keys of a map are
-sorted, while a struct keeps its order (the caller's business), and `<`, `>`, `&` and the two line separators are escaped.
-"""
+"""Output of commands: tables for people, JSON for programs and for the gateway."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -44,15 +40,7 @@ def read_standard_input() -> bytes:
     return sys.stdin.buffer.read()
 
 
-_ESCAPED = str.maketrans({character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"})
-
-
-def go_json(document: Any) -> bytes:
-    """The document on one line. None of the escaped characters is part of JSON's own syntax, so they only occur in texts."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    return text.translate(_ESCAPED).encode("utf-8", "replace")
-
-
-def sorted_map(texts: Mapping[str, str]) -> dict[str, str]:
-    """A Go map: written in the order of its keys."""
-    return dict(sorted(texts.items()))
+def compact_json(document: Any) -> bytes:
+    """The body of a request: a document on one line."""
+    # An argument of the command line that is not UTF-8 has lone surrogates (PEP 383), which UTF-8 cannot encode.
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -38,6 +38,7 @@ import base64
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import yaml
@@ -408,57 +409,20 @@ _CASES: Mapping[str, Callable[[str], str]] = {
 
 
 def trim_prefix(value: str, pattern: str, *, longest: bool) -> str:
-    """The value without the prefix that matches a shell pattern: `*`, `?`, `[a-c]`, and a backslash before a literal character.
-
-    Nothing is removed if nothing matches or the pattern is not valid.
-    """
-    matches = _pattern(pattern)
-    if matches is None:
-        return value
+    """The value without the prefix that matches a shell pattern: `*`, `?`, `[a-c]`. Nothing is removed if nothing matches."""
     lengths = range(len(value), 0, -1) if longest else range(1, len(value) + 1)
-    for length in lengths:
-        if matches.fullmatch(value, 0, length):
-            return value[length:]
-    return value
+    return next((value[length:] for length in lengths if fnmatchcase(value[:length], pattern)), value)
 
 
 def trim_suffix(value: str, pattern: str, *, longest: bool) -> str:
-    """The value without the suffix that matches. The pattern is reversed, so sets in brackets do not work, as in faas-cli."""
-    return trim_prefix(value[::-1], pattern[::-1], longest=longest)[::-1]
+    """The value without the suffix that matches a shell pattern."""
+    begins = range(len(value)) if longest else range(len(value) - 1, -1, -1)
+    return next((value[:begin] for begin in begins if fnmatchcase(value[begin:], pattern)), value)
 
 
 def filter_matches(pattern: str, name: str) -> bool:
     """Whether a function's name matches a `--filter`, in which `*` is the only wildcard."""
     return re.fullmatch(".*".join(re.escape(part) for part in pattern.split("*")), name, re.DOTALL) is not None
-
-
-def _pattern(pattern: str) -> re.Pattern[str] | None:
-    parts: list[str] = []
-    at = 0
-    while at < len(pattern):
-        character = pattern[at]
-        at += 1
-        if character == "*":
-            parts.append(".*")
-        elif character == "?":
-            parts.append(".")
-        elif character == "[":
-            end = pattern.find("]", at)
-            if end <= at:
-                return None
-            parts.append(f"[{pattern[at:end]}]")
-            at = end + 1
-        elif character == "\\":
-            if at == len(pattern):
-                return None
-            parts.append(re.escape(pattern[at]))
-            at += 1
-        else:
-            parts.append(re.escape(character))
-    try:
-        return re.compile("".join(parts), re.DOTALL)
-    except re.error:
-        return None
 
 
 _TAG = "tag:yaml.org,2002:"

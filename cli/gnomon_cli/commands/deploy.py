@@ -19,7 +19,7 @@ from gnomon_cli.command import Command, option_group
 from gnomon_cli.deployment import Deployment, Overrides, from_flags, from_stack, pairs
 from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
-from gnomon_cli.output import go_json, note, print_json
+from gnomon_cli.output import compact_json, note, print_json
 from gnomon_cli.stack import Resources, Stack
 
 NOT_FOUND = 404
@@ -215,4 +215,4 @@ def _why(problem: Mapping[str, Any]) -> str:
 
 def removal(name: str, namespace: str) -> bytes:
     """The document that removes a function."""
-    return go_json({"functionName": name} | ({"namespace": namespace} if namespace else {}))
+    return compact_json({"functionName": name} | ({"namespace": namespace} if namespace else {}))

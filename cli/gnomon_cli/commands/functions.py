@@ -16,7 +16,7 @@ from gnomon_cli.command import Command
 from gnomon_cli.commands.deploy import removal, required_stack
 from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
-from gnomon_cli.output import go_json, note, print_json, print_table
+from gnomon_cli.output import compact_json, note, print_json, print_table
 
 _ORDERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "name": lambda function: function["name"],
@@ -168,7 +168,7 @@ def scale(*, target: Target, name: str, replicas: int, namespace: str) -> None:
 
     Its scaling policy goes on from there.
     """
-    document = go_json({"serviceName": name, "replicas": replicas} | in_namespace(namespace))
+    document = compact_json({"serviceName": name, "replicas": replicas} | in_namespace(namespace))
     target.gateway().json("POST", f"/system/scale-function/{quote(name)}", query=in_namespace(namespace), document=document)
     click.echo(f"Scaling {name} to {replicas}.")
 

@@ -128,11 +128,10 @@ def headers_of(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _parameters(texts: Iterable[str]) -> list[tuple[str, str]]:
-    """In the order of their keys, as Go encodes them."""
     parameters = []
     for text in texts:
         key, equals, value = text.partition("=")
         if not (equals and key and value):
             raise click.UsageError(f"--query {text!r} is not KEY=VALUE.")
         parameters.append((key, value))
-    return sorted(parameters, key=lambda pair: pair[0])
+    return parameters

@@ -12,7 +12,7 @@ from gnomon_cli.command import Command, option_group
 from gnomon_cli.commands.functions import in_namespace
 from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
-from gnomon_cli.output import go_json, print_json, read_standard_input
+from gnomon_cli.output import compact_json, print_json, read_standard_input
 
 PATH = "/system/secrets"
 CONFLICT = 409
@@ -109,7 +109,7 @@ def list_secrets(*, target: Target, namespace: str, as_json: bool) -> None:
 @namespace_option
 def remove(*, target: Target, name: str, namespace: str) -> None:
     """Remove a secret."""
-    target.gateway().json("DELETE", PATH, document=go_json({"name": name} | in_namespace(namespace)))
+    target.gateway().json("DELETE", PATH, document=compact_json({"name": name} | in_namespace(namespace)))
     click.echo(f"Removed: {name}.")
 
 
@@ -129,4 +129,4 @@ def _document(name: str, namespace: str, literal: str, file: str, *, trim: bool)
     if not text:
         raise CommandFailed("The secret is empty.", "Give it by --from-file, --from-literal or standard input.")
     raw = {"rawValue": base64.b64encode(data).decode()} if file else {}
-    return go_json({"name": name} | in_namespace(namespace) | {"value": text} | raw)
+    return compact_json({"name": name} | in_namespace(namespace) | {"value": text} | raw)

@@ -32,7 +32,7 @@ from gnomon_cli.credentials import Credentials
 from gnomon_cli.deployment import pairs, read_template
 from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
-from gnomon_cli.output import go_json, note, sorted_map
+from gnomon_cli.output import compact_json, note
 from gnomon_cli.stack import Stack, StackFunction, Value
 from gnomon_server.options import payload_secret_file, state_folder
 
@@ -175,7 +175,7 @@ def build_archive(stack: Stack, function: StackFunction, flags: BuildFlags) -> b
     arguments = {**function.build_args, **flags.arguments}
     named = arguments.get(PACKAGES, "").split()
     arguments[PACKAGES] = " ".join(sorted({*packages, *named}))
-    config = go_json({"image": function.image, "buildArgs": sorted_map(arguments)})
+    config = compact_json({"image": function.image, "buildArgs": arguments})
     return _tar(files, config)
 
 

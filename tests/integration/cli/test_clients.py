@@ -108,7 +108,7 @@ class TestInvoke:
         recorder.answer("POST", "/function/env.openfaas-fn", 200, b"hello\0world")
         result = gnomon("invoke", "env", "--query", "z=1", "--query", "a=b c", "-H", "X-One: 1", "-g", recorder.url, stdin="body")
         seen = recorder.requests[0]
-        assert (seen.path, seen.body, result.stdout) == ("/function/env.openfaas-fn?a=b+c&z=1", b"body", "hello\0world")
+        assert (seen.path, seen.body, result.stdout) == ("/function/env.openfaas-fn?z=1&a=b+c", b"body", "hello\0world")
         assert (seen.headers["X-One"], seen.headers["Content-Type"]) == ("1", "text/plain")
 
     def test_a_file_is_sent_as_what_it_is(self, recorder: Any, gnomon: Any, tmp_path: Path) -> None:

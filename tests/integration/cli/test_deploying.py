@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tarfile
 import time
+from collections.abc import Iterable
 from hashlib import sha256
 from hmac import new as hmac
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from gnomon_cli.commands.up import CONFIG
 from tests.integration.cli.conftest import STACK
 
 REFUSED = {"error": {"code": "unknown_policy", "message": "There is no scaling policy 'kp'.", "hint": "Known ones: fixed,\nkpa."}}
@@ -24,9 +26,10 @@ def documents(recorder: Any) -> list[object]:
     return [json.loads(seen.body) for seen in recorder.requests]
 
 
-def files_of(archive: bytes) -> dict[str, bytes]:
+def files_of(archive: bytes) -> dict[str, Any]:
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        return {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}
+        files: dict[str, Any] = {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}
+    return files | {CONFIG: json.loads(files[CONFIG])}
 
 
 class TestDeploy:
@@ -219,34 +222,40 @@ FLAGS = [
     "ignored",
     "--readonly",
 ]
-EXPECTED_WITH_FLAGS = (
-    '{"service":"overridden","image":"ada/overridden:1.2","namespace":"other",'
-    '"envProcess":"sh -c \'cat \\u0026\\u0026 echo \\"$HOME\\"\'",'
-    '"envVars":{"EXTRA":"a=b","FLAG":"off","FROM":"one","ONE":"1.50","ONLY":"flag","THIRD":"two"},'
-    '"constraints":["node.platform.os == linux"],"secrets":["zero","second","first"],"labels":{"x":"1"},'
-    '"annotations":{"gnomon/cores":"2"},"limits":{"memory":"128Mi","cpu":"100m"},"requests":{"memory":"64Mi"},'
-    '"readOnlyRootFilesystem":true}'
-)
+EXPECTED_WITH_FLAGS = {
+    "service": "overridden",
+    "image": "ada/overridden:1.2",
+    "namespace": "other",
+    "envProcess": "sh -c 'cat && echo \"$HOME\"'",
+    "envVars": {"EXTRA": "a=b", "FLAG": "off", "FROM": "one", "ONE": "1.50", "ONLY": "flag", "THIRD": "two"},
+    "constraints": ["node.platform.os == linux"],
+    "secrets": ["zero", "second", "first"],
+    "labels": {"x": "1"},
+    "annotations": {"gnomon/cores": "2"},
+    "limits": {"memory": "128Mi", "cpu": "100m"},
+    "requests": {"memory": "64Mi"},
+    "readOnlyRootFilesystem": True,
+}
 
 
-def expected() -> dict[str, bytes]:
-    return {json.loads(line)["service"]: line for line in (NASTY / "bodies.ndjson").read_bytes().splitlines()}
+def expected() -> dict[str, object]:
+    return by_service((NASTY / "bodies.ndjson").read_bytes().splitlines())
 
 
-def sent(recorder: Any) -> dict[str, bytes]:
-    return {json.loads(seen.body)["service"]: seen.body for seen in recorder.requests}
+def by_service(bodies: Iterable[bytes]) -> dict[str, object]:
+    return {document["service"]: document for document in map(json.loads, bodies)}
 
 
 def test_every_text_of_a_stack_file_arrives_as_it_was_written(recorder: Any, gnomon: Any) -> None:
     result = gnomon("deploy", "-f", "stack.yml", cwd=NASTY, GATEWAY=recorder.url, **VARIABLES)
     assert result.returncode == 0, result.stderr
-    assert sent(recorder) == expected()
+    assert by_service(seen.body for seen in recorder.requests) == expected()
 
 
 def test_flags_win_over_the_file_and_named_secrets_come_first(recorder: Any, gnomon: Any) -> None:
     result = gnomon("deploy", "-f", "stack.yml", *FLAGS, cwd=NASTY, GATEWAY=recorder.url, **VARIABLES)
     assert result.returncode == 0, result.stderr
-    assert [seen.body.decode() for seen in recorder.requests] == [EXPECTED_WITH_FLAGS]
+    assert documents(recorder) == [EXPECTED_WITH_FLAGS]
 
 
 @pytest.mark.faas_cli
@@ -260,9 +269,9 @@ def test_the_real_faas_cli_sends_the_same(recorder: Any, environment: dict[str, 
         command, cwd=NASTY, env={**environment, **VARIABLES, "GATEWAY": recorder.url}, check=True, capture_output=True, timeout=60
     )
     if flags:
-        assert [seen.body.decode() for seen in recorder.requests] == [EXPECTED_WITH_FLAGS]
+        assert documents(recorder) == [EXPECTED_WITH_FLAGS]
     else:
-        assert sent(recorder) == expected()
+        assert by_service(seen.body for seen in recorder.requests) == expected()
 
 
 LINE = json.dumps({"name": "echo", "text": "hello"}).encode() + b"\n"
