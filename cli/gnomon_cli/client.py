@@ -112,12 +112,12 @@ class Gateway:
             answer.close()
 
     def _lines(self, answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-        rest = b""
+        remainder = b""
         for piece in self.pieces(answer):
-            *whole, rest = (rest + piece).split(b"\n")
+            *whole, remainder = (remainder + piece).split(b"\n")
             yield from (line for line in whole if line.strip())
-        if rest.strip():
-            yield rest
+        if remainder.strip():
+            yield remainder
 
     def check(self, answer: urllib3.BaseHTTPResponse) -> None:
         """Raise `CommandFailed` unless the answer is 2xx."""
@@ -170,8 +170,8 @@ def _pool(url: str, *, verify_tls: bool) -> urllib3.PoolManager:
     try:
         return urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
     except LocationValueError:
-        said = f"The proxy that the environment names for {url} is not an address."
-        raise CommandFailed(said, "Write it as http://HOST:PORT, or unset it.") from None
+        message = f"The proxy that the environment names for {url} is not an address."
+        raise CommandFailed(message, "Write it as http://HOST:PORT, or unset it.") from None
 
 
 def _no_address(url: str) -> CommandFailed:

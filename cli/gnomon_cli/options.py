@@ -133,10 +133,10 @@ def gateway_options(*, functions: bool = False, timeout_s: float = 60.0, timeout
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
-        def wrapped(*args: Any, gateway: str, token: str, tls_no_verify: bool, timeout: float, yaml: str, **rest: Any) -> Any:
+        def wrapped(*args: Any, gateway: str, token: str, tls_no_verify: bool, timeout: float, yaml: str, **options: Any) -> Any:
             gateway = gateway or click.get_current_context().find_root().params.get("gateway", "")
-            chosen = {name: rest.pop(name) for name in ("filter", "regex", "envsubst") if functions}
-            return function(*args, target=Target(gateway, token, not tls_no_verify, timeout, yaml, **chosen), **rest)
+            chosen = {name: options.pop(name) for name in ("filter", "regex", "envsubst") if functions}
+            return function(*args, target=Target(gateway, token, not tls_no_verify, timeout, yaml, **chosen), **options)
 
         options = [
             click.option(

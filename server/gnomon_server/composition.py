@@ -120,7 +120,7 @@ class Gnomon:
         # If replicas share the functions, another replica may lead.
         self._replicas: Replicas | None = None
         elsewhere = self._elsewhere = OtherReplicas(leads=not backend.shares)
-        scaling = ScalingAdapter(policies, lambda: self.platform.capabilities, elsewhere, self._want)
+        scaling = ScalingAdapter(policies, lambda: self.platform.capabilities, elsewhere, self._request_decision)
         self._logs = LogBook()
         latency = LatencyModels()
         self._corrections = latency.keep(options.state / "corrections.json", backend.place, clock)
@@ -174,7 +174,7 @@ class Gnomon:
         self._tasks += [asyncio.create_task(self._corrections.run())]
         if self._elsewhere.leads:
             self._tasks += [asyncio.create_task(self.autoscaler.run())]
-        self._keep_house()
+        self._start_housekeeping()
         await self._async_queue.start()
         self._loop_lag.start()
         await self._backend.release_port()
@@ -219,13 +219,13 @@ class Gnomon:
             await self._replicas.stop()
         await self._loop_lag.stop()
 
-    def _keep_house(self) -> None:
+    def _start_housekeeping(self) -> None:
         """Remove built handlers that no function uses any more, now and whenever a function changes."""
         loop = asyncio.get_running_loop()
 
         def changed(_: FunctionKey) -> None:
             # The store calls this in the writer's thread.
-            loop.call_soon_threadsafe(self._housekeeping.look_again)
+            loop.call_soon_threadsafe(self._housekeeping.trigger)
 
         self._backend.store.watch(changed)
         self._tasks.append(asyncio.create_task(self._housekeeping.run()))
@@ -299,10 +299,10 @@ class Gnomon:
         self._invoke = replicas.invoke(self._invoke)
         return replicas
 
-    def _want(self, function: str) -> None:
+    def _request_decision(self, function: str) -> None:
         """Ask the leader to look at this function."""
         if self._replicas is not None:
-            self._replicas.want(function)
+            self._replicas.request_decision(function)
 
 
 def basic_auth(options: ServeOptions) -> BasicAuth | None:

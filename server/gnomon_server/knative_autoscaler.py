@@ -127,7 +127,7 @@ class KnativeService:
         return self._candidacy is None or self._candidacy.leads
 
     @property
-    def asked(self) -> Asked:
+    def api_metrics(self) -> Asked:
         """Counts of requests to the API server by result."""
         return self._api.asked
 
@@ -176,8 +176,8 @@ def serve_knative(options: KnativeOptions, *, verbose: bool = False) -> None:
 
     """
     begin_log(verbose=verbose)
-    said = f"Gnomon scales Revisions of the class {options.scaled.class_name}."
-    uvloop.run(serve_until_signal(lambda: KnativeService(options, SystemRandom()), lambda _: said))
+    serving_line = f"Gnomon scales Revisions of the class {options.scaled.class_name}."
+    uvloop.run(serve_until_signal(lambda: KnativeService(options, SystemRandom()), lambda _: serving_line))
 
 
 class _Metrics(Collector):
@@ -188,17 +188,17 @@ class _Metrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         platform = self._service.platform
-        yield from cluster_figures(self._service.asked, leads=self._service.leads)
-        seeing = "Whether every activator tells what waits at it: without that nothing goes to zero."
-        yield GaugeMetricFamily("gnomon_knative_activators_seen", seeing, float(platform.seeing))
+        yield from cluster_figures(self._service.api_metrics, leads=self._service.leads)
+        about = "Whether every activator tells what waits at it: without that nothing goes to zero."
+        yield GaugeMetricFamily("gnomon_knative_activators_seen", about, float(platform.seeing))
         yield GaugeMetricFamily("gnomon_knative_revisions", "Revisions of this class.", float(len(platform.functions())))
         labels = ["namespace", "revision"]
-        wanted = GaugeMetricFamily("gnomon_knative_wanted_pods", "Pods that a Revision's policy wants.", labels=labels)
+        desired = GaugeMetricFamily("gnomon_knative_wanted_pods", "Pods that a Revision's policy wants.", labels=labels)
         ready = GaugeMetricFamily("gnomon_knative_ready_pods", "Pods of a Revision that are ready.", labels=labels)
         for one in platform.revisions():
-            wanted.add_metric([one.key.namespace, one.key.name], one.wanted)
+            desired.add_metric([one.key.namespace, one.key.name], one.wanted)
             ready.add_metric([one.key.namespace, one.key.name], one.ready)
-        yield wanted
+        yield desired
         yield ready
 
 

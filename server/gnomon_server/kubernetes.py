@@ -157,7 +157,7 @@ class ClusterBackend(Backend):
         return (ClusterCollector(self),)
 
     @property
-    def asked(self) -> Asked:
+    def api_metrics(self) -> Asked:
         """Counts of requests to the API server by result."""
         return self._api.asked
 
@@ -239,7 +239,7 @@ class ClusterCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics."""
-        yield from cluster_figures(self._cluster.asked, leads=self._cluster.leads())
+        yield from cluster_figures(self._cluster.api_metrics, leads=self._cluster.leads())
 
 
 def served_models(repository: ModelRepository, folder: Path, network: Network | None) -> ServedModels:

@@ -50,12 +50,12 @@ ServiceT = TypeVar("ServiceT", bound=Service)
 
 async def serve_until_signal(
     make: Callable[[], ServiceT],
-    said: Callable[[ServiceT], str],
+    serving_line: Callable[[ServiceT], str],
     meanwhile: Callable[[ServiceT, asyncio.Task[bool]], Awaitable[None]] | None = None,
 ) -> None:
     """Make a service on this loop and start it; stop it at SIGINT or SIGTERM, or when `meanwhile` returns.
 
-    `said` is printed once the service has started. `meanwhile` gets the task that ends with the first signal.
+    `serving_line` is printed once the service has started. `meanwhile` gets the task that ends with the first signal.
     """
     stop = _stopped_by_signal()
     allow_open_files()
@@ -67,7 +67,7 @@ async def serve_until_signal(
             return
         calm_collector()
         collections.start()
-        print(f"{said(service)} Ctrl-C stops it.", flush=True)
+        print(f"{serving_line(service)} Ctrl-C stops it.", flush=True)
         await (ended if meanwhile is None else meanwhile(service, ended))
     finally:
         collections.stop()

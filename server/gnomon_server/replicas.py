@@ -79,7 +79,7 @@ class Replicas:
         self._unwatch: Callable[[], None] = lambda: None
         self._scaling = scaling
 
-    def want(self, function: str) -> None:
+    def request_decision(self, function: str) -> None:
         """Ask the leader to look at this function."""
         self._reporter.want(function)
         self._shared.agent.report_now()

@@ -18,7 +18,7 @@ class ScalingAdapter:
     """A `ScalingControl` that an `Autoscaler` answers. `bind` sets it later, because it observes the adapter's users.
 
     `capabilities` is called when a function names a policy. While another process leads (`elsewhere`), nothing is decided here,
-    and `wanted` is called with functions that need a decision.
+    and `request_decision` is called with functions that need a decision.
     """
 
     def __init__(
@@ -26,11 +26,11 @@ class ScalingAdapter:
         policies: Policies,
         capabilities: Callable[[], Capabilities],
         elsewhere: OtherReplicas | None = None,
-        wanted: Callable[[str], None] = lambda _: None,
+        request_decision: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._policies = policies
         self._capabilities = capabilities
-        self._elsewhere, self._wanted = elsewhere or OtherReplicas(), wanted
+        self._elsewhere, self._request_decision = elsewhere or OtherReplicas(), request_decision
         self._bound: Autoscaler | None = None
 
     def bind(self, autoscaler: Autoscaler) -> None:
@@ -60,7 +60,7 @@ class ScalingAdapter:
         if (autoscaler := self._autoscaler) is not None:
             autoscaler.poke(function)
         elif not self._elsewhere.leads:
-            self._wanted(function)
+            self._request_decision(function)
 
     def request(self, function: str, instances: int) -> None:
         if (autoscaler := self._autoscaler) is not None:

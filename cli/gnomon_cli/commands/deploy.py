@@ -144,7 +144,7 @@ def send_all(gateway: Gateway, deployments: Iterable[Deployment], options: dict[
             click.echo(f"Deploying: {deployment.name}.")
         try:
             answer = send(gateway, deployment, replace=replace, update=update)
-            said = await_instance(gateway, answer) if options["wait"] else ""
+            problem = await_instance(gateway, answer) if options["wait"] else ""
         except CommandFailed as error:
             failures.append(f"{deployment.name}: {error.message}")
             continue
@@ -152,7 +152,7 @@ def send_all(gateway: Gateway, deployments: Iterable[Deployment], options: dict[
         url = f"{gateway.url}/function/{deployment.name}{suffix}"
         results.append({"name": deployment.name, "status": answer.status, "url": url})
         if not as_json:
-            click.echo(f"Deployed. URL: {url}{said}")
+            click.echo(f"Deployed. URL: {url}{problem}")
     if as_json:
         print_json(results)
     for failure in failures[:-1]:

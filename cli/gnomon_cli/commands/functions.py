@@ -348,10 +348,10 @@ def _sentence(record: Mapping[str, Any]) -> str:
     """`2026-01-01T00:00:00Z kpa CreateBody ×2: 3.2 in the system, target 1.`, and what became of it where that failed."""
     names = [_action(action) for action in record["actions"]]
     counted = [f"{name} ×{names.count(name)}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
-    said = f"{record['at']} {record['policy']} {', '.join(counted) or 'nothing'}: {record['reason']}"
+    line = f"{record['at']} {record['policy']} {', '.join(counted) or 'nothing'}: {record['reason']}"
     if error := record.get("error"):
-        said += f"; failed: {error}"
-    return said + (f" ({repeats + 1} times)" if (repeats := record.get("repeats")) else "")
+        line += f"; failed: {error}"
+    return line + (f" ({repeats + 1} times)" if (repeats := record.get("repeats")) else "")
 
 
 def _action(action: Mapping[str, Any]) -> str:

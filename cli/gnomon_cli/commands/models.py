@@ -400,16 +400,16 @@ def _show(one: ModelProfile, serial_fractions: tuple[float, ...]) -> None:
     print_table(header, list(_block_rows(one, batches)))
     click.echo("")
     for mode, loading in one.loading.items():
-        points = _points_said(one.measurements.loading.get(mode), loading.fixed_s, loading.seconds_per_byte)
+        points = _format_points(one.measurements.loading.get(mode), loading.fixed_s, loading.seconds_per_byte)
         click.echo(f"load {mode}: {1000 * loading.fixed_s:.2f} ms + {1e9 * loading.seconds_per_byte:.3f} ms/MB{points}")
     click.echo(f"start: Body {1000 * one.body_start_s:.1f} ms, Shadow {1000 * one.shadow_start_s:.1f} ms, before loading")
-    points = _points_said(one.measurements.transfer, one.transfer_fixed_s, one.transfer_seconds_per_byte)
+    points = _format_points(one.measurements.transfer, one.transfer_fixed_s, one.transfer_seconds_per_byte)
     click.echo(
         f"hand-over: {1e6 * one.transfer_fixed_s:.0f} µs + {1e9 * one.transfer_seconds_per_byte:.3f} ms/MB, each way{points}"
     )
     if (network := one.network) is not None:
         price = f"{1e6 * network.fixed_s:.0f} µs + {1e9 * network.seconds_per_byte:.3f} ms/MB, each way"
-        points = _points_said(one.measurements.network, network.fixed_s, network.seconds_per_byte)
+        points = _format_points(one.measurements.network, network.fixed_s, network.seconds_per_byte)
         click.echo(f"to another node: {price} ({network.source}){points}")
     click.echo(f"memory besides weights: {one.overhead_bytes / 1e6:.1f} MB")
     click.echo(f"a GMAC: {1000 * one.core_seconds_per_gmac():.1f} core-ms")
@@ -459,7 +459,7 @@ def _block_rows(one: ModelProfile, batches: Sequence[int]) -> Iterator[tuple[obj
         yield (block.name, *size, *cells, spread, _milliseconds(load_s))
 
 
-def _points_said(points: Points | None, fixed_s: float, seconds_per_byte: float) -> str:
+def _format_points(points: Points | None, fixed_s: float, seconds_per_byte: float) -> str:
     """The points that a line was fitted to, and the quality of the fit; empty for a profile without them."""
     if points is None or not points.sizes_bytes:
         return ""

@@ -89,12 +89,12 @@ class _Demonstration:
         for function in self.stack.functions:
             self._deploy(gateway, function)
         photograph = photograph_path()
-        begun_s = time.monotonic()
-        answer = self._ask(gateway, photograph.read_bytes())
-        first_ms = (time.monotonic() - begun_s) * 1e3
-        begun_s = time.monotonic()
-        self._ask(gateway, photograph.read_bytes())
-        again_ms = (time.monotonic() - begun_s) * 1e3
+        started_s = time.monotonic()
+        answer = self._classify(gateway, photograph.read_bytes())
+        first_ms = (time.monotonic() - started_s) * 1e3
+        started_s = time.monotonic()
+        self._classify(gateway, photograph.read_bytes())
+        again_ms = (time.monotonic() - started_s) * 1e3
         print(f"\n  {photograph.name}: {answer['label']} ({answer['confidence']:.0%})")
         print(f"  by {answer['model']} in {first_ms:.0f} ms, again in {again_ms:.0f} ms\n")
         print("Call it yourself:")
@@ -107,7 +107,7 @@ class _Demonstration:
         send(gateway, from_stack(self.stack, function, Overrides(), read_template=True), replace=False, update=True)
         print(f"Deployed {function.name}.", flush=True)
 
-    def _ask(self, gateway: Gateway, photograph: bytes) -> dict[str, Any]:
+    def _classify(self, gateway: Gateway, photograph: bytes) -> dict[str, Any]:
         end_s = time.monotonic() + READY_LIMIT_S
         while True:
             path = f"/function/{self.classifier.name}"

@@ -47,9 +47,9 @@ def arrival_options(function: Callable[..., Any]) -> Any:
     """Options for the source of arrivals; passed to the command as `arrivals`, a dict with the fields of `ARRIVALS`."""
 
     @functools.wraps(function)
-    def wrapped(*args: Any, **rest: Any) -> Any:
-        arrivals = {field: rest.pop(option) for option, field in ARRIVALS.items()}
-        return function(*args, arrivals=arrivals, **rest)
+    def wrapped(*args: Any, **options: Any) -> Any:
+        arrivals = {field: options.pop(option) for option, field in ARRIVALS.items()}
+        return function(*args, arrivals=arrivals, **options)
 
     decorate = option_group(
         click.option("--trace", type=FILE, help="Recorded demand, as `gnomon fit-arrivals` takes it."),

@@ -81,13 +81,13 @@ def ready(cluster: Cluster, namespace: str, name: str, install: str) -> tuple[Le
     found = cluster.one(DEPLOYMENTS, namespace, name)
     if found is None:
         return Level.FAIL, f"There is no Deployment {name} in {namespace}.", install
-    wanted, serving = int(found["spec"].get("replicas", 1)), int((found.get("status") or {}).get("readyReplicas", 0))
-    said = f"{serving} of {wanted} replicas are ready."
-    if serving >= wanted > 0:
-        return Level.OK, said, ""
+    desired, serving = int(found["spec"].get("replicas", 1)), int((found.get("status") or {}).get("readyReplicas", 0))
+    message = f"{serving} of {desired} replicas are ready."
+    if serving >= desired > 0:
+        return Level.OK, message, ""
     component = (found["metadata"].get("labels") or {}).get("app.kubernetes.io/component", name)
     hint = f"kubectl -n {namespace} describe pods -l app.kubernetes.io/component={component}"
-    return Level.WARN if serving else Level.FAIL, said, hint
+    return Level.WARN if serving else Level.FAIL, message, hint
 
 
 def arguments(deployment: Document | None) -> list[str]:
@@ -102,9 +102,9 @@ def option(deployment: Document | None, name: str) -> str | None:
     """The value of an option of the first container, as `--name=value` or `--name value`; None if it is absent."""
     given = arguments(deployment)
     for word, following in zip(given, [*given[1:], ""], strict=True):
-        named, said, value = word.partition("=")
+        named, equals, value = word.partition("=")
         if named == name:
-            return value if said else following
+            return value if equals else following
     return None
 
 
@@ -142,11 +142,11 @@ def api_server(cluster: Cluster) -> tuple[Level, str, str]:
         Refused, Unreachable: it is not.
 
     """
-    said = str((cluster.get("/version") or {}).get("gitVersion", ""))
-    found = minor(said)
+    version = str((cluster.get("/version") or {}).get("gitVersion", ""))
+    found = minor(version)
     if found is None or found < OLDEST:
-        return Level.FAIL, f"Kubernetes {said or 'of no version'}.", f"Gnomon needs {OLDEST[0]}.{OLDEST[1]} or newer."
-    return Level.OK, f"Kubernetes {said} answers; our client is {client_version()}.", ""
+        return Level.FAIL, f"Kubernetes {version or 'of no version'}.", f"Gnomon needs {OLDEST[0]}.{OLDEST[1]} or newer."
+    return Level.OK, f"Kubernetes {version} answers; our client is {client_version()}.", ""
 
 
 def nodes(cluster: Cluster) -> tuple[Level, str, str]:
@@ -206,8 +206,8 @@ def minor(text: str) -> tuple[int, int] | None:
 
 def kubelet(node: dict[str, Any]) -> tuple[int, int]:
     """The version of a node's kubelet; the newest if it has none, as with simulated nodes."""
-    said = ((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion", "")
-    return minor(said) or RESIZING_SINCE
+    version = ((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion", "")
+    return minor(version) or RESIZING_SINCE
 
 
 def is_ready(node: dict[str, Any]) -> bool:
@@ -252,7 +252,7 @@ class ReviewSubject:
 
 
 def permissions(
-    cluster: Cluster, wanted: Iterable[Permission], namespaces: dict[Scope, str | None], subject: ReviewSubject, install: str
+    cluster: Cluster, required: Iterable[Permission], namespaces: dict[Scope, str | None], subject: ReviewSubject, install: str
 ) -> tuple[Level, str, str]:
     """Review each verb of each rule in the namespace of its scope. `install` is the command that grants them.
 
@@ -261,24 +261,24 @@ def permissions(
         Unreachable: the API server does not answer.
 
     """
-    asked, missing = 0, []
-    for permission in wanted:
+    reviewed, missing = 0, []
+    for permission in required:
         resource, _, subresource = permission.resource.partition("/")
         for verb in permission.verbs:
             attributes = {"group": permission.group, "resource": resource, "subresource": subresource, "verb": verb}
             attributes |= {"name": permission.only} if permission.only else {}
             namespace = namespaces[permission.scope]
             spec = {**subject.fields, "resourceAttributes": {**attributes, **({"namespace": namespace} if namespace else {})}}
-            asked += 1
+            reviewed += 1
             if not cluster.review(subject.kind, spec):
                 where = f" in {namespace}" if namespace else ""
                 missing.append(f"{verb} {permission.name}{where} (to {permission.why})")
     if not missing:
-        return Level.OK, f"All {asked} that are needed are given to {subject}.", ""
+        return Level.OK, f"All {reviewed} that are needed are given to {subject}.", ""
     more = f", and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
     return (
         Level.FAIL,
-        f"{len(missing)} of {asked} are not given to {subject}: {', '.join(missing[:SHOWN])}{more}.",
+        f"{len(missing)} of {reviewed} are not given to {subject}: {', '.join(missing[:SHOWN])}{more}.",
         install,
     )
 
@@ -397,14 +397,14 @@ def enforced(daemons: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, 
         name = f"{agent['metadata']['name']} in {agent['metadata']['namespace']}"
         if not_ready := _not_ready(agent):
             look = f"kubectl -n {agent['metadata']['namespace']} get pods -o wide"
-            wanted = agent["status"]["desiredNumberScheduled"]
-            return Level.WARN, f"{name} enforces NetworkPolicies, and is not ready on {not_ready} of {wanted} nodes.", look
+            desired = agent["status"]["desiredNumberScheduled"]
+            return Level.WARN, f"{name} enforces NetworkPolicies, and is not ready on {not_ready} of {desired} nodes.", look
         return Level.OK, f"{name} enforces NetworkPolicies.", ""
-    there = list(nodes)
-    if there and all(_k3s_enforces(node) for node in there):
+    all_nodes = list(nodes)
+    if all_nodes and all(_k3s_enforces(node) for node in all_nodes):
         return Level.OK, "k3s enforces NetworkPolicies.", ""
-    said = "Nothing is here that is known to enforce NetworkPolicies: unless the network does, any pod may speak to functions."
-    return Level.WARN, said, TRY
+    message = "Nothing is here that is known to enforce NetworkPolicies: unless the network does, any pod may speak to functions."
+    return Level.WARN, message, TRY
 
 
 def _not_ready(daemon: Mapping[str, Any]) -> int:

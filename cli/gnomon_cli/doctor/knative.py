@@ -145,9 +145,9 @@ def rights(cluster: Cluster, subject: ReviewSubject) -> tuple[Level, str, str]:
     scaler = (*AUTOSCALER, *(POOLS if shadows else ()))
     tables: dict[str, tuple[Permission, ...]] = {SCALER: scaler, BUFFER: GATEWAY}
     name = subject.account[1] if subject.account else ""
-    wanted = tables.get(name, scaler + GATEWAY)
+    required = tables.get(name, scaler + GATEWAY)
     scopes = {Scope.CLUSTER: None, Scope.SYSTEM: NAMESPACE, Scope.NODES: NODES_NAMESPACE}
-    return permissions(cluster, wanted, scopes, subject, ON_KNATIVE.install if shadows else INSTALL)
+    return permissions(cluster, required, scopes, subject, ON_KNATIVE.install if shadows else INSTALL)
 
 
 def gateway(cluster: Cluster) -> tuple[Level, str, str]:
@@ -161,8 +161,8 @@ def gateway(cluster: Cluster) -> tuple[Level, str, str]:
     if cluster.one(DEPLOYMENTS, NAMESPACE, BUFFER) is None:
         return Level.WARN, f"There is no Deployment {BUFFER}: nothing batches.", install
     if cluster.one(DEPLOYMENTS, NAMESPACE, SCALER) is None:
-        said = f"There is no Deployment {SCALER}, and nobody else leads to the gateway: nothing batches."
-        return Level.WARN, said, f"{INSTALL}/autoscaler"
+        message = f"There is no Deployment {SCALER}, and nobody else leads to the gateway: nothing batches."
+        return Level.WARN, message, f"{INSTALL}/autoscaler"
     return ready(cluster, NAMESPACE, BUFFER, install)
 
 
@@ -176,10 +176,12 @@ def volumes(cluster: Cluster) -> tuple[Level, str, str]:
     value = settings(cluster, "config-features").get(CSI_FEATURE, "disabled").lower()
     if value == "enabled":
         return Level.OK, f"{CSI_FEATURE} is enabled: pods may have the volume by which their Bodies have Shadows.", ""
-    said = f"{CSI_FEATURE} is {value}: pods cannot have the volume of their node's coordinator, and Bodies run without Shadows."
+    message = (
+        f"{CSI_FEATURE} is {value}: pods cannot have the volume of their node's coordinator, and Bodies run without Shadows."
+    )
     if daemons(cluster) is None:
-        return Level.OK, said, ""
-    return Level.WARN, said, ALLOW_VOLUMES
+        return Level.OK, message, ""
+    return Level.WARN, message, ALLOW_VOLUMES
 
 
 def alone(cluster: Cluster) -> tuple[Level, str, str]:
@@ -193,10 +195,10 @@ def alone(cluster: Cluster) -> tuple[Level, str, str]:
     """
     found = {}
     for one in cluster.items(POD_AUTOSCALERS.path()):
-        said = conditions(one.get("status") or {}).get("Shadows")
+        condition = conditions(one.get("status") or {}).get("Shadows")
         reached = (one.get("spec") or {}).get("reachability") != "Unreachable"
-        if reached and said is not None and said.status == "False":
-            found[f"{one['metadata']['namespace']}/{one['metadata']['name']}"] = said
+        if reached and condition is not None and condition.status == "False":
+            found[f"{one['metadata']['namespace']}/{one['metadata']['name']}"] = condition
     if not found:
         return Level.OK, "No Revision lacks Shadows that its policy would make.", ""
     name, first = min(found.items())
@@ -283,20 +285,24 @@ def batch_way(cluster: Cluster) -> tuple[Level, str, str]:
         return Level.OK, "There is no gateway that Services could lead to.", ""
     port = int(option(gateway, "--port") or DEFAULT_PORT)
     if port != GATEWAY_PORT:
-        said = f"{BUFFER} listens on {port}, and Services of Revisions lead to {GATEWAY_PORT}: requests are refused."
-        return Level.WARN, said, f"{INSTALL}/gateway"
+        message = f"{BUFFER} listens on {port}, and Services of Revisions lead to {GATEWAY_PORT}: requests are refused."
+        return Level.WARN, message, f"{INSTALL}/gateway"
     pods = cluster.items(PODS.path(NAMESPACE), {"labelSelector": GATEWAY_LABELS})
     ready = {pod.ip for pod in map(revision_pod, pods) if pod.ready and not pod.ending}
     if not ready:
-        said = f"No pod of {BUFFER} is ready: each request goes to its Revision by itself."
-        return Level.WARN, said, f"kubectl -n {NAMESPACE} get pods -l {GATEWAY_LABELS}"
-    wanted = batched(cluster)
-    past = sorted(key for key in wanted if not ready & _led_to(cluster, *key))
+        message = f"No pod of {BUFFER} is ready: each request goes to its Revision by itself."
+        return Level.WARN, message, f"kubectl -n {NAMESPACE} get pods -l {GATEWAY_LABELS}"
+    revisions = batched(cluster)
+    past = sorted(key for key in revisions if not ready & _led_to(cluster, *key))
     if past:
         (namespace, name), more = past[0], f" Nor do {len(past) - 1} more." if len(past) > 1 else ""
-        said = f"The Service {name} in {namespace} does not lead to a ready gateway: its requests go one by one.{more}"
-        return Level.WARN, said, f"kubectl -n {NAMESPACE} logs deployment/{SCALER}"
-    return Level.OK, f"{len(ready)} gateways are ready, and the Services of {len(wanted)} Revisions that batch lead to them.", ""
+        message = f"The Service {name} in {namespace} does not lead to a ready gateway: its requests go one by one.{more}"
+        return Level.WARN, message, f"kubectl -n {NAMESPACE} logs deployment/{SCALER}"
+    return (
+        Level.OK,
+        f"{len(ready)} gateways are ready, and the Services of {len(revisions)} Revisions that batch lead to them.",
+        "",
+    )
 
 
 def batch_network(cluster: Cluster) -> tuple[Level, str, str]:
@@ -327,9 +333,9 @@ def batch_network(cluster: Cluster) -> tuple[Level, str, str]:
     if closed:
         namespace, name = min(closed)
         more = f" nor to {len(closed) - 1} more" if len(closed) > 1 else ""
-        said = f"NetworkPolicies in {namespace} do not let {BUFFER} to port {QUEUE_PORT} of {name}{more}, {_ENFORCED}."
+        message = f"NetworkPolicies in {namespace} do not let {BUFFER} to port {QUEUE_PORT} of {name}{more}, {_ENFORCED}."
         allowed = ", ".join(f"{label}: {value}" for label, value in sorted(pod_labels(gateway).items()))
-        return Level.WARN, said, f"Let in pods with {allowed} from namespaces with {NAMESPACE_LABEL}: {NAMESPACE}."
+        return Level.WARN, message, f"Let in pods with {allowed} from namespaces with {NAMESPACE_LABEL}: {NAMESPACE}."
     return Level.OK, "No NetworkPolicy is in the way of batches.", ""
 
 
@@ -340,18 +346,18 @@ def _led_to(cluster: Cluster, namespace: str, revision: str) -> set[str]:
     return {ip for document in slices for ip in own_slice(document).addresses.ips}
 
 
-def _closed(cluster: Cluster, home: str, gateway: Document) -> list[tuple[str, str]]:
+def _closed(cluster: Cluster, gateway_namespace: str, gateway: Document) -> list[tuple[str, str]]:
     """Batching Revisions whose network policies do not admit the gateway."""
     closed: list[tuple[str, str]] = []
-    there, labels = _labels(cluster, home), pod_labels(gateway)
-    wanted = batched(cluster)
-    for namespace in sorted({namespace for namespace, _ in wanted}):
+    namespace_labels, labels = _labels(cluster, gateway_namespace), pod_labels(gateway)
+    revisions = batched(cluster)
+    for namespace in sorted({namespace for namespace, _ in revisions}):
         policies = cluster.items(NETWORK_POLICIES.path(namespace))
-        client_pod = ClientPod(there, labels, same_namespace=namespace == home)
+        client_pod = ClientPod(namespace_labels, labels, same_namespace=namespace == gateway_namespace)
         for workload in cluster.items(DEPLOYMENTS.path(namespace), {"labelSelector": REVISION_LABEL}) if policies else ():
             revision = namespace, workload["metadata"]["labels"][REVISION_LABEL]
             rules = ingress_rules(policies, pod_labels(workload))
-            if revision in wanted and denied(rules, PodPort(QUEUE_PORT, named_ports(workload)), client_pod):
+            if revision in revisions and denied(rules, PodPort(QUEUE_PORT, named_ports(workload)), client_pod):
                 closed.append(revision)
     return closed
 
@@ -392,9 +398,9 @@ def batch_revisions(cluster: Cluster) -> tuple[Level, str, str]:
             found[key] = lack
     if not found:
         return Level.OK, f"None of {count} Revisions that ask for batches lacks anything.", ""
-    (namespace, name), (said, hint) = min(found.items())
+    (namespace, name), (problem, hint) = min(found.items())
     more = f" Nor do {len(found) - 1} more." if len(found) > 1 else ""
-    return Level.WARN, f"{namespace}/{name} gets no batches: {said}.{more}", hint
+    return Level.WARN, f"{namespace}/{name} gets no batches: {problem}.{more}", hint
 
 
 def batched(cluster: Cluster) -> set[Key]:

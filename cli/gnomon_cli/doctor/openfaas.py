@@ -255,8 +255,8 @@ def managing(deployment: dict[str, Any], functions: str) -> Iterator[str]:
     for container in pod.get("containers") or ():
         if image_name(container.get("image", "")) != PROVIDER:
             continue
-        said = {one["name"]: one.get("value") for one in container.get("env") or ()}
-        if said.get(NAMESPACE_VARIABLE) in (None, "", functions):
+        variables = {one["name"]: one.get("value") for one in container.get("env") or ()}
+        if variables.get(NAMESPACE_VARIABLE) in (None, "", functions):
             yield f"container {container['name']} of Deployment {metadata['name']} in {metadata['namespace']}"
 
 

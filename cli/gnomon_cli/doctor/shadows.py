@@ -92,11 +92,11 @@ def coordinators(cluster: Cluster, install: str) -> tuple[Level, str, str]:
         make = f"kubectl -n {NODES_NAMESPACE} create secret generic {TOKEN} --from-literal=token=…"
         return Level.FAIL, f"There is no Secret {TOKEN} in {NODES_NAMESPACE}: its pods wait.", make
     status = found.get("status") or {}
-    wanted, ready = int(status.get("desiredNumberScheduled", 0)), int(status.get("numberReady", 0))
-    said = f"{ready} of {wanted} nodes have a coordinator that is ready."
-    if ready >= wanted > 0:
-        return Level.OK, said, ""
-    return Level.WARN if ready else Level.FAIL, said, f"kubectl -n {NODES_NAMESPACE} describe pods"
+    desired, ready = int(status.get("desiredNumberScheduled", 0)), int(status.get("numberReady", 0))
+    message = f"{ready} of {desired} nodes have a coordinator that is ready."
+    if ready >= desired > 0:
+        return Level.OK, message, ""
+    return Level.WARN if ready else Level.FAIL, message, f"kubectl -n {NODES_NAMESPACE} describe pods"
 
 
 def registered(cluster: Cluster) -> tuple[Level, str, str]:
@@ -108,7 +108,7 @@ def registered(cluster: Cluster) -> tuple[Level, str, str]:
     """
     if daemons(cluster) is None:
         return Level.OK, "There are no coordinators, so no driver is to be registered.", ""
-    knowing = {one["metadata"]["name"] for one in cluster.items(NODE_DRIVERS.path()) if knows(one)}
+    knowing = {one["metadata"]["name"] for one in cluster.items(NODE_DRIVERS.path()) if has_driver(one)}
     not_ready = sorted({one["metadata"]["name"] for one in cluster.items(NODES.path()) if runs_linux(one)} - knowing)
     if not not_ready:
         return Level.OK, f"The kubelets of all {len(knowing)} nodes know {CSI_DRIVER}.", ""
@@ -121,7 +121,7 @@ def runs_linux(node: dict[str, Any]) -> bool:
     return bool((node["metadata"].get("labels") or {}).get("kubernetes.io/os", "linux") == "linux")
 
 
-def knows(node: dict[str, Any]) -> bool:
+def has_driver(node: dict[str, Any]) -> bool:
     """Whether a CSINode lists Gnomon's driver."""
     return any(one.get("name") == CSI_DRIVER for one in (node.get("spec") or {}).get("drivers") or ())
 
@@ -176,8 +176,8 @@ def token_known(cluster: Cluster, client: ShadowClient, other: ShadowClient) -> 
     if theirs is not None and ours != theirs:
         again = f"kubectl -n {client.namespace} delete secret {TOKEN} && {make}"
         restart = f"kubectl -n {client.namespace} rollout restart deployment {client.deployment}"
-        said = f"Secret {TOKEN} in {client.namespace} differs from that in {NODES_NAMESPACE}: nodes answer 401 bad_token."
-        return Level.FAIL, said, f"{again} && {restart}"
+        message = f"Secret {TOKEN} in {client.namespace} differs from that in {NODES_NAMESPACE}: nodes answer 401 bad_token."
+        return Level.FAIL, message, f"{again} && {restart}"
     return Level.OK, f"{client} has the token of the nodes' coordinators.", ""
 
 
@@ -209,8 +209,10 @@ def network_open(cluster: Cluster, client: ShadowClient) -> tuple[Level, str, st
     if elsewhere and denied(rules, PodPort(PAIR_PORT, named), ClientPod({}, {client.bodies: ""})):
         shut.append(f"Bodies of other nodes to port {PAIR_PORT}")
     if shut:
-        said = f"NetworkPolicies in {NODES_NAMESPACE} do not let {' nor '.join(shut)}, where the cluster's network enforces them."
-        return Level.WARN, said, client.install
+        message = (
+            f"NetworkPolicies in {NODES_NAMESPACE} do not let {' nor '.join(shut)}, where the cluster's network enforces them."
+        )
+        return Level.WARN, message, client.install
     return Level.OK, f"NetworkPolicies in {NODES_NAMESPACE} let {client.deployment} speak to the nodes' coordinators.", ""
 
 

@@ -181,9 +181,9 @@ def throttled(reason: str) -> GnomonError:
     return GnomonError(503, "lambda_throttled", text, hint, retry_after_s=LONGEST_PAUSE_S)
 
 
-def too_large(what: str) -> GnomonError:
+def too_large(subject: str) -> GnomonError:
     """The answer to a batch that does not fit through."""
-    text = f"{what[:1].upper()}{what[1:]} is more than an Invoke takes."
+    text = f"{subject[:1].upper()}{subject[1:]} is more than an Invoke takes."
     return GnomonError(413, "payload_too_large", text, "Start Gnomon with --lambda-bucket NAME, or send less at once.")
 
 

@@ -172,7 +172,7 @@ def counted(client: Any, function: str, begin: datetime, end: datetime) -> Count
     return Counted(int(sums["invocations"]), int(sums["errors"]), int(sums["throttles"]), sums["duration"] / 1000)
 
 
-NOT_BEGUN = frozenset(
+NOT_STARTED = frozenset(
     {
         "TooManyRequestsException", "ThrottlingException", "Throttling", "ProvisionedThroughputExceededException",
         "RequestLimitExceeded", "EC2ThrottledException", "EC2UnexpectedException", "EC2AccessDeniedException",
@@ -312,20 +312,20 @@ def _fate(error: Exception) -> tuple[Fate, str]:
     """Classify an exception of an Invoke: its outcome and a message."""
     if isinstance(error, exceptions.ClientError):
         code, status = error_code(error), http_status(error)
-        if code in NOT_BEGUN or status == 429:  # noqa: PLR2004 - too many requests
+        if code in NOT_STARTED or status == 429:  # noqa: PLR2004 - too many requests
             return Fate.THROTTLED, f"{code}: {error}"
         fate = Fate.REFUSED if status in _CLIENT_ERRORS else Fate.LOST
-        return fate, _words(error) if fate is Fate.REFUSED else f"{code}: {error}"
+        return fate, _message(error) if fate is Fate.REFUSED else f"{code}: {error}"
     # ConnectTimeoutError is a ConnectionError and was not connected; ConnectionClosedError was.
     connecting = (exceptions.EndpointConnectionError, exceptions.ConnectTimeoutError, exceptions.ProxyConnectionError)
     if isinstance(error, connecting):
         return Fate.THROTTLED, f"Lambda cannot be reached: {error}"
     if isinstance(error, (exceptions.NoCredentialsError, exceptions.CredentialRetrievalError, exceptions.NoRegionError)):
-        return Fate.REFUSED, _words(error)
+        return Fate.REFUSED, _message(error)
     return Fate.LOST, f"{type(error).__name__}: {error}"
 
 
-def _words(error: Any) -> str:
+def _message(error: Any) -> str:
     """The message for users about an error."""
     try:
         with aws_errors("invoke functions"):

@@ -101,7 +101,7 @@ class LambdaPlatform:
         self._region = ""
 
     async def start(self, listener: PlatformListener) -> None:
-        """Find out who we are on AWS.
+        """Find out identity we are on AWS.
 
         Raises:
             GnomonError: 503 for credentials, a region or a bucket that is missing, with what to do.
@@ -249,9 +249,9 @@ class LambdaPlatform:
     def _check_account(self) -> None:
         self._region = self._clients.region
         with aws_errors("use this account"):
-            who = self._clients.sts.get_caller_identity()
+            identity = self._clients.sts.get_caller_identity()
         self._transfer.check()
-        _LOG.info("functions run in account %s, region %s, as %s", who["Account"], self._region, self._options.role)
+        _LOG.info("functions run in account %s, region %s, as %s", identity["Account"], self._region, self._options.role)
 
     async def _start(self, slot: Slot, size_mb: int) -> None:
         try:

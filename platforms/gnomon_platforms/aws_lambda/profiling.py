@@ -187,7 +187,7 @@ _Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FunctionNeeds:
     """The needs of a function: its model and program, its image, its own size and cores, and at least `least_mb`."""
 
     model: str
@@ -211,17 +211,17 @@ class MeasuredModels:
             return None
         cores, least_mb = spec.settings.cores, math.ceil((spec.memory_bytes or 0) / MEGABYTE)
         model, program = f"{recipe.signature.model}@{recipe.signature.version}", recipe.files["program"].sha256
-        return self.find(Wanted(model, program, recipe.image, memory_mb(spec, cores), cores, least_mb), region)
+        return self.find(FunctionNeeds(model, program, recipe.image, memory_mb(spec, cores), cores, least_mb), region)
 
-    def find(self, wanted: Wanted, region: str) -> ModelProfile | None:
+    def find(self, needs: FunctionNeeds, region: str) -> ModelProfile | None:
         """The profile of a model in this region; None where none was measured of this program and image."""
         if self._folder is None:
             return None
-        table = self._table(path_of(self._folder, wanted.model, region))
+        table = self._table(path_of(self._folder, needs.model, region))
         if table is None:
             return None
-        measured_of = {"model": wanted.model, "program": wanted.program_sha256, "region": region, "image": wanted.image}
-        return profile_of(table, wanted) if dict(table.identity) == measured_of else None
+        measured_of = {"model": needs.model, "program": needs.program_sha256, "region": region, "image": needs.image}
+        return profile_of(table, needs) if dict(table.identity) == measured_of else None
 
     def _table(self, path: Path) -> Table | None:
         try:
@@ -240,21 +240,21 @@ def path_of(folder: Path, model: str, region: str) -> Path:
     return folder / model / SUBFOLDER / f"{region}.json"
 
 
-def profile_of(table: Table, wanted: Wanted) -> ModelProfile | None:
+def profile_of(table: Table, needs: FunctionNeeds) -> ModelProfile | None:
     """The cells as a profile; None where no size has the smallest and the largest measured batch."""
     batches = {batch for _, batch in table.cells}
     # Sizes need not have the same batches between these: `--grid` measures others than a run before it.
     ends = {min(batches, default=1), max(batches, default=1)}
     rows = {size_mb: row for size_mb, row in _rows(table.cells).items() if ends <= row.keys()}
-    whole = {size_mb: row for size_mb, row in rows.items() if size_mb >= wanted.least_mb}
+    whole = {size_mb: row for size_mb, row in rows.items() if size_mb >= needs.least_mb}
     if not whole:
         return None
-    own = rows.get(wanted.memory_mb)
+    own = rows.get(needs.memory_mb)
     cold_s = [seconds for cell in table.cells.values() for seconds in cell.cold_s]
     return ModelProfile(
-        model=wanted.model,
-        layers=Layers(wanted.program_sha256, (), ()),
-        whole=LatencyTable({wanted.cores: own} if own is not None else {}),
+        model=needs.model,
+        layers=Layers(needs.program_sha256, (), ()),
+        whole=LatencyTable({needs.cores: own} if own is not None else {}),
         blocks=(),
         loading={},
         body_start_s=statistics.median(cold_s) if cold_s else 0.0,

@@ -106,7 +106,7 @@ MAX_VARIABLES_BYTES = 4096
 STARTS_WITHIN_S = 60
 """Timeout of a model's function in seconds: a cold start is part of its Invoke."""
 LONGEST_TIMEOUT_S = 900
-STORAGE_ROOM_MB = 64
+STORAGE_HEADROOM_MB = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class Recipes:
             "model",
             None,
             max(_timeout_s(spec), STARTS_WITHIN_S),
-            storage_mb=max(SMALLEST_STORAGE_MB, size_mb + STORAGE_ROOM_MB),
+            storage_mb=max(SMALLEST_STORAGE_MB, size_mb + STORAGE_HEADROOM_MB),
             variables=_variables(spec, "model", environment, options),
             image=self._options.image,
             files=files,

@@ -40,9 +40,9 @@ class S3Transfer:
         self.bucket = bucket
         self._prefix = prefix
 
-    def key(self, channel: str, number: int, what: str) -> str:
+    def key(self, channel: str, number: int, suffix: str) -> str:
         """The key of a batch or its result during the transfer."""
-        return f"{self._prefix}/batches/{channel}/{number}-{what}"
+        return f"{self._prefix}/batches/{channel}/{number}-{suffix}"
 
     def give(self, key: str, data: bytes) -> str:
         """Store a batch and return the address to read it by."""
@@ -172,5 +172,5 @@ class Places:
         """Return an unused place: nothing is stored there, and no Invoke that knows the address will store anything."""
         self._unused = place
 
-    def _key(self, what: str) -> str:
-        return self._transfer.key(self._channel, next(self._numbers), what)
+    def _key(self, suffix: str) -> str:
+        return self._transfer.key(self._channel, next(self._numbers), suffix)

@@ -106,7 +106,7 @@ async def test_housekeeping_runs_at_start_and_on_changes(built: Path, build_arch
             await asyncio.sleep(0.01)
         await build(builder, build_archive_file("x = 2\n", image="second"))
         grow_old(built)
-        house.look_again()
+        house.trigger()
         while named(built, "second"):  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(0.01)
     work.cancel()

@@ -29,11 +29,11 @@ from gnomon_platforms.aws_lambda.client import Clients, aws_errors
 from gnomon_platforms.aws_lambda.invocation import Report, read_tail
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform, Spent
 from gnomon_platforms.aws_lambda.profiling import (
+    FunctionNeeds,
     Measured,
     MeasuredModels,
     MeasurementPlan,
     Table,
-    Wanted,
     check_budget,
     estimate,
     measured,
@@ -353,7 +353,7 @@ def test_archive_that_lambda_refuses_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 IDENTITY = {"model": "net@1", "program": "abc", "region": "eu-west-1", "image": "image:1"}
-WANTED = Wanted("net@1", "abc", "image:1", 1769, 1)
+WANTED = FunctionNeeds("net@1", "abc", "image:1", 1769, 1)
 
 
 def cell(memory_mb: int, batch: int, *, cold_s: tuple[float, ...] = ()) -> Measured:
@@ -371,8 +371,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(folder: Path, wanted: Wanted = WANTED, region: str = "eu-west-1") -> ModelProfile | None:
-    return MeasuredModels(folder).find(wanted, region)
+def found(folder: Path, needs: FunctionNeeds = WANTED, region: str = "eu-west-1") -> ModelProfile | None:
+    return MeasuredModels(folder).find(needs, region)
 
 
 def test_profile_holds_every_memory_size_measured_for_smallest_and_largest_batch(folder: Path) -> None:
@@ -406,28 +406,28 @@ def test_memory_sizes_are_kept_with_a_profile_on_disk() -> None:
 
 
 def test_an_own_size_that_was_not_measured_leaves_the_function_to_be_learned(folder: Path) -> None:
-    profile = found(folder, Wanted("net@1", "abc", "image:1", 2048, 1))
+    profile = found(folder, FunctionNeeds("net@1", "abc", "image:1", 2048, 1))
     assert profile.whole == LatencyTable({})
     assert set(profile.memories.seconds) == {885, 1769, 3538}
 
 
 def test_less_than_the_function_s_limit_is_not_offered(folder: Path) -> None:
-    profile = found(folder, Wanted("net@1", "abc", "image:1", 1769, 1, least_mb=1024))
+    profile = found(folder, FunctionNeeds("net@1", "abc", "image:1", 1769, 1, least_mb=1024))
     assert set(profile.memories.seconds) == {1769, 3538}
-    assert found(folder, Wanted("net@1", "abc", "image:1", 4096, 1, least_mb=4096)) is None
+    assert found(folder, FunctionNeeds("net@1", "abc", "image:1", 4096, 1, least_mb=4096)) is None
 
 
 @pytest.mark.parametrize(
-    ("wanted", "region"),
+    ("needs", "region"),
     [
-        (Wanted("net@2", "abc", "image:1", 1769, 1), "eu-west-1"),
-        (Wanted("net@1", "other", "image:1", 1769, 1), "eu-west-1"),
-        (Wanted("net@1", "abc", "image:2", 1769, 1), "eu-west-1"),
+        (FunctionNeeds("net@2", "abc", "image:1", 1769, 1), "eu-west-1"),
+        (FunctionNeeds("net@1", "other", "image:1", 1769, 1), "eu-west-1"),
+        (FunctionNeeds("net@1", "abc", "image:2", 1769, 1), "eu-west-1"),
         (WANTED, "us-east-1"),
     ],
 )
-def test_measurements_of_anything_else_are_left_alone(folder: Path, wanted: Wanted, region: str) -> None:
-    assert found(folder, wanted, region) is None
+def test_measurements_of_anything_else_are_left_alone(folder: Path, needs: FunctionNeeds, region: str) -> None:
+    assert found(folder, needs, region) is None
 
 
 def test_profile_is_read_again_when_it_grows_and_ignored_when_invalid(folder: Path) -> None:

@@ -254,7 +254,7 @@ def test_metrics_report_leader_api_server_silence_and_request_counts() -> None:
     asked.count("PATCH", "/api/v1/namespaces/fn/pods/x/resize", 200)
     now_s[0] = 130.0
     asked.count("PATCH", "/api/v1/namespaces/fn/pods/x", UNANSWERED)
-    assert page(SimpleNamespace(asked=asked, leads=lambda: True)) == [
+    assert page(SimpleNamespace(api_metrics=asked, leads=lambda: True)) == [
         "gnomon_leading 1.0",
         "gnomon_kubernetes_silence_seconds 30.0",
         'gnomon_kubernetes_requests_total{outcome="unanswered",resource="pods",verb="PATCH"} 1.0',

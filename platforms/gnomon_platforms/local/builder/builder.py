@@ -88,7 +88,7 @@ class EnvironmentBuilder:
         try:
             received = await whole(self._contents.receive, archive)
             log(f"Received a handler of {received.content.template}, content {received.content.content_id[:12]}.")
-            _say_what_is_not_used(received, log)
+            _log_unused_arguments(received, log)
             image = image_name(received.image)
             async with self._images.setdefault(image, asyncio.Lock()), self._turns:
                 await self._environments.ensure(received.requirements, log)
@@ -160,7 +160,7 @@ def image_name(image: str) -> str:
     return name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest"
 
 
-def _say_what_is_not_used(received: Received, log: Log) -> None:
+def _log_unused_arguments(received: Received, log: Log) -> None:
     for name in sorted(name for name, value in received.build_args.items() if value):
         log(f"The build argument {name} has no meaning on this platform, which runs one Python and no container.")
 
@@ -275,6 +275,6 @@ class Housekeeping:
         self._before = images, contents
         return await self._builder.collect(images | images_before, contents | contents_before)
 
-    def look_again(self) -> None:
-        """Something has changed."""
+    def trigger(self) -> None:
+        """Collect soon: a function has changed."""
         self._changed.set()
