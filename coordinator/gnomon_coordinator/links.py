@@ -57,6 +57,7 @@ class Link:
         """
         if len(self._outbox) >= self._max_waiting:
             raise LinkBrokenError("the outbox is full: the peer does not read")
+        # Copies, because a message may wait in the outbox for longer than the caller keeps its descriptors open.
         self._outbox.append((dict(message), [os.dup(descriptor) for descriptor in descriptors]))
         self.flush()
 
@@ -96,6 +97,7 @@ class Link:
         except (packets.PacketError, OSError) as error:
             raise LinkBrokenError(str(error)) from None
         if self._rate_limited and not self._within_rate(now_s):
+            # Breaking the link is the only bound: a message that stays in the socket would wake the loop again at once.
             _close(descriptors)
             raise LinkBrokenError("rate limit exceeded")
         return message, descriptors
@@ -127,6 +129,7 @@ class LinkSelector:
 
     def watch(self, link: Link) -> None:
         """Wait for this link to be readable, and writable while its outbox is not empty."""
+        # A socket is writable nearly always: watched with an empty outbox, it would wake the loop at every turn.
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.wants_to_write else 0)
         known = self._events.get(link)
         if known is None:

@@ -58,6 +58,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
         PacketError: it is not a JSON object, too long, or has too many descriptors.
 
     """
+    # Room for one control message: the kernel closes descriptors that do not fit, and sets MSG_CTRUNC (recvmsg(2), cmsg(3)).
     space = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
     try:
         data, ancillary, flags, _ = connection.recvmsg(MAX_PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
@@ -100,6 +101,7 @@ def sealed_file(name: str, content: bytes) -> int:
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
+        # A duplicate, because closing the file object closes its descriptor.
         with os.fdopen(os.dup(descriptor), "wb") as file:
             file.write(content)
         seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE

@@ -45,6 +45,7 @@ def make(name: str, size_bytes: int) -> int:
         descriptor = os.memfd_create(name, flags)
     try:
         os.ftruncate(descriptor, size_bytes)
+        # F_SEAL_WRITE would forbid the writer's mapping as well; the mode only governs later opens.
         os.fchmod(descriptor, _OWNER_READS)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
     except OSError:
@@ -55,6 +56,7 @@ def make(name: str, size_bytes: int) -> int:
 
 def reader(descriptor: int) -> int:
     """Another descriptor of the same buffer, through which nothing can be written. The caller's to close."""
+    # Not `dup`, which shares the open file and so its access mode: through /proc the file is opened anew (proc_pid_fd(5)).
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
 

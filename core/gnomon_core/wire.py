@@ -119,6 +119,7 @@ def encode_parts(frame: Frame) -> list[bytes | memoryview]:
     header = HEADER.pack(
         MAGIC, frame.kind, 0, len(members), frame.epoch, len(frame.head), 0, frame.batch_id, payload_bytes, frame.budget_s
     )
+    # The small parts are joined: one gathering write takes at most 1024 buffers (IOV_MAX in sysconf(3)).
     return [header + frame.head + bytes(table), *metas, *bodies]
 
 
@@ -188,6 +189,7 @@ class FrameReader:
             WireError: the stream is broken for good.
 
         """
+        # The usual case, one frame in one read: its bodies stay views of `data`, without a copy into the buffer.
         if not self._buffer and len(data) >= HEADER.size and frame_bytes(data[: HEADER.size]) == len(data):
             return (decode(data),)
         self._buffer += data
@@ -196,6 +198,7 @@ class FrameReader:
             if not self._sized:
                 self._need, self._sized = frame_bytes(bytes(self._buffer[: HEADER.size])), True
                 continue
+            # A copy, because the next line shrinks the buffer: a bytearray with views of it cannot change its size.
             frames.append(decode(bytes(self._buffer[: self._need])))
             del self._buffer[: self._need]
             self._need, self._sized = HEADER.size, False

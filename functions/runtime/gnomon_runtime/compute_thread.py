@@ -29,6 +29,7 @@ class ComputeThread:
 
     def __init__(self, name: str) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
+        # As a semaphore, each read takes one from the count: one read for each call that `_run` executes.
         self._count = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)
         self._idle_work: IdleWork | None = None
         threading.Thread(target=self._run, name=name, daemon=True).start()
@@ -50,6 +51,7 @@ class ComputeThread:
             else:
                 future.set_result(result)
 
+        # In this order: the thread finds a call for each count. `deque` needs no lock for append and popleft (collections.deque).
         self._waiting.append(turn)
         os.eventfd_write(self._count, 1)
         return future

@@ -39,6 +39,7 @@ _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY = 1
 _CAPABILITY_VERSION_3 = 0x20080522
 
+# With use_errno, ctypes keeps errno per thread: another thread's call cannot change it before `_check` reads it.
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -49,6 +50,7 @@ def _check(result: int, what: str) -> None:
 
 
 def _prctl(option: int, value: int | bytes, what: str) -> None:
+    # prctl is variadic, and some options refuse unused arguments that are not 0 (prctl(2)): all five are passed, as longs.
     argument = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
     _check(_libc.prctl(option, argument, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)), what)
 
@@ -112,6 +114,7 @@ class _MountAttributes(ctypes.Structure):
 
 def make_tree_read_only(path: str) -> None:
     """Make every mount at and below a path read-only, for this mount namespace. Linux 5.12 or later."""
+    # By number: glibc has no wrapper before 2.36. A bind remount (MS_REMOUNT | MS_BIND) would not change the mounts below.
     attributes = _MountAttributes(set=_MOUNT_ATTR_RDONLY)
     result = _libc.syscall(
         ctypes.c_long(_SYS_MOUNT_SETATTR),
@@ -127,6 +130,7 @@ def make_tree_read_only(path: str) -> None:
 def drop_capabilities() -> None:
     """Give up every capability, also those that a new user namespace grants its first process."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    # Version 3 has 64 capabilities: two words each of effective, permitted and inheritable ones (capget(2)).
     nothing = (ctypes.c_uint32 * 6)()
     _check(_libc.capset(ctypes.byref(header), ctypes.byref(nothing)), "capset")
 
@@ -151,6 +155,7 @@ def huge_page_addresses(maps: str) -> Iterator[int]:
     """
     for line in maps.splitlines():
         span, mode, _, _, inode, *_ = line.split(maxsplit=5)
+        # Inode 0 is anonymous memory. Pages of files are the page cache's, which every process shares anyway.
         if not mode.startswith("rw") or inode != "0":
             continue
         begin, end = (int(address, 16) for address in span.split("-"))

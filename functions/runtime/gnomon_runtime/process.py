@@ -261,6 +261,8 @@ class _Children:
 
     def start(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         """Start a process that its caller waits for."""
+        # Without the lock, `collect` of another thread could reap a short program before it is in `_ours`: `Popen` would then
+        # report exit status 0 for it, whatever it was.
         with self._starting:
             process = start()
             self._ours.add(process.pid)

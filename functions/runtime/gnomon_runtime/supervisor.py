@@ -71,6 +71,7 @@ class Supervisor:
         # Python writes to the descriptor only for signals that have a handler, even one that does nothing.
         signal.set_wakeup_fd(wake.fileno())
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        # SIGTERM ends the loop in the same way as an owner that disconnects: the next receive raises PeerGoneError.
         signal.signal(signal.SIGTERM, lambda *_: self._owner.shutdown(socket.SHUT_RDWR))
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._selector.register(self._owner, selectors.EVENT_READ, self._read_owner)
@@ -158,6 +159,7 @@ class Supervisor:
         _join(pid, join)
 
     def _kill(self, instance_id: str, number: int) -> None:
+        # A pid in the table is not another process's: the kernel keeps it until `_reap`, which removes it here, has waited.
         for pid, known in self._instances.items():
             if known == instance_id:
                 with contextlib.suppress(ProcessLookupError):
@@ -185,7 +187,8 @@ class Supervisor:
         """Handle the end of a child: an instance, the coordinator, a zygote or a spare. Orphans are ignored."""
         if pid in self._instances:
             instance_id = self._instances.pop(pid)
-            # An instance leads a session: its group has the programs that it started and that did not leave the group.
+            # An instance leads a session: its group has the programs that it started and that did not leave the group. While such
+            # a program exists, no new process gets this pid (free_pid in Linux's kernel/pid.c).
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
             self._report_gone(instance_id, status, cpu_s, "")

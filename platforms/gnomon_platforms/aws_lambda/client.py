@@ -118,6 +118,7 @@ class Clients:
             self._session = boto3.Session()
         self._connections = connections
         self._made: dict[tuple[str, int], Any] = {}
+        # Clients may be shared by threads, a Session may not (boto3 guide, "Multithreading or multiprocessing"): the lock is its.
         self._lock = threading.Lock()
 
     @property
@@ -145,6 +146,8 @@ class Clients:
     def invoking(self, wait_s: float) -> Any:
         """Lambda, for an Invoke that is given up after `wait_s` at the earliest and twice that at the latest."""
         timeout_s = min(LONGEST_S, 2 ** max(0, math.ceil(math.log2(max(wait_s, 1.0)))))
+        # One attempt: an Invoke that broke off may have executed the batch. Keep-alive: NAT gateways drop a connection that is
+        # silent for 350 s (VPC guide), and an Invoke is silent until its answer, up to 900 s.
         return self._client("lambda", timeout_s, {"retries": {"total_max_attempts": 1}, "tcp_keepalive": True})
 
     def _client(self, service: str, timeout_s: int, settings: dict[str, Any]) -> Any:

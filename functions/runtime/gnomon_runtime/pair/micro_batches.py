@@ -65,6 +65,7 @@ class BlocksApplication:
     def serve_body(self, connection: socket.socket, turn: Turn, ending: Callable[[], bool]) -> None:
         """Accept the upgrade, and answer the Body at the other end until either side ends."""
         with self._lock:
+            # The Body that came last wins: an earlier connection may be one whose end has not been noticed yet.
             if self._current is not None:
                 _shut(self._current)
             self._current = connection

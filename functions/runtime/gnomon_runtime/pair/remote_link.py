@@ -321,6 +321,7 @@ class RemoteLink(DataPath):
             raise packets.PeerGoneError
         outgoing = Outgoing(message, self.to)
         if not outgoing.push(connection):
+            # The thread sends the rest. It may be asleep in poll without POLLOUT: the eventfd wakes it.
             with self._lock:
                 self._sending = outgoing
                 if not self._ended:
@@ -378,6 +379,7 @@ class RemoteLink(DataPath):
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         while not self._over:
+            # `register` replaces the events of a known descriptor. With nothing to send, POLLOUT would make this loop spin.
             poll.register(connection, select.POLLIN | (select.POLLOUT if self._sending is not None else 0))
             ready = dict(poll.poll())
             if self._wake in ready:
