@@ -281,7 +281,7 @@ def load(
 
 def join(body: Child, shadow: Child, task: Task, *, sizes: tuple[int, int] | None = None) -> None:
     """Make them a pair."""
-    buffers = Buffers.make(*(sizes or shared_memory.hand_over_bytes(task.model.layers, MAX_BATCH)))
+    buffers = Buffers.make(*(sizes or shared_memory.buffer_sizes(task.model.layers, MAX_BATCH)))
     try:
         shadow.order("join", buffers.shadow, {"shadow": shadow.id, "body": BODY, **_pair_document(task)})
         shadow.expect("paired")

@@ -39,11 +39,11 @@ from gnomon_coordinator.shadow_states import (
     Shadow,
     State,
     UndeclaredTransitionError,
-    buffer_sizes,
 )
 from gnomon_coordinator.table import Kind, Record, RegistrationTable, Status
 from gnomon_core.blocks import Layers
 from gnomon_core.pairs import MAX_SHADOWS
+from gnomon_core.shared_memory import buffer_sizes
 
 MAX_CONTAINERS = 3
 """Containers that are tried for one Shadow."""

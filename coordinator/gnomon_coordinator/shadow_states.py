@@ -28,7 +28,6 @@ from enum import Enum
 from gnomon_coordinator.effects import Descriptors
 from gnomon_coordinator.protocol import Task
 from gnomon_coordinator.table import Status
-from gnomon_core import shared_memory
 from gnomon_core.blocks import Layers
 
 
@@ -227,28 +226,3 @@ class LoadQueue:
 
 def _cpus(shadow: Shadow) -> frozenset[int]:
     return frozenset() if shadow.task is None else frozenset(shadow.task.cpus)
-
-
-def buffer_sizes(layers: Layers, max_batch: int) -> tuple[int, int]:
-    """Bytes of a pair's two buffers, to the Shadow and back: enough for a run of any blocks, so that blocks can change in place.
-
-    A run reads values that were made before it, and makes values that are read after it. So no run moves more than the values
-    that are alive at one border between blocks. Pages that are never touched cost nothing.
-
-    Example: values of 10 and 100 bytes alive at a border, batches of 8: 128 + 832 bytes, each value on a multiple of 64.
-    """
-    last_read = {name: number for number, block in enumerate(layers.blocks) for name in block.reads}
-    last_read |= dict.fromkeys(layers.outputs, len(layers.blocks))
-    made = {name for block in layers.blocks for name in block.makes}
-    alive = {name for block in layers.blocks for name in block.reads} - made
-    to_bytes = from_bytes = 1
-    for number, block in enumerate(layers.blocks):
-        alive = {name for name in alive if last_read[name] >= number}
-        to_bytes = max(to_bytes, _bytes_of(layers, alive, max_batch))
-        alive |= {name for name in block.makes if name in last_read}
-        from_bytes = max(from_bytes, _bytes_of(layers, {name for name in alive if last_read[name] > number}, max_batch))
-    return to_bytes, from_bytes
-
-
-def _bytes_of(layers: Layers, names: set[str], samples: int) -> int:
-    return sum(shared_memory.aligned(samples * layers.value_bytes.get(name, 0)) for name in names)

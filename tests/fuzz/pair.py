@@ -139,7 +139,7 @@ def _hostile_body(chance: random.Random, place: Nursery, task: Task, count: int,
     said = load(shadow, task)
     if said["say"] != "registered":
         raise RuntimeError(f"no Shadow: {said['reason']}")
-    sizes = shared_memory.hand_over_bytes(task.model.layers, 2)
+    sizes = shared_memory.buffer_sizes(task.model.layers, 2)
     [run] = task.model.layers.runs(task.blocks)
     link = _joined_by_us(shadow, sizes)
     for number in range(count):
@@ -179,7 +179,7 @@ def _hostile_shadow(chance: random.Random, body: Body, task: Task, count: int, c
     assert isinstance(model, StoredModel)
     x = samples_of(model, 2)
     expected = body.ask(x).rows
-    sizes = shared_memory.hand_over_bytes(model.layers, 2)
+    sizes = shared_memory.buffer_sizes(model.layers, 2)
     while cases["pair, to a Body"] < count:
         buffers = Buffers.make(*sizes)
         link = Link([os.dup(descriptor) for descriptor in buffers.shadow], body=False)

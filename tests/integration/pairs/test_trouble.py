@@ -139,7 +139,7 @@ def test_empty_containers_end_when_they_are_told_or_nobody_is_left(nursery: Nurs
 def test_two_hundred_pairs_leave_nothing(nursery: Nursery, body: Child, task: Task, x: Tensor, whole: Tensor) -> None:
     shadow = nursery.empty()
     load(shadow, task)
-    sizes = shared_memory.hand_over_bytes(task.model.layers, 8)
+    sizes = shared_memory.buffer_sizes(task.model.layers, 8)
 
     def held() -> tuple[int, int, int, int]:
         return len(body.descriptors()), body.mappings(), len(shadow.descriptors()), shadow.mappings()
@@ -259,7 +259,7 @@ def test_a_shadow_leaves_a_body_that_sends_nonsense_and_can_be_joined_again(nurs
 
 def test_a_hand_over_to_a_raw_peer_is_what_the_contract_says(body: Child, task: Task, x: Tensor, whole: Tensor) -> None:
     """The test is the Shadow: it sees the rows, and what it answers is in the result."""
-    buffers = Buffers.make(*shared_memory.hand_over_bytes(task.model.layers, 8))
+    buffers = Buffers.make(*shared_memory.buffer_sizes(task.model.layers, 8))
     mine = Link([os.dup(descriptor) for descriptor in buffers.shadow], body=False)
     tell_body(body, "s-1", replace(task, expected_ms=[[5000.0] * 8]), buffers)
     buffers.close()

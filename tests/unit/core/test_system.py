@@ -179,8 +179,8 @@ def test_the_largest_run_at_the_largest_batch_fits() -> None:
         (block(0, ("x",), ("a", "b")), block(1, ("a", "b"), ("c",))),
         {"x": 4, "a": 10, "b": 100, "c": 1},
     )
-    assert shared_memory.hand_over_bytes(layers, 8) == (128 + 832, 128 + 832)
-    assert shared_memory.hand_over_bytes(layers, 1) == (64 + 128, 64 + 128)
+    assert shared_memory.buffer_sizes(layers, 8) == (128 + 832, 128 + 832)
+    assert shared_memory.buffer_sizes(layers, 1) == (64 + 128, 64 + 128)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ import torch
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.launch import Launch
-from gnomon_core.shared_memory import hand_over_bytes
+from gnomon_core.shared_memory import buffer_sizes
 from gnomon_core.wire import Frame, error_result
 from gnomon_runtime.engine.torch_support import keep_freed_memory
 from gnomon_runtime.pair.headers import Kind as Say
@@ -47,7 +47,7 @@ class BlocksApplication:
         self._held = HeldBlocks(program, weights, layers, options.get("weight_mode", "shared"))
         self._held.hold(options["blocks"])
         # Large enough for any run of any blocks: pages that are never touched cost nothing.
-        self._sizes = hand_over_bytes(self._held.layers, launch.max_batch)
+        self._sizes = buffer_sizes(self._held.layers, launch.max_batch)
         self._lock = threading.Lock()
         self._current: socket.socket | None = None
 
