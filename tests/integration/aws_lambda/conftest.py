@@ -24,12 +24,12 @@ class OnLambda:
     def __init__(self, aws: Account, platform: LambdaPlatform) -> None:
         self.aws = aws
         self.platform = platform
-        self.told = Recorder()
+        self.events = Recorder()
 
     async def begin(self, spec: FunctionSpec, *, cores: int = 1, version: int = 1) -> tuple[Instance, BatchChannel]:
         """An instance that is ready."""
         instance = await self.platform.create(InstanceRequest(spec, version, cores, None, {}))
-        return instance, await self.told.channel(instance.id)
+        return instance, await self.events.channel(instance.id)
 
 
 Start = Callable[..., Awaitable[OnLambda]]
@@ -50,7 +50,7 @@ async def on_lambda(aws: Account) -> AsyncIterator[Start]:
                 options or aws.options(), repository or NoModels(), built or NothingBuilt(), chance=random.Random(1)
             )
             made = OnLambda(aws, platform)
-            await platform.start(made.told)
+            await platform.start(made.events)
             stack.push_async_callback(platform.stop)
             return made
 

@@ -54,9 +54,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> DirectoryRepository:
 
 @pytest.fixture
 async def local(repository: DirectoryRepository, tmp_path: Path) -> AsyncIterator[tuple[LocalPlatform, Recorder]]:
-    platform, told = LocalPlatform(tmp_path / "state", repository, NothingBuilt()), Recorder()
-    await platform.start(told)
-    yield platform, told
+    platform, events = LocalPlatform(tmp_path / "state", repository, NothingBuilt()), Recorder()
+    await platform.start(events)
+    yield platform, events
     await platform.stop()
 
 
@@ -64,8 +64,8 @@ def model(name: str) -> FunctionSpec:
     return read_deployment({"service": name, "image": "gnomon/body", "annotations": {"gnomon/model": f"{name}@1"}})
 
 
-async def channel_to(platform: Platform, told: Recorder, spec: FunctionSpec) -> BatchChannel:
-    return await told.channel((await platform.create(InstanceRequest(spec, 1, 1, None, {}))).id)
+async def channel_to(platform: Platform, events: Recorder, spec: FunctionSpec) -> BatchChannel:
+    return await events.channel((await platform.create(InstanceRequest(spec, 1, 1, None, {}))).id)
 
 
 def batch(platform: Platform, spec: FunctionSpec, bodies: list[bytes], budget_s: float = 60.0) -> Frame:
@@ -117,7 +117,7 @@ async def test_a_bucket_that_has_gone_is_the_reason_and_nobody_waits(on_lambda: 
     there = await on_lambda(repository=repository)
     there.aws.client("s3").delete_bucket(Bucket=there.aws.bucket)
     instance = await there.platform.create(InstanceRequest(model("net"), 1, 1, None, {}))
-    reason = await there.told.reason(instance.id)
+    reason = await there.events.reason(instance.id)
     assert "could not be started: AWS refused to write models to the bucket" in reason
 
 
@@ -127,7 +127,7 @@ async def test_a_file_that_is_not_the_model_s_is_never_run(on_lambda: Start, rep
     key = f"gnomon/models/{entry.sha256['weights.safetensors']}"
     there.aws.client("s3").put_object(Bucket=there.aws.bucket, Key=key, Body=b"\0" * entry.weights.stat().st_size)
     instance = await there.platform.create(InstanceRequest(spec, 1, 1, None, {}))
-    reason = await there.told.reason(instance.id)
+    reason = await there.events.reason(instance.id)
     assert "could not be started" in reason
     assert "does not have the SHA-256" in reason
 

@@ -85,7 +85,7 @@ async def test_throttled_until_its_time_is_over_each_member_gets_503_and_the_slo
     assert frame is not None
     assert b"Retry-After: 5" in frame.members[0].meta.split(b"\n")
     assert {type(member) for member in frame.members} == {results.Refusal}, "it is no answer of the function"
-    assert there.told.gone == {}
+    assert there.events.gone == {}
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ async def test_only_what_lambda_says_it_did_not_begin_is_sent_again(
     assert result is None
     assert not channel.unread, "it may have run"
     assert invokes(there.aws) - before == 1
-    assert refusal.code in await there.told.reason(instance.id)
+    assert refusal.code in await there.events.reason(instance.id)
 
 
 async def test_a_crash_loses_its_own_batch_once_and_the_next_slot_serves(
@@ -122,7 +122,7 @@ async def test_a_crash_loses_its_own_batch_once_and_the_next_slot_serves(
     _, other = await there.begin(built())
     assert await send(channel, request_frame(b"crash")) is None
     assert not channel.unread
-    assert "exit status 9" in await there.told.reason(instance.id)
+    assert "exit status 9" in await there.events.reason(instance.id)
     assert answers(await send(other, request_frame(b"fine"))) == [(200, b"fine")]
     assert ran(tmp_path) == ["crash", "fine"]
 
@@ -135,7 +135,7 @@ async def test_a_function_that_overruns_is_ended_by_lambda_and_its_batch_is_lost
     instance, channel = await there.begin(spec)
     assert await send(channel, within(request_frame(b"hang"), 1.0)) is None
     # Lambda's own timeout is a second above the deadline.
-    assert "timed out after 2.00 seconds" in await there.told.reason(instance.id)
+    assert "timed out after 2.00 seconds" in await there.events.reason(instance.id)
     assert ran(tmp_path) == ["hang"]
 
 
@@ -144,7 +144,7 @@ async def test_wait_for_an_answer_ends_at_the_batch_limit(on_lambda: Start, hand
     instance, channel = await there.begin(built())
     assert await send(channel, within(request_frame(b"hang"), 1.0)) is None
     assert not channel.unread
-    assert "no answer within 3.0 s" in await there.told.reason(instance.id)
+    assert "no answer within 3.0 s" in await there.events.reason(instance.id)
     there.aws.service.sandboxes[-1].process.kill()
 
 
@@ -166,7 +166,7 @@ async def test_connections_that_are_refused_are_tried_again(
     monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "http://127.0.0.1:9")
     there = await on_lambda()
     instance = await there.platform.create(InstanceRequest(echo_spec(), 1, 1, None, {}))
-    assert "AWS cannot be reached" in await there.told.reason(instance.id)
+    assert "AWS cannot be reached" in await there.events.reason(instance.id)
 
 
 async def test_batches_of_many_slots_run_side_by_side(on_lambda: Start, handler: BuiltFolder) -> None:
@@ -208,7 +208,7 @@ async def test_a_handler_that_cannot_be_loaded_says_why(on_lambda: Start, tmp_pa
     (folder / "handler.py").write_text("import nothing_like_that\n")
     there = await on_lambda(built=BuiltFolder(folder))
     instance = await there.platform.create(InstanceRequest(built(), 1, 1, None, {}))
-    assert "No module named 'nothing_like_that'" in await there.told.reason(instance.id)
+    assert "No module named 'nothing_like_that'" in await there.events.reason(instance.id)
 
 
 async def test_credentials_that_are_missing_are_one_clear_line(on_lambda: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +238,7 @@ async def test_a_role_that_does_not_exist_is_named(on_lambda: Start, echo_spec: 
     monkeypatch.setattr("gnomon_platforms.aws_lambda.functions.ROLE_RETRY_S", 0.1)
     there = await on_lambda(LambdaOptions("arn:aws:iam::123456789012:role/nobody"))
     instance = await there.platform.create(InstanceRequest(echo_spec(), 1, 1, None, {}))
-    reason = await there.told.reason(instance.id)
+    reason = await there.events.reason(instance.id)
     assert "Check --lambda-role" in reason
     assert "trust-policy.json" in reason
 

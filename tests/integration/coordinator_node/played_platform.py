@@ -33,7 +33,7 @@ class Platform:
     """As much of a platform as Shadows need: Bodies, claims, a listener. It leads since the node's present epoch."""
 
     def __init__(self, node: Node, session: aiohttp.ClientSession, models: ServedModels | None = None) -> None:
-        self.node, self.told = node, Recorder()
+        self.node, self.events = node, Recorder()
         self.adopting_s = 0.0
         epoch = node.epoch
         self.bodies: dict[str, BodyPod] = {}
@@ -44,7 +44,7 @@ class Platform:
         context = ShadowContext(
             bodies=self,
             claims=self,
-            listener=self.told,
+            listener=self.events,
             now_s=lambda: 0.0,
             epoch=lambda: epoch,
             adopting_s=lambda: self.adopting_s,

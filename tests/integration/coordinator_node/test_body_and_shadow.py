@@ -287,7 +287,7 @@ async def test_a_shadow_is_asked_for_told_of_changed_and_ended(platform: Platfor
     assert platform.claimed["p-1-s1"].cores == 2.0
 
     assert platform.pairs.destroy("p-1-s1")
-    assert await platform.told.reason("p-1-s1") == "stopped"
+    assert await platform.events.reason("p-1-s1") == "stopped"
     assert platform.pairs_told[-1] == ("p-1", [])
     assert platform.claimed == {}
     await until(lambda: node.state()["shadows"] == [], "the node remembers it")
@@ -329,7 +329,7 @@ async def test_impossible_request_is_refused_without_leftovers(platform: Platfor
     platform.cores = 8.0
     assert platform.claimed == {}
     assert platform.pairs.instances("line.openfaas-fn") == []
-    assert platform.told.gone == {}
+    assert platform.events.gone == {}
 
 
 async def test_a_shadow_that_ends_by_itself_is_told_once(platform: Platform, node: Node) -> None:
@@ -338,8 +338,8 @@ async def test_a_shadow_that_ends_by_itself_is_told_once(platform: Platform, nod
     await until(lambda: ("p-5", ["p-5-s1"]) in platform.pairs_told)
     body.kill(signal.SIGKILL)
 
-    assert "Body has gone" in await platform.told.reason("p-5-s1")
-    assert platform.told.times_gone["p-5-s1"] == 1
+    assert "Body has gone" in await platform.events.reason("p-5-s1")
+    assert platform.events.times_gone["p-5-s1"] == 1
     assert platform.pairs_told[-1] == ("p-5", [])
     await until(lambda: node.state()["shadows"] == [], "the node remembers it")
 
@@ -352,13 +352,13 @@ async def test_a_node_that_has_no_coordinator_any_more_has_no_shadows(platform: 
     platform.pairs.coordinator_removed("node-a")
 
     assert platform.pools == set()
-    assert "no coordinator any more" in await platform.told.reason("p-8-s1")
+    assert "no coordinator any more" in await platform.events.reason("p-8-s1")
     assert platform.pairs_told[-1] == ("p-8", [])
     assert platform.claimed == {}
     # Where it answers again, what was told to have gone is ended and not found again.
     await platform.reach()
     await until(lambda: node.state()["shadows"] == [], "it lives")
-    assert (platform.told.found, platform.told.times_gone["p-8-s1"]) == ({}, 1)
+    assert (platform.events.found, platform.events.times_gone["p-8-s1"]) == ({}, 1)
 
 
 async def test_a_coordinator_that_is_started_anew_has_lost_its_shadows(platform: Platform, node: Node) -> None:
@@ -369,7 +369,7 @@ async def test_a_coordinator_that_is_started_anew_has_lost_its_shadows(platform:
     node.begin_agent()
     await platform.reach()
 
-    assert "started anew" in await platform.told.reason("p-7-s1")
+    assert "started anew" in await platform.events.reason("p-7-s1")
     assert platform.pairs_told[-1] == ("p-7", [])
     await until(lambda: "uid-p-7" in {row["pod_uid"] for row in node.state()["bodies"]}, "it has not come back")
     await platform.pairs.create("p-7", a_pair(node), "p-7-s2")

@@ -110,10 +110,10 @@ async def platform(api: Api, node: Node, *, following: bool = False) -> AsyncIte
     epoch = node.epoch
     models, nodes = ServedModels(DirectoryRepository(node.models), node.models), NodeOptions(TOKEN, port=node.port)
     made = OpenFaasPlatform(api, OpenFaasOptions(models=models, nodes=nodes), epoch=lambda: epoch, following=following)
-    told = Recorder()
+    events = Recorder()
     try:
-        await made.start(told)
-        yield made, told
+        await made.start(events)
+        yield made, events
     finally:
         await made.stop()
 
@@ -129,43 +129,43 @@ async def test_a_pair_goes_on_from_leader_to_leader(api: Api, node: Node, monkey
     body = node.body("uid-lead")
     known = Known.of(node, body)
     pair = Pair(1, tuple(node.blocks), tuple(SPLIT))
-    async with platform(api, node) as (first, told):
+    async with platform(api, node) as (first, events):
         [adopted] = first.adopt(SPEC, 1)
         assert adopted.id == BODY
-        await told.channel(BODY)
+        await events.channel(BODY)
         shadow = await first.create_shadow(BODY, pair)
-        await told.until(lambda: seen(first)[BODY].partner == shadow.id)
+        await events.until(lambda: seen(first)[BODY].partner == shadow.id)
         as_made, room = seen(first)[shadow.id], first.nodes()
-    assert told.gone[shadow.id] == "the gateway stops; it works on for its Body"
-    assert told.times_gone == {shadow.id: 1, BODY: 1}
+    assert events.gone[shadow.id] == "the gateway stops; it works on for its Body"
+    assert events.times_gone == {shadow.id: 1, BODY: 1}
 
     async with asked_all_the_time(body, known):
         # A gateway alone, which begins after the other has ended: it finds Bodies, and then their Shadows.
-        async with platform(api, node) as (second, told):
+        async with platform(api, node) as (second, events):
             assert seen(second) == {}
             second.adopt(SPEC, 1)
-            await told.until(lambda: shadow.id in told.found)
+            await events.until(lambda: shadow.id in events.found)
             assert seen(second)[BODY].shadows == {shadow.id: pair}
             assert seen(second)[shadow.id] == replace(as_made, started_s=seen(second)[shadow.id].started_s)
-            assert told.order[:2] == [("found", shadow.id), ("paired", BODY)]
+            assert events.order[:2] == [("found", shadow.id), ("paired", BODY)]
             assert second.nodes() == room
-            await told.channel(BODY)
+            await events.channel(BODY)
         # One of several, which follows and is to lead: when it does, it knows them.
-        async with platform(api, node, following=True) as (third, told):
+        async with platform(api, node, following=True) as (third, events):
             third.adopt(SPEC, 1)
-            await told.channel(BODY)
+            await events.channel(BODY)
             assert list(seen(third)) == [BODY]
             await third.lead()
             assert seen(third)[BODY].shadows == {shadow.id: pair}
             assert (seen(third)[shadow.id].state, third.nodes()) == (InstanceState.READY, room)
 
     # The next one has no use for it.
-    async with platform(api, node) as (last, told):
+    async with platform(api, node) as (last, events):
         last.adopt(SPEC, 1)
-        await told.until(lambda: shadow.id in told.found)
+        await events.until(lambda: shadow.id in events.found)
         await last.destroy(shadow.id)
-        assert await told.reason(shadow.id) == "stopped"
-        assert told.order[-2:] == [("alone", BODY), ("gone", shadow.id)]
+        assert await events.reason(shadow.id) == "stopped"
+        assert events.order[-2:] == [("alone", BODY), ("gone", shadow.id)]
         assert list(seen(last)) == [BODY]
         assert last.nodes()[0].free_cores == room[0].free_cores + 1
     assert known.alone(body)
@@ -181,7 +181,7 @@ async def test_a_new_leader_goes_on_with_the_shadows_of_the_one_before_it(
     await until(lambda: ("p-6", ["p-6-s1"]) in platform.pairs_told)
     async with asked_all_the_time(body, known), leading(node, "p-6") as other:
         await until(lambda: ("p-6", ["p-6-s1"]) in other.pairs_told, "it does not know of it")
-        found = other.told.found["p-6-s1"]
+        found = other.events.found["p-6-s1"]
         assert (found.state, found.partner, found.pair, found.node) == (InstanceState.STARTING, "p-6", a_pair(node), "node-a")
         assert other.seen("p-6-s1") == replace(found, state=InstanceState.READY)
         assert (found.cores, found.memory_bytes) == (began.cores, began.memory_bytes)
@@ -194,7 +194,7 @@ async def test_a_new_leader_goes_on_with_the_shadows_of_the_one_before_it(
         await platform.pairs._background.settled()
         assert (node.shadow("p-6-s1")["paired"], node.shadow("p-6-s1")["cores"]) == (True, 1)
     # The second one has stopped, in the midst of it, and a third one comes.
-    assert other.told.gone == {"p-6-s1": "the gateway stops; it works on for its Body"}
+    assert other.events.gone == {"p-6-s1": "the gateway stops; it works on for its Body"}
     assert other.pairs_told[-1] == ("p-6", [])
     async with leading(node, "p-6") as third:
         await until(lambda: ("p-6", ["p-6-s1"]) in third.pairs_told, "it does not know of it")
@@ -203,9 +203,9 @@ async def test_a_new_leader_goes_on_with_the_shadows_of_the_one_before_it(
         await until(lambda: third.seen("p-6-s1").pair == changed)
         # What it does not want any more it ends, like one that it has made.
         assert third.pairs.destroy("p-6-s1")
-        assert await third.told.reason("p-6-s1") == "stopped"
+        assert await third.events.reason("p-6-s1") == "stopped"
         await until(lambda: node.state()["shadows"] == [], "the node remembers it")
-        assert (third.told.times_gone["p-6-s1"], third.claimed) == (1, {})
+        assert (third.events.times_gone["p-6-s1"], third.claimed) == (1, {})
     platform.pairs.coordinator_removed("node-a")
 
 
@@ -215,14 +215,14 @@ async def test_a_shadow_whose_body_is_found_a_moment_later_waits_for_it(platform
     await until(lambda: ("p-9", ["p-9-s1"]) in platform.pairs_told)
     await platform.pairs.close()
     async with leading(node) as other:
-        assert (other.told.found, other.claimed) == ({}, {})
+        assert (other.events.found, other.claimed) == ({}, {})
         other.knows("p-9")
         other.pairs.reconcile("node-a")
-        assert list(other.told.found) == ["p-9-s1"]
+        assert list(other.events.found) == ["p-9-s1"]
         assert other.pairs_told == [("p-9", ["p-9-s1"])]
         assert node.shadow("p-9-s1")["paired"]
         assert other.pairs.destroy("p-9-s1")
-        assert await other.told.reason("p-9-s1") == "stopped"
+        assert await other.events.reason("p-9-s1") == "stopped"
 
 
 async def test_a_shadow_whose_body_is_nobodys_ends_when_it_may_not_be_found_any_more(platform: Platform, node: Node) -> None:
@@ -234,5 +234,5 @@ async def test_a_shadow_whose_body_is_nobodys_ends_when_it_may_not_be_found_any_
         await until(lambda: other.pairs._recheck is not None, "nobody looks again")
         other.adopting_s = 0.0
         await until(lambda: node.state()["shadows"] == [], "it lives")
-        assert other.told.found == {}
+        assert other.events.found == {}
     assert body.ask(node.batch())[1] == 0

@@ -158,9 +158,9 @@ def test_declared_network_prices_remote_shadows(models: Path) -> None:
 def test_knatives_class_has_the_same_price_by_the_same_options(models: Path) -> None:
     measured = measure(models)
     given = {"kubeconfig": None, "policies": (), "host": "127.0.0.1", "port": 0, "namespaces": ()}
-    told = {"models": str(models), "state": "", "coordinator_token": None}
+    events = {"models": str(models), "state": "", "coordinator_token": None}
     for gbps, network in ((None, None), (10.0, Network.of(10, 0.2))):
-        found = knative_options({**given, **told, "network_gbps": gbps, "network_rtt_ms": 0.2}).scaled.models
+        found = knative_options({**given, **events, "network_gbps": gbps, "network_rtt_ms": 0.2}).scaled.models
         assert found is not None
         assert found.models.profile(SPEC) == replace(measured, network=network)
 

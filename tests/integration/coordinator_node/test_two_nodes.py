@@ -106,7 +106,7 @@ async def test_a_shadow_from_another_nodes_pool_is_made_changed_and_ended(platfo
     assert body.ask(known.given)[1] == 1
 
     assert platform.pairs.destroy("f-1-s1")
-    assert await platform.told.reason("f-1-s1") == "stopped"
+    assert await platform.events.reason("f-1-s1") == "stopped"
     assert platform.pairs_told[-1] == ("f-1", [])
     await nothing_is_left(platform, node, other)
     assert known.alone(body)
@@ -163,7 +163,7 @@ async def test_a_shadow_that_is_killed_costs_no_answer(platform: Platform, node:
     [process] = pool_processes(other, SHADOW)
     os.kill(process, signal.SIGKILL)
     assert all(known.answered(body) for _ in range(20))
-    await platform.told.reason("f-4-s1")
+    await platform.events.reason("f-4-s1")
     assert platform.pairs_told[-1] == ("f-4", [])
     await nothing_is_left(platform, node, other)
     assert known.alone(body)
@@ -172,7 +172,7 @@ async def test_a_shadow_that_is_killed_costs_no_answer(platform: Platform, node:
 async def test_a_body_that_is_killed_takes_its_shadow_along(platform: Platform, node: Node, other: Node) -> None:
     body, _ = await paired(platform, node, "f-5")
     body.kill(signal.SIGKILL)
-    await platform.told.reason("f-5-s1")
+    await platform.events.reason("f-5-s1")
     await nothing_is_left(platform, node, other)
 
 
@@ -196,7 +196,7 @@ async def test_a_pair_goes_on_without_either_coordinator(platform: Platform, nod
         await until(lambda: platform.seen("f-6-s1").pair == changed, "it does not change")
     assert ("f-6", []) not in platform.pairs_told
     assert platform.pairs.destroy("f-6-s1")
-    assert await platform.told.reason("f-6-s1") == "stopped"
+    assert await platform.events.reason("f-6-s1") == "stopped"
     await nothing_is_left(platform, node, other)
     assert known.alone(body)
 
@@ -213,7 +213,7 @@ async def test_an_agent_that_is_killed_ends_the_pair_and_nothing_else(
     killed.begin_agent()
     killed.warm()
     await (platform.reach() if killed is node else reach(platform, other))
-    reason = await platform.told.reason(f"{name}-s1")
+    reason = await platform.events.reason(f"{name}-s1")
     assert killed is other or "started anew" in reason
     assert platform.pairs_told[-1] == (name, [])
     node.has_come(f"uid-{name}")
@@ -233,11 +233,11 @@ async def test_a_new_leader_goes_on_with_it(platform: Platform, node: Node, othe
     async with asked_all_the_time(body, known), leading(node, *([name] if body_first else [])) as next_:
         await reach(next_, other)
         if not body_first:
-            assert next_.told.found == {}
+            assert next_.events.found == {}
             next_.knows(name)
             next_.pairs.reconcile("node-a")
         await until(lambda: (name, [shadow]) in next_.pairs_told, "it does not know of it")
-        found = next_.told.found[shadow]
+        found = next_.events.found[shadow]
         assert (found.node, found.partner, found.pair) == ("node-b", name, far(node))
         assert next_.claimed == {shadow: platform.claimed[shadow]}
         # Whoever led before may not know it yet, and orders nothing any more on either node.
@@ -248,12 +248,12 @@ async def test_a_new_leader_goes_on_with_it(platform: Platform, node: Node, othe
         platform.pairs.coordinator_removed("node-a")
         platform.pairs.coordinator_removed("node-b")
         await platform.pairs._background.settled()
-    assert next_.told.gone == {shadow: "the gateway stops; it works on for its Body"}
+    assert next_.events.gone == {shadow: "the gateway stops; it works on for its Body"}
     async with leading(node, name) as last:
         await reach(last, other)
         await until(lambda: (name, [shadow]) in last.pairs_told, "it does not know of it")
         assert last.pairs.destroy(shadow)
-        assert await last.told.reason(shadow) == "stopped"
+        assert await last.events.reason(shadow) == "stopped"
         await nothing_is_left(last, node, other)
     assert known.alone(body)
 
@@ -271,7 +271,7 @@ async def test_next_leader_tells_the_body_of_its_shadow(platform: Platform, node
     what = {"cores": 1, "blocks": node.blocks, "split": [0, 1, 1, 2], "expected_ms": PATIENT, "afar": True}
     assert other.ask("PUT", "/v1/shadows/f-9-s1", {**document, **node.files, **what})[0] == 200
     await until(lambda: ("f-9", ["f-9-s1"]) in platform.pairs_told, "nobody brings them together")
-    assert list(platform.told.found) == ["f-9-s1"]
+    assert list(platform.events.found) == ["f-9-s1"]
     assert known.together(body)
 
 
@@ -286,7 +286,7 @@ async def test_a_body_may_have_one_at_home_and_one_elsewhere(platform: Platform,
 
     # What one of them does costs the other nothing.
     assert platform.pairs.destroy("f-10-s1")
-    assert await platform.told.reason("f-10-s1") == "stopped"
+    assert await platform.events.reason("f-10-s1") == "stopped"
     assert platform.pairs_told[-1] == ("f-10", ["f-10-s2"])
     assert body.ask(given) == (three, 1)
     await platform.pairs.create("f-10", a_pair(node, split=(0, 1, 1, 1)), "f-10-s3")
@@ -295,9 +295,9 @@ async def test_a_body_may_have_one_at_home_and_one_elsewhere(platform: Platform,
     os.kill(process, signal.SIGKILL)
     for _ in range(5):
         body.ask(given)
-    await platform.told.reason("f-10-s2")
+    await platform.events.reason("f-10-s2")
     assert platform.pairs_told[-1] == ("f-10", ["f-10-s3"])
     assert body.ask(given)[1] == 1
     assert platform.pairs.destroy("f-10-s3")
-    await platform.told.reason("f-10-s3")
+    await platform.events.reason("f-10-s3")
     await nothing_is_left(platform, node, other)

@@ -29,7 +29,7 @@ class Running:
     """A platform and what it has told."""
 
     platform: LocalPlatform
-    told: Recorder
+    events: Recorder
     state: Path
     images: Images
 
@@ -41,11 +41,11 @@ class Running:
 
     async def begin_spec(self, spec: FunctionSpec, secrets: Mapping[str, bytes] | None = None, cores: int = 1) -> Instance:
         instance = await self.platform.create(InstanceRequest(spec, 1, cores, None, secrets or {}))
-        await self.told.channel(instance.id)
+        await self.events.channel(instance.id)
         return instance
 
     def channel(self, instance: Instance) -> BatchChannel:
-        return self.told.channels[instance.id]
+        return self.events.channels[instance.id]
 
     async def ask(self, instance: Instance, text: str) -> str:
         """Send a body and return the answer's, whatever its status."""
@@ -60,9 +60,9 @@ def spec(name: str, process: str = "sh", **fields: object) -> FunctionSpec:
 
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    state, images, told = tmp_path / "state", Images(), Recorder()
+    state, images, events = tmp_path / "state", Images(), Recorder()
     platform = LocalPlatform(state, NoModels(), images, cores=16, preload_torch=False)
     state.chmod(0o700)
-    await platform.start(told)
-    yield Running(platform, told, state, images)
+    await platform.start(events)
+    yield Running(platform, events, state, images)
     await platform.stop()

@@ -17,14 +17,14 @@ def descendants(pid: int) -> list[int]:
 
 
 async def main(state: Path) -> None:
-    platform, told = LocalPlatform(state, NoModels(), NothingBuilt(), preload_torch=False), Recorder()
-    await platform.start(told)
+    platform, events = LocalPlatform(state, NoModels(), NothingBuilt(), preload_torch=False), Recorder()
+    await platform.start(events)
     # One leaves a process of its own session behind, as a daemon would.
     spec = read_deployment({"service": "busy", "image": "functions/alpine", "envProcess": "sh"})
     script = b"setsid sleep 1000 </dev/null >/dev/null 2>&1 & sleep 1000"
     for _ in range(3):
         instance = await platform.create(InstanceRequest(spec, 1, 1, None, {}))
-        (await told.channel(instance.id)).run(request_frame(script), lambda _: None)
+        (await events.channel(instance.id)).run(request_frame(script), lambda _: None)
     supervisor = descendants(os.getpid())[0]
     # Supervisor, zygote, its waiting child, and for each instance itself, its shell and two sleeps.
     while len(below := descendants(supervisor)) < 2 + 3 * 4:  # noqa: ASYNC110 - nobody tells us about processes

@@ -41,7 +41,7 @@ class Running:
     """A platform with one model, whose answers are known."""
 
     platform: LocalPlatform
-    told: Listener
+    events: Listener
     spec: FunctionSpec
     module: torch.nn.Module
     profiles: Path
@@ -51,13 +51,13 @@ class Running:
 
     async def body(self) -> Instance:
         instance = await self.platform.create(InstanceRequest(self.spec, 1, 1, None, {}))
-        await self.told.channel(instance.id)
+        await self.events.channel(instance.id)
         return instance
 
     async def paired(self, body: Instance, pair: Pair = PAIR) -> Instance:
         shadow = await self.platform.create_shadow(body.id, pair)
-        await self.told.until(lambda: (body.id, shadow.id) in self.told.pairs or shadow.id in self.told.gone, PATIENCE_S)
-        assert shadow.id not in self.told.gone, self.told.gone[shadow.id]
+        await self.events.until(lambda: (body.id, shadow.id) in self.events.pairs or shadow.id in self.events.gone, PATIENCE_S)
+        assert shadow.id not in self.events.gone, self.events.gone[shadow.id]
         return self.seen(shadow.id)
 
     def seen(self, instance_id: str) -> Instance:
@@ -72,7 +72,7 @@ class Running:
     async def ask(self, body: Instance, samples: int = 4) -> None:
         """Send a batch and compare its answer with the module's own."""
         self.numbers += 1
-        channel: BatchChannel = self.told.channels[body.id]
+        channel: BatchChannel = self.events.channels[body.id]
         signature = self.platform.signature(self.spec)
         assert signature is not None
         given = torch.full((samples, 4, 12, 12), float(self.numbers % 17))
@@ -133,11 +133,11 @@ async def begun(folder: Path, put: ModelRepository | None = None, served: ModelR
     layers = [layer for _ in range(4) for layer in (torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.ReLU())]
     module = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
     put.put("line", "1", capture(module, (torch.randn(2, 4, 12, 12),), Description("line", "1")))
-    profiles, told = folder / "profiles", Listener()
+    profiles, events = folder / "profiles", Listener()
     local = LocalPlatform(folder / "state", served or put, NothingBuilt(), cores=8, profiles=profiles)
-    await local.start(told)
+    await local.start(events)
     spec = read_deployment(
         {"service": "line", "image": "gnomon/body", "annotations": {"gnomon/model": "line@1", "gnomon/max-batch": "8"}}
     )
     await local.prepare(spec)
-    return Running(local, told, spec, module, profiles)
+    return Running(local, events, spec, module, profiles)

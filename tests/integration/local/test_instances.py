@@ -56,8 +56,8 @@ async def test_an_instance_killed_in_the_middle_of_a_batch_loses_only_that_batch
     os.kill(pid, signal.SIGKILL)
     assert await asyncio.wait_for(lost, 5) is None
     assert answers(await kept) == [(200, b"kept\n")]
-    assert "SIGKILL" in await running.told.reason(victim.id)
-    assert running.told.times_gone == {victim.id: 1}
+    assert "SIGKILL" in await running.events.reason(victim.id)
+    assert running.events.times_gone == {victim.id: 1}
     assert running.platform.instances("victim.openfaas-fn") == ()
 
 
@@ -66,7 +66,7 @@ async def test_child_processes_end_with_their_instance(running: Running) -> None
     left = await running.ask(instance, "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $!")
     assert alive(int(left))
     await running.platform.destroy(instance.id)
-    await running.told.reason(instance.id)
+    await running.events.reason(instance.id)
     assert until_dead([int(left)]) == []
 
 
@@ -76,21 +76,21 @@ async def test_an_instance_that_does_not_react_is_ended_in_bounded_time(running:
     instance = await running.begin("stuck")
     os.kill(await pid_of(running, instance), signal.SIGSTOP)
     await running.platform.destroy(instance.id)
-    assert "SIGKILL" in await asyncio.wait_for(running.told.reason(instance.id), 5)
+    assert "SIGKILL" in await asyncio.wait_for(running.events.reason(instance.id), 5)
 
 
 async def test_an_instance_that_never_gets_ready_is_ended_with_the_reason(running: Running, monkeypatch: Any) -> None:
     monkeypatch.setattr(running.platform, "_start_timeout_s", 0.0005)
     spec = read_deployment({"service": "slow", "image": "functions/alpine", "envProcess": "cat"})
     instance = await running.platform.create(InstanceRequest(spec, 1, 1, None, {}))
-    assert "not ready after" in await running.told.reason(instance.id)
+    assert "not ready after" in await running.events.reason(instance.id)
 
 
 async def test_a_killed_supervisor_takes_its_instances_along_and_is_replaced(running: Running) -> None:
     instance = await running.begin("before")
     pid = await pid_of(running, instance)
     os.kill(running.platform._supervisor.pid, signal.SIGKILL)
-    assert "supervisor" in await running.told.reason(instance.id)
+    assert "supervisor" in await running.events.reason(instance.id)
     assert until_dead([pid]) == []
     after = await running.begin("after", "cat")
     assert await running.ask(after, "works") == "works"
@@ -117,11 +117,11 @@ async def test_an_instance_that_is_not_born_yet_is_born_of_the_next_one(running:
     coming = await running.platform.create(InstanceRequest(spec, 1, 1, None, {}))
     await until(lambda: running.platform._instances[coming.id].channel is not None, "it was never ordered")
     os.kill(zygote if killed == "zygote" else supervisor, signal.SIGKILL)
-    assert answers(await send(await running.told.channel(coming.id), request_frame(b"here"))) == [(200, b"here")]
-    assert coming.id not in running.told.gone
+    assert answers(await send(await running.events.channel(coming.id), request_frame(b"here"))) == [(200, b"here")]
+    assert coming.id not in running.events.gone
     await running.platform.destroy(coming.id)
-    await running.told.reason(coming.id)
-    assert running.told.times_gone[coming.id] == 1
+    await running.events.reason(coming.id)
+    assert running.events.times_gone[coming.id] == 1
 
 
 @pytest.mark.torch
@@ -156,8 +156,8 @@ async def test_an_instance_whose_zygote_is_killed_while_it_warms_up_comes_all_th
     coming = await running.platform.create(InstanceRequest(spec, 1, 1, None, {}))
     [young] = await until(lambda: set(children(supervisor)) - known, "no other zygote")
     os.kill(young, signal.SIGKILL)
-    assert answers(await send(await running.told.channel(coming.id), request_frame(b"here"))) == [(200, b"here")]
-    assert not {coming.id, before.id} & running.told.gone.keys()
+    assert answers(await send(await running.events.channel(coming.id), request_frame(b"here"))) == [(200, b"here")]
+    assert not {coming.id, before.id} & running.events.gone.keys()
 
 
 def children(pid: int) -> list[int]:
@@ -185,22 +185,22 @@ CROWD = 500
 @pytest.mark.timeout(90)
 async def test_a_crowd_that_is_called_off_again_leaves_the_platform_working(tmp_path: Path) -> None:
     """The supervisor hands orders on, the zygote reports births: neither may wait for the other to listen."""
-    told = Recorder()
+    events = Recorder()
     platform = LocalPlatform(tmp_path / "state", NoModels(), NothingBuilt(), cores=CROWD, preload_torch=False)
-    await platform.start(told)
+    await platform.start(events)
     try:
         spec = read_deployment(
             {"service": "crowd", "image": "functions/alpine", "envProcess": "cat", "limits": {"memory": "8Mi"}}
         )
         await platform.prepare(spec)
         crowd = [await platform.create(InstanceRequest(spec, 1, 1, None, {})) for _ in range(CROWD)]
-        await told.channel(crowd[0].id)
+        await events.channel(crowd[0].id)
         for instance in crowd:
             await platform.destroy(instance.id)
         for instance in crowd:
-            await told.reason(instance.id)
+            await events.reason(instance.id)
         last = await platform.create(InstanceRequest(spec, 1, 1, None, {}))
-        await told.channel(last.id)
+        await events.channel(last.id)
     finally:
         await asyncio.wait_for(platform.stop(), 60)
 

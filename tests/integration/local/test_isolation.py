@@ -69,7 +69,7 @@ async def test_a_secret_cannot_be_changed_by_its_function(running: Running) -> N
 async def test_a_secret_with_a_name_that_leaves_the_folder_starts_nothing(running: Running, name: str) -> None:
     spec = read_deployment({"service": "f", "image": "functions/alpine", "envProcess": "cat"})
     instance = await running.platform.create(InstanceRequest(spec, 1, 1, None, {name: b"x"}))
-    assert "cannot be the name" in await running.told.reason(instance.id)
+    assert "cannot be the name" in await running.events.reason(instance.id)
 
 
 async def test_the_state_directory_cannot_be_read(running: Running) -> None:

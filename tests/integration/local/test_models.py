@@ -29,21 +29,21 @@ async def started(tmp_path: Path) -> AsyncIterator[tuple[LocalPlatform, Recorder
         module.weight.copy_(torch.tensor([[2.0, 3.0]]))
         module.bias.zero_()
     repository.put("line", "1", capture(module.eval(), (torch.ones(2, 2),), Description("line", "1")))
-    platform, told = LocalPlatform(state, repository, NothingBuilt()), Recorder()
-    await platform.start(told)
-    yield platform, told
+    platform, events = LocalPlatform(state, repository, NothingBuilt()), Recorder()
+    await platform.start(events)
+    yield platform, events
     await platform.stop()
 
 
 async def test_a_model_starts_from_the_warm_zygote_and_answers(started: tuple[LocalPlatform, Recorder]) -> None:
-    platform, told = started
+    platform, events = started
     spec = read_deployment({"service": "line", "image": "gnomon/body", "annotations": {"gnomon/model": "line@1"}})
     platform.check(spec)
     signature = platform.signature(spec)
     assert signature is not None
     await platform.prepare(spec)
     instance = await platform.create(InstanceRequest(spec, 1, 1, None, {}))
-    channel = await told.channel(instance.id)
+    channel = await events.channel(instance.id)
     assert platform.instances("line.openfaas-fn")[0].state is InstanceState.READY
     head = json.dumps({"kind": "tensors", "inputs": [spec.to_json() for spec in signature.inputs]}).encode()
     members = [Member(0, 1, b"", struct.pack("<2f", 1, 10)), Member(0, 2, b"", struct.pack("<4f", 1, 0, 0, 1))]

@@ -38,7 +38,7 @@ async def running(platform: Running) -> AsyncIterator[Running]:
     yield platform
     for instance in platform.platform.instances("line.openfaas-fn"):
         await platform.platform.destroy(instance.id)
-        await platform.told.reason(instance.id)
+        await platform.events.reason(instance.id)
 
 
 @contextlib.contextmanager
@@ -66,7 +66,7 @@ def slow_profile(running: Running) -> Iterator[None]:
 
 
 async def test_a_shadow_is_made_listed_claimed_changed_and_ended(running: Running) -> None:
-    platform, told = running.platform, running.told
+    platform, events = running.platform, running.events
     body = await running.body()
     before = platform.nodes()[0]
     shadow = await platform.create_shadow(body.id, PAIR)
@@ -77,7 +77,7 @@ async def test_a_shadow_is_made_listed_claimed_changed_and_ended(running: Runnin
         PAIR,
     )
     assert platform.nodes()[0].free_cores == before.free_cores - 1
-    await told.until(lambda: (body.id, shadow.id) in told.pairs, PATIENCE_S)
+    await events.until(lambda: (body.id, shadow.id) in events.pairs, PATIENCE_S)
     seen = running.seen(body.id)
     assert (seen.partner, seen.pair) == (shadow.id, PAIR)
     assert running.seen(shadow.id).state is InstanceState.READY
@@ -87,14 +87,14 @@ async def test_a_shadow_is_made_listed_claimed_changed_and_ended(running: Runnin
     assert spent > 0
     other = Pair(2, (1, 2, 3), (0, 0, 1, 1))
     await platform.change_shadow(shadow.id, other)
-    await told.until(lambda: running.seen(body.id).pair == other, PATIENCE_S)
+    await events.until(lambda: running.seen(body.id).pair == other, PATIENCE_S)
     assert platform.nodes()[0].free_cores == before.free_cores - 2
     assert len(os.sched_getaffinity(running.pid(shadow))) == min(2, len(os.sched_getaffinity(0)))
     await running.ask(body)
     await platform.destroy(shadow.id)
-    assert "stopped" in await told.reason(shadow.id)
-    assert told.pairs[-1] == (body.id, None)
-    assert told.times_gone[shadow.id] == 1
+    assert "stopped" in await events.reason(shadow.id)
+    assert events.pairs[-1] == (body.id, None)
+    assert events.times_gone[shadow.id] == 1
     assert running.seen(body.id).pair is None
     assert platform.nodes()[0] == before
     assert platform.usage("line.openfaas-fn").cpu_s >= spent
@@ -170,12 +170,12 @@ async def test_a_container_that_dies_in_the_pool_is_replaced_and_one_that_is_fro
 async def test_a_body_takes_its_shadow_along(running: Running) -> None:
     body = await running.body()
     shadow = await running.paired(body)
-    before = len(running.told.pairs)
+    before = len(running.events.pairs)
     await running.platform.destroy(body.id)
-    await running.told.reason(body.id)
-    assert "its Body has gone" in await running.told.reason(shadow.id)
+    await running.events.reason(body.id)
+    assert "its Body has gone" in await running.events.reason(shadow.id)
     # Whether the coordinator has told of the pair's end before the supervisor of the Body's is chance.
-    assert running.told.pairs[before:] in ([], [(body.id, None)])
+    assert running.events.pairs[before:] in ([], [(body.id, None)])
     assert running.platform.instances("line.openfaas-fn") == ()
 
 
@@ -187,8 +187,8 @@ async def test_twenty_shadows_die_and_no_answer_is_wrong(running: Running) -> No
         await asyncio.sleep(0.002 * (number % 5))
         os.kill(running.pid(shadow), signal.SIGKILL)
         await asyncio.gather(*asking)
-        assert "SIGKILL" in await running.told.reason(shadow.id)
-        assert running.told.pairs[-1] == (body.id, None)
+        assert "SIGKILL" in await running.events.reason(shadow.id)
+        assert running.events.pairs[-1] == (body.id, None)
         await running.ask(body)
     assert shared_memory([*running.supervised("gnomon line.ope"), await running.coordinator()]) == []
 
@@ -199,8 +199,8 @@ async def test_a_frozen_shadow_is_given_up_by_its_body_and_ended(running: Runnin
     os.kill(running.pid(shadow), signal.SIGSTOP)
     for _ in range(4):
         await running.ask(body)
-    await running.told.until(lambda: running.told.pairs[-1] == (body.id, None), PATIENCE_S)
-    assert await asyncio.wait_for(running.told.reason(shadow.id), 15)
+    await running.events.until(lambda: running.events.pairs[-1] == (body.id, None), PATIENCE_S)
+    assert await asyncio.wait_for(running.events.reason(shadow.id), 15)
     await running.ask(body)
     await running.paired(body)
 
@@ -226,7 +226,7 @@ async def test_eight_coordinators_die_under_load_and_no_answer_is_wrong(running:
             await running.platform.destroy(shadow.id)
             await asyncio.sleep(0.001 * (number % 5))
             os.kill(pid, signal.SIGKILL)
-            await asyncio.wait_for(running.told.reason(shadow.id), 20)
+            await asyncio.wait_for(running.events.reason(shadow.id), 20)
             await running.paired(bodies[0])
         else:
             os.kill(pid, signal.SIGKILL)
@@ -240,10 +240,10 @@ async def test_eight_coordinators_die_under_load_and_no_answer_is_wrong(running:
         assert shadow_id is not None
         other = Pair(1, (1, 2), (0, 1, 1, 2))
         await running.platform.change_shadow(shadow_id, other)
-        await running.told.until(lambda one=body.id, wanted=other: running.seen(one).pair == wanted, 40)
+        await running.events.until(lambda one=body.id, wanted=other: running.seen(one).pair == wanted, 40)
         await running.ask(body)
         await running.platform.destroy(shadow_id)
-        await asyncio.wait_for(running.told.reason(shadow_id), 20)
+        await asyncio.wait_for(running.events.reason(shadow_id), 20)
     everybody = [*running.supervised("gnomon line.ope"), *running.supervised("gnomon empty"), await running.coordinator()]
     await until(lambda: not shared_memory(everybody), limit_s=5.0)
 
@@ -255,11 +255,11 @@ async def test_a_coordinator_killed_while_a_shadow_begins(running: Running) -> N
         shadow = await running.platform.create_shadow(body.id, PAIR)
         await asyncio.sleep(pause_s)
         os.kill(pid, signal.SIGKILL)
-        await running.told.until(lambda one=shadow.id: (body.id, one) in running.told.pairs or one in running.told.gone, 40)
-        assert shadow.id not in running.told.gone, running.told.gone[shadow.id]
+        await running.events.until(lambda one=shadow.id: (body.id, one) in running.events.pairs or one in running.events.gone, 40)
+        assert shadow.id not in running.events.gone, running.events.gone[shadow.id]
         await running.ask(body)
         await running.platform.destroy(shadow.id)
-        await running.told.reason(shadow.id)
+        await running.events.reason(shadow.id)
 
 
 async def test_a_frozen_coordinator_is_replaced(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,8 +277,8 @@ async def test_a_killed_supervisor_takes_pairs_along_and_they_can_be_made_again(
     shadow = await running.paired(body)
     assert running.platform._supervisor is not None
     os.kill(running.platform._supervisor.pid, signal.SIGKILL)
-    assert "supervisor" in await running.told.reason(shadow.id)
-    await running.told.reason(body.id)
+    assert "supervisor" in await running.events.reason(shadow.id)
+    await running.events.reason(body.id)
     again = await running.body()
     await running.paired(again)
     await running.ask(again)
@@ -292,13 +292,13 @@ async def test_a_killed_supervisor_takes_what_becomes_a_body_along(running: Runn
     await asyncio.sleep(wait_s)
     assert running.platform._supervisor is not None
     os.kill(running.platform._supervisor.pid, signal.SIGKILL)
-    assert "supervisor" in await running.told.reason(shadow.id)
-    await running.told.reason(body.id)
-    assert (running.told.times_gone[body.id], running.told.times_gone[shadow.id]) == (1, 1)
+    assert "supervisor" in await running.events.reason(shadow.id)
+    await running.events.reason(body.id)
+    assert (running.events.times_gone[body.id], running.events.times_gone[shadow.id]) == (1, 1)
     again = await running.body()
     promoted = await running.paired(again)
     await running.platform.promote_shadow(promoted.id)
-    await running.told.channel(promoted.id)
+    await running.events.channel(promoted.id)
     await running.ask(again)
     await running.ask(running.seen(promoted.id))
 
@@ -309,7 +309,7 @@ async def test_a_promoted_shadow_leaves_no_shared_memory_behind(running: Running
     pids = [running.pid(shadow), running.platform._instances[body.id].pid or 0]
     assert shared_memory(pids)
     await running.platform.promote_shadow(shadow.id)
-    await running.told.channel(shadow.id)
+    await running.events.channel(shadow.id)
     assert running.platform._instances[shadow.id].pid == pids[0], "it is the same process"
     await until(lambda: not shared_memory(pids))
 
@@ -328,5 +328,5 @@ async def test_stop_ends_pairs_as_well(running: Running) -> None:
     body = await running.body()
     shadow = await running.paired(body)
     await running.platform.stop()
-    assert (running.told.times_gone[body.id], running.told.times_gone[shadow.id]) == (1, 1)
+    assert (running.events.times_gone[body.id], running.events.times_gone[shadow.id]) == (1, 1)
     assert running.platform.instances("line.openfaas-fn") == ()

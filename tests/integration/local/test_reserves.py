@@ -51,8 +51,8 @@ class Listener(Recorder):
 class Full:
     """The node, and short ways to fill it."""
 
-    def __init__(self, platform: LocalPlatform, told: Listener, spec: FunctionSpec) -> None:
-        self.platform, self.told, self.spec = platform, told, spec
+    def __init__(self, platform: LocalPlatform, events: Listener, spec: FunctionSpec) -> None:
+        self.platform, self.events, self.spec = platform, events, spec
 
     @property
     def cores(self) -> tuple[float, float]:
@@ -66,13 +66,15 @@ class Full:
 
     async def body(self) -> Instance:
         instance = await self.platform.create(InstanceRequest(self.spec, 1, 1, None, {}))
-        await self.told.channel(instance.id)
+        await self.events.channel(instance.id)
         return instance
 
     async def shadow(self, body: Instance) -> Instance:
         shadow = await self.platform.create_shadow(body.id, PAIR)
-        await self.told.until(lambda: self.told.partners.get(body.id) == shadow.id or shadow.id in self.told.gone, PATIENCE_S)
-        assert shadow.id not in self.told.gone, self.told.gone[shadow.id]
+        await self.events.until(
+            lambda: self.events.partners.get(body.id) == shadow.id or shadow.id in self.events.gone, PATIENCE_S
+        )
+        assert shadow.id not in self.events.gone, self.events.gone[shadow.id]
         return shadow
 
     async def container(self) -> int:
@@ -88,14 +90,14 @@ class Full:
 
     async def end(self, instance: Instance) -> None:
         await self.platform.destroy(instance.id)
-        await self.told.reason(instance.id)
+        await self.events.reason(instance.id)
 
     async def status_of_a_batch(self, body: Instance) -> int:
         signature = self.platform.signature(self.spec)
         assert signature is not None
         head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in signature.inputs]}).encode()
         member = Member(0, 4, b"", torch.ones(4, 4, 8, 8).numpy().tobytes())
-        frame = await send(self.told.channels[body.id], Frame(Kind.BATCH, 1, 1, 10.0, head, [member]))
+        frame = await send(self.events.channels[body.id], Frame(Kind.BATCH, 1, 1, 10.0, head, [member]))
         return answers(frame)[0][0]
 
 
@@ -115,10 +117,10 @@ async def full(tmp_path: Path) -> AsyncIterator[Full]:
     repository = DirectoryRepository(tmp_path / "models")
     module = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 4, 3)).eval()
     repository.put("small", "1", capture(module, (torch.randn(2, 4, 8, 8),), Description("small", "1")))
-    platform, told = LocalPlatform(tmp_path / "state", repository, NothingBuilt(), cores=3, reserved_cores=1.0), Listener()
-    await platform.start(told)
+    platform, events = LocalPlatform(tmp_path / "state", repository, NothingBuilt(), cores=3, reserved_cores=1.0), Listener()
+    await platform.start(events)
     document = {"service": "small", "image": "gnomon/body", "annotations": {"gnomon/model": "small@1"}, "requests": {"cpu": "1"}}
-    yield Full(platform, told, read_deployment(document))
+    yield Full(platform, events, read_deployment(document))
     await platform.stop()
 
 

@@ -150,22 +150,22 @@ def test_a_proxy_may_be_named_without_its_scheme(monkeypatch: pytest.MonkeyPatch
         Gateway("http://gateway.example", NOBODY).call("GET", "/healthz")
 
 
-def told(state: Path, *arguments: str) -> ServeOptions:
-    """What `gnomon serve` makes of these arguments."""
+def parsed_options(state: Path, *arguments: str) -> ServeOptions:
+    """Options that `gnomon serve` reads from these arguments."""
     with serve.make_context("serve", ["--state", str(state), "--platform", "openfaas", *arguments]) as context:
         return read_options(**context.params)
 
 
 @pytest.mark.parametrize("written", ["fd00::1", "[fd00::1]"])
 def test_an_address_is_the_same_with_brackets_and_without(written: str, tmp_path: Path) -> None:
-    options = told(tmp_path, "--host", written, "--advertise", written)
+    options = parsed_options(tmp_path, "--host", written, "--advertise", written)
     assert (options.host, options.cluster.advertise) == ("fd00::1", "fd00::1"), "as sockets take it"
     assert http_url(options.cluster.advertise, 8080) == "http://[fd00::1]:8080"
 
 
 @pytest.mark.parametrize("written", ["10.0.0.1", "gateway.example", ""])
 def test_names_and_other_addresses_are_left_as_they_are(written: str, tmp_path: Path) -> None:
-    options = told(tmp_path, "--advertise", written)
+    options = parsed_options(tmp_path, "--advertise", written)
     assert options.cluster.advertise == written
 
 
@@ -173,7 +173,7 @@ def test_names_and_other_addresses_are_left_as_they_are(written: str, tmp_path: 
 @pytest.mark.parametrize("written", ["10.0.0.1:8080", "[fd00::1]:8080", "[fd00::1", "[gateway]", "http://gateway"])
 def test_host_with_a_port_is_refused(option: str, written: str, tmp_path: Path) -> None:
     with pytest.raises(click.BadParameter, match="is no host"):
-        told(tmp_path, option, written)
+        parsed_options(tmp_path, option, written)
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="the machine knows no IPv6")
@@ -186,11 +186,11 @@ def test_where_nobody_can_listen_is_named_as_it_is_written() -> None:
 @pytest.mark.parametrize(("written", "largest"), [("200Mi", 200 << 20), ("1000000", None), ("1Gi", None), ("many", None)])
 def test_the_largest_body_is_an_amount_of_memory_within_bounds(written: str, largest: int | None, tmp_path: Path) -> None:
     if largest is not None:
-        assert told(tmp_path, "--max-body", written).max_body_bytes == largest
+        assert parsed_options(tmp_path, "--max-body", written).max_body_bytes == largest
         return
     with pytest.raises(click.BadParameter):
-        told(tmp_path, "--max-body", written)
-    assert told(tmp_path).max_body_bytes == 64 << 20
+        parsed_options(tmp_path, "--max-body", written)
+    assert parsed_options(tmp_path).max_body_bytes == 64 << 20
 
 
 GIVEN = {
@@ -247,8 +247,8 @@ def test_with_models_and_a_token_the_class_may_ask_nodes_for_shadows(tmp_path: P
     given = {**GIVEN, "namespaces": (), "models": str(tmp_path), "state": ""}
     alone = knative_options(given).scaled.models
     assert alone.nodes is None
-    told = knative_options({**given, "coordinator_token": token}).scaled.models
-    assert told.nodes.token == "of the coordinators"
+    options = knative_options({**given, "coordinator_token": token}).scaled.models
+    assert options.nodes.token == "of the coordinators"
 
 
 def test_network_options_are_those_of_every_cluster() -> None:
@@ -323,13 +323,13 @@ def test_a_damaged_model_is_broken_and_the_others_are_whole(repository: Director
     assert models(tmp_path, "verify").output == "scale@1: whole\ntwo@1: whole\n"
     entry.weights.chmod(0o644)
     entry.weights.write_bytes(entry.weights.read_bytes()[:-1])
-    told = models(tmp_path, "verify", "scale@1", "two@1")
-    assert (told.exit_code, "scale@1: whole\ntwo@1: broken\n" in told.output) == (1, True)
+    result = models(tmp_path, "verify", "scale@1", "two@1")
+    assert (result.exit_code, "scale@1: whole\ntwo@1: broken\n" in result.output) == (1, True)
 
 
 def test_the_catalog_is_told_without_a_repository(tmp_path: Path) -> None:
-    told = models(tmp_path / "nowhere", "list", "--catalog")
-    assert told.output.splitlines()[0] == "efficientnet-lite0"
+    result = models(tmp_path / "nowhere", "list", "--catalog")
+    assert result.output.splitlines()[0] == "efficientnet-lite0"
     assert not (tmp_path / "nowhere").exists()
 
 

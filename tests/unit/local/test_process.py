@@ -55,9 +55,9 @@ def test_the_program_learns_about_its_request_from_its_environment() -> None:
 
 def test_a_chunked_request_has_no_length() -> None:
     [member] = run("env", b"12", meta=b"POST\n/\n\ntransfer-encoding: chunked\n")
-    told = variables(member)
-    assert told["Http_Transfer_Encoding"] == "chunked"
-    assert told["Http_ContentLength"] == "-1"
+    events = variables(member)
+    assert events["Http_Transfer_Encoding"] == "chunked"
+    assert events["Http_ContentLength"] == "-1"
 
 
 def test_an_absent_query_is_an_absent_variable() -> None:
@@ -159,15 +159,15 @@ ORDER = Order(Launch("handler", "f", "f-1"), Sandbox())
 HELLO = encode(Frame(Kind.HELLO, head=b"{}"))
 
 
-class Told(Recorder):
-    """What the platform's listener is told, and the instance's end of the channel."""
+class Subject(Recorder):
+    """An instance, the events that the platform's listener gets, and the process's end of the channel."""
 
     def __init__(self) -> None:
         super().__init__()
         self.theirs: socket.socket | None = None
         self.context = InstanceContext(self._send, self, lambda: 0.0, lambda *_: None)
-        self.life = LocalInstance(INSTANCE, FunctionKey("f"), "bare", self.context)
-        self.life.order(ORDER, [], 60.0)
+        self.instance = LocalInstance(INSTANCE, FunctionKey("f"), "bare", self.context)
+        self.instance.order(ORDER, [], 60.0)
 
     def _send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
         for number, descriptor in enumerate(descriptors or []):
@@ -177,84 +177,84 @@ class Told(Recorder):
                 os.close(descriptor)
 
     def say(self) -> None:
-        """Its first word, on its way."""
+        """Send the HELLO of the process."""
         self.theirs.sendall(HELLO)
 
     def speak(self) -> None:
-        """Its first word, read there and then."""
+        """Send the HELLO, and read it at once."""
         self.say()
-        self.life.channel._readable()
+        self.instance.channel._readable()
 
     def close(self) -> None:
-        """The instance and its process have gone."""
-        self.life.end(0.0, "the test is over")
+        """End the instance, and close the process's end of the channel."""
+        self.instance.end(0.0, "the test is over")
         if self.theirs is not None:
             self.theirs.close()
 
 
 @pytest.fixture
-async def told() -> AsyncIterator[Told]:
-    told = Told()
-    yield told
-    told.close()
+async def subject() -> AsyncIterator[Subject]:
+    subject = Subject()
+    yield subject
+    subject.close()
 
 
 @pytest.mark.parametrize("order", [("forked", "speaks"), ("speaks", "forked")])
-async def test_instance_is_ready_after_its_message_and_its_process_are_known(told: Told, order: tuple[str, str]) -> None:
+async def test_instance_is_ready_after_its_message_and_its_process_are_known(subject: Subject, order: tuple[str, str]) -> None:
     for number, step in enumerate(order):
-        assert (told.life.instance.state, told.ready) == (InstanceState.STARTING, {}), f"before step {number}"
-        told.life.forked(17) if step == "forked" else told.speak()
-    assert told.life.instance.state is InstanceState.READY
-    assert list(told.ready) == ["f-1"]
+        assert (subject.instance.instance.state, subject.ready) == (InstanceState.STARTING, {}), f"before step {number}"
+        subject.instance.forked(17) if step == "forked" else subject.speak()
+    assert subject.instance.instance.state is InstanceState.READY
+    assert list(subject.ready) == ["f-1"]
 
 
 @pytest.mark.parametrize("forked", [False, True])
-async def test_instance_is_restarted_once_when_its_supervisor_ends(told: Told, *, forked: bool) -> None:
+async def test_instance_is_restarted_once_when_its_supervisor_ends(subject: Subject, *, forked: bool) -> None:
     if forked:
-        told.life.forked(17)
-    before = told.theirs
-    assert told.life.withdraw()
+        subject.instance.forked(17)
+    before = subject.theirs
+    assert subject.instance.withdraw()
     before.close()
-    told.life.order(ORDER, [], 60.0)
-    told.speak()
-    assert not told.ready, "its new process is not known"
-    told.life.forked(18)
-    assert (list(told.ready), told.life.pid) == (["f-1"], 18)
-    assert not told.life.withdraw(), "it is ready: what ends it now is an end"
+    subject.instance.order(ORDER, [], 60.0)
+    subject.speak()
+    assert not subject.ready, "its new process is not known"
+    subject.instance.forked(18)
+    assert (list(subject.ready), subject.instance.pid) == (["f-1"], 18)
+    assert not subject.instance.withdraw(), "it is ready: what ends it now is an end"
 
 
-async def test_ending_instance_is_not_restarted(told: Told) -> None:
-    told.life.forked(17)
-    told.life.stop()
-    assert not told.life.withdraw()
+async def test_ending_instance_is_not_restarted(subject: Subject) -> None:
+    subject.instance.forked(17)
+    subject.instance.stop()
+    assert not subject.instance.withdraw()
 
 
-async def test_instance_stopped_early_is_never_ready(told: Told) -> None:
-    told.speak()
-    told.life.stop()
-    told.life.forked(17)
-    assert told.ready == {}
-    told.life.end(0.0, "ended by SIGKILL")
-    assert told.times_gone["f-1"] == 1
+async def test_instance_stopped_early_is_never_ready(subject: Subject) -> None:
+    subject.speak()
+    subject.instance.stop()
+    subject.instance.forked(17)
+    assert subject.ready == {}
+    subject.instance.end(0.0, "ended by SIGKILL")
+    assert subject.times_gone["f-1"] == 1
 
 
-async def test_a_first_word_that_is_read_at_the_end_comes_too_late(told: Told) -> None:
-    told.life.forked(17)
-    told.say()
-    told.life.end(0.0, "ended by SIGKILL")
-    assert (told.ready, dict(told.times_gone)) == ({}, {"f-1": 1})
+async def test_a_first_word_that_is_read_at_the_end_comes_too_late(subject: Subject) -> None:
+    subject.instance.forked(17)
+    subject.say()
+    subject.instance.end(0.0, "ended by SIGKILL")
+    assert (subject.ready, dict(subject.times_gone)) == ({}, {"f-1": 1})
 
 
-async def test_shadow_that_ends_while_it_is_promoted_does_not_become_a_body(told: Told) -> None:
+async def test_shadow_that_ends_while_it_is_promoted_does_not_become_a_body(subject: Subject) -> None:
     risen: list[str] = []
     ends: list[tuple[int, ...]] = []
-    shadow = LocalShadow(INSTANCE, FunctionKey("f"), "torch", told.context, lambda _, papers=(): ends.append(papers))
+    shadow = LocalShadow(INSTANCE, FunctionKey("f"), "torch", subject.context, lambda _, papers=(): ends.append(papers))
     shadow.promote(ORDER, 0, 60.0, lambda: risen.append("f-1"))
     [(_, theirs)] = ends
     with socket.socket(fileno=os.dup(theirs)) as becoming:
         becoming.sendall(HELLO)
         shadow.end(0.0, "the supervisor has ended")
-    assert (risen, dict(told.times_gone)) == ([], {"f-1": 1})
+    assert (risen, dict(subject.times_gone)) == ([], {"f-1": 1})
 
 
 class Pipe:

@@ -28,12 +28,12 @@ class Owner:
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
-        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
         self.not_forked: list[str] = []
         self.all_taken = False
         self.children: list[tuple[str, int]] = []
         events = ZygoteEvents(self.forked, self.not_forked.append, lambda: None, lambda _: self.all_taken)
-        self.table = ZygoteTable(self.selector, lambda event, **details: self.told.append((event, details)), events)
+        self.table = ZygoteTable(self.selector, lambda event, **details: self.events.append((event, details)), events)
 
     def forked(self, instance: str, pid: int, join: list[str]) -> None:
         del join
@@ -50,7 +50,7 @@ class Owner:
 
     def gone(self) -> list[tuple[str, int]]:
         """Which zygotes have ended, and which start of theirs that was."""
-        return [(details["zygote"], details["start"]) for event, details in self.told if event == "zygote_gone"]
+        return [(details["zygote"], details["start"]) for event, details in self.events if event == "zygote_gone"]
 
 
 @pytest.fixture

@@ -136,12 +136,12 @@ async def test_the_next_leader_goes_on_from_what_the_last_one_has_learned() -> N
     leader.fleet.known[NAMES[7]].rps = 25.0
     async with running(leader.autoscaler):
         await leader.clock.advance(40)
-    told: list[list[str]] = []
-    while len({name for part in told for name in part}) < len(NAMES):
+    sent: list[list[str]] = []
+    while len({name for part in sent for name in part}) < len(NAMES):
         document = leader.handed_on.next("10.0.0.2")
-        told.append(list(document["functions"]))
+        sent.append(list(document["functions"]))
         heir.handed_on.take(json.loads(json.dumps(document)))
-    assert [len(part) for part in told] == [MOST, MOST, MOST]
+    assert [len(part) for part in sent] == [MOST, MOST, MOST]
     heir.leads = True
     for name in NAMES:
         heir.autoscaler.redeployed(name)
@@ -156,8 +156,8 @@ async def test_a_busy_functions_state_goes_by_itself() -> None:
         function.rps = 25.0
     async with running(leader.autoscaler):
         await leader.clock.advance(300)
-    told = [leader.handed_on.next("10.0.0.2") for _ in NAMES]
-    assert [list(document["functions"]) for document in told if document is not None] == [[name] for name in sorted(NAMES)]
+    sent = [leader.handed_on.next("10.0.0.2") for _ in NAMES]
+    assert [list(document["functions"]) for document in sent if document is not None] == [[name] for name in sorted(NAMES)]
 
 
 async def test_leader_reads_no_state_and_follower_sends_none() -> None:
@@ -196,9 +196,9 @@ async def test_function_whose_state_cannot_be_serialised_is_skipped_and_logged_o
     async with running(leader.autoscaler):
         await leader.clock.advance(3)
     with caplog.at_level(logging.WARNING, "gnomon"):
-        told = [leader.handed_on.next("10.0.0.2") for _ in range(6)]
-    assert {name for document in told if document is not None for name in document["functions"]} == set(NAMES) - {NAMES[0]}
-    json.dumps(told)
+        sent = [leader.handed_on.next("10.0.0.2") for _ in range(6)]
+    assert {name for document in sent if document is not None for name in document["functions"]} == set(NAMES) - {NAMES[0]}
+    json.dumps(sent)
     assert [record.getMessage().split(":")[0] for record in caplog.records if "not JSON" in record.getMessage()] == [NAMES[0]]
 
 
@@ -207,15 +207,15 @@ async def test_first_replica_gets_the_whole_state() -> None:
     for name in NAMES:
         leader.autoscaler.request(name, 1)
 
-    def told() -> list[str]:
+    def sent() -> list[str]:
         document = leader.handed_on.next("10.0.0.2")
         return list(document["functions"])
 
-    assert told() == NAMES_IN_ORDER[:MOST]
+    assert sent() == NAMES_IN_ORDER[:MOST]
     leader.handed_on.keep({"10.0.0.2", "10.0.0.3"})
-    assert told() == NAMES_IN_ORDER[MOST : 2 * MOST]
+    assert sent() == NAMES_IN_ORDER[MOST : 2 * MOST]
     leader.handed_on.keep({"10.0.0.3"})
-    assert told() == NAMES_IN_ORDER[:MOST]
+    assert sent() == NAMES_IN_ORDER[:MOST]
 
 
 @pytest.mark.parametrize(
