@@ -94,7 +94,7 @@ async def _settle() -> None:
 
 EARLIEST_S = datetime(1, 1, 1, tzinfo=UTC).timestamp()
 LATEST_S = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
-"""What a year of four digits can say. The time that Go calls zero, 0001-01-01T00:00:00Z, is the earliest."""
+"""The bounds of a year of four digits. The time that Go calls zero, 0001-01-01T00:00:00Z, is the earliest."""
 
 
 def rfc3339(at_s: float, digits: Literal["auto", "seconds", "microseconds"] = "auto") -> str:

@@ -84,7 +84,7 @@ MISSING = {
     NOT_CONFIGURED: ON_KNATIVE.install,
     NO_POOL: f"kubectl -n {NODES_NAMESPACE} logs -l app.kubernetes.io/component=coordinator -c pool",
 }
-"""What to do where Bodies of a Revision work alone, by the reason that its condition `Shadows` has."""
+"""Advice where Bodies of a Revision work alone, by the reason of its condition `Shadows`."""
 
 
 def knative_checks(cluster: Cluster, subject: ReviewSubject) -> Iterator[tuple[str, Check]]:
@@ -373,7 +373,7 @@ HOWTO = 'docs/howto/run-on-knative.md, "Batch requests".'
 Key = tuple[str, str]
 """Namespace and name."""
 Lack = tuple[str, str]
-"""What is missing, and what to do."""
+"""The problem, and the advice."""
 
 
 def batch_revisions(cluster: Cluster) -> tuple[Level, str, str]:

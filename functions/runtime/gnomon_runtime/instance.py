@@ -241,8 +241,10 @@ class ConcurrentInstance:
         self._application = application
         self._concurrency = concurrency
         self._free = threading.Semaphore(concurrency)
+        # A frame takes several reads, and may take several writes: two threads in one of them would mix frames.
         self._read_lock = threading.Lock()
         self._send_lock = threading.Lock()
+        # `+=` on an attribute is not atomic. The sets below need no lock: add and discard are single operations under the GIL.
         self._count_lock = threading.Lock()
         self._executing = 0
         self._threads: list[threading.Thread] = []

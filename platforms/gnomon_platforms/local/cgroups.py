@@ -1,4 +1,4 @@
-"""What instances use, CPU time and memory, and the memory control groups that bound them.
+"""CPU time and memory of instances, and the control groups that bound their memory.
 
 Where a control group can be written, version 1 or 2, every instance has one below the gateway's own: the kernel ends a process of
 that instance and of no other when the limit is passed, and the group counts shared pages once. Elsewhere the instance sets

@@ -54,7 +54,7 @@ class InstanceContext:
 
 
 class LocalProcess(ABC):
-    """What a Body and a Shadow of this machine have in common: a state, a log, a timer, and exactly one end.
+    """The common part of a Body and a Shadow of this machine: a state, a log, a timer, and exactly one end.
 
     `instance` is its present state as reported by the platform; `gone` is done when the process has ended or will never begin.
     """

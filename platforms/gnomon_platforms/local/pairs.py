@@ -217,7 +217,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ShadowContext:
-    """What the platform's Shadows share with its other instances."""
+    """The objects that the platform's Shadows share with its other instances."""
 
     node: LocalNode
     recipes: Recipes
@@ -433,7 +433,7 @@ class Pairs:
 
 
 CONTAINER_BYTES = 32 * 2**20
-"""What an empty container holds of its own once it has rehearsed: 11 MB were measured, and the tables of its pages."""
+"""The private memory of an empty container once it has rehearsed: 11 MB were measured, and the tables of its pages."""
 BURST_CONTAINERS = 4
 """Containers that the pool may keep after a burst, for the next one."""
 

@@ -109,7 +109,7 @@ def forbid_inspection() -> None:
 
 SMALL_INSTANCE_BYTES = 32 * 2**20
 RUNTIME_BYTES = 16 * 2**20
-"""What the runtime itself holds in an instance, 9 MB as measured, comes on top of a function's limit, as a pod's overhead does in
+"""The runtime's own memory in an instance, 9 MB as measured, comes on top of a function's limit, as a pod's overhead does in
 Kubernetes: a function that runs `env` may be limited to 5Mi."""
 MAX_PROCESSES = 1024
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -1,21 +1,22 @@
-"""A Body's end of the data path to a Shadow on another node: the same as `Link`, over a TCP stream.
+"""The data path of a pair on two nodes: the same as `Link`, over a TCP stream.
 
-A hand-over is written at once as far as the kernel's socket buffer takes it. The rest, and the answer, are transferred while the
-Body computes its own rows: a thread of this process sends and receives, and sleeps in between. The thread hardly delays the Body,
-as it spends its time in system calls, which release the GIL. It queues what arrives, and makes the link's descriptor readable.
+**The Body's end** (`RemoteLink`). A hand-over is written at once as far as the kernel's socket buffer takes it. The rest, and
+the answer, are transferred while the Body computes its own rows: a thread of this process sends and receives, and sleeps in
+between. The thread hardly delays the Body, as it spends its time in system calls, which release the GIL. It queues the messages
+that arrive, and makes the link's descriptor readable.
 
     Body     ▓▓▓▓┤ write, send ├▓▓▓▓▓▓ own rows ▓▓▓▓▓▓┤ join
     thread             … the rest ┤          ├ receive ┤
     Shadow                  ├▓▓▓▓ its rows ▓▓▓▓┤ send
 
 A stream has an order: while a hand-over that was given up is still on its way, there cannot be another, which is then a miss. The
-connection is made once, beside the batches; one that breaks ends the pair, and whoever wants another says `pair` again.
+connection is made once, beside the batches; one that breaks ends the pair, and a new "pair" order makes another.
 
 A Shadow's time is measured here, from the hand-over until its answer has arrived: the Shadow itself knows only its compute time.
 Example: 15 ms are predicted; 10 of work and 20 of network each way take 50. The first answer is late after 30; its time is
 learned, and the next timeout is 51.
 
-A pair's messages over TCP, for a Shadow on another node than its Body: on the HTTP port of the Shadow's instance, upgraded.
+**The messages** go over the HTTP port of the Shadow's instance, upgraded.
 
     Body ──GET /gnomon/pair, Authorization: Bearer …, Connection: Upgrade, Upgrade: gnomon-pair/1──▶ Shadow
     Body ◀──101 Switching Protocols── Shadow                                from here on messages, in both directions
@@ -29,19 +30,17 @@ computed on.
 
 There is no resynchronisation: an invalid message ends the connection, and with it the pair.
 
-A Shadow's end of the way to a Body on another node: the same as `Link`, over a TCP stream.
-
-A Shadow only serves its Body's hand-overs, so it needs no thread for transfers: a message is received completely once it has
-begun, and an answer is sent completely, unless the Body stalls.
+**The Shadow's end** (`StreamLink`). A Shadow only serves its Body's hand-overs, so it needs no thread for transfers: a message is
+received completely once it has begun, and an answer is sent completely, unless the Body stalls.
 
     Body     ─ hand-over 6 ─ hand-over 7 ─▶      6 was given up: 7 has been received over its tensors
     Shadow                         ◀─ answer 7 ─
 
-How a Body connects to a Shadow on another node: a URL and a token become a connection that carries a pair's messages.
+**Connecting** (`connect`). A URL and a token become a connection that carries a pair's messages.
 
     {"do": "pair", …, "url": "http://10.0.3.7:8080", "token": "…"}  ─▶  connect, ask for the upgrade, read 101  ─▶  a stream
 
-Everything here has a time limit; it is done beside the Body's batches.
+Every step has a time limit, and runs in the link's thread beside the Body's batches.
 """
 
 from __future__ import annotations
@@ -277,11 +276,11 @@ class RemoteLink(DataPath):
         self._arrived: deque[tuple[float, Message | Exception]] = deque()
         """Messages with their times of arrival."""
         self._handed_over_s: dict[int, float] = {}
-        """By the number of a hand-over, when it had been made."""
+        """The time of each hand-over, by its number."""
         self._connection: socket.socket | None = None
         self._over = self._ended = False
         self._lock = threading.Lock()
-        """Around what main and thread must see alike: whether the link is over, and who closes the descriptors."""
+        """Guards `_over` and `_ended`: they say whether the main thread or the link's thread closes the descriptors."""
         self._arrival_event, self._wake = (os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2))
         self._poll = select.poll()
         self._poll.register(self._arrival_event, select.POLLIN)

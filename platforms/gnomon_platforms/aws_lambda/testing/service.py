@@ -35,7 +35,7 @@ IN_THE_RUNTIME = (
     "awslambdaric", "simplejson", "snapshot_restore_py", "runtime_client",
     "boto3", "botocore", "s3transfer", "jmespath", "urllib3", "dateutil", "six",
 )  # fmt: skip
-"""What Lambda's own Python has installed."""
+"""Packages that Lambda's own Python has installed."""
 _INVOKE = re.compile(r"/2015-03-31/functions/([^/?]+)/invocations")
 _PASSED_ON = frozenset(
     {"authorization", "content-type", "host", "x-amz-date", "x-amz-target", "x-amz-content-sha256", "x-amz-security-token"}
@@ -74,7 +74,7 @@ class LambdaService:
         self._refusals: list[Refusal] = []
         self.sandboxes: list[Sandbox] = []
         self.calls: list[tuple[str, str]] = []
-        """What was asked for, as (function, invocation type)."""
+        """Invokes so far, as (function, invocation type)."""
         self.running = 0
         self.most_running = 0
         self.delay_s = 0.0

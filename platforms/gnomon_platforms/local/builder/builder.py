@@ -83,6 +83,7 @@ class EnvironmentBuilder:
             GnomonError: 422, saying what is wrong; nothing has changed.
 
         """
+        # The gate waits for a collection under way: that must not remove what this build has just received and not named yet.
         async with self._gate:
             self._running += 1
         try:
@@ -90,6 +91,7 @@ class EnvironmentBuilder:
             log(f"Received a handler of {received.content.template}, content {received.content.content_id[:12]}.")
             _log_unused_arguments(received, log)
             image = image_name(received.image)
+            # One build of an image at a time, else an earlier one could end last and take the name back.
             async with self._images.setdefault(image, asyncio.Lock()), self._turns:
                 await self._environments.ensure(received.requirements, log)
                 await whole(self._index.put, image, received.content.content_id)

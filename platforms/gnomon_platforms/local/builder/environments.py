@@ -221,7 +221,7 @@ PIP_NAMES = {
     "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
     "PIP_CERT": "SSL_CERT_FILE",
 }
-"""What an operator has set for pip, under uv's names."""
+"""The operator's settings of pip, under uv's names."""
 UV_CONFIGURATION = (Path("/etc/uv/uv.toml"), Path("/etc/xdg/uv/uv.toml"))
 """Where an operator may have named indexes for every user of the machine."""
 PORTS = frozenset({53, 80, 443})
