@@ -1,4 +1,4 @@
-"""What is too large for an Invoke crosses through the bucket, and what is deleted late takes nothing from the next batch."""
+"""Batches and results too large for an Invoke cross through the bucket, and a late deletion takes nothing from the next batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong on Lambda, and what becomes of the batches."""
+"""Failures of Lambda, and the outcome of the batches that they hit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

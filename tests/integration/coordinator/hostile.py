@@ -47,7 +47,7 @@ ODD: tuple[Any, ...] = (
 
 @dataclass
 class Outcome:
-    """What a run found. `worst_s` is the longest that the coordinator took to answer."""
+    """The result of a run. `worst_s` is the longest that the coordinator took to answer."""
 
     cases: int
     worst_s: float

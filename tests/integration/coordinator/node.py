@@ -121,7 +121,7 @@ class Coordinator:
             self.platform.expect("event", "ready")
 
     def hand_over(self, instance: Instance, kind: str) -> None:
-        """What a supervisor does when an instance is born."""
+        """Hand an instance over, as a supervisor does once it is forked."""
         self.supervisor.send({"event": "instance", "id": instance.name, "kind": kind, "pid": 1}, [instance.kept.fileno()])
 
     def fill_pool(self, container: Instance) -> None:
@@ -144,7 +144,7 @@ class Coordinator:
         self.platform.expect("event", "pong", patience_s)
 
     def table(self) -> dict[str, list[Any]]:
-        """Its registration table by id: type, partners, blocks, status."""
+        """The coordinator's registration table by id: type, partners, blocks, status."""
         self.platform.send({"do": "table"})
         message, _ = self.platform.expect("event", "table")
         return {row[0]: row[1:] for row in message["rows"]}
@@ -168,7 +168,7 @@ class Coordinator:
 
 
 def wish(layers: Path, shadow: str = "s1", body: str = "b1", blocks: Sequence[int] = (1, 2), **fields: Any) -> dict[str, Any]:
-    """What a platform asks for."""
+    """A platform's request for a Shadow."""
     about = {"cores": 1, "cpus": [0], "split": [0, 1], "max_batch": 4, "expected_ms": [], "join": [], "weight_mode": "shared"}
     about["zygote"] = "torch"
     paths = {"program": "/p", "weights": "/w", "layers": str(layers)}

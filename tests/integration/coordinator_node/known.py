@@ -1,4 +1,4 @@
-"""What a Body answers by itself, against which the answers of its pair are held; and asking it without a pause."""
+"""A Body's answers by itself, with which the answers of its pair are compared; and calls without a pause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.coordinator_node.node import SPLIT, Body, Node
 
 @dataclass(frozen=True)
 class Known:
-    """What a Body answers by itself: to a batch, and to its rows and those of its Shadow one after the other.
+    """A Body's answers by itself: to a batch, and to its rows and those of its Shadow one after the other.
 
     A kernel may give a row other last bits in a batch of another size, and a pair computes two smaller ones.
     """

@@ -46,7 +46,7 @@ class Pod:
         return csi_pb2.NodeUnpublishVolumeRequest(volume_id=self.volume_id, target_path=str(self.target))
 
     def connect(self) -> socket.socket:
-        """What the pod's Body does."""
+        """Connect as the pod's Body does."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.settimeout(PATIENCE_S)
         try:

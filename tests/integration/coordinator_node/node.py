@@ -158,7 +158,7 @@ class Node:
         self.started.append(self.pool)
 
     def end_pool(self) -> None:
-        """It ends as a container does: with all of its processes."""
+        """End the pool as a container ends: with all of its processes."""
         pid = self.pool.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         self.pool.kill()
@@ -180,7 +180,7 @@ class Node:
         self.kubelets.append(self.kubelet)
 
     def ask(self, method: str, path: str, document: Mapping[str, Any] | None = None, token: str = TOKEN) -> tuple[int, Any]:
-        """What the platform does."""
+        """Send a request as the platform does."""
         with closing(http.client.HTTPConnection(self.host, self.port, timeout=90)) as connection:
             body = None if document is None else json.dumps(document)
             connection.request(method, path, body, {"Authorization": f"Bearer {token}"})
@@ -226,7 +226,7 @@ class Node:
     def wish(
         self, shadow: str, pod_uid: str, blocks: list[int], split: list[int], changes: Mapping[str, Any] | None = None
     ) -> tuple[int, Any]:
-        """What the platform asks for, with `changes` to it."""
+        """The platform's request for a Shadow, with these changes."""
         about = {"epoch": self.epoch, "pod_uid": pod_uid, "function": "line.openfaas-fn", "weight_mode": "shared", "max_batch": 8}
         what = {"cores": 1, "blocks": blocks, "split": split, "expected_ms": PATIENT}
         return self.ask("PUT", f"/v1/shadows/{shadow}", {**about, **self.files, **what, **(changes or {})})

@@ -431,7 +431,7 @@ async def test_a_shadow_gets_no_more_cores_than_its_node_has(platform: Platform,
 
 
 def left(platform: Platform) -> tuple[object, object]:
-    """What is claimed, and which Shadows there are."""
+    """The claims and the Shadows that are left."""
     return platform.claimed, platform.pairs.instances("line.openfaas-fn")
 
 

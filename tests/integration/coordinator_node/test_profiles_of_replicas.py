@@ -1,4 +1,4 @@
-"""What was measured of a function's model, at every gateway of a cluster: the one that leads, those that follow, the next leader.
+"""The measurements of a function's model, at every gateway of a cluster: the one that leads, those that follow, the next leader.
 
 The API server is played: nothing happens in it. Models and profiles are files of a folder, as they are in the gateways' volume.
 """
@@ -105,7 +105,7 @@ class Replica:
         await self.manager.lead()
 
     def profile(self) -> ModelProfile | None:
-        """What the function's batches are made by, and what the leader decides by."""
+        """The profiles that the dispatcher and the leader's policy use."""
         runtime = self.manager.directory.lookup("line")
         assert runtime is not None
         return runtime.profile()

@@ -48,7 +48,7 @@ async def reach(platform: Platform, other: Node) -> None:
 
 @pytest.fixture
 async def platform(node: Node, other: Node, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Platform]:
-    """It knows both, and is patient with Shadows."""
+    """A platform that knows both nodes and has long timeouts for Shadows."""
     monkeypatch.setattr(node_shadow, "predicted_ms", lambda *_: PATIENT)
     async with aiohttp.ClientSession() as session:
         made = Platform(node, session)
@@ -62,7 +62,7 @@ async def platform(node: Node, other: Node, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def far(node: Node, cores: int = 1, split: tuple[int, ...] = (0, 1, 1, 2)) -> Pair:
-    """What a Shadow of all blocks on the other node does."""
+    """A Shadow of all blocks on the other node."""
     return replace(a_pair(node, cores, split), node="node-b")
 
 

@@ -49,7 +49,7 @@ class Plugin:
             connection.close()
 
     async def who(self, pod: Pod) -> tuple[doors.Pod, socket.socket]:
-        """Who is at the other end when this pod connects."""
+        """The pod that the coordinator sees when this pod connects."""
         before = len(self.came)
         with await asyncio.to_thread(pod.connect):
             for _ in range(2000):

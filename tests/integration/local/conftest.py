@@ -16,7 +16,7 @@ from gnomon_platforms.testing import NoModels, Recorder, answers, request_frame,
 
 @dataclass
 class Images:
-    """What was built here."""
+    """The images that were built on this machine."""
 
     built: dict[str, BuiltHandler] = field(default_factory=dict)
 

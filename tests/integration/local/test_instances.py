@@ -210,7 +210,7 @@ NAME = str(SPEC.key)
 
 
 class Bodies:
-    """Those of one function, made by its platform."""
+    """The Bodies of one function, made by its platform."""
 
     def __init__(self, platform: LocalPlatform) -> None:
         self._platform = platform

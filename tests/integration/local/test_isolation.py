@@ -1,4 +1,4 @@
-"""What a function may see and use: its own secrets, its own cores and memory, and nothing of ours."""
+"""A function may see and use its own secrets, its own cores and memory, and nothing of ours."""
 
 import json
 import os

@@ -40,7 +40,7 @@ class Balanced:
         self.ledger.touch()
         self.ports: dict[str, int] = {}
         self.sent_to: dict[str, int] = {}
-        """Those that a load balancer sends to: the ones that are healthy."""
+        """The healthy replicas, to which a load balancer sends."""
 
     def executed(self) -> Counter[bytes]:
         return Counter(self.ledger.read_bytes().splitlines())

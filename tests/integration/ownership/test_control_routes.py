@@ -1,4 +1,4 @@
-"""Who may use the control routes where a replica forwards them to the one that leads: whoever may use them at a lone gateway."""
+"""Control routes that a replica forwards to the leader have the same access rules as those of a lone gateway."""
 
 from __future__ import annotations
 

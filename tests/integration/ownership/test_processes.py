@@ -90,7 +90,7 @@ def begin(module: str, *arguments: str, log: Path | None = None) -> subprocess.P
 
 
 def first_line(process: subprocess.Popen[bytes]) -> bytes:
-    """What it says when it serves."""
+    """The line that a process prints when it serves."""
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, f"{process.args!r} has ended"

@@ -105,7 +105,7 @@ class Replica(Planned):
         await self.shared.stop()
 
     async def heard_of(self, spec: FunctionSpec) -> None:
-        """What the leader has written is there."""
+        """Whether the leader's state has arrived."""
         await self.manager.follow(spec.key)
 
     @property

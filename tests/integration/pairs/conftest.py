@@ -55,7 +55,7 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
 
 @pytest.fixture(scope="session")
 def expected() -> Callable[[Model, Tensor], Tensor]:
-    """What the model answers by itself, on one thread as in the instances."""
+    """The model's own answer, on one thread as in the instances."""
 
     def answer(model: Model, x: Tensor) -> Tensor:
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""What pairs answer; several Shadows; promotion."""
+"""The answers of pairs; several Shadows; promotion."""
 
 from __future__ import annotations
 

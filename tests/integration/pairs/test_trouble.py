@@ -71,7 +71,7 @@ def test_a_frozen_shadow_ends_the_pair_after_three_misses(
 def test_a_shadow_that_froze_for_a_moment_is_forgiven(
     nursery: Nursery, body: Child, task: Task, x: Tensor, whole: Tensor
 ) -> None:
-    """What it computes on waking is late and belongs to no batch; the next hand-over is answered."""
+    """The answer that the Shadow computes on waking is late and belongs to no batch; the next hand-over is answered."""
     shadow = new_shadow(nursery, body, task)
     body.ask(x)
     shadow.signal(signal.SIGSTOP)

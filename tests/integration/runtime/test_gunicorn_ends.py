@@ -111,7 +111,7 @@ def test_worker_that_just_started_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_worker_that_loads_its_function_ends_at_once(tmp_path: Path) -> None:
-    """What is imported meanwhile may catch anything that is raised, as `hasattr` does, and libraries that try what there is."""
+    """An import under way may catch anything that is raised, as `hasattr` does, and libraries that try what there is."""
     (tmp_path / "function").mkdir()
     (tmp_path / "function" / "handler.py").write_text(SLOW_TO_LOAD)
     environment = {"PATH": os.environ["PATH"], "write_timeout": "60s"}

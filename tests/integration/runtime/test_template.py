@@ -43,7 +43,7 @@ UPGRADE = (
 
 @pytest.fixture(scope="module")
 def wheel_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the wheel holds, unpacked, as an installation would."""
+    """The wheel's content, unpacked as by an installation."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT]
     subprocess.run(build, check=True, capture_output=True, timeout=60)
@@ -54,7 +54,7 @@ def wheel_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def serving(folder: Path, packages: Path, **variables: str) -> Iterator[int]:
-    """What the image's CMD starts, with our packages from the wheel before those of this environment."""
+    """The process that the image's CMD starts, with our packages from the wheel before those of this environment."""
     with closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What a stack file means, and which errors it gets. Each row on `${…}` was tried against faas-cli 0.18."""
+"""The meaning of a stack file, and its errors. Each row on `${…}` was tried against faas-cli 0.18."""
 
 import pytest
 

@@ -37,7 +37,7 @@ class FakeNode:
         self.names: dict[str, str] = {}
 
     def status(self, instance_id: str) -> Status | None:
-        """What its row says."""
+        """The status in the instance's row."""
         row = self.state.table.get(instance_id)
         return None if row is None else row.status
 

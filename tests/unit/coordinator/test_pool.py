@@ -200,7 +200,7 @@ def request_all(node: FakeNode, *requests: Task) -> None:
 
 
 def loads(node: FakeNode, *shadows: str) -> list[str]:
-    """Those of the Shadows that have been told to load."""
+    """The load orders that Shadows have got."""
     return [shadow for shadow in shadows if node.sent(shadow) == ["load"]]
 
 

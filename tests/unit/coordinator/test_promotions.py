@@ -49,7 +49,7 @@ def promoted(node: FakeNode, shadow: str = "s1") -> None:
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a Shadow does not hold takes long to load."""
+    """The weights that the Shadow lacks take long to load."""
     monkeypatch.setattr(shadow_lifecycle, "UNPAIR_AT_ONCE_BYTES", 0)
 
 

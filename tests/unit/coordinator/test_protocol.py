@@ -1,4 +1,4 @@
-"""What instances may say, what a breach of the protocol costs whoever said it, and the link that carries it."""
+"""The messages that instances may send, the effect of a breach of the protocol on its sender, and the link."""
 
 import json
 import math

@@ -26,7 +26,7 @@ def loaded(node: FakeNode, request: Task) -> None:
 
 
 def comes(node: FakeNode, shadow: str = "s1") -> list[Send]:
-    """Its Body comes over a connection: what the Shadow is told."""
+    """The message to a Shadow whose Body has connected."""
     told = len(node.done)
     connection = os.open(os.devnull, os.O_RDONLY)
     descriptors = Descriptors((connection,))

@@ -133,7 +133,7 @@ def test_unreadable_epoch_file_counts_as_none(tmp_path: Path) -> None:
 
 
 def test_each_installation_has_its_own_epochs(tmp_path: Path) -> None:
-    """Its Lease begins at 1, on nodes that have obeyed an earlier installation's ninth leader."""
+    """An installation's Lease begins at 1, on nodes that have obeyed an earlier installation's ninth leader."""
     Epochs(epoch_file(tmp_path, "of the first")).obey(9)
     Epochs(epoch_file(tmp_path, "of the second")).obey(1)
     with pytest.raises(GnomonError):

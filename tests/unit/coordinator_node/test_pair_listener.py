@@ -1,4 +1,4 @@
-"""Who reaches a Shadow over the node's port, and how often somebody may try."""
+"""The callers that reach a Shadow over the node's port, and the limit of attempts."""
 
 import asyncio
 import errno

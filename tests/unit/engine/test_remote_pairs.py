@@ -409,7 +409,7 @@ def test_a_body_that_may_have_no_thread_refuses_the_shadow_and_lives(monkeypatch
 
 
 def eventfds() -> int:
-    """Those of this process that are open."""
+    """The open eventfds of this process."""
     found = 0
     for one in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):

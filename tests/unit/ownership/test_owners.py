@@ -101,7 +101,7 @@ def test_invalid_owner_map_is_refused(document: object) -> None:
 
 
 class TestAttendance:
-    """Who is gone, and when."""
+    """The replicas that have gone, and when."""
 
     addresses = ("http://a:8082", "http://b:8082")
 

@@ -1,4 +1,4 @@
-"""What a function's runtime does when another replica gets its queue: hand on what waits, finish what executes, begin nothing."""
+"""A function's runtime when another replica gets its queue: hand on what waits, finish what executes, begin nothing."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def submit(runtime: FunctionRuntime, body: bytes) -> Client:
 
 
 async def turn() -> None:
-    """What was put off to the loop's next turns has been done."""
+    """Wait until the loop has done what was scheduled for its next turns."""
     for _ in range(3):
         await asyncio.sleep(0)
 

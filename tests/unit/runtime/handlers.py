@@ -1,4 +1,4 @@
-"""What is sent to a handler under test, and what it answered."""
+"""The requests to a handler under test, and its answers."""
 
 from collections.abc import Callable
 

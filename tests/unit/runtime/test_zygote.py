@@ -319,6 +319,6 @@ def test_kernel_error_is_raised_as_oserror() -> None:
 
 
 def _huge_bytes() -> int:
-    """What this process has in huge pages, as the kernel counts it."""
+    """This process's bytes in huge pages, as the kernel counts them."""
     lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("AnonHugePages:"))

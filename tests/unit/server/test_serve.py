@@ -1,4 +1,4 @@
-"""What `gnomon serve` is made of: the registry of platforms, its process, and the machine's models."""
+"""The parts of `gnomon serve`: the registry of platforms, its process, and the machine's models."""
 
 import asyncio
 import gc
