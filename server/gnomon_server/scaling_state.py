@@ -36,7 +36,7 @@ class SavedScalingState:
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError):
-            _LOG.warning("%s cannot be read: the autoscaler starts without its learned state", self._file)
+            _LOG.warning("the scaling state %s cannot be read: the autoscaler starts without it", self._file)
 
     def save(self) -> None:
         """Save the current state."""

@@ -33,7 +33,7 @@ from gnomon_core.lambda_pricing import LARGEST_MB, MB_PER_CORE
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
-from gnomon_core.units import MEGABYTE
+from gnomon_core.units import MEGABYTE, many
 from gnomon_platforms.aws_lambda.channel import ChannelContext, LambdaChannel, Slot
 from gnomon_platforms.aws_lambda.client import Clients, aws_errors
 from gnomon_platforms.aws_lambda.functions import Publisher, RemoteFunctions
@@ -289,7 +289,7 @@ class LambdaPlatform:
             await asyncio.get_running_loop().run_in_executor(self._control, self._transfer.remove, keys)
         except GnomonError as error:
             # The bucket's rule removes them tomorrow.
-            _LOG.warning("%s", error)
+            _LOG.warning("%s of finished batches stay in the bucket for now: %s", many(len(keys), "object"), error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,7 +295,7 @@ class LocalPlatform:
         elif (
             event["event"] == "gone" and event["status"] is None and isinstance(process, LocalInstance) and self._reorder(process)
         ):
-            _LOG.info("%s is ordered again: %s", process.instance.id, event["reason"])
+            _LOG.info("instance %s is ordered again: %s", process.instance.id, event["reason"])
         elif event["event"] == "gone":
             out_of_memory = self._accounts is not None and self._accounts.ran_out(process.instance.id)
             process.end(event["cpu_s"], describe_exit(event["status"], out_of_memory=out_of_memory) or event["reason"])
