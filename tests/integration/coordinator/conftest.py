@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.coordinator.node import Coordinator, End, Instance, Papers, layers_file
+from tests.integration.coordinator.node import Coordinator, End, Instance, LaunchFds, layers_file
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def make() -> Iterator[Callable[[str], Instance]]:
 
 
 @pytest.fixture
-def papers() -> Iterator[Papers]:
-    held = Papers()
+def launch_fds() -> Iterator[LaunchFds]:
+    held = LaunchFds()
     yield held
     held.close()

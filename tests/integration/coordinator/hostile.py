@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core import packets
-from tests.integration.coordinator.node import Coordinator, Instance, Papers, close, eventually, layers_file, wish
+from tests.integration.coordinator.node import Coordinator, Instance, LaunchFds, close, eventually, layers_file, shadow_request
 
 CHECK_EVERY = 20
 """Rounds."""
@@ -61,7 +61,7 @@ class Attack:
         self.chance = random.Random(seed)
         self.coordinator = Coordinator(1)
         self.layers = layers_file(folder)
-        self.papers = Papers()
+        self.launch_fds = LaunchFds()
         self.names = 0
         self.worst_s = 0.0
         self.body, self.shadow, self.data = self._honest_pair()
@@ -76,7 +76,7 @@ class Attack:
         body.hear("hello")
         body.say("body", pairs=[])
         coordinator.fill_pool(shadow)
-        coordinator.platform.send(wish(self.layers, "honest-shadow", "honest-body"), self.papers.descriptors)
+        coordinator.platform.send(shadow_request(self.layers, "honest-shadow", "honest-body"), self.launch_fds.descriptors)
         close(shadow.hear("load")[1])
         about = {"shadow": "honest-shadow", "body": "honest-body", "blocks": [1, 2], "resident_bytes": 1, "load_ms": 1.0}
         shadow.say("registered", **about, paired=False)
@@ -169,7 +169,7 @@ class Attack:
 
     def _descriptors(self, instance: Instance) -> None:
         count = self.chance.choice([1, 2, 3, 8, 9, 64, 253])
-        socket.send_fds(instance.socket, [self._message()], [self.papers.descriptors[0]] * count)
+        socket.send_fds(instance.socket, [self._message()], [self.launch_fds.descriptors[0]] * count)
 
     def _oversize(self, instance: Instance) -> None:
         size = self.chance.choice([60_000, packets.MAX_PACKET_BYTES, packets.MAX_PACKET_BYTES + 1, 100_000])
@@ -207,7 +207,7 @@ class Attack:
         close(self.data)
         for instance in (*self.hostile, self.body, self.shadow):
             instance.close()
-        self.papers.close()
+        self.launch_fds.close()
         assert self.coordinator.stop() == 0
 
 

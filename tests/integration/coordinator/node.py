@@ -167,7 +167,9 @@ class Coordinator:
             return self.process.wait()
 
 
-def wish(layers: Path, shadow: str = "s1", body: str = "b1", blocks: Sequence[int] = (1, 2), **fields: Any) -> dict[str, Any]:
+def shadow_request(
+    layers: Path, shadow: str = "s1", body: str = "b1", blocks: Sequence[int] = (1, 2), **fields: Any
+) -> dict[str, Any]:
     """A platform's request for a Shadow."""
     about = {"cores": 1, "cpus": [0], "split": [0, 1], "max_batch": 4, "expected_ms": [], "join": [], "weight_mode": "shared"}
     about["zygote"] = "torch"
@@ -175,7 +177,7 @@ def wish(layers: Path, shadow: str = "s1", body: str = "b1", blocks: Sequence[in
     return {"do": "create", "shadow": shadow, "body": body, "blocks": list(blocks), **about, **paths, **fields}
 
 
-class Papers:
+class LaunchFds:
     """An order and a log, as a platform makes them."""
 
     def __init__(self) -> None:

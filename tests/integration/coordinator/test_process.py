@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 from gnomon_core import packets
-from tests.integration.coordinator.node import Coordinator, Instance, Papers, close, eventually, wish
+from tests.integration.coordinator.node import Coordinator, Instance, LaunchFds, close, eventually, shadow_request
 
 Begin = Callable[..., Coordinator]
 Make = Callable[[str], Instance]
 
 
 def paired(
-    coordinator: Coordinator, body: Instance, shadow: Instance, layers: Path, papers: Papers
+    coordinator: Coordinator, body: Instance, shadow: Instance, layers: Path, launch_fds: LaunchFds
 ) -> tuple[list[int], list[int]]:
     """Let a Body and a container of these names become a pair; the descriptors that the Body and the Shadow got."""
     coordinator.hand_over(body, "body")
     body.hear("hello")
     body.say("body", pairs=[])
     coordinator.fill_pool(shadow)
-    coordinator.platform.send(wish(layers, "s1", body.name), papers.descriptors)
+    coordinator.platform.send(shadow_request(layers, "s1", body.name), launch_fds.descriptors)
     _, order_and_log = shadow.hear("load")
     close(order_and_log)
     shadow.say("registered", shadow="s1", body=body.name, blocks=[1, 2], resident_bytes=1, load_ms=1.0, paired=False)
@@ -36,10 +36,10 @@ def paired(
     return for_body, for_shadow
 
 
-def test_a_shadow_is_made_of_a_container_and_paired(begin: Begin, make: Make, layers: Path, papers: Papers) -> None:
+def test_a_shadow_is_made_of_a_container_and_paired(begin: Begin, make: Make, layers: Path, launch_fds: LaunchFds) -> None:
     coordinator, body, container = begin(), make("b1"), make("pool-0-1")
     before = coordinator.descriptors()
-    for_body, for_shadow = paired(coordinator, body, container, layers, papers)
+    for_body, for_shadow = paired(coordinator, body, container, layers, launch_fds)
     assigned, _ = coordinator.supervisor.expect("do", "assign")
     assert (assigned["id"], assigned["as"]) == ("pool-1-1", "s1")
     assert coordinator.table() == {"b1": ["body", ["s1"], [1, 2], "paired"], "s1": ["shadow", ["b1"], [1, 2], "paired"]}
@@ -67,8 +67,8 @@ def test_a_platform_that_stops_is_nothing_to_complain_of(begin: Begin, make: Mak
     assert capfd.readouterr().err == ""
 
 
-def test_each_buffer_has_one_writer_and_a_sealed_size(begin: Begin, make: Make, layers: Path, papers: Papers) -> None:
-    for_body, for_shadow = paired(begin(), make("b1"), make("pool-0-1"), layers, papers)
+def test_each_buffer_has_one_writer_and_a_sealed_size(begin: Begin, make: Make, layers: Path, launch_fds: LaunchFds) -> None:
+    for_body, for_shadow = paired(begin(), make("b1"), make("pool-0-1"), layers, launch_fds)
     (body_data, body_there, body_back), (shadow_data, shadow_there, shadow_back) = for_body, for_shadow
     for writes, reads in ((body_there, shadow_there), (shadow_back, body_back)):
         with mmap.mmap(writes, 0) as mine, mmap.mmap(reads, 0, prot=mmap.PROT_READ) as theirs:
@@ -89,12 +89,14 @@ def test_each_buffer_has_one_writer_and_a_sealed_size(begin: Begin, make: Make, 
     close(for_body + for_shadow)
 
 
-def test_without_a_container_the_supervisor_is_asked_for_one(begin: Begin, make: Make, layers: Path, papers: Papers) -> None:
+def test_without_a_container_the_supervisor_is_asked_for_one(
+    begin: Begin, make: Make, layers: Path, launch_fds: LaunchFds
+) -> None:
     coordinator, body = begin(), make("b1")
     coordinator.hand_over(body, "body")
     coordinator.platform.send({"do": "pool", "size": 0, "zygote": "torch"})
     coordinator.ping()
-    coordinator.platform.send(wish(layers), papers.descriptors)
+    coordinator.platform.send(shadow_request(layers), launch_fds.descriptors)
     fork, descriptors = coordinator.supervisor.expect("do", "fork")
     assert fork["zygote"] == "torch"
     assert b'"kind\\": \\"empty\\"' in packets.read_file(descriptors[0])
@@ -107,7 +109,7 @@ def test_without_a_container_the_supervisor_is_asked_for_one(begin: Begin, make:
 
 
 def test_a_pool_that_nobody_can_fill_is_asked_for_ever_more_rarely(
-    begin: Begin, layers: Path, papers: Papers, make: Make
+    begin: Begin, layers: Path, launch_fds: LaunchFds, make: Make
 ) -> None:
     coordinator, body = begin(), make("b1")
     coordinator.hand_over(body, "body")
@@ -116,7 +118,7 @@ def test_a_pool_that_nobody_can_fill_is_asked_for_ever_more_rarely(
         fork, descriptors = coordinator.supervisor.expect("do", "fork")
         close(descriptors)
         coordinator.gone(fork["id"])
-    coordinator.platform.send(wish(layers), papers.descriptors)
+    coordinator.platform.send(shadow_request(layers), launch_fds.descriptors)
     for _ in range(3):
         fork, descriptors = coordinator.supervisor.expect("do", "fork")
         close(descriptors)
@@ -132,9 +134,11 @@ def test_a_pool_that_nobody_can_fill_is_asked_for_ever_more_rarely(
     assert "s1" not in coordinator.table()
 
 
-def test_the_next_coordinator_finds_the_pair_and_leaves_it_alone(begin: Begin, make: Make, layers: Path, papers: Papers) -> None:
+def test_the_next_coordinator_finds_the_pair_and_leaves_it_alone(
+    begin: Begin, make: Make, layers: Path, launch_fds: LaunchFds
+) -> None:
     first, body, shadow = begin(1), make("b1"), make("pool-0-1")
-    for_body, for_shadow = paired(first, body, shadow, layers, papers)
+    for_body, for_shadow = paired(first, body, shadow, layers, launch_fds)
     first.signal(signal.SIGKILL)
     first.process.wait()
     shadow.name = "s1"
@@ -142,7 +146,7 @@ def test_the_next_coordinator_finds_the_pair_and_leaves_it_alone(begin: Begin, m
     for instance in (body, shadow):
         message, _ = instance.hear("hello")
         assert message["epoch"] == 2
-    second.platform.send(wish(layers))
+    second.platform.send(shadow_request(layers))
     body.say("body", pairs=[{"shadow": "s1", "blocks": [1, 2], "split": [0, 1]}])
     shadow.say("registered", shadow="s1", body="b1", blocks=[1, 2], resident_bytes=1, load_ms=1.0, paired=True)
     told, _ = second.platform.expect("event", "paired")
@@ -157,7 +161,7 @@ def test_the_next_coordinator_finds_the_pair_and_leaves_it_alone(begin: Begin, m
     close(for_body + for_shadow)
 
 
-def test_a_zombie_that_goes_on_is_refused(begin: Begin, make: Make, layers: Path, papers: Papers) -> None:
+def test_a_zombie_that_goes_on_is_refused(begin: Begin, make: Make, layers: Path, launch_fds: LaunchFds) -> None:
     """The worst case: nobody has ended it, and it has an order to give before it hears that it was replaced."""
     zombie, body, container = begin(1), make("b1"), make("pool-0-1")
     zombie.hand_over(body, "body")
@@ -165,7 +169,7 @@ def test_a_zombie_that_goes_on_is_refused(begin: Begin, make: Make, layers: Path
     body.say("body", pairs=[])
     zombie.fill_pool(container)
     zombie.signal(signal.SIGSTOP)
-    zombie.platform.send(wish(layers), papers.descriptors)
+    zombie.platform.send(shadow_request(layers), launch_fds.descriptors)
     second = begin(2, (body, "body"), (container, "empty"))
     second.platform.send({"do": "pool", "size": 1, "zygote": "torch"})
     for instance in (body, container):
@@ -186,37 +190,37 @@ def test_a_zombie_that_goes_on_is_refused(begin: Begin, make: Make, layers: Path
     eventually(lambda: second.table() == {"b1": ["body", [], [], "ready"], container.name: ["empty", [], [], "ready"]})
 
 
-def test_coordinator_ends_with_its_supervisor(begin: Begin, make: Make, layers: Path, papers: Papers) -> None:
+def test_coordinator_ends_with_its_supervisor(begin: Begin, make: Make, layers: Path, launch_fds: LaunchFds) -> None:
     coordinator = begin()
-    paired(coordinator, make("b1"), make("pool-0-1"), layers, papers)
+    paired(coordinator, make("b1"), make("pool-0-1"), layers, launch_fds)
     coordinator.supervisor.close()
     assert coordinator.process.wait(5) == 0
 
 
-def test_coordinator_without_its_platform_goes_on(begin: Begin, make: Make, layers: Path, papers: Papers) -> None:
+def test_coordinator_without_its_platform_goes_on(begin: Begin, make: Make, layers: Path, launch_fds: LaunchFds) -> None:
     coordinator, body = begin(), make("b1")
     coordinator.platform.close()
     coordinator.hand_over(body, "body")
     body.hear("hello")
     assert coordinator.process.poll() is None
-    del layers, papers
+    del layers, launch_fds
 
 
 def test_a_layers_file_that_is_none_fails_the_wish_and_nothing_else(
-    begin: Begin, make: Make, tmp_path: Path, papers: Papers
+    begin: Begin, make: Make, tmp_path: Path, launch_fds: LaunchFds
 ) -> None:
     coordinator, body = begin(), make("b1")
     coordinator.hand_over(body, "body")
     broken = tmp_path / "broken.json"
     for content in ("", "[]", '{"format": "x"}', "[" * 5000):
         broken.write_text(content)
-        coordinator.platform.send(wish(broken), papers.descriptors)
+        coordinator.platform.send(shadow_request(broken), launch_fds.descriptors)
         told, _ = coordinator.platform.expect("event", "failed")
         assert "layers cannot be read" in told["reason"]
-    coordinator.platform.send(wish(tmp_path / "nowhere"), papers.descriptors)
+    coordinator.platform.send(shadow_request(tmp_path / "nowhere"), launch_fds.descriptors)
     coordinator.platform.expect("event", "failed")
     before = coordinator.descriptors()
-    coordinator.platform.send(wish(broken), papers.descriptors)
+    coordinator.platform.send(shadow_request(broken), launch_fds.descriptors)
     coordinator.ping()
     assert coordinator.descriptors() == before
 
@@ -228,7 +232,7 @@ def test_the_next_coordinator_of_many_instances_hears_none_before_all_are_there(
     body.epoch = 2
     body.say("body", pairs=[{"shadow": "s1", "blocks": [1, 2], "split": [0, 1]}])
     second = begin(2, (body, "body"), *((other, "body") for other in others), (shadow, "shadow"))
-    second.platform.send(wish(layers))
+    second.platform.send(shadow_request(layers))
     shadow.hear("hello")
     shadow.say("registered", shadow="s1", body="b1", blocks=[1, 2], resident_bytes=1, load_ms=1.0, paired=True)
     second.platform.expect("event", "paired")

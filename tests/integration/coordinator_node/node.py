@@ -223,7 +223,7 @@ class Node:
     def has_come(self, uid: str) -> None:
         eventually(lambda: uid in [row["pod_uid"] for row in self.state()["bodies"]], f"{uid} has not come")
 
-    def wish(
+    def request_shadow(
         self, shadow: str, pod_uid: str, blocks: list[int], split: list[int], changes: Mapping[str, Any] | None = None
     ) -> tuple[int, Any]:
         """The platform's request for a Shadow, with these changes."""
@@ -248,7 +248,7 @@ class Node:
 
     def pair(self, shadow: str, pod_uid: str) -> dict[str, Any]:
         """A Shadow for all blocks of a pod's Body; its row once both work together."""
-        status, row = self.wish(shadow, pod_uid, self.blocks, SPLIT)
+        status, row = self.request_shadow(shadow, pod_uid, self.blocks, SPLIT)
         assert status == 200, row
         return self.paired(shadow)
 

@@ -65,7 +65,7 @@ def test_a_pair_answers_as_its_body_does_alone_bit_for_bit(node: Node) -> None:
     body = node.body("uid-pair")
     known = {samples: Known.of(node, body, samples) for samples in (1, 2, 3, 4, 8)}
 
-    status, row = node.wish("s-pair", "uid-pair", node.blocks, SPLIT)
+    status, row = node.request_shadow("s-pair", "uid-pair", node.blocks, SPLIT)
     assert (status, row["state"], row["cores"]) == (200, "starting", 1)
     row = node.paired("s-pair")
     assert (row["state"], row["blocks"], row["split"], row["pod_uid"]) == ("ready", node.blocks, SPLIT, "uid-pair")
@@ -122,7 +122,7 @@ def test_a_pool_that_ends_takes_its_shadows_along_and_no_answer(node: Node) -> N
 
     assert known.answered(body)
     assert node.ended("s-pool") == "the node's pool has ended"
-    assert node.wish("s-early", "uid-pool", node.blocks, SPLIT)[0] == 503
+    assert node.request_shadow("s-early", "uid-pool", node.blocks, SPLIT)[0] == 503
     # Its container is started again. The Body has never let go of the agent: it obeys a coordinator that counts on.
     node.begin_pool()
     node.warm()
@@ -165,7 +165,7 @@ def test_a_pod_whose_volume_is_taken_away_has_no_shadow_any_more(node: Node) -> 
 
     node.ended("s-away")
     assert known.alone(body)
-    status, refusal = node.wish("s-again", "uid-away", node.blocks, SPLIT)
+    status, refusal = node.request_shadow("s-again", "uid-away", node.blocks, SPLIT)
     assert (status, refusal["code"]) == (409, "no_such_body")
 
 
@@ -213,7 +213,7 @@ def hung_up(connection: socket.socket) -> bool:
 
 def test_unregistered_body_gets_no_shadow_and_missing_token_is_refused(node: Node) -> None:
     node.warm()
-    status, refusal = node.wish("s-none", "uid-none", node.blocks, SPLIT)
+    status, refusal = node.request_shadow("s-none", "uid-none", node.blocks, SPLIT)
     assert (status, refusal["code"]) == (409, "no_such_body")
     for method, path in (("GET", "/v1/state"), ("PUT", "/v1/shadows/s"), ("PATCH", "/v1/shadows/s"), ("DELETE", "/v1/shadows/s")):
         assert node.ask(method, path, {}, token="guessed")[0] == 401
@@ -267,7 +267,7 @@ def test_a_body_without_the_volume_says_so_and_serves(node: Node, tmp_path: Path
     ],
 )
 def test_a_wish_that_cannot_be_read_changes_nothing(node: Node, fields: dict[str, object]) -> None:
-    status, refusal = node.wish("s-bad", "uid-none", node.blocks, SPLIT, fields)
+    status, refusal = node.request_shadow("s-bad", "uid-none", node.blocks, SPLIT, fields)
     assert (status, refusal["code"]) == (400, "bad_request")
     assert node.shadow("s-bad") == {}
 

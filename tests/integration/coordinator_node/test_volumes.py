@@ -14,8 +14,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gnomon_coordinator.node import csi_pb2, volumes
-from gnomon_coordinator.node import pod_sockets as doors
+from gnomon_coordinator.node import csi_pb2, pod_sockets, volumes
 from gnomon_coordinator.node.csi import CsiPlugin
 from gnomon_coordinator.node.volumes import Volumes
 from tests.integration.coordinator_node.kubelet import Kubelet, Pod, publish_request
@@ -29,8 +28,8 @@ class Plugin:
     def __init__(self, folder: Path) -> None:
         self.folder, self.pods = folder, folder / "pods"
         self.pods.mkdir(exist_ok=True)
-        self.came: list[tuple[doors.Pod, socket.socket]] = []
-        self.went: list[doors.Pod] = []
+        self.came: list[tuple[pod_sockets.Pod, socket.socket]] = []
+        self.went: list[pod_sockets.Pod] = []
         self.volumes = Volumes(self.pods, folder / "state", lambda *who: self.came.append(who), self.went.append)
         self.volumes.recover()
         self.registration = folder / "registry" / "node.gnomon-reg.sock"
@@ -48,7 +47,7 @@ class Plugin:
         for _, connection in self.came:
             connection.close()
 
-    async def who(self, pod: Pod) -> tuple[doors.Pod, socket.socket]:
+    async def who(self, pod: Pod) -> tuple[pod_sockets.Pod, socket.socket]:
         """The pod that the coordinator sees when this pod connects."""
         before = len(self.came)
         with await asyncio.to_thread(pod.connect):
@@ -106,8 +105,8 @@ async def test_connection_through_a_pod_socket_identifies_the_pod(plugin: Plugin
     for pod in (first, other):
         await asyncio.to_thread(plugin.kubelet.publish, pod)
 
-    assert (await plugin.who(first))[0] == doors.Pod("uid-1", "openfaas-fn", "resnet-1", "resnet")
-    assert (await plugin.who(other))[0] == doors.Pod("uid-2", "tenant", "vgg-7", "")
+    assert (await plugin.who(first))[0] == pod_sockets.Pod("uid-1", "openfaas-fn", "resnet-1", "resnet")
+    assert (await plugin.who(other))[0] == pod_sockets.Pod("uid-2", "tenant", "vgg-7", "")
 
 
 async def test_the_folder_is_readable_for_any_user_and_writable_for_none(plugin: Plugin) -> None:
@@ -115,17 +114,17 @@ async def test_the_folder_is_readable_for_any_user_and_writable_for_none(plugin:
     await asyncio.to_thread(plugin.kubelet.publish, pod)
 
     assert stat.S_IMODE(pod.target.stat().st_mode) == 0o755
-    assert stat.S_IMODE((pod.target / doors.SOCKET).stat().st_mode) == 0o666
+    assert stat.S_IMODE((pod.target / pod_sockets.SOCKET).stat().st_mode) == 0o666
     assert os.umask(0o022) == 0o022
 
 
 async def test_publishing_twice_is_publishing_once(plugin: Plugin) -> None:
     pod = Pod(plugin.pods, "uid-1")
     await asyncio.to_thread(plugin.kubelet.publish, pod)
-    socket_before = (pod.target / doors.SOCKET).stat().st_ino
+    socket_before = (pod.target / pod_sockets.SOCKET).stat().st_ino
     await asyncio.to_thread(plugin.kubelet.publish, pod)
 
-    assert (pod.target / doors.SOCKET).stat().st_ino == socket_before
+    assert (pod.target / pod_sockets.SOCKET).stat().st_ino == socket_before
     assert (await plugin.who(pod))[0].uid == "uid-1"
     # Somebody has cleared the folder away: the kubelet asks again, and gets what it asks for.
     shutil.rmtree(pod.target)
@@ -162,7 +161,7 @@ async def test_a_successor_opens_the_doors_again_for_pods_that_are_still_there(f
 
     later = Plugin(folder)
     await later.start()
-    assert (await later.who(stays))[0] == doors.Pod("uid-1", "openfaas-fn", "resnet-1")
+    assert (await later.who(stays))[0] == pod_sockets.Pod("uid-1", "openfaas-fn", "resnet-1")
     # The pod has this folder mounted, and would not see another in its place.
     assert stays.target.stat().st_ino == inode
     assert [volume.pod.uid for volume in later.volumes] == ["uid-1"]
@@ -273,8 +272,8 @@ async def test_a_link_in_the_place_of_the_socket_is_not_followed_after_a_restart
     precious = folder / "precious"
     precious.write_text("x")
     precious.chmod(0o600)
-    (pod.target / doors.SOCKET).unlink()
-    (pod.target / doors.SOCKET).symlink_to(precious)
+    (pod.target / pod_sockets.SOCKET).unlink()
+    (pod.target / pod_sockets.SOCKET).symlink_to(precious)
 
     later = Plugin(folder)
     await later.start()

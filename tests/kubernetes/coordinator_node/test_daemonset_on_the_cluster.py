@@ -119,7 +119,7 @@ def test_a_body_gets_its_shadow_from_the_daemonsets_pool(
     given = node.batch(2)
     halves = [answer for row in given for answer in body.ask(row[None])[0]]
 
-    assert node.wish("s-1", pod.metadata.uid, node.blocks, [0, 1])[0] == 200
+    assert node.request_shadow("s-1", pod.metadata.uid, node.blocks, [0, 1])[0] == 200
     node.paired("s-1")
     assert body.ask(given) == (halves, 1)
     [daemon] = cluster.core.list_namespaced_pod(NODES).items

@@ -151,7 +151,7 @@ def test_a_body_behind_a_pods_volume_has_its_shadow_from_the_nodes_pool(
     split = [0, 1]
     given = plugin.batch(2)
     halves = [answer for row in given for answer in body.ask(row[None])[0]]
-    assert plugin.wish("s-1", pod.metadata.uid, plugin.blocks, split)[0] == 200
+    assert plugin.request_shadow("s-1", pod.metadata.uid, plugin.blocks, split)[0] == 200
     plugin.paired("s-1")
     assert body.ask(given) == (halves, 1)
     # The pod is taken away: its volume goes, and with it the Shadow.

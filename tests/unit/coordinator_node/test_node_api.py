@@ -20,20 +20,20 @@ from tests.waiting import until
 
 
 async def test_waiting_leader_is_refused_once_a_newer_one_is_obeyed(tmp_path: Path) -> None:
-    news, epochs = ChangeFeed(), Epochs(tmp_path / "epoch")
+    feed, epochs = ChangeFeed(), Epochs(tmp_path / "epoch")
     # Nothing is wished for here.
-    control = NodeApi(cast("NodeShadows", None), news, epochs, dict, None)
+    control = NodeApi(cast("NodeShadows", None), feed, epochs, dict, None)
     async with TestClient(TestServer(control.application())) as client:
 
         async def asked(**query: str) -> tuple[int, str]:
             async with client.get("/v1/state", params=query) as answer:
                 return answer.status, (await answer.json()).get("error", {}).get("code", "")
 
-        seen = {"incarnation": news.incarnation, "version": str(news.version)}
+        seen = {"incarnation": feed.incarnation, "version": str(feed.version)}
         waiting = asyncio.create_task(asked(**seen, wait_s="60", epoch="4"))
         await until(lambda: epochs.newest == 4)
         assert await asked(epoch="5") == (200, "")
-        news.changed()
+        feed.changed()
         assert await waiting == (409, "stale_epoch")
         assert await asked(epoch="4") == (409, "stale_epoch")
         assert await asked() == (200, ""), "who does not lead may look"

@@ -47,14 +47,14 @@ SPLIT = (0, 1, 1, 2, 2, 3, 3, 4)
 TOKEN = "of-the-shadow"
 
 
-class PlayedShadow:
+class FakeShadow:
     """A node of its own, in a thread: agrees to the upgrade and does with each hand-over what the test says."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.flow = program, Flow(program)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.answer: bytes = SWITCHING
-        self.act: Callable[[PlayedShadow, Message], None] = honest
+        self.act: Callable[[FakeShadow, Message], None] = honest
         self.heard = b""
         self.connection: socket.socket | None = None
         self.to, self.back = OwnBuffer(1 << 20), OwnBuffer(1 << 20)
@@ -102,7 +102,7 @@ class PlayedShadow:
             self.connection.close()
 
 
-def honest(shadow: PlayedShadow, asked: Message) -> None:
+def honest(shadow: FakeShadow, asked: Message) -> None:
     shadow.send(shadow.done(asked, shadow.compute(asked)))
 
 
@@ -121,7 +121,7 @@ class Stage:
             LoadedWeights(WEIGHTS, "shared", 0, 0.0),
             program,
         )
-        self.shadow = PlayedShadow(program)
+        self.shadow = FakeShadow(program)
         self.links: list[RemoteLink] = []
 
     def link(self, token: str = TOKEN) -> RemoteLink:
@@ -154,38 +154,38 @@ def await_ready(link: RemoteLink) -> RemoteLink:
     return link
 
 
-def silent(shadow: PlayedShadow, asked: Message) -> None:
+def silent(shadow: FakeShadow, asked: Message) -> None:
     """Nothing comes back."""
 
 
-def late(shadow: PlayedShadow, asked: Message) -> None:
+def late(shadow: FakeShadow, asked: Message) -> None:
     """The answer to the hand-over before this one, with numbers that are wrong for this one."""
     shadow.send(shadow.done(asked, [torch.full((asked.samples, 4), 7.0)], sequence=asked.sequence - 1))
 
 
-def more_rows(shadow: PlayedShadow, asked: Message) -> None:
+def more_rows(shadow: FakeShadow, asked: Message) -> None:
     shadow.send(shadow.done(asked, [torch.ones(asked.samples + 1, 4)], samples=asked.samples + 1))
 
 
-def other_type(shadow: PlayedShadow, asked: Message) -> None:
+def other_type(shadow: FakeShadow, asked: Message) -> None:
     shadow.send(shadow.done(asked, [torch.ones(asked.samples, 4, dtype=torch.int32)]))
 
 
-def half(shadow: PlayedShadow, asked: Message) -> None:
+def half(shadow: FakeShadow, asked: Message) -> None:
     """An answer that stops in its middle, and stays there."""
     answer = shadow.done(asked, shadow.compute(asked))
     shadow.raw(encode(answer) + b"\0")
 
 
-def failed(shadow: PlayedShadow, asked: Message) -> None:
+def failed(shadow: FakeShadow, asked: Message) -> None:
     shadow.send(replace(asked, kind=Say.FAILED, rows=()))
 
 
-def refused(shadow: PlayedShadow, asked: Message) -> None:
+def refused(shadow: FakeShadow, asked: Message) -> None:
     shadow.send(replace(asked, kind=Say.REFUSED, rows=()))
 
 
-def hang_up(shadow: PlayedShadow, asked: Message) -> None:
+def hang_up(shadow: FakeShadow, asked: Message) -> None:
     shadow.connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -279,7 +279,7 @@ def test_an_order_names_its_way(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("act", "outcome"), MISSES, ids=[act.__name__ for act, _ in MISSES])
 def test_a_miss_costs_time_and_no_answer_and_three_end_the_pair(
-    stage: Stage, act: Callable[[PlayedShadow, Message], None], outcome: Outcome
+    stage: Stage, act: Callable[[FakeShadow, Message], None], outcome: Outcome
 ) -> None:
     split, partner = stage.pair(await_ready(stage.link()), expected_ms=25.0 if outcome is Outcome.LATE else 500.0)
     stage.shadow.act = act
@@ -293,7 +293,7 @@ def test_a_miss_costs_time_and_no_answer_and_three_end_the_pair(
 def test_network_latency_is_learned_by_the_body(stage: Stage) -> None:
     """The Shadow says 1 ms, and its answers are much longer on their way: they are waited for longer, after the first."""
 
-    def slow_way(shadow: PlayedShadow, asked: Message) -> None:
+    def slow_way(shadow: FakeShadow, asked: Message) -> None:
         time.sleep(0.3)
         honest(shadow, asked)
 
@@ -360,7 +360,7 @@ def test_a_hand_over_that_is_still_on_its_way_is_not_overtaken(stage: Stage) -> 
     """The Shadow stops reading: what was handed over fills the kernel's buffers, and each next one is a miss at once."""
     held = threading.Event()
 
-    def stop_reading(_shadow: PlayedShadow, _asked: Message) -> None:
+    def stop_reading(_shadow: FakeShadow, _asked: Message) -> None:
         held.wait(10)
 
     stage.shadow.act = stop_reading
