@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.programs import ROOT, pace_of, pace_parser, step
-from benchmarks.report import Figure, Kept, write
+from benchmarks.report import Figure, ResultCache, write
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
 from gnomon_autoscaler.policies.asyfunc.mls import Configuration, configurations
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
@@ -495,7 +495,7 @@ def run(asked: argparse.Namespace) -> None:
     pace = pace_of(asked)
     paths = profiles_in(asked.profiles, asked.models)
     cells = chosen_of((cell for path in paths for cell in kind_of(path, asked)), asked.serial, asked.slo, asked.modes)
-    kept = Kept(RESULT, SOURCES)
+    kept = ResultCache(RESULT, SOURCES)
     if asked.afresh or pace.quick:
         kept.forget()
     found = {cell: kept.get(cell.key) for cell in cells}

@@ -48,7 +48,7 @@ import numpy.typing as npt
 
 from benchmarks.buffer import PUBLISHED_BURSTY
 from benchmarks.programs import ROOT, ended_well, pace_of, pace_parser, step
-from benchmarks.report import Figure, Kept, write
+from benchmarks.report import Figure, ResultCache, write
 from gnomon_core.errors import bad_request
 from gnomon_core.lambda_pricing import MB_PER_CORE
 from gnomon_core.profiles import LatencyTable, ModelProfile
@@ -570,7 +570,7 @@ SOURCES = (
 )
 
 
-def rows_of(case: Case, kept: Kept) -> list[Row]:
+def rows_of(case: Case, kept: ResultCache) -> list[Row]:
     """Everybody's row, from what was kept as far as it is there."""
     found = []
     for name in NAMES:
@@ -620,7 +620,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="the cases whose key holds it")
     asked = parser.parse_args(arguments)
     pace = pace_of(asked)
-    kept = Kept("batch_baselines", SOURCES)
+    kept = ResultCache("batch_baselines", SOURCES)
     if asked.afresh:
         kept.forget()
     figures: list[Figure] = []

@@ -136,7 +136,7 @@ class Times:
         return (ordered[count - 1 - rank] - ordered[rank]) / 2.0 / self.median_s
 
 
-class Kept:
+class VisitJournal:
     """Visits on disk, a line each behind a line that says what they are of; one that was cut off by a kill is dropped."""
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
@@ -203,7 +203,7 @@ class Judged:
         return statistics.fmean(abs(error) for error in self.errors.values())
 
 
-def judged(grid: Grid, kept: Kept, *, whole: float | None = MB_PER_CORE, trained: Sequence[Cell] = ()) -> Judged:
+def judged(grid: Grid, kept: VisitJournal, *, whole: float | None = MB_PER_CORE, trained: Sequence[Cell] = ()) -> Judged:
     """The model of the grid's trained cells, or of those given, against the medians of all others that are there."""
     found = kept.cells()
     trained = trained or grid.trained
@@ -221,7 +221,7 @@ def _told(model: ServiceModel, cell: Cell) -> float:
         return 0.0
 
 
-def figures(grid: Grid, kept: Kept, rounds: int, model: str, how: str) -> list[Figure]:
+def figures(grid: Grid, kept: VisitJournal, rounds: int, model: str, how: str) -> list[Figure]:
     """The figures after so many rounds: the claim, what limits it, and the error of a model that ignores threads."""
     found, plain = judged(grid, kept), judged(grid, kept, whole=None)
     many = sorted(kept.cells())[::MANY]
@@ -252,7 +252,7 @@ def figures(grid: Grid, kept: Kept, rounds: int, model: str, how: str) -> list[F
     return found_figures
 
 
-def table(kept: Kept) -> str:
+def table(kept: VisitJournal) -> str:
     """Every measured cell as CSV."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -263,7 +263,7 @@ def table(kept: Kept) -> str:
     return text.getvalue()
 
 
-def _repeatability(kept: Kept, rounds: int) -> list[Figure]:
+def _repeatability(kept: VisitJournal, rounds: int) -> list[Figure]:
     """How repeatable the medians are."""
     every = kept.cells().values()
     found = [
@@ -498,7 +498,13 @@ class Worker:
 
 
 def measure(
-    workers: Sequence[Worker], missing: Sequence[Visit], kept: Kept, *, runs: int, end_s: float, say: Callable[[str], None]
+    workers: Sequence[Worker],
+    missing: Sequence[Visit],
+    kept: VisitJournal,
+    *,
+    runs: int,
+    end_s: float,
+    say: Callable[[str], None],
 ) -> None:
     """Make the visits that are missing, of so many runs each, until all are made or until `end_s` of the monotonic clock.
 
@@ -595,7 +601,7 @@ def main(arguments: argparse.Namespace) -> None:
     path = QUICK_RESULTS / f"regression_{'quick_' if pace.quick else ''}{name.replace(':', '_').replace('/', '_')}.jsonl"
     if arguments.afresh or pace.quick:
         path.unlink(missing_ok=True)
-    kept = Kept(path, identity)
+    kept = VisitJournal(path, identity)
     visits = grid.visits(QUICK_ROUNDS if pace.quick else ROUNDS)
     if missing := kept.missing(visits):
         step(f"{name}: measuring; what is there is kept in {path}")
@@ -612,7 +618,7 @@ def main(arguments: argparse.Namespace) -> None:
     conclude(grid, kept, visits, (name, how), pace.results)
 
 
-def conclude(grid: Grid, kept: Kept, visits: Sequence[Visit], said: tuple[str, str], folder: Path) -> None:
+def conclude(grid: Grid, kept: VisitJournal, visits: Sequence[Visit], said: tuple[str, str], folder: Path) -> None:
     """Write what all visits say, or tell what those that were made do. `said`: which model, and how it was measured."""
     missing = len(kept.missing(visits))
     cells = kept.cells()

@@ -3,9 +3,9 @@
 A figure is measured several times. It is met only if the whole 95 % interval of its mean is on the goal's side, and missed only
 if the whole interval is on the other side; in between it reads "not resolved". A figure without a goal stands beside others.
 
-`Kept` holds what a long benchmark has measured so far, one line of JSON per result in `.cache/benchmarks`, so that an interrupted
-run goes on where it was. A line counts only for the code that made it: it carries the digest of every source that decides the
-result.
+`ResultCache` holds what a long benchmark has measured so far, one line of JSON per result in `.cache/benchmarks`, so that an
+interrupted run goes on where it was. A line counts only for the code that made it: it carries the digest of every source that
+decides the result.
 
 A model whose package is not installed is left out of a benchmark, and named: YOLOv8x has an extra of its own.
 """
@@ -161,7 +161,7 @@ def _version(package: str) -> str:
 FOLDER = ROOT / ".cache" / "benchmarks"
 
 
-class Kept:
+class ResultCache:
     """The results of one kind, by their keys; `sources` are folders and files, from the repository's root."""
 
     def __init__(self, name: str, sources: Sequence[str]) -> None:

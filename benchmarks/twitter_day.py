@@ -48,7 +48,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.programs import ended_well, pace_of, pace_parser, step
-from benchmarks.report import Figure, Kept, table, write
+from benchmarks.report import Figure, ResultCache, table, write
 from gnomon_autoscaler.policies.batch.policy import Batch
 from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_autoscaler.runner import state_from_json, state_to_json
@@ -477,7 +477,7 @@ DAY_SOURCES = (*BUFFER, "planner", "autoscaler/gnomon_autoscaler/policies/batch"
 HINDSIGHT_SOURCES = (*BUFFER, "benchmarks/twitter_day.py")
 
 
-def day_of(case: Case, mode: str, hours: Sequence[int], kept: Kept) -> list[dict[str, Any]]:
+def day_of(case: Case, mode: str, hours: Sequence[int], kept: ResultCache) -> list[dict[str, Any]]:
     """The policy's day, from what was kept as far as it is there."""
     parts: list[Followed] = []
     for hour in range(hours[-1] + 1):
@@ -491,7 +491,7 @@ def day_of(case: Case, mode: str, hours: Sequence[int], kept: Kept) -> list[dict
     return [asdict(each) for each in results_by_hour(case, parts, hours)]
 
 
-def cheapest_of(case: Case, hours: Sequence[int], kept: Kept) -> list[dict[str, Any]]:
+def cheapest_of(case: Case, hours: Sequence[int], kept: ResultCache) -> list[dict[str, Any]]:
     """The cheapest plan of each hour, from what was kept as far as it is there."""
     found = []
     for hour in hours:
@@ -513,7 +513,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pace = pace_of(asked)
     cases = [case for case in CASES[:: 3 if pace.quick else 1] if asked.only in case.key]
     hours = HOURS[:2] if pace.quick else HOURS
-    kept = Kept("twitter_day", DAY_SOURCES), Kept("twitter_day_cheapest", HINDSIGHT_SOURCES)
+    kept = ResultCache("twitter_day", DAY_SOURCES), ResultCache("twitter_day_cheapest", HINDSIGHT_SOURCES)
     for each in kept if asked.afresh else ():
         each.forget()
     documents = []

@@ -41,11 +41,11 @@ from benchmarks.regression import (
     Cell,
     Grid,
     Hierarchy,
-    Kept,
     NoQuotaError,
     Quota,
     Times,
     Visit,
+    VisitJournal,
     Worker,
     cores_of,
     figures,
@@ -227,18 +227,18 @@ class Timed:
         return Times((0.1,) * runs, (0.1,) * runs)
 
 
-def measured(kept: Kept, *workers: Timed) -> int:
+def measured(kept: VisitJournal, *workers: Timed) -> int:
     """How many visits were made."""
     measure(cast("list[Worker]", list(workers)), VISITS, kept, runs=1, end_s=math.inf, say=lambda _: None)
     return len(VISITS) - len(kept.missing(VISITS))
 
 
 def test_all_are_made_side_by_side(tmp_path: Path) -> None:
-    assert measured(Kept(tmp_path / "kept", {}), Timed(), Timed()) == len(VISITS)
+    assert measured(VisitJournal(tmp_path / "kept", {}), Timed(), Timed()) == len(VISITS)
 
 
 def test_an_interruption_ends_all_of_them_and_keeps_what_was_measured(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "kept", {})
+    kept = VisitJournal(tmp_path / "kept", {})
     with pytest.raises(KeyboardInterrupt):
         measured(kept, Timed(interrupted=True), Timed())
     assert len(kept.missing(VISITS)) > len(VISITS) / 2
@@ -283,20 +283,20 @@ def test_a_median_knows_how_well_it_is_known() -> None:
 def test_an_interrupted_run_goes_on_and_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "kept.jsonl"
     visits = Grid.of((442, 885, 1769, 1856, 2560, 3008), (1, 2, 3, 4), 0.7).visits(2)
-    kept = Kept(path, IDENTITY)
+    kept = VisitJournal(path, IDENTITY)
     for visit in visits[:3]:
         kept.add(visit, kept_times(*visit.cell))
     with path.open("a") as file:
         file.write('{"number": 3, "cell": [442, ')
-    again = Kept(path, IDENTITY)
+    again = VisitJournal(path, IDENTITY)
     assert again.missing(visits) == visits[3:]
     again.add(visits[3], kept_times(*visits[3].cell))
-    assert Kept(path, IDENTITY).missing(visits) == visits[4:]
-    assert Kept(path, {"model": "another"}).missing(visits) == visits, "what was measured of something else is not gone on with"
+    assert VisitJournal(path, IDENTITY).missing(visits) == visits[4:]
+    assert VisitJournal(path, {"model": "another"}).missing(visits) == visits, "visits of another model are not continued"
 
 
 def test_the_runs_of_a_cell_are_those_of_all_its_visits(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "kept.jsonl", IDENTITY)
+    kept = VisitJournal(tmp_path / "kept.jsonl", IDENTITY)
     kept.add(Visit(0, 0, (128, 1)), Times((1.0, 1.2), (0.1, 0.1)))
     kept.add(Visit(9, 4, (128, 1)), Times((1.4,), (0.2,)))
     assert kept.cells() == {(128, 1): Times((1.0, 1.2, 1.4), (0.1, 0.1, 0.2))}
@@ -305,7 +305,7 @@ def test_the_runs_of_a_cell_are_those_of_all_its_visits(tmp_path: Path) -> None:
 
 def test_figures_report_every_cell_and_flag_those_that_follow_the_model(tmp_path: Path) -> None:
     grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
-    kept = Kept(tmp_path / "kept.jsonl", IDENTITY)
+    kept = VisitJournal(tmp_path / "kept.jsonl", IDENTITY)
     for visit in grid.visits(2):
         later = 1.03 if visit.round == 1 else 1.0
         kept.add(visit, Times(tuple(later * one for one in kept_times(*visit.cell).seconds), (0.1,) * 11))
@@ -320,7 +320,7 @@ def test_figures_report_every_cell_and_flag_those_that_follow_the_model(tmp_path
 
 def test_a_model_that_is_wrong_misses_the_goal(tmp_path: Path) -> None:
     grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
-    kept = Kept(tmp_path / "kept.jsonl", IDENTITY)
+    kept = VisitJournal(tmp_path / "kept.jsonl", IDENTITY)
     for visit in grid.visits(1):
         times = kept_times(*visit.cell)
         factor = 1.0 if visit.cell in grid.trained else 1.1
@@ -374,7 +374,7 @@ def test_a_machine_that_forbids_it_says_how_it_could_be_allowed(tmp_path: Path) 
 
 def test_kept_results_are_readable(tmp_path: Path) -> None:
     path = tmp_path / "kept.jsonl"
-    Kept(path, IDENTITY).add(Visit(0, 0, (128, 1)), Times((0.1, 0.2), (0.01, 0.01)))
+    VisitJournal(path, IDENTITY).add(Visit(0, 0, (128, 1)), Times((0.1, 0.2), (0.01, 0.01)))
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         IDENTITY,
         {"number": 0, "round": 0, "cell": [128, 1], "seconds": [0.1, 0.2], "core_s": [0.01, 0.01]},
