@@ -89,9 +89,9 @@ class PolicyExecutor:
     def _watch(self) -> None:
         if not self._watching and self._loop is not None:
             self._watching = True
-            self._loop.call_later(LONG_S, self._look)
+            self._loop.call_later(LONG_S, self._check_workers)
 
-    def _look(self) -> None:
+    def _check_workers(self) -> None:
         """Abandon workers whose calls have overrun, and have another one take the calls behind a long one."""
         self._watching = False
         self._pass_results()
@@ -170,7 +170,7 @@ class _Worker(threading.Thread):
     def __init__(self, owner: PolicyExecutor) -> None:
         super().__init__(name="gnomon-policy", daemon=True)
         self.call: _Call | None = None
-        """What it executes now; its `begun_s` is set before, so that the event loop needs no lock to read both."""
+        """The call in execution; its `begun_s` is set before, so that the event loop needs no lock to read both."""
         self.abandoned = False
         self._owner = owner
         self._cpu_clock = time.CLOCK_THREAD_CPUTIME_ID

@@ -31,7 +31,7 @@ Memory: TypeAlias = Mapping[str, StateValue]
 TOLERANCE_S = 1e-6
 """Sums of ticks fall short of a period by less than this."""
 ROUNDING = 1e-9
-"""What binary fractions add: 3 × 0.7 / 0.7 is 2.9999999999999996 or 3.0000000000000004 and must count as 3."""
+"""Rounding errors of binary fractions: 3 × 0.7 / 0.7 is 2.9999999999999996 or 3.0000000000000004 and must count as 3."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,7 +342,7 @@ class Runner:
         self._policy: ScalingPolicy | None = None
         self._settings: Settings | None = None
         self._sampled_settings: Settings | None = None
-        """Those of the last sample; a policy may not have decided by them yet."""
+        """The settings at the last sample; a policy may not have decided by them yet."""
         self._requested: int | None = None
         self._last_requested: int | None = None
         self._inherited = InheritedInstances(heir=heir)

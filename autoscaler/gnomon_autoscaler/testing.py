@@ -298,7 +298,7 @@ class Timeline(MemoryFunction):
 
     @property
     def live(self) -> int:
-        """How many Bodies there are."""
+        """The number of live Bodies."""
         return sum(instance.kind is InstanceKind.BODY for instance in self.instances.values())
 
     @property
@@ -315,4 +315,4 @@ class Timeline(MemoryFunction):
 def _working(body: Instance, shadow: str, pair: Pair | None) -> Instance:
     """The Body with this pair for one of its Shadows, or without that Shadow."""
     shadows = {**body.shadows, shadow: pair}
-    return body.working_with({name: doing for name, doing in shadows.items() if doing is not None})
+    return body.working_with({name: pair for name, pair in shadows.items() if pair is not None})

@@ -63,7 +63,7 @@ class LoadWindows:
         self._keep = round(keep_s / bin_s)
         self._length = 0
         self._columns: _Columns | None = None
-        """One column for each of a bin's values, the last of which are the bins'; None while all of them are empty."""
+        """One column per value of a bin, whose last `_length` entries are the bins; None while all bins are empty."""
         self._loaded = 0
         """How many of the bins are not empty."""
         self._last: _Last | None = None

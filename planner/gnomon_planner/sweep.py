@@ -75,13 +75,13 @@ class WaitsOfBatch:
             return found
         # A few rows tell where the others' percentiles will be: they lie between, nearly on straight lines.
         some = by_length[np.unique(np.linspace(0, len(by_length) - 1, SOLVED_ROWS).round().astype(int))]
-        rest = np.setdiff1d(by_length, some)
+        remaining = np.setdiff1d(by_length, some)
         lengths = service_s.mean(axis=1)
         wanted = np.zeros(found.shape, dtype=bool)
         wanted[some] = True
         found[wanted] = self._solved(service_s, percent, spread, wanted, None)
-        guesses = np.stack([np.interp(lengths[rest], lengths[some], column) for column in found[some].T], axis=1)
-        # The numbers of `rest` ascend, as those of what is asked for do.
+        guesses = np.stack([np.interp(lengths[remaining], lengths[some], column) for column in found[some].T], axis=1)
+        # The numbers of `remaining` ascend, as those of what is asked for do.
         found[~wanted] = self._solved(service_s, percent, spread, ~wanted, guesses.ravel())
         return found
 

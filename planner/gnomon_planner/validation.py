@@ -258,8 +258,8 @@ def busy_quantile(sent_s: Vector, service_s: Vector, stretch_s: tuple[float, flo
     order = np.argsort(times, kind="stable")
     edges = np.clip(np.concatenate([[begin_s], times[order], [end_s]]), begin_s, end_s)
     busy = np.concatenate([[0], np.cumsum(steps[order])])
-    lasting_s = np.bincount(busy, weights=np.diff(edges))
-    return max(1, int(np.searchsorted(np.cumsum(lasting_s), share * (end_s - begin_s) * (1.0 - 1e-12))))
+    duration_s = np.bincount(busy, weights=np.diff(edges))
+    return max(1, int(np.searchsorted(np.cumsum(duration_s), share * (end_s - begin_s) * (1.0 - 1e-12))))
 
 
 def instance_waits(sent_s: Vector, service_s: Vector, instances: Sequence[tuple[float, int]]) -> Vector:

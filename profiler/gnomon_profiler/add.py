@@ -108,7 +108,7 @@ def add_from(
     check_name(name, version)
     folder = Path(source)
     source = source if folder.is_dir() else meant(name, source)
-    _check_beside(source, from_catalog=in_catalog(source) and not folder.is_dir(), shapes=shapes, weights=weights)
+    _check_options(source, from_catalog=in_catalog(source) and not folder.is_dir(), shapes=shapes, weights=weights)
     if folder.is_dir():
         files = _captured(folder)
         if LAYERS not in files:
@@ -128,7 +128,7 @@ def _opened(repository: ModelRepository | str | Path) -> ModelRepository:
     return open_repository(str(repository))
 
 
-def _check_beside(source: str, *, from_catalog: bool, shapes: Sequence[Sequence[int]], weights: Path | None) -> None:
+def _check_options(source: str, *, from_catalog: bool, shapes: Sequence[Sequence[int]], weights: Path | None) -> None:
     if from_catalog and shapes:
         raise bad_request("invalid_source", f"{source} of the catalog has the inputs that it has.", "Leave out the shapes.")
     if weights is not None and not from_catalog:

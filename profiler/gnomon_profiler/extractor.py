@@ -54,7 +54,7 @@ _ASSERTIONS = frozenset(
         "aten.sym_constrain_range_for_size.default",
     }
 )
-"""What torch.export leaves behind to check its own assumptions; they make nothing."""
+"""Operators of torch.export's own assertions; they produce no tensor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ EFFICIENTNET_LITE: Mapping[str, int] = {"efficientnet-lite0": 224, "efficientnet
 """The pretrained models, and the side of the square image that each takes."""
 TORCHVISION_PREFIX = "torchvision:"
 ULTRALYTICS_PREFIX = "ultralytics:"
-"""Its packages come with the extra `yolo` alone: their licence is the AGPL."""
+"""Prefix of Ultralytics models. Their packages come with the extra `yolo` alone: their licence is the AGPL."""
 _PREFIXES = (TORCHVISION_PREFIX, ULTRALYTICS_PREFIX)
 
 

@@ -151,7 +151,7 @@ class KnativeGateway:
             self.platform,
             self._scaling,
             logs=self._logs,
-            elsewhere=OtherReplicas(leads=False, asked=False),
+            elsewhere=OtherReplicas(leads=False, reports_lost=False),
             schedulers=self._schedulers,
         )
         self._loop_lag = LoopLag(clock)

@@ -66,7 +66,7 @@ class Recording:
     def plan(self, name: str, settings: Settings, profile: Profile, knowledge: str = "learned") -> FunctionPlan:
         """The same function in the simulator, with the arrivals as they were sent."""
         sent = sorted(time_s + self.lead_s for time_s in self.samples.sent_s if not math.isnan(time_s))
-        return FunctionPlan(name, settings, profile, sent, knowledge, looks_from_s=self._rhythm_s())
+        return FunctionPlan(name, settings, profile, sent, knowledge, ticks_from_s=self._rhythm_s())
 
     def _rhythm_s(self) -> float:
         """When in each half second the live autoscaler looked. The first decision came with the deployment, out of rhythm."""

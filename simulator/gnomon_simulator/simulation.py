@@ -89,7 +89,7 @@ class FunctionPlan:
 
     `knowledge` says what the gateway knows of its latency: "given" (the profile's table, right by definition), "profiled" (the
     table as a first guess, corrected by what is measured) or "learned" (nothing but what is measured). `warm` instances are ready
-    at second 0, when the function is deployed and the autoscaler is told so; `looks_from_s` is when its rhythm of half seconds
+    at second 0, when the function is deployed and the autoscaler is told so; `ticks_from_s` is when its rhythm of half seconds
     begins. `crashes_s` is when the oldest ready Body dies, `shadow_crashes_s` the oldest ready Shadow. `policies` and
     `schedulers` are those that the settings may name. `on_demand_s` is what a request takes on the functions beside the
     instances, which serve what the policy lets overflow; None where there are none.
@@ -101,7 +101,7 @@ class FunctionPlan:
     arrivals_s: Sequence[float]
     knowledge: str = "profiled"
     warm: int = 0
-    looks_from_s: float = 0.0
+    ticks_from_s: float = 0.0
     crashes_s: Sequence[float] = ()
     shadow_crashes_s: Sequence[float] = ()
     policies: Policies = field(default_factory=lambda: BUILT_IN)
@@ -163,7 +163,7 @@ class SimulatedFunction(Actuator[None]):
         sized_by = (plan.profile.variant,) if plan.profile.model is not None else ()
         scheduling = scheduling_policy(self._scheduler, plan.settings, plan.schedulers)
         self._dispatcher = Dispatcher(plan.settings, scheduling, plan.latency(), events.now_s, sized_by=sized_by)
-        self._runner = Runner(plan.name, plan.policies, plan.looks_from_s)
+        self._runner = Runner(plan.name, plan.policies, plan.ticks_from_s)
         self._on_demand = OnDemand(plan.on_demand_s) if plan.on_demand_s is not None else None
         self._decisions = DecisionLog(plan.name, KEPT_DECISIONS)
         self._lane = LaneKey("events", plan.profile.variant)
@@ -185,7 +185,7 @@ class SimulatedFunction(Actuator[None]):
         if self.plan.arrivals_s:
             self._events.at(self.plan.arrivals_s[0], self._arrive)
         self._poke()
-        self._events.at(self.plan.looks_from_s, self._tick)
+        self._events.at(self.plan.ticks_from_s, self._tick)
 
     def result(self) -> FunctionResult:
         """The result of the run."""

@@ -56,7 +56,7 @@ _MOST_SEEN = 20
 _SPREAD_WEIGHT = 0.1
 KEPT_BATCHES = 400
 """The number of batches of other sizes before a size that was too slow is tried again: one batch of 400 may be late by that."""
-_LOOK_EVERY = 25
+_RETRY_EVERY = 25
 _KEPT_TO = 1.25
 """The ratio of measured to predicted latency up to which a batch counts as on time."""
 _FEWEST = 5
@@ -157,7 +157,7 @@ class Curve:
         if self._count < self._next_try or not self._expected[0]:
             return False
         old = [size for size, last in self._last.items() if size > batch and self._count - last >= KEPT_BATCHES]
-        self._next_try = self._count + (KEPT_BATCHES if old else _LOOK_EVERY)
+        self._next_try = self._count + (KEPT_BATCHES if old else _RETRY_EVERY)
         if old:
             self._tried = min(old)
             del self._last[self._tried], self._means[self._tried], self._seen[self._tried]
@@ -403,7 +403,7 @@ class LearnedLatency:
         curve = self._curves.get((variant, cores, pair))
         if curve is None:
             if pair is not None:
-                self._make_room(variant)
+                self._evict_pairs(variant)
                 self._pairs[variant].append((variant, cores, pair))
             curve = self._curves[variant, cores, pair] = self._begin(variant, cores, pair)
         return curve
@@ -424,8 +424,8 @@ class LearnedLatency:
         known = ((batch, self._profile.seconds(variant, cores, batch, pair)) for batch in _GRID)
         return {batch: seconds for batch, seconds in known if seconds is not None}
 
-    def _make_room(self, variant: str) -> None:
-        """Drop the oldest curves of this variant's pairs, to make room for another."""
+    def _evict_pairs(self, variant: str) -> None:
+        """Drop the oldest curves of this variant's pairs if another would be too many."""
         if len(self._pairs[variant]) >= MANY_PAIRS:
             del self._curves[self._pairs[variant].popleft()]
 

@@ -114,7 +114,7 @@ class StartFailures:
 
 
 def summary(reason: str) -> str:
-    """How an instance ended, with the last line of its log only."""
+    """The end of an instance in words, with the last line of its log only."""
     how, ends, log = reason.partition(LOG_ENDS)
     last = log.rpartition(" | ")[2]
     return (f"{last} ({how})" if ends and last else how)[:SHOWN_CHARACTERS]
@@ -154,14 +154,14 @@ NO_LOAD = ReplicaLoad()
 class OtherReplicas:
     """The load at other replicas. `leads` is whether this process decides, which may change; `now_s` is the counters' clock.
 
-    With `asked` False, no leader asks for lost instances, so they are not kept.
+    With `reports_lost` False, no leader asks for lost instances, so they are not kept.
     """
 
-    def __init__(self, *, leads: bool = True, now_s: Callable[[], float] = time.monotonic, asked: bool = True) -> None:
+    def __init__(self, *, leads: bool = True, now_s: Callable[[], float] = time.monotonic, reports_lost: bool = True) -> None:
         self.leads = leads
         self.lost: dict[str, LostInstance] = {}
         """Instances that were lost here while another process leads, until the leader has confirmed the report."""
-        self._asked = asked
+        self._reports_lost = reports_lost
         self._now_s = now_s
         self._loads: dict[str, dict[str, ReplicaLoad]] = {}
         """By replica, then by function."""
@@ -171,7 +171,7 @@ class OtherReplicas:
 
     def lose(self, instance_id: str, lost: LostInstance) -> None:
         """Keep a lost instance for the next report to the leader."""
-        if self._asked:
+        if self._reports_lost:
             self.lost[instance_id] = lost
 
     def take_report(self, replica: str, functions: Mapping[str, Any]) -> None:

@@ -46,7 +46,7 @@ from gnomon_gateway.http.exchange import internal_error
 from gnomon_gateway.metrics import FunctionMetrics
 from gnomon_gateway.queueing.queue import ANSWERED, Batch, LaneKey, Request, Responder
 
-LOOK_AFTER_S = 0.005
+CHECK_AFTER_S = 0.005
 """Requests that have waited so long are checked for a closed connection before they are sent to an instance."""
 
 _LOG = logging.getLogger(__name__)
@@ -562,9 +562,9 @@ class FunctionRuntime:
         """Withdraw requests whose clients have disconnected before the next batches are made of them.
 
         The event loop reports closed connections too, but perhaps only after the present event. Only requests that have waited
-        for `LOOK_AFTER_S` are checked, so that a function without a backlog pays nothing.
+        for `CHECK_AFTER_S` are checked, so that a function without a backlog pays nothing.
         """
-        waited_since_s = time.monotonic() - LOOK_AFTER_S
+        waited_since_s = time.monotonic() - CHECK_AFTER_S
         for lane in self.dispatcher.queue.waiting_lanes():
             there, gone = 0, []
             for request in cast("Iterable[Request]", lane.requests):
@@ -638,7 +638,7 @@ class Health:
     def start(self) -> None:
         """Start the periodic check, if it is not running."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(PROBE_EVERY_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(PROBE_EVERY_S, self._check)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -651,7 +651,7 @@ class Health:
         """A part of a streamed answer has arrived."""
         self._alive_s[batch.id] = time.monotonic()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         now_s = time.monotonic()
         workers = self._dispatcher.workers.by_id

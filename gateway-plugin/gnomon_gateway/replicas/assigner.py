@@ -20,7 +20,7 @@ from gnomon_gateway.replicas.assignment import SILENCE_S, Attendance, Sighting, 
 from gnomon_gateway.replicas.peers import OWNERSHIP_PATH, Peers
 from gnomon_gateway.replicas.replica import ReplicaAgent
 
-LOOK_S = 0.25
+POLL_S = 0.25
 ANSWER_TIMEOUT_S = 1.0
 
 _LOG = logging.getLogger("gnomon.ownership")
@@ -41,32 +41,32 @@ class Assigner:
         leads: Callable[[], bool],
         agent: ReplicaAgent | None = None,
         silence_s: float = SILENCE_S,
-        look_s: float = LOOK_S,
+        poll_s: float = POLL_S,
     ) -> None:
         self._board, self._peers, self._clock, self._leads = board, peers, clock, leads
         self._agent = agent
-        self._silence_s, self._look_s = silence_s, look_s
+        self._silence_s, self._poll_s = silence_s, poll_s
         self._attendance = Attendance(silence_s)
         self._current: OwnershipMap | None = None
         self._led = False
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Poll every `look_s`, until cancelled."""
+        """Poll every `poll_s`, until cancelled."""
         try:
             while True:
                 try:
-                    await self.look()
+                    await self.poll()
                 except GnomonError as error:
                     _LOG.warning("the map of owners is not updated, retrying: %s", error)
                 except Exception:  # noqa: BLE001 - no other process reassigns the functions of a dead replica
                     _LOG.exception("the map of owners is not updated, retrying: internal error")
-                await self._clock.sleep(self._look_s)
+                await self._clock.sleep(self._poll_s)
         finally:
             for task in self._asking.values():
                 task.cancel()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Poll all replicas, wait for those that answer quickly, and publish a new map if the owners change."""
         if not self._leads():
             self._led = False
@@ -80,7 +80,7 @@ class Assigner:
             self._agent.reports.keep(addresses)
         self._ask(addresses)
         # A question to a frozen replica stays open, without delaying the others.
-        await asyncio.wait(self._asking.values(), timeout=self._look_s) if self._asking else None
+        await asyncio.wait(self._asking.values(), timeout=self._poll_s) if self._asking else None
         members = self._current.members if self._current is not None else ()
         gone = self._attendance.gone(members, addresses, self._clock.now_s())
         # Published only if this process still leads and the board still has the map that was read (compare and swap).

@@ -3,8 +3,8 @@
     body received ▶ where is the function? ─┬─ here: GatewayApp
                                             ├─ no owner yet: wait for the next map, or for the old owner to release the function
                                             └─ another replica ▶ send ─┬─ an answer: passed on as it arrives
-                                                                       ├─ 421 queue_moved: not executed ▶ look again
-                                                                       ├─ no connection: not received ▶ look again
+                                                                       ├─ 421 queue_moved: not executed ▶ retry
+                                                                       ├─ no connection: not received ▶ retry
                                                                        └─ connection lost: may have been executed ▶ 502
 
 A request that may have been executed is not executed again, except once if it is idempotent (a model's inference). The body is
@@ -120,11 +120,10 @@ _REPLACED = frozenset({b"content-length", b"expect", b"x-call-id", b"x-start-tim
 _OURS = INTERNAL_HEADER.lower().encode() + b":"
 
 
-class Passage:
+class ProxiedRequest:
     """A forwarded or parked request: owner of the exchange, and receiver of the other replica's response."""
 
     __slots__ = (
-        "_asked_epoch",
         "_body",
         "_call_id",
         "_connection",
@@ -138,16 +137,17 @@ class Passage:
         "_pausing",
         "_replayed",
         "_runtime",
+        "_sender_epoch",
         "_streams",
         "_timer",
         "target",
     )
 
     def __init__(
-        self, forwarder: Forwarder, exchange: Exchange, runtime: FunctionRuntime, deadline_s: float, asked_epoch: int | None
+        self, forwarder: Forwarder, exchange: Exchange, runtime: FunctionRuntime, deadline_s: float, sender_epoch: int | None
     ) -> None:
         self._forwarder, self._exchange, self._runtime = forwarder, exchange, runtime
-        self._deadline_s, self._asked_epoch = deadline_s, asked_epoch
+        self._deadline_s, self._sender_epoch = deadline_s, sender_epoch
         self._body: bytes | memoryview = b""
         self._counted_bytes = 0
         self._call_id = b""
@@ -189,11 +189,11 @@ class Passage:
             self._go_here()
         elif place is Place.WAITS or not isinstance(place, Replica):
             self._forwarder.park(self)
-        elif self._asked_epoch is None:
+        elif self._sender_epoch is None:
             self._send_to(place)
-        elif self._asked_epoch > self._forwarder.epoch:
+        elif self._sender_epoch > self._forwarder.epoch:
             self._forwarder.park(self)  # the sender knows a newer map, by which this replica may own the function
-            self._forwarder.look()
+            self._forwarder.refresh_map()
         else:
             self._refuse(queue_moved())
 
@@ -204,7 +204,7 @@ class Passage:
             self.lost()
 
     def _go_here(self) -> None:
-        exchange, body, asked = self._exchange, self._body, self._asked_epoch
+        exchange, body, sender_epoch = self._exchange, self._body, self._sender_epoch
         left_ms = (self._deadline_s - time.monotonic()) * 1e3
         if left_ms <= 0:
             self._late()
@@ -213,7 +213,7 @@ class Passage:
         # The remaining deadline replaces the client's: time spent waiting for an owner counts.
         exchange.headers = [*kept, (DEADLINE_HEADER, b"%.3f" % left_ms), (b"x-call-id", self._named())]
         self._end()
-        if asked is None:
+        if sender_epoch is None:
             exchange.moved = self._forwarder.moving(time.monotonic())
         exchange.again(self._forwarder.app, body)
 
@@ -231,7 +231,7 @@ class Passage:
         except (OSError, TimeoutError):
             self._opening = None
             self._forwarder.counters.unreached += 1
-            self._look_again()
+            self._retry_later()
             return
         self._opening = None
         if self._ended:
@@ -287,7 +287,7 @@ class Passage:
         self._come_back()
         if status == _MOVED and _OURS in lines.lower():
             self._forwarder.counters.moved += 1
-            self._look_again()
+            self._retry_later()
             return
         self._end()
         self._exchange.respond(status, lines, body)
@@ -317,17 +317,17 @@ class Passage:
         self._forwarder.counters.lost += 1
         if self._runtime.signature is not None and not self._replayed:
             self._replayed = True
-            self._look_again()
+            self._retry_later()
         else:
             self._refuse(replica_lost())
 
     # Ends
 
-    def _look_again(self) -> None:
+    def _retry_later(self) -> None:
         """Park the request, and look up the owner again after a pause or when the map changes."""
         if self._ended:
             return
-        self._forwarder.look()
+        self._forwarder.refresh_map()
         self._forwarder.park(self)
         self._pausing = asyncio.get_running_loop().call_later(self._pause_s, self.go)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
@@ -401,25 +401,25 @@ class Forwarder:
         peers: Peers,
         *,
         place: FindPlace,
-        look: Callable[[], None],
+        refresh_map: Callable[[], None],
     ) -> None:
         self.app = app
         self.peers = peers
         self.place = place
-        self.look = look
+        self.refresh_map = refresh_map
         """Called when the known map seems outdated."""
         self.counters = ForwardCounters()
         self.epoch = 0
         self._directory = directory
-        self._parked: set[Passage] = set()
-        self._sent: set[Passage] = set()
+        self._parked: set[ProxiedRequest] = set()
+        self._sent: set[ProxiedRequest] = set()
         self.requests = 0
         self.bytes = 0
 
-    def take(self, exchange: Exchange, runtime: FunctionRuntime, *, asked_epoch: int | None = None) -> None:
+    def take(self, exchange: Exchange, runtime: FunctionRuntime, *, sender_epoch: int | None = None) -> None:
         """Accept a request whose headers have been received.
 
-        With an `asked_epoch` the request comes from a replica that knows the map of this epoch, and is not forwarded again.
+        With a `sender_epoch` the request comes from a replica that knows the map of this epoch, and is not forwarded again.
         """
         # Bodies are kept for a retry, so an owner that is slow would fill this replica's memory.
         if self.requests >= MOST_REQUESTS or self.bytes >= MOST_BYTES:
@@ -431,7 +431,9 @@ class Forwarder:
         except GnomonError as error:
             refuse(exchange, error, b"")
             return
-        exchange.accept(Passage(self, exchange, runtime, time.monotonic() + budget_s, asked_epoch), self.app.max_body_bytes)
+        exchange.accept(
+            ProxiedRequest(self, exchange, runtime, time.monotonic() + budget_s, sender_epoch), self.app.max_body_bytes
+        )
 
     def moved(self, began_s: float, exchange: Exchange, body: bytes | memoryview) -> None:
         """Forward a request that this replica's queue has returned, because another replica owns the queue now."""
@@ -440,9 +442,9 @@ class Forwarder:
             refuse(exchange, function_removed(), b"")
             return
         self.counters.moved += 1
-        passage = Passage(self, exchange, runtime, began_s + _budget_s(exchange, runtime), None)
-        exchange.accept(passage, self.app.max_body_bytes)
-        passage.received(body)
+        proxied = ProxiedRequest(self, exchange, runtime, began_s + _budget_s(exchange, runtime), None)
+        exchange.accept(proxied, self.app.max_body_bytes)
+        proxied.received(body)
 
     def moving(self, began_s: float) -> Callable[[Exchange, bytes | memoryview], None]:
         """The value of `Exchange.moved` for a request that began here at this time."""
@@ -450,29 +452,29 @@ class Forwarder:
 
     def changed(self) -> None:
         """Look up the owners of all parked requests again: ownership may have changed."""
-        for passage in list(self._parked):
-            passage.go()
+        for proxied in list(self._parked):
+            proxied.go()
 
     def gone(self, members: frozenset[str]) -> None:
         """Drop the requests that were sent to replicas outside the map, which may have executed them."""
-        for passage in list(self._sent):
-            if passage.target not in members:
-                passage.owner_gone()
+        for proxied in list(self._sent):
+            if proxied.target not in members:
+                proxied.owner_gone()
 
-    def park(self, passage: Passage) -> None:
+    def park(self, proxied: ProxiedRequest) -> None:
         """Park a request until the map of owners or a replica's state changes."""
-        if passage not in self._parked:
+        if proxied not in self._parked:
             self.counters.waited += 1
-            self._parked.add(passage)
+            self._parked.add(proxied)
 
-    def unpark(self, passage: Passage) -> None:
-        self._parked.discard(passage)
+    def unpark(self, proxied: ProxiedRequest) -> None:
+        self._parked.discard(proxied)
 
-    def sent(self, passage: Passage) -> None:
-        self._sent.add(passage)
+    def sent(self, proxied: ProxiedRequest) -> None:
+        self._sent.add(proxied)
 
-    def returned(self, passage: Passage) -> None:
-        self._sent.discard(passage)
+    def returned(self, proxied: ProxiedRequest) -> None:
+        self._sent.discard(proxied)
 
     @property
     def waiting(self) -> int:

@@ -190,7 +190,7 @@ class InsideApp:
             self.app.begin(exchange)
         else:
             epoch = peer_headers.get(EPOCH_HEADER, b"")
-            self.agent.forwarder.take(exchange, runtime, asked_epoch=int(epoch) if epoch.isdigit() else 0)
+            self.agent.forwarder.take(exchange, runtime, sender_epoch=int(epoch) if epoch.isdigit() else 0)
 
 
 class _Message:
@@ -244,7 +244,7 @@ class SharedInvoker:
                 answer = await self._ask(place, invocation, left_s)
             if answer is not None and not (answer.status == _MOVED and answer.is_ours):
                 return answer
-            self._agent.look()
+            self._agent.refresh_map()
             await asyncio.sleep(PAUSE_S)
         return answer_of(deadline_exceeded(allowed_s))
 

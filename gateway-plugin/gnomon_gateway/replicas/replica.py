@@ -65,7 +65,7 @@ class ReplicaAgent:
         self.leader = ""
         """The id of the replica that last claimed to lead."""
         self.holdings = OwnedFunctions(identity)
-        self.forwarder = Forwarder(app, directory, peers, place=self.place, look=self.look)
+        self.forwarder = Forwarder(app, directory, peers, place=self.place, refresh_map=self.refresh_map)
         self.directory, self._board, self._peers = directory, board, peers
         self._notifying: set[str] = set()
         self._background = Background()
@@ -171,7 +171,7 @@ class ReplicaAgent:
             self._reporting = True
             self._begin(self._report_to(leader))
 
-    def look(self) -> None:
+    def refresh_map(self) -> None:
         """The known map may be outdated: read the board, whose notifications may be late, and poll the awaited replicas."""
         self._awaited.set()
         if not self._reading:
@@ -200,7 +200,7 @@ class ReplicaAgent:
         """An instance of the function refused a batch, because it has seen this newer epoch."""
         if self.holdings.refused(function, newest):
             self._drain(function)
-        self.look()
+        self.refresh_map()
 
     def _wake_waiting(self) -> None:
         self._awaited.set()
@@ -288,7 +288,7 @@ class ReplicaAgent:
             await asyncio.sleep(ASK_S)
             self._reading = False
         if self.holdings.claims():
-            self.look()
+            self.refresh_map()
 
 
 class OwnershipCollector(Collector):

@@ -28,7 +28,7 @@ _TRANSFER_REPEATS = 15
 _START_REPEATS = 11
 _SHARES = (0.25, 0.5, 0.75, 1.0)
 _FIXED_COST = 4.0
-"""What a cell without a batch takes, in batches of one on one core: a guess that only the remaining time depends on."""
+"""Time of a cell without a batch, in batches of one on one core: a guess that only the remaining time depends on."""
 
 
 @dataclass(frozen=True, slots=True)

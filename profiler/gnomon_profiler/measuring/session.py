@@ -204,14 +204,16 @@ class Session:
                 self._journal.add(cell, result)
                 finished += 1
                 left_s = remaining.after(cell, self._now_s())
-                self._progress(f"{self._subject.name}: {_said(cell, result)}  ({finished} of {len(cells)}, {_left(left_s)})")
+                self._progress(
+                    f"{self._subject.name}: {_result_text(cell, result)}  ({finished} of {len(cells)}, {_left(left_s)})"
+                )
 
 
 def _order_key(cell: Cell) -> str:
     return f"latency {cell.cores}" if cell.what == "latency" else cell.key
 
 
-def _said(cell: Cell, result: Result) -> str:
+def _result_text(cell: Cell, result: Result) -> str:
     if cell.what != "latency":
         return str(cell)
     spread = spread_of(result)
@@ -289,7 +291,7 @@ def _own_version() -> str:
 
 
 MODULE = "gnomon_runtime.measuring"
-_LAST_WORDS_BYTES = 600
+_ERROR_TAIL_BYTES = 600
 
 
 class MeasuringProcess:
@@ -342,7 +344,7 @@ class MeasuringProcess:
         except packets.PeerGoneError:
             self._process.wait()
             self._errors.seek(0)
-            output = self._errors.read().decode(errors="replace").strip()[-_LAST_WORDS_BYTES:]
+            output = self._errors.read().decode(errors="replace").strip()[-_ERROR_TAIL_BYTES:]
             raise _failed(output or f"status {self._process.returncode}") from None
         return message
 

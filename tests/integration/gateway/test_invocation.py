@@ -20,7 +20,7 @@ from gnomon_core.pairs import Pair
 from gnomon_core.settings import Settings
 from gnomon_gateway.asynchronous.calls import FunctionAnswer, Headers, Invocation
 from gnomon_gateway.asynchronous.invoker import Invoker
-from gnomon_gateway.functions.function_runtime import LOOK_AFTER_S
+from gnomon_gateway.functions.function_runtime import CHECK_AFTER_S
 from gnomon_gateway.scheduling.registry import scheduling_policy
 from gnomon_gateway.v2.json_process import LARGE_BYTES
 from tests.waiting import until
@@ -228,7 +228,7 @@ async def test_disconnect_is_noticed_before_the_next_batch(gateway: Any) -> None
     await until(lambda: runtime.load().executing == 1)
     with socket.create_connection(("127.0.0.1", gateway.server.port)) as impatient:
         impatient.sendall(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nimpatient")
-        await until(lambda: runtime.load().queued == 1 and runtime.load().oldest_wait_s > 2 * LOOK_AFTER_S)
+        await until(lambda: runtime.load().queued == 1 and runtime.load().oldest_wait_s > 2 * CHECK_AFTER_S)
     gateway.release()
     gateway.result_comes()
     assert (runtime.load().queued, runtime.load().executing) == (0, 0)

@@ -100,7 +100,7 @@ class Cluster:
         self._channels: dict[str, list[tuple[Instance, UnixChannel]]] = {}
         self._processes: list[asyncio.subprocess.Process] = []
         self._peers = Peers(SECRET)
-        leader = Assigner(self.board, self._peers, WallClock(), leads=lambda: self.led, look_s=0.02)
+        leader = Assigner(self.board, self._peers, WallClock(), leads=lambda: self.led, poll_s=0.02)
         self._leading = asyncio.get_running_loop().create_task(leader.run())
 
     async def add(self) -> Replica:

@@ -57,7 +57,7 @@ async def running(auth: BasicAuth | None) -> AsyncIterator[Two]:
         await replica.server.start()
         board.listening.add(replica.shared.address)
     agent = two.leader.shared.agent
-    assigner = Assigner(board, two.leader.shared.peers, WallClock(), leads=lambda: True, look_s=0.02, agent=agent)
+    assigner = Assigner(board, two.leader.shared.peers, WallClock(), leads=lambda: True, poll_s=0.02, agent=agent)
     leading = asyncio.get_running_loop().create_task(assigner.run())
     await until(lambda: two.follower.shared.agent.known_leader() is not None)
     yield two

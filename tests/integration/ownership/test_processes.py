@@ -49,7 +49,7 @@ class Gateways(Balanced):
         (folder / "settings.json").write_text(json.dumps(document))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._peers = Peers(read_peer_secret(folder / "secret"))
-        assigner = Assigner(self.board, self._peers, WallClock(), leads=lambda: True, silence_s=SILENCE_S, look_s=0.1)
+        assigner = Assigner(self.board, self._peers, WallClock(), leads=lambda: True, silence_s=SILENCE_S, poll_s=0.1)
         self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(self.balance())]
 
     async def start(self, *names: str) -> None:

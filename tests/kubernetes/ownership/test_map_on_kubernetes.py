@@ -145,7 +145,7 @@ async def test_gateways_share_functions_by_it(place: Place) -> None:
     board = ConfigMapBoard(place.writer._api, place.writer, place.namespace, "app=gateway", port=port)  # the port that was free
     await board.start()
     peers = Peers(SECRET)
-    leading = asyncio.create_task(Assigner(board, peers, WallClock(), leads=lambda: True, look_s=0.05).run())
+    leading = asyncio.create_task(Assigner(board, peers, WallClock(), leads=lambda: True, poll_s=0.05).run())
     for number, gateway in enumerate(gateways):
         place.pod(gateway.name, f"127.0.8.{number + 1}")
     try:

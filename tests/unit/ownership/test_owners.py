@@ -13,7 +13,7 @@ import pytest
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap, Replica
-from gnomon_gateway.replicas.assigner import LOOK_S, Assigner
+from gnomon_gateway.replicas.assigner import POLL_S, Assigner
 from gnomon_gateway.replicas.assignment import Attendance, Sighting, next_map
 from gnomon_gateway.replicas.peers import Peers, PeerSecret, read_peer_secret
 from gnomon_gateway.replicas.replica import ReplicaAgent, Reports
@@ -201,7 +201,7 @@ class Broken(MemoryBoard):
 async def test_owner_map_is_read_again(error: Exception) -> None:
     clock, board = VirtualClock(), Broken(error)
     task = asyncio.create_task(Assigner(board, cast("Peers", None), clock, leads=lambda: True).run())
-    await clock.advance(5 * LOOK_S)
+    await clock.advance(5 * POLL_S)
     assert board.looks > 2
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -264,12 +264,12 @@ async def test_leader_forgets_replicas_at_addresses_that_are_gone() -> None:
     agent = SimpleNamespace(reports=reports, identity="replica-1", address="10.0.0.1")
     board.listening = {"10.0.0.1", "10.0.0.2"}
     leader = Assigner(
-        board, cast("Peers", Nobody()), VirtualClock(), leads=lambda: True, agent=cast("ReplicaAgent", agent), look_s=0.01
+        board, cast("Peers", Nobody()), VirtualClock(), leads=lambda: True, agent=cast("ReplicaAgent", agent), poll_s=0.01
     )
-    await leader.look()
+    await leader.poll()
     assert reports.received == {"10.0.0.1": 1, "10.0.0.2": 2}
     board.listening = set()
-    await leader.look()
+    await leader.poll()
     assert reports.received == {"10.0.0.1": 1}, "one's own is not on the board of every platform"
     assert state.kept == [{"10.0.0.1", "10.0.0.2"}, {"10.0.0.1"}]
 

@@ -349,11 +349,11 @@ def grown_after(
 ) -> dict[str, StateValue]:
     """The `growths` to keep in the policy state once these resizes have been carried out, or are under way."""
     cores = {body.id: body.cores for body in seen.live}
-    after, anew = dict(growths), refused_growths(growths, seen)
+    after, again = dict(growths), refused_growths(growths, seen)
     for action in resized:
         growth = after.get(action.id, Growth(cores[action.id], None))
         # A refused request is over: the pending time starts with the present request.
-        first_s = seen.now_s if growth.asked_at_s is None or action.id in anew else growth.asked_at_s
+        first_s = seen.now_s if growth.asked_at_s is None or action.id in again else growth.asked_at_s
         after[action.id] = replace(growth, asked_at_s=first_s if action.cores > growth.before else None)
     return {
         name: {"before": growth.before, "asked_at_s": growth.asked_at_s}
@@ -411,9 +411,9 @@ class Tick:
             level = self._scale_up(rate_rps, rate_max_rps, capacity)
         else:
             level = self._release(rate_max_rps)
-        return level if self.options.max_shadows == 1 else self._share_anew(level)
+        return level if self.options.max_shadows == 1 else self._share_again(level)
 
-    def _share_anew(self, level: LayerLevel) -> LayerLevel:
+    def _share_again(self, level: LayerLevel) -> LayerLevel:
         """Other shares for the Shadows that serve and stay."""
         ending = {action.id for action in level.released}
         changed = changes(self.known, self.bodies, [one for one in self.seen.shadows if one.id not in ending])

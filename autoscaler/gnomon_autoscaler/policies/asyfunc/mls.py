@@ -138,11 +138,11 @@ def scale_in(
     for victim in least_efficient_first(known, bodies, rate_rps):
         if rate_rps >= options.beta * math.fsum(rates_rps[body.id] for body in kept) or len(kept) == 1:
             break
-        rest = [body for body in kept if body is not victim]
+        remaining = [body for body in kept if body is not victim]
         serves = victim.state is InstanceState.READY
-        counted = [body for body in rest if body.state is InstanceState.READY or not serves]
+        counted = [body for body in remaining if body.state is InstanceState.READY or not serves]
         if rate_rps <= options.alpha * math.fsum(rates_rps[body.id] for body in counted) * (1 + ROUNDING):
-            kept = rest
+            kept = remaining
             ended.append(victim)
     return ended
 

@@ -21,7 +21,7 @@ READINGS: Mapping[str, Mapping[str, bool]] = {
     "gain": {"gain": True},
     "objective": {"objective": True},
 }
-"""What each name in `gnomon/reading` changes."""
+"""The options that each name in `gnomon/reading` sets."""
 
 PERIOD_S = 10.0
 """Between two model-level decisions (section 7.1)."""

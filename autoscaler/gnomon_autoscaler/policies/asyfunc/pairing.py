@@ -224,7 +224,7 @@ class Rates:
         self.out_of_reach = False
         """Whether no number of cores meets the objective."""
         self.cores = tuple(cores for cores in range(1, max_cores + 1) if self._measured(cores) is not None)
-        """What a Body or Shadow may have: up to C_max, as far as the profile goes."""
+        """Numbers of cores that a Body or Shadow may have: up to C_max, as far as the profile goes."""
         self.out_of_reach = not any(found.batch for found in map(self.body, self.cores) if found is not None)
         self._bodies.clear()
 
@@ -432,7 +432,7 @@ class Knowledge:
         self.pairings = Pairings(self.rates, self.efficiency, options)
         distant = profile.over_network()
         self.pairings_elsewhere = None if distant is None else self._pairings(distant, settings, options)
-        """Those with the Shadow on another node; None where hand-overs over the network have no price."""
+        """Pairings with the Shadow on another node; None where hand-overs over the network have no price."""
         self.parameter_bytes = profile.layers.parameter_bytes()
 
     def _pairings(self, profile: ModelProfile, settings: Settings, options: Options) -> Pairings:

@@ -1,4 +1,4 @@
-"""How `batch` and `batch+` respond, in the same decision, to more load than the plan in force can carry.
+"""Overload: `batch` and `batch+` respond in the same decision to more load than the plan in force can carry.
 
 A plan is made from what has arrived; the test for changes needs a bin or more, and a plan 100 arrivals. Requests that come
 meanwhile wait, and are late after one SLO. So each decision compares what there is now with what the plan's instances carry at

@@ -103,7 +103,7 @@ class Counts:
 
     @property
     def arrivals(self) -> float:
-        """How many there were."""
+        """The number of arrivals."""
         return sum(self.bins)
 
     @property
@@ -125,12 +125,12 @@ def counted(memory: Memory, seen: Observation, *, away: bool) -> Counts:
     there = len(history.arrivals)
     if until_s is not None:
         there = 0 if away else max(0, min(there, round((history.end_s - until_s) / history.bin_s)))
-    rest = there % each
-    first, last = len(history.arrivals) - there, len(history.arrivals) - rest
+    incomplete = there % each
+    first, last = len(history.arrivals) - there, len(history.arrivals) - incomplete
     new = tuple(round(sum(history.arrivals[begin : begin + each]), 3) for begin in range(first, last, each))
     old = cast("tuple[float, ...]", before) if isinstance(before, tuple) else ()
     bins = (old + new)[-round(seen.settings.plan_window_s / BIN_S) :]
-    return Counts(bins, history.end_s - rest * history.bin_s, len(new))
+    return Counts(bins, history.end_s - incomplete * history.bin_s, len(new))
 
 
 VERSION = 2
@@ -170,7 +170,7 @@ class Batch:
         counts, plan = counted(memory, seen, away=away), InForce.of(memory)
         seen = sized(seen, _size_of(memory, seen))
         if plan is not None and (basis, plan.queues) != (memory.get("basis"), seen.queues):
-            plan = self._anew(plan, counts, seen)
+            plan = self._replanned(plan, counts, seen)
         counts, plan, evidence = self._followed(memory, counts, plan, seen)
         if plan is not None and plan.batch:
             seen = sized(seen, plan.size)
@@ -227,7 +227,7 @@ class Batch:
             late_s = seen.now_s - plan.planned_at_s
             if late_s < plan.holds_s and not (late_s >= AGAIN_S and plan.moved(seen.latency_s)):
                 return counts, plan, kept
-            return counts, self._anew(plan, counts, seen), {}
+            return counts, self._replanned(plan, counts, seen), {}
         if plan is None or not 0.0 <= seen.now_s - plan.planned_at_s < plan.holds_s:
             return self._first(counts, seen, changed=memory.get("changed") is True)
         return counts, plan, {}
@@ -238,7 +238,7 @@ class Batch:
             return counts, self._made(counts, seen), {}
         return counts, None, {"changed": changed}
 
-    def _anew(self, plan: InForce, counts: Counts, seen: Observation) -> InForce:
+    def _replanned(self, plan: InForce, counts: Counts, seen: Observation) -> InForce:
         """A new plan; the present one if there are no counts to make it from."""
         return self._made(counts, seen) if _can_plan(seen, counts) else plan
 

@@ -1,4 +1,4 @@
-"""How large an instance is, where the plan chooses it (`gnomon/plan-cores`): what may be chosen, and the way there.
+"""The size of instances where the plan chooses it (`gnomon/plan-cores`): the sizes it may choose, and the actions towards one.
 
 A size is a number of cores; where a platform sells memory and cores follow from it, it is that in MB. What may be
 chosen are the numbers of cores that the function's profile has service times for, up to `gnomon/max-cores` and to what the
@@ -167,7 +167,7 @@ def towards_size(count: int, seen: Observation) -> tuple[Action, ...]:
     if left and len(resized) < missing:
         # No capacity is left: end some serving instances that will not be needed, to free it.
         surplus = max(0, len(seen.ready) - count)
-        return (*resized, *(DestroyBody(one.id) for one in _making_room(left, surplus, cores, capacity)))
+        return (*resized, *(DestroyBody(one.id) for one in _victims_for_growth(left, surplus, cores, capacity)))
     return (*resized, *created)
 
 
@@ -182,7 +182,7 @@ def _resized(others: list[Instance], most: int, cores: int, capacity: FreeCapaci
     return tuple(found)
 
 
-def _making_room(left: list[Instance], surplus: int, cores: int, capacity: FreeCapacity) -> list[Instance]:
+def _victims_for_growth(left: list[Instance], surplus: int, cores: int, capacity: FreeCapacity) -> list[Instance]:
     """The first of those that are not needed whose end gives another one on its node the cores that it misses."""
     for grown in reversed(left):
         lacking = cores - grown.given_cores - capacity.cores(grown.node)
