@@ -26,7 +26,7 @@ import urllib3
 
 from tests.integration.hostile.functions import ANNOTATIONS, HASTE_S, IMAGE, Function, deployed
 from tests.integration.serve.conftest import GNOMON, START_LIMIT_S, Serving
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 INTERNAL = "X-OpenFaaS-Internal"
 MODEL = "efficientnet-lite0"
@@ -259,6 +259,14 @@ def villain(gateway: Attacked, bystander: Function, image: str) -> Iterator[Func
     """A function of its own for each deed: one that crashes again and again is started ever more slowly."""
     del bystander
     with deployed(gateway, image) as function:
+        yield function
+
+
+@pytest.fixture
+def patient(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
+    """One whose callers wait as long as a busy machine needs."""
+    del bystander
+    with deployed(gateway, image, PATIENCE_S) as function:
         yield function
 
 
