@@ -40,7 +40,7 @@ from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.kubernetes.client import Api, connect
 from gnomon_platforms.kubernetes.informer import Informer, Source
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS
-from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_server.process import calm_collector
 from gnomon_server.scaling import ScalingAdapter

@@ -26,7 +26,7 @@ from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.nodes.coordinators import NodeOptions
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_profiler.repository import DirectoryRepository
 from tests.cluster import build, fake_nodes, models

@@ -86,7 +86,6 @@ def belongings(found: dict[str, Any], nodes: int) -> Iterator[dict[str, Any]]:
         labels = template["metadata"]["labels"]
         metadata = {"name": f"{function.key.name}-1", "namespace": NAMESPACE, "labels": labels, "annotations": annotations}
         pod = {**template["spec"], "nodeName": f"fake-{number % nodes}"}
-        del pod["schedulingGates"]
         for manifest in (batch_token(function.key, "t0ken"), service(function), disruption_budget(function)):
             yield owned_by(manifest, owner)
         yield {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}

@@ -70,6 +70,9 @@ class Capabilities:
     promote: bool = False
     quick_model_starts: bool = False
     """Whether a model's instance starts in milliseconds, so that idle models may scale to zero without being asked to."""
+    own_scheduler: bool = False
+    """Whether the platform's own scheduler places instances. A node that a policy names is then a preference, and an instance
+    without room starts until there is some, with the reason in `Explains.trouble`; else `create` refuses both."""
 
 
 @dataclass(frozen=True, slots=True)

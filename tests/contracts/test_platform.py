@@ -12,7 +12,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_core.interfaces import BatchChannel, InstanceRequest, Platform
+from gnomon_core.interfaces import BatchChannel, Explains, InstanceRequest, Platform
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
 from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.local.platform import LocalPlatform
@@ -84,13 +84,24 @@ class InstanceContract:
         assert [live.id for live in world.platform.instances("one.openfaas-fn")] == [instance.id for instance in made]
         assert [live.id for live in world.platform.instances("two.openfaas-fn")] == [other.id]
 
-    async def test_an_instance_without_room_is_refused_and_takes_nothing(self, world: World) -> None:
-        before = world.platform.nodes()
-        with pytest.raises(GnomonError) as refused:
-            await world.platform.create(instance_of(deployment(limits={"cpu": "5000"})))
-        assert (refused.value.status, refused.value.code) == (503, "no_capacity")
-        assert world.platform.nodes() == before
-        assert world.platform.instances("echo.openfaas-fn") == ()
+    async def test_an_instance_without_room_is_refused_or_waits_with_the_reason_and_takes_nothing(self, world: World) -> None:
+        platform, before = world.platform, world.platform.nodes()
+        too_large = instance_of(deployment(limits={"cpu": "5000"}))
+        if platform.capabilities.own_scheduler:
+            instance = await platform.create(too_large)
+            assert isinstance(platform, Explains)
+            await until(lambda: "cpu" in platform.trouble("echo.openfaas-fn"), "no reason is given")
+            assert [live.state for live in platform.instances("echo.openfaas-fn")] == [InstanceState.STARTING]
+            assert platform.nodes() == before
+            await platform.destroy(instance.id)
+            await world.told.reason(instance.id)
+            assert platform.trouble("echo.openfaas-fn") == ""
+        else:
+            with pytest.raises(GnomonError) as refused:
+                await platform.create(too_large)
+            assert (refused.value.status, refused.value.code) == (503, "no_capacity")
+        assert platform.nodes() == before
+        assert platform.instances("echo.openfaas-fn") == ()
 
     async def test_an_ended_instance_leaves_nothing_to_the_garbage_collector(self, world: World) -> None:
         with collected_only_when_asked():
@@ -159,17 +170,27 @@ class PlatformContract(InstanceContract):
         platform, told = started
         before = platform.nodes()
         instance = await platform.create(instance_of(deployment()))
-        assert platform.nodes()[0].free_cores < before[0].free_cores
+        if not platform.capabilities.own_scheduler:
+            assert platform.nodes()[0].free_cores < before[0].free_cores, "the next instance would get the same place"
         await told.channel(instance.id)
+        await until(lambda: platform.nodes()[0].free_cores < before[0].free_cores, "the instance takes no place")
         await platform.destroy(instance.id)
         await told.reason(instance.id)
         assert platform.instances("echo.openfaas-fn") == ()
-        assert platform.nodes() == before
+        if not platform.capabilities.own_scheduler:
+            assert platform.nodes() == before
+        await until(lambda: platform.nodes() == before, "the place is not free again")
 
-    async def test_an_instance_on_an_unknown_node_is_refused(self, started: Started) -> None:
-        platform, _ = started
+    async def test_an_unknown_node_is_refused_or_the_scheduler_chooses_another(self, started: Started) -> None:
+        platform, told = started
+        wanted = instance_of(deployment(), node="elsewhere")
+        if platform.capabilities.own_scheduler:
+            instance = await platform.create(wanted)
+            await told.channel(instance.id)
+            assert told.ready[instance.id].node in {node.name for node in platform.nodes()}
+            return
         with pytest.raises(GnomonError) as refused:
-            await platform.create(instance_of(deployment(), node="elsewhere"))
+            await platform.create(wanted)
         assert refused.value.status == 503
 
     async def test_a_function_that_can_never_run_is_refused_with_what_is_allowed(self, started: Started) -> None:

@@ -1,8 +1,7 @@
-"""Whatever news of pods comes late, twice or not at all, a function gets the instances that are wanted, and no other is lost.
+"""Whatever events of pods come late, twice or not at all, a function gets its desired instances, and no other instance ends.
 
-The real workload over a small cluster: what it writes is carried out late, sometimes without an answer, sometimes never. What
-it hears goes through a cache as an informer's does: in order, but behind; some of it twice; and after a pause in which nothing
-came, as one list of what is there.
+The real reconciler over a small simulated cluster: its writes are executed late, sometimes without an answer, sometimes never.
+Events go through a cache as an informer's do: in order, but late; some twice; and after a pause as one list of all objects.
 """
 
 import asyncio
@@ -13,16 +12,18 @@ from typing import Any, cast
 
 import pytest
 
-from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import InstanceRequest
 from gnomon_platforms.common import starting
+from gnomon_platforms.kubernetes import reconciler
 from gnomon_platforms.kubernetes.informer import Cache, Change, Item
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
+from gnomon_platforms.openfaas import workloads
 from gnomon_platforms.openfaas.planning import Step
-from gnomon_platforms.openfaas.workloads import Life, Surroundings, Workload
+from gnomon_platforms.openfaas.workloads import InstanceRecord, Workload
 from gnomon_platforms.testing import Recorder
+from tests.unit.kubernetes_platform.fake_cluster import FakeCluster
 from tests.unit.kubernetes_platform.small_cluster import SmallCluster
 
 SPEC = read_deployment({"service": "figlet", "image": "figlet:1"})
@@ -58,8 +59,9 @@ class Carried:
             raise GnomonError(503, "kubernetes_unreachable", "Nobody answers.", "Try again.")
         return None
 
-    async def furnish_once(self, spec: object, deployed: object) -> None:
-        del spec, deployed
+    def furnished(self, deployed: object) -> bool:
+        del deployed
+        return True
 
     async def token(self, deployed: object) -> str:
         del deployed
@@ -111,39 +113,30 @@ class Stage:
         self.chance = random.Random(seed)
         self.cluster = Reached(self.chance)
         self.informed, self.carried = Informed(self.cluster, self.chance), Carried(self.cluster, self.chance)
-        self.told, self.lives = Recorder(), dict[str, Life]()
-        self.evicted: set[str] = set()
-        around = Surroundings(
-            deployed=lambda _: self.cluster.deployed,
-            pods=lambda _: self.informed.cache.values(),
-            session=cast("Any", None),
-            clock=WallClock(),
-            adopting=lambda: False,
-            left_alone=lambda _: False,
-            caught_up=self._caught_up,
-            start_timeout_s=1e6,
-        )
-        self.workload = Workload(KEY, cast("Any", self.carried), around)
-
-    async def _caught_up(self, *_: object) -> None:
-        return None
+        self.told, self.records = Recorder(), dict[str, InstanceRecord]()
+        self.removed: set[str] = set()
+        """The instances whose pods others have removed: a ReplicaSet, an eviction."""
+        observed = FakeCluster(lambda: self.cluster.deployed, self.informed.cache.values)
+        self.workload = Workload(KEY, cast("Any", self.carried), cast("Any", observed))
+        self.workload.start()
 
     def create(self) -> None:
         request = InstanceRequest(SPEC, 1, 1, "n1", {})
-        name = f"i{len(self.lives)}"
-        life = self.lives[name] = Life(starting(name, request, "n1", 0, 0.0), request, self.told, self.workload.forget)
-        self.workload.add(life)
+        name = f"i{len(self.records)}"
+        record = InstanceRecord(starting(name, request, "", 0, 0.0), request, self.told, self.workload.forget)
+        self.records[name] = record
+        self.workload.add(record)
 
     @property
     def living(self) -> list[str]:
-        return [name for name, life in self.lives.items() if life.living]
+        return [name for name, record in self.records.items() if record.living]
 
     def evict(self) -> None:
         """Somebody else removes a pod, or its node ends it and leaves it there."""
         serving = [pod for pod in self.cluster.pods.values() if pod.ready and pod.instance and not pod.ending]
         if serving:
             pod = self.chance.choice(serving)
-            self.evicted.add(pod.instance or "")
+            self.removed.add(pod.instance or "")
             failed = self.chance.random() < 0.5
             now = replace(pod, phase="Failed", healthy=False, ready=False) if failed else replace(pod, ending=True)
             self.cluster.pods[pod.name] = now
@@ -153,28 +146,31 @@ class Stage:
         self.cluster.tick()
         self.informed.look()
         for change in self.informed.hear():
-            self.workload.seen(change.new, change.name[1])
-        self.workload.look()
+            self.workload.pod_changed(change.new, change.name[1])
+        self.workload.trigger()
         for _ in range(TURNS):
             await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_a_function_comes_to_what_is_wanted_and_nobody_else_is_lost(seed: int) -> None:
+async def test_a_function_gets_the_desired_instances_and_no_other_ends(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "FIRST_BACKOFF_S", 0.0)
+    monkeypatch.setattr(workloads, "REPLACED_S", 0.0)
     stage = Stage(seed)
     chance = stage.chance
     try:
         for _ in range(MOMENTS):
             if chance.random() < 0.08:
                 if stage.living and chance.random() < 0.45:
-                    stage.workload.stop(stage.lives[chance.choice(stage.living)])
+                    stage.workload.stop(stage.records[chance.choice(stage.living)])
                 else:
                     stage.create()
             if chance.random() < 0.03:
                 stage.evict()
             await stage.moment()
             for name in stage.told.gone:
-                assert stage.lives[name].stopping or name in stage.evicted, f"{name}: {stage.told.gone[name]}"
+                taken = {pod.instance for pod in stage.cluster.removed}
+                assert stage.records[name].stopping or name in stage.removed | taken, f"{name}: {stage.told.gone[name]}"
         stage.carried.reliable = True
         for _ in range(CALM):
             await stage.moment()
@@ -190,7 +186,7 @@ async def test_a_function_comes_to_what_is_wanted_and_nobody_else_is_lost(seed: 
 def settled(stage: Stage) -> bool:
     """Whether each instance that is wanted serves in a pod of its own, and there is nothing else."""
     owners = sorted(pod.instance or "" for pod in stage.cluster.pods.values())
-    serving = all(pod.ready or pod.released for pod in stage.cluster.pods.values())
+    serving = all(pod.ready for pod in stage.cluster.pods.values())
     ready = all(name in stage.told.ready for name in stage.living)
-    gone = {name for name, life in stage.lives.items() if not life.living} == set(stage.told.gone)
+    gone = {name for name, record in stage.records.items() if not record.living} == set(stage.told.gone)
     return owners == sorted(stage.living) and serving and ready and gone

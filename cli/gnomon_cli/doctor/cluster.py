@@ -122,7 +122,7 @@ def named_ports(workload: Document | None) -> dict[str, int]:
 
 API_SERVER = "API server"
 OLDEST = (1, 30)
-"""Scheduling gates, by which pods are placed, and a pause before a container's end."""
+"""A pause before a container's end (`preStop.sleep`), which gateways and functions' pods have."""
 RESIZING_SINCE = (1, 33)
 """In-place resize is on by default; before, it needs a feature gate on every node."""
 

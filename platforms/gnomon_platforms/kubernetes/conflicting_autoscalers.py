@@ -19,10 +19,8 @@ from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.kubernetes.client import Api, Document, Refused, Unreachable
-from gnomon_platforms.kubernetes.events import warn
 from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 from gnomon_platforms.kubernetes.resources import AUTOSCALERS, DEPLOYMENTS, SCALED_OBJECTS, Resource
-from gnomon_platforms.kubernetes.writes import Writer
 
 REASON = "ForeignAutoscaler"
 KINDS = (AUTOSCALERS, SCALED_OBJECTS)
@@ -177,13 +175,3 @@ class Rivals:
             if not self._by_target[key]:
                 del self._by_target[key]
             self._changed(key)
-
-
-async def tell(writer: Writer, uid: str, found: Rival) -> None:
-    """Create an Event on the Deployment with this `uid`, one for each conflicting autoscaler.
-
-    Raises:
-        GnomonError: what the API server refuses.
-
-    """
-    await warn(writer, FunctionKey(found.target, found.namespace), uid, about=found.uid, reason=REASON, text=found.says)

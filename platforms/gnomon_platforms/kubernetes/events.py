@@ -41,19 +41,9 @@ class EventRecorder:
         uid = await self._uid_of(deployment)
         if uid is not None:
             about = "-".join(part for part in (uid, reason, case) if part).lower()
-            await warn(self._writer, deployment, uid, about=about, reason=reason, text=text)
-
-
-async def warn(writer: Writer, key: FunctionKey, uid: str, *, about: str, reason: str, text: str) -> None:
-    """Create an Event on the Deployment with this name and `uid`; `about` is part of its name.
-
-    Raises:
-        GnomonError: what the API server refuses.
-
-    """
-    event = event_on(key, uid, about, reason, text)
-    target = Target(EVENTS, key.namespace, event["metadata"]["name"])
-    await writer.settle(target, lambda seen: Create(event) if seen is None else None, f"record {reason}")
+            event = event_on(deployment, uid, about, reason, text)
+            target = Target(EVENTS, deployment.namespace, event["metadata"]["name"])
+            await self._writer.settle(target, lambda seen: Create(event) if seen is None else None, f"record {reason}")
 
 
 def event_on(deployment: FunctionKey, uid: str, about: str, reason: str, text: str) -> Document:

@@ -1,36 +1,35 @@
-"""The cluster's nodes: their allocatable resources, pods' requests, and the choice of a node for a pod of ours.
+"""The cluster's nodes and their free capacity, as policies see it and Shadows use it.
 
-`ledger` computes free capacity. Resources are counted as the scheduler does: requests, or the limit without a request; cores,
-memory, pods, and any other resource such as devices. So a pod fits on its node when its scheduling gate is removed, unless
-another pod was scheduled first: then the pod waits, and its instance reports why.
+The scheduler places pods. Free capacity is what it would find: allocatable, less the requests of the node's pods. Shadows are
+processes in a coordinator's pod, whose CPU request follows them with a delay: each claims its cores and memory here at once.
+
+Free capacity is read for each function at each look, and changes by one pod at a time: with 1,000 functions on 200 nodes, a sum
+over all pods took 2 ms, two thousand times a second. So each event marks its nodes, and only their sums are computed again. A sum
+is always computed from its parts, never updated by a difference, so that errors cannot accumulate.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Node
-from gnomon_core.functions import FunctionSpec
-from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION
+from gnomon_platforms.kubernetes.informer import Change
 from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES
-from gnomon_platforms.kubernetes.objects.quantities import amounts_of, requests_of, resources
+from gnomon_platforms.kubernetes.objects.quantities import amounts_of, requests_of
 
-Others: TypeAlias = tuple[tuple[str, int], ...]
-"""Amounts of other resources by their names in Kubernetes: devices, ephemeral storage, huge pages."""
-
+PodName = tuple[str, str]
+"""Namespace and name."""
 _FORBIDDING = ("NoSchedule", "NoExecute")
-_BY_NAME = ("cpu", "memory", "pods")
-_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node. `taints` are those that forbid scheduling: key, value, effect. `pods` is the most pods that it takes."""
+    """A node. `taints` are those that forbid scheduling: key, value, effect."""
 
     name: str
     cores: float
@@ -38,8 +37,6 @@ class NodeFacts:
     usable: bool
     labels: dict[str, str] = field(default_factory=dict)
     taints: tuple[tuple[str, str, str], ...] = ()
-    pods: int = 0
-    others: Others = ()
 
 
 def node_facts(document: dict[str, Any]) -> NodeFacts:
@@ -55,109 +52,146 @@ def node_facts(document: dict[str, Any]) -> NodeFacts:
         conditions.get("Ready") == "True" and not spec.get("unschedulable", False),
         metadata.get("labels") or {},
         tuple(taint for taint in taints if taint[2] in _FORBIDDING),
-        int(allocatable.get("pods", 0)),
-        _others(allocatable),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The requests of any user's pod. `instance` is the instance of ours that the pod is bound to."""
+    """The requests of any user's pod."""
 
     node: str | None
     cores: float
     memory_bytes: int
-    instance: str | None
     ended: bool
-    others: Others = ()
-    pods: ClassVar[int] = 1
 
 
 def pod_load(document: dict[str, Any]) -> Load:
     """Read a pod's requests."""
     spec = document.get("spec") or {}
-    counted = _counted(spec)
+    requested = _requested(spec)
     return Load(
         spec.get("nodeName"),
-        counted.get("cpu", 0.0),
-        int(counted.get("memory", 0)),
-        (document["metadata"].get("annotations") or {}).get(INSTANCE_ANNOTATION),
+        requested.get("cpu", 0.0),
+        int(requested.get("memory", 0)),
         (document.get("status") or {}).get("phase") in ENDED_PHASES,
-        _others(counted),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """An instance's reservation on a node. `pods` is 0 for a Shadow, which has no pod of its own."""
+class Claim:
+    """What a Shadow takes of a node."""
 
     node: str
     cores: float
     memory_bytes: int
-    pods: int = 0
-    others: Others = ()
 
 
-def given_to(spec: FunctionSpec, cores: int, node: str = "") -> Given:
-    """The reservation for the pod of an instance with this number of cores.
+class NodeCapacity:
+    """Free capacity of all nodes. `load_changed` and `node_changed` are callbacks of informers."""
 
-    Raises:
-        GnomonError: 400 for a resource that cannot be read.
+    def __init__(self) -> None:
+        self._claims: dict[str, Claim] = {}
+        """By the id of the Shadow."""
+        self._facts: dict[str, NodeFacts] = {}
+        self._loads: dict[str, dict[PodName, Load]] = defaultdict(dict)
+        """By node, the pods on it."""
+        self._nodes: dict[str, Node] = {}
+        self._pools: set[str] = set()
+        """The nodes whose pool can make Shadows."""
+        self._marked: set[str] = set()
+        self._all: tuple[Node, ...] = ()
 
-    """
-    counted = requests_of(resources(spec, cores))
-    return Given(node, counted.get("cpu", 0.0), int(counted.get("memory", 0)), 1, _others(counted))
+    def claim(self, shadow_id: str, claim: Claim) -> None:
+        """Set a Shadow's claim, in place of an earlier one."""
+        self.withdraw(shadow_id)
+        self._claims[shadow_id] = claim
+        self._marked.add(claim.node)
 
+    def withdraw(self, shadow_id: str) -> None:
+        """Remove a Shadow's claim."""
+        claim = self._claims.pop(shadow_id, None)
+        if claim is not None:
+            self._marked.add(claim.node)
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """A node's free capacity: the `Node` that policies see, free pods, and other free resources."""
+    def pool_ready(self, node: str, *, ready: bool) -> None:
+        """Set whether a node's pool can make Shadows."""
+        if ready != (node in self._pools):
+            (self._pools.add if ready else self._pools.discard)(node)
+            self._marked.add(node)
 
-    node: Node
-    pods: int
-    others: Mapping[str, int]
+    def load_changed(self, change: Change[Load]) -> None:
+        """Handle the addition, change or removal of any user's pod that has a node."""
+        for load in (change.old, change.new):
+            if load is None or load.node is None:
+                continue
+            if load is change.old:
+                self._loads[load.node].pop(change.name, None)
+            elif not load.ended:
+                self._loads[load.node][change.name] = load
+            self._marked.add(load.node)
 
+    def node_changed(self, change: Change[NodeFacts]) -> None:
+        """Handle the addition, change or removal of a node. A heartbeat changes nothing."""
+        if change.new == change.old:
+            return
+        name = change.name[1]
+        if change.new is None:
+            self._facts.pop(name, None)
+        else:
+            self._facts[name] = change.new
+        self._marked.add(name)
 
-def choose(rooms: Iterable[Room], allowed: set[str], wanted: Given, named: str | None) -> str:
-    """Choose the node for an instance: the named one if the pod fits there, else the fitting node with the most free cores.
+    def nodes(self) -> tuple[Node, ...]:
+        """The schedulable nodes with their free capacity, sorted by name."""
+        self._sum_marked()
+        return self._all
 
-    The policy that names a node knows its free cores, but neither the function's constraints nor its other requests.
+    def free_cores(self, node: str) -> float:
+        """The free cores of a node; 0 if it is unknown or not schedulable."""
+        self._sum_marked()
+        found = self._nodes.get(node)
+        return 0.0 if found is None else found.free_cores
 
-    Raises:
-        GnomonError: 503 `no_capacity`, with the missing resource.
+    def place_shadow(self, placing: Placing, cores: int, named: str) -> str:
+        """Choose the node for a Shadow on another node than its Body, whose pod has this `placing`.
 
-    """
-    rooms = tuple(rooms)
-    if named is not None and all(room.node.name != named for room in rooms):
-        raise _no_capacity(f"There is no node {named!r} that takes pods.", "Check `kubectl get nodes`.")
-    candidates = [room for room in rooms if room.node.name in allowed]
-    if not candidates:
-        raise _no_capacity("No node takes this function.", "Check its constraints, and `kubectl get nodes`.")
-    fitting = [room for room in candidates if _fits(room, wanted)]
-    if not fitting:
-        hint = "Wait for an instance to end, ask for less, or add a node: `kubectl describe nodes` says what each has."
-        raise _no_capacity(_lacking(candidates, wanted), hint)
-    return max(fitting, key=lambda room: (room.node.name == named, room.node.free_cores, room.node.name)).node.name
+        It is the named one if the Body's pod may run there: the policy that names a node knows its free cores, but neither the
+        function's constraints nor taints, such as those of control-plane nodes, which have pools as well. Otherwise it is the
+        admissible node with a pool and the most free cores.
 
+        Raises:
+            GnomonError: 503 `no_capacity`.
 
-def place_shadow(nodes: Iterable[Node], allowed: set[str], cores: int, named: str) -> str:
-    """Choose the node for a Shadow on another node than its Body: the named one if its function may run there.
+        """
+        admissible = {facts.name for facts in self._facts.values() if takes(facts, placing)}
+        nodes = self.nodes()
+        if named in admissible or all(node.name != named for node in nodes):
+            return named
+        fitting = [node for node in nodes if node.name in admissible and node.pairs and node.free_cores >= cores]
+        if not fitting:
+            problem = f"The function may not be on {named}, and no other node has {cores} cores for its Shadow."
+            raise GnomonError(503, "no_capacity", problem, "Check its constraints, and `kubectl get nodes`.")
+        return max(fitting, key=lambda node: (node.free_cores, node.name)).name
 
-    The policy that names a node knows its free cores, but neither the function's constraints nor taints, such as those of
-    control-plane nodes, which have pools as well. Otherwise, choose the allowed node with a pool and the most free cores.
+    def _sum_marked(self) -> None:
+        if not self._marked:
+            return
+        for name in self._marked:
+            self._sum(name)
+        self._marked.clear()
+        self._all = tuple(self._nodes[name] for name in sorted(self._nodes))
 
-    Raises:
-        GnomonError: 503 `no_capacity`.
-
-    """
-    nodes = tuple(nodes)
-    if named in allowed or all(node.name != named for node in nodes):
-        return named
-    fitting = [node for node in nodes if node.name in allowed and node.pairs and node.free_cores >= cores]
-    if not fitting:
-        problem = f"The function may not be on {named}, and no other node has {cores} cores for its Shadow."
-        raise _no_capacity(problem, "Check its constraints, and `kubectl get nodes`.")
-    return max(fitting, key=lambda node: (node.free_cores, node.name)).name
+    def _sum(self, name: str) -> None:
+        facts = self._facts.get(name)
+        if facts is None or not facts.usable:
+            self._nodes.pop(name, None)
+            return
+        taken: list[Claim | Load] = [*(claim for claim in self._claims.values() if claim.node == name)]
+        taken += self._loads.get(name, {}).values()
+        free_cores = max(0.0, round(facts.cores - sum(one.cores for one in taken), 6))
+        free_bytes = max(0, facts.memory_bytes - sum(one.memory_bytes for one in taken))
+        pairs = name in self._pools
+        self._nodes[name] = Node(name, int(facts.cores), facts.memory_bytes, free_cores, free_bytes, pairs=pairs)
 
 
 def takes(facts: NodeFacts, placing: Placing) -> bool:
@@ -192,32 +226,7 @@ def _tolerates(toleration: Mapping[str, Any], taint: tuple[str, str, str]) -> bo
     return operator == "Exists" or (operator == "Equal" and str(toleration.get("value") or "") == value)
 
 
-def _fits(room: Room, wanted: Given) -> bool:
-    node = room.node
-    if wanted.cores > node.free_cores or wanted.memory_bytes > node.free_memory_bytes or wanted.pods > room.pods:
-        return False
-    return all(amount <= room.others.get(name, 0) for name, amount in wanted.others)
-
-
-def _lacking(rooms: list[Room], wanted: Given) -> str:
-    """The message that names the resources of which no node has enough, with the largest free amount of each."""
-    asked: list[tuple[str, float, float]] = [
-        ("cores", wanted.cores, max(room.node.free_cores for room in rooms)),
-        ("MiB", wanted.memory_bytes / _MIB, max(room.node.free_memory_bytes for room in rooms) / _MIB),
-        ("pods", wanted.pods, max(room.pods for room in rooms)),
-        *((name, amount, max(room.others.get(name, 0) for room in rooms)) for name, amount in wanted.others),
-    ]
-    short = [f"{amount:.10g} {name} ({max(0.0, most):.10g} at most)" for name, amount, most in asked if amount > most]
-    if short:
-        return f"No node has enough left of what an instance asks for: {', '.join(short)}."
-    return f"No node has all of it left together: {', '.join(f'{amount:.10g} {name}' for name, amount, _ in asked if amount)}."
-
-
-def _no_capacity(problem: str, hint: str) -> GnomonError:
-    return GnomonError(503, "no_capacity", problem, hint)
-
-
-def _counted(spec: dict[str, Any]) -> dict[str, float]:
+def _requested(spec: dict[str, Any]) -> dict[str, float]:
     """A pod's effective requests: the sum of its containers or the largest init container, plus its runtime's overhead."""
     containers: list[dict[str, Any]] = spec.get("containers") or []
     beside: dict[str, float] = {}
@@ -241,7 +250,3 @@ def _together(*each: Mapping[str, float]) -> dict[str, float]:
         for name, amount in one.items():
             total[name] += amount
     return dict(total)
-
-
-def _others(amounts: Mapping[str, float]) -> Others:
-    return tuple((name, int(amount)) for name, amount in amounts.items() if name not in _BY_NAME)

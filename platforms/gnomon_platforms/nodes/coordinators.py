@@ -24,6 +24,7 @@ from gnomon_core.fleet import Instance
 from gnomon_platforms.kubernetes.client import STRATEGIC_PATCH, Api, Document
 from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 from gnomon_platforms.kubernetes.nodes import Load, pod_load
+from gnomon_platforms.kubernetes.objects.pod_template import COORDINATOR_LABELS
 from gnomon_platforms.kubernetes.objects.quantities import amount_of
 from gnomon_platforms.kubernetes.resources import PODS, Permission, Scope
 from gnomon_platforms.kubernetes.writes import Patch, Target, Write, Writer
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     import aiohttp
 
 CONTAINER = "pool"
-_LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
 BASE_ANNOTATION, BASE_CORES = "gnomon/pool-cores", 0.1
 """Annotation of the DaemonSet's pods: the pool's CPU request without a Shadow, which a resize overwrites; and the default where
 the annotation is missing."""
@@ -97,7 +97,7 @@ def load_besides_shadows(namespace: str) -> Callable[[Document], Load]:
     def load(pod: Document) -> Load:
         found = pod_load(pod)
         labels = pod["metadata"].get("labels") or {}
-        if pod["metadata"].get("namespace") != namespace or any(labels.get(key) != value for key, value in _LABELS.items()):
+        if pod["metadata"].get("namespace") != namespace or not COORDINATOR_LABELS.items() <= labels.items():
             return found
         seen = coordinator_pod(pod)
         return replace(found, cores=found.cores - max(0.0, seen.pool_cores - seen.base_cores))
@@ -147,7 +147,7 @@ class NodeCoordinators:
             asyncio.get_running_loop().call_soon(self.shadows.reconcile, node)
 
     def _informer(self) -> Informer[CoordinatorPod]:
-        labels = ",".join(f"{key}={value}" for key, value in _LABELS.items())
+        labels = ",".join(f"{key}={value}" for key, value in COORDINATOR_LABELS.items())
         return Informer(self._api, Source(PODS, self._options.namespace, labels=labels), coordinator_pod)
 
     def _ready_pod(self, node: str) -> CoordinatorPod | None:

@@ -23,7 +23,7 @@ from gnomon_core.interfaces import PlatformListener
 from gnomon_core.pairs import Pair, predicted_ms
 from gnomon_core.profiles import ModelProfile
 from gnomon_platforms.common import shadow_bytes
-from gnomon_platforms.kubernetes.nodes import Given
+from gnomon_platforms.kubernetes.nodes import NodeCapacity
 from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.nodes.models import ServedModels
 
@@ -71,29 +71,6 @@ class Bodies(Protocol):
         ...
 
 
-class Claims(Protocol):
-    """The resources that instances have claimed on nodes, and the nodes that can make Shadows."""
-
-    def free_cores(self, node: str) -> float:
-        """Return the unclaimed cores of a node."""
-        ...
-
-    def place_shadow(self, placing: Placing, cores: int, named: str) -> str:
-        """Choose a node for a Shadow whose Body's pod has these constraints: the named one if it fits, else another.
-
-        Raises:
-            GnomonError: 503 `no_capacity`.
-
-        """
-        ...
-
-    def give(self, instance_id: str, given: Given) -> None: ...
-
-    def take_back(self, instance_id: str) -> None: ...
-
-    def pool_ready(self, node: str, *, ready: bool) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ShadowContext:
     """The context that the platform provides to the Shadows of its Bodies.
@@ -103,7 +80,7 @@ class ShadowContext:
     """
 
     bodies: Bodies
-    claims: Claims
+    capacity: NodeCapacity
     listener: PlatformListener
     now_s: Callable[[], float]
     epoch: Callable[[], int]
@@ -119,7 +96,7 @@ class ShadowContext:
         """
         if pair.node is None or pair.node == body.node:
             return body.node
-        return self.claims.place_shadow(self.bodies.placing(body), pair.shadow_cores, pair.node)
+        return self.capacity.place_shadow(self.bodies.placing(body), pair.shadow_cores, pair.node)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from gnomon_core.background import Background
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import MAX_SHADOWS, Pair
-from gnomon_platforms.kubernetes.nodes import Given
+from gnomon_platforms.kubernetes.nodes import Claim
 from gnomon_platforms.nodes.client import CoordinatorConnections, NodeClient
 from gnomon_platforms.nodes.node_shadow import (
     ALIVE,
@@ -107,9 +107,9 @@ class ShadowTracker:
         if not pair.blocks or max(pair.blocks) >= len(model.layers.blocks):
             raise no_such_body(f"Its model has blocks 0 to {len(model.layers.blocks) - 1}, not {pair.blocks}.")
         memory_bytes = model.memory_bytes(pair)
-        if self._context.claims.free_cores(node) < pair.shadow_cores:
+        if self._context.capacity.free_cores(node) < pair.shadow_cores:
             raise no_capacity(node, pair)
-        self._context.claims.give(shadow_id, Given(node, float(pair.shadow_cores), memory_bytes))
+        self._context.capacity.claim(shadow_id, Claim(node, float(pair.shadow_cores), memory_bytes))
         shadow = self._shadows[shadow_id] = requested_shadow(shadow_id, body, pair, memory_bytes, self._context.now_s())
         try:
             document = self._requests.creation(shadow, model, files) | {"afar": pair.node is not None}
@@ -139,7 +139,7 @@ class ShadowTracker:
         node = shadow.instance.node
         pair = replace(pair, node=None if shadow.body_node is None else node)
         more = pair.shadow_cores - shadow.instance.cores
-        if more > 0 and self._context.claims.free_cores(node) < more:
+        if more > 0 and self._context.capacity.free_cores(node) < more:
             raise no_capacity(node, pair)
         memory_bytes, before = model.memory_bytes(shadow.loaded(pair)), shadow.instance
         self._set_resources(shadow, pair.shadow_cores, memory_bytes)
@@ -183,12 +183,12 @@ class ShadowTracker:
 
     def _state_changed(self, node: str) -> None:
         pool = self.connections.states[node]["pool"]
-        self._context.claims.pool_ready(node, ready=bool(pool["ready"]) and self._context.models.on_nodes)
+        self._context.capacity.pool_ready(node, ready=bool(pool["ready"]) and self._context.models.on_nodes)
         self._cores_changed(node, int(pool["claimed_cores"]))
         self.reconcile(node)
 
     def _lost(self, node: str) -> None:
-        self._context.claims.pool_ready(node, ready=False)
+        self._context.capacity.pool_ready(node, ready=False)
         for shadow in [one for one in self._shadows.values() if one.body_node == node]:
             if shadow.instance.state is InstanceState.DRAINING:
                 # The Body's node, which would report that the Body works without this Shadow, is not reachable.
@@ -227,7 +227,7 @@ class ShadowTracker:
             return None
         shadow = self._shadows[shadow_id] = adopted_shadow(row, body, state, self._context.now_s())
         instance = shadow.instance
-        self._context.claims.give(shadow_id, Given(instance.node, float(instance.cores), instance.memory_bytes))
+        self._context.capacity.claim(shadow_id, Claim(instance.node, float(instance.cores), instance.memory_bytes))
         self._context.listener.shadow_found(instance)
         return shadow
 
@@ -277,7 +277,7 @@ class ShadowTracker:
         """Store and claim what a Shadow has of its node."""
         shadow.instance = replace(shadow.instance, cores=cores, memory_bytes=memory_bytes)
         if shadow.instance.id in self._shadows:
-            self._context.claims.give(shadow.instance.id, Given(shadow.instance.node, float(cores), memory_bytes))
+            self._context.capacity.claim(shadow.instance.id, Claim(shadow.instance.node, float(cores), memory_bytes))
 
     def _gone(self, shadow_id: str, reason: str) -> None:
         """Stop tracking a Shadow that has ended, and report why."""
@@ -288,7 +288,7 @@ class ShadowTracker:
 
     def _forget(self, shadow_id: str) -> NodeShadow | None:
         """Stop tracking a Shadow, release its claim, and report that its Body works without it."""
-        self._context.claims.take_back(shadow_id)
+        self._context.capacity.withdraw(shadow_id)
         shadow = self._shadows.pop(shadow_id, None)
         if shadow is not None:
             self._reported_gone[shadow_id] = shadow.instance.node

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from gnomon_platforms.kubernetes.resources import Permission, Scope
 
 PERMISSIONS = (
-    Permission(Scope.CLUSTER, "", "nodes", ("list", "watch"), "see where there is room"),
+    Permission(Scope.CLUSTER, "", "nodes", ("list", "watch"), "see where Shadows have room"),
     Permission(Scope.CLUSTER, "", "pods", ("list", "watch"), "see what everybody's pods take of it"),
     Permission(
         Scope.FUNCTIONS,
@@ -21,8 +21,9 @@ PERMISSIONS = (
         "keep one for each function",
     ),
     Permission(Scope.FUNCTIONS, "apps", "deployments/scale", ("patch",), "set how many pods it has"),
-    Permission(Scope.FUNCTIONS, "", "pods", ("get", "list", "watch", "patch", "delete"), "place pods, mark and remove them"),
-    Permission(Scope.FUNCTIONS, "", "pods/status", ("patch",), "say whether a pod serves"),
+    Permission(
+        Scope.FUNCTIONS, "", "pods", ("get", "list", "watch", "patch", "delete"), "bind pods to instances, mark and remove them"
+    ),
     Permission(Scope.FUNCTIONS, "", "pods/resize", ("patch",), "change a pod's cores in place"),
     Permission(Scope.FUNCTIONS, "", "pods/log", ("get",), "read what functions write"),
     Permission(Scope.FUNCTIONS, "", "secrets", ("get", "list", "create", "update", "delete"), "keep secrets and tokens"),

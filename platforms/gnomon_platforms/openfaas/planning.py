@@ -1,136 +1,80 @@
 """The next steps for one function: a pure function of its observed and desired state.
 
-Every plan is computed from the whole state, and stays the same until its effect is observed; so a plan that was lost, sent twice
-or left unfinished by a process that has died does no harm. A plan's numbers are absolute, never increments.
+Gnomon decides how many pods a function has, and Kubernetes does the rest: the Deployment's ReplicaSet creates them, the scheduler
+places them, and a pod without room stays Pending, which is what cluster autoscalers act on. An instance is bound to a pod by an
+annotation. Until it is ready its pod may be exchanged for any other pod of the same version.
 
-    an instance waits, no spare pod ▶ scale up ▶ a gated pod appears ▶ claim it: node, no gate ▶ healthy ▶ set its readiness gate
-    an instance ends ▶ make its pod unready, with the lowest deletion cost ▶ release it ▶ delete it by uid; a spare replaces it
-    no instance needs a spare ▶ scale down: a spare is gated, and so removed first
-    another version waits ▶ release serving pods ▶ change the template ▶ each is deleted when its instance ends
-    all have the template ▶ guard it: a change by others removes no serving pod, and is an update like any other
-    pods cannot be created (a quota, a webhook) ▶ continue with the existing ones; none waits ▶ scale down to their number
+    an instance waits ▶ scale up ▶ a pod appears ▶ bind it ▶ scheduled, running ▶ resize it in place
+    an instance ends, one pod fewer is needed ▶ give its pod the lowest deletion cost ▶ scale down: the ReplicaSet removes it
+    an instance ends, as many pods are needed ▶ delete its pod by uid: the ReplicaSet creates another
+    another version waits ▶ change the template: a rolling update removes an old pod for each new one that is ready
+    the new version has no room ▶ let the rolling update remove one old pod first
     a pod has ended by itself ▶ delete it: no ReplicaSet counts it, and none deletes it
-    the function was removed ▶ each pod is deleted when its instance ends ▶ delete the Deployment and its dependents
+    the function was removed ▶ delete the Deployment and its dependents when no instance is left
 
-`Unseen` records writes that may not be observed yet: informers lag, and a write may have had no answer. Without it, a plan would
-give an instance a second pod before its first claim is observed, or claim a spare that an earlier scale-down may remove.
+Plans are computed from the whole state, and their numbers are absolute; so a plan that was lost, sent twice or left unfinished by
+a process that has died does no harm.
 
-`removable` computes how far the number of replicas may be lowered, by the order in which a ReplicaSet removes pods: those without
-a node; pending before unknown before running ones; unready before ready ones; those with the lower deletion cost. Further
-criteria break ties (pods on a node, time since ready, restarts, age), and are not relied on. So an unready victim with the lowest
-cost still stays while another pod is pending: a scale-down would remove that one. The number is lowered only as far as the order
-begins with victims.
+A ReplicaSet removes pods in this order: those without a node; pending before running ones; unready before ready ones; those with
+the lower deletion cost. So with every serving pod ready, a marked pod is removed before any of them. It may remove a pod that
+still starts instead of the marked one: the marked one is then deleted by uid, and the instance of the other takes its successor.
+A ReplicaSet that has not observed the mark may remove a serving pod: that one answers what it has, and its instance is replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
-from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
+from gnomon_platforms.kubernetes.objects.pods import PodFacts
 
 VICTIM_COST = -1_000_000_000
-CLAIMED_COST = 1_000
-"""The deletion cost of claimed pods, so that a spare is removed before them while both wait for a node."""
-_PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Rank:
-    """A pod's place in the order of removal; the lower goes first."""
-
-    assigned: bool
-    phase: int
-    ready: bool
-    cost: int
-
-
-def rank(pod: PodFacts) -> Rank:
-    """A pod's place in the order of removal."""
-    return Rank(pod.node is not None, _PHASES.get(pod.phase, 1), pod.ready, pod.deletion_cost)
+BOUND_COST = 1_000
+"""The deletion cost of bound pods: of two that are equal otherwise, the ReplicaSet removes the one without an instance."""
 
 
 def counted(pods: Iterable[PodFacts]) -> list[PodFacts]:
-    """The pods that a ReplicaSet counts: neither ended, nor ending, nor released."""
-    return [pod for pod in pods if not (pod.ending or pod.released or pod.phase in ENDED_PHASES)]
-
-
-def latest(victim: PodFacts) -> Rank:
-    """The latest possible rank of a victim when the number is lowered: a pod without a gate may start meanwhile."""
-    return (
-        rank(victim)
-        if victim.gated
-        else Rank(assigned=True, phase=_PHASES["Running"], ready=victim.ready, cost=victim.deletion_cost)
-    )
-
-
-def earliest(pod: PodFacts) -> Rank:
-    """The earliest possible rank of any other pod: a ready pod may become unready."""
-    return replace(rank(pod), ready=False)
-
-
-def removable(pods: Iterable[PodFacts], victims: Collection[str]) -> int:
-    """By how many a ReplicaSet's number can be lowered so that it removes only victims, given by name.
-
-    This holds whatever pods do meanwhile, as long as no victim is claimed and no gate is removed.
-    """
-    pods = counted(pods)
-    first = min((earliest(pod) for pod in pods if pod.name not in victims), default=None)
-    return sum(first is None or latest(pod) < first for pod in pods if pod.name in victims)
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """A scale-down to `to`: the names of the pods that the ReplicaSet counted, and of the spares that it should remove."""
-
-    to: int
-    counted: frozenset[str]
-    spares: frozenset[str]
-
-    def possible(self, pods: Iterable[PodFacts]) -> int:
-        """How many pods the ReplicaSet may count until it has removed enough; 0 from then on.
-
-        Its cache may lack the end of pods that have ended or were deleted by others since: it would remove one more for each.
-        """
-        pods = tuple(pods)
-        gone = self.spares - {pod.name for pod in counted(pods)}
-        if len(self.counted) - len(gone) <= self.to:
-            return 0
-        return len((self.counted - gone) | {pod.name for pod in pods if not pod.released})
+    """The pods that a ReplicaSet counts: those that have neither ended nor been told to end."""
+    return [pod for pod in pods if not (pod.ending or pod.ended)]
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An instance without an observed pod; `claimed` is the name of the pod that an earlier plan gave it."""
+    """An instance without an observed pod; `bound` is the name of the pod that an earlier plan gave it, if any."""
 
     id: str
-    node: str
-    claimed: str | None = None
+    bound: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Kept:
+    """A pod of an instance: the desired cores, None if the deployment sets them, and whether the instance is ready."""
+
+    cores: int | None = None
+    serving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
     """The desired state of a function.
 
-    `version` is that of new instances, `waiting` the instances without a pod, in their order; `kept` are the pods of the other
-    instances by name, with their desired cores, None if the deployment sets them. All other pods are to be removed, but while
-    `adopting`, pods that an earlier process claimed may be given to new instances, unless they are `going`. `lowered` is the last
-    scale-down, if there was no scale-up since.
+    `version` is that of new instances, `waiting` the instances without a pod, in their order, `kept` the pods of the others by
+    name, `released` the pods of instances that have ended: no other instance takes them, because they may be broken. `vacancies`
+    is how many instances have just ended by themselves: the successors of their pods are kept for the instances that will replace
+    them. `furnished` is whether the Deployment's dependents exist. While `adopting`, pods of an earlier process are kept for
+    instances that are still to be adopted. `blocked` is whether pods of the present template have been without room for long.
     """
 
     version: int
     waiting: tuple[Waiting, ...] = ()
-    kept: Mapping[str, int | None] = field(default_factory=dict)
-    going: frozenset[str] = frozenset()
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    released: frozenset[str] = frozenset()
+    vacancies: int = 0
+    furnished: bool = True
     adopting: bool = False
-    lowered: Lowered | None = None
-
-    @property
-    def nobody(self) -> bool:
-        """Whether the function has no instance that runs, starts or ends."""
-        return not (self.waiting or self.kept or self.going)
+    blocked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +85,23 @@ class Deploy:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """Set the Deployment's replicas; `lowered` is set for a scale-down."""
-
-    replicas: int
-    lowered: Lowered | None = field(default=None, compare=False)
+class Furnish:
+    """Create the missing dependents of the Deployment."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Bind a pod to an instance: set its node affinity and remove its scheduling gate."""
+class Scale:
+    """Set the Deployment's replicas."""
+
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Bind a pod to an instance."""
 
     pod: PodFacts
-    waiting: Waiting
+    instance: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,39 +113,24 @@ class Resize:
 
 
 @dataclass(frozen=True, slots=True)
-class Serve:
-    """Set the readiness gate of a healthy pod."""
+class Mark:
+    """Give a pod the lowest deletion cost."""
 
     pod: PodFacts
-
-
-@dataclass(frozen=True, slots=True)
-class Retire:
-    """Make a pod unready, with the lowest deletion cost."""
-
-    pod: PodFacts
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Release a pod from its ReplicaSet; the Deployment with this uid becomes its owner."""
-
-    pod: PodFacts
-    owner_uid: str
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Delete a pod that was released, or has ended by itself."""
+    """Delete a pod by its uid."""
 
     pod: PodFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
-    """Set the guarded update strategy: others' changes of this version's template then remove no serving pod."""
+class SetUnavailable:
+    """Set how many pods a rolling update may remove before their successors are ready."""
 
-    version: int
+    pods: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,167 +138,100 @@ class Withdraw:
     """Delete the Deployment of a removed function, and with it all its dependents."""
 
 
-Step: TypeAlias = Deploy | Scale | Claim | Resize | Serve | Retire | Release | Remove | Guard | Withdraw
+Step: TypeAlias = Deploy | Furnish | Scale | Bind | Resize | Mark | Remove | SetUnavailable | Withdraw
 
 
-def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wanted) -> tuple[Step, ...]:
+def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], desired: Desired) -> tuple[Step, ...]:
     """The steps that can be taken now. They do not depend on each other."""
     pods = tuple(pods)
-    steps: list[Step] = [Remove(pod) for pod in pods if _left(pod) and not pod.ending and pod.name not in wanted.kept]
-    if deployed is None or (deployed.removed and wanted.nobody):
-        return (*steps, *_begun_or_ended(deployed, wanted))
-    mine = counted(pods)
-    # The ReplicaSet controller's cache may be older than ours. If it has the right number of pods in our view, it has seen every
-    # release: it would have created a spare for each release that it has seen, and removed surplus pods.
-    balanced = len(mine) == deployed.pods
-    starved = _starved(deployed, mine)
-    steps += _of_kept(pods, wanted)
-    if not deployed.guarded and deployed.rolled and balanced and not wanted.waiting:
-        steps.append(Guard(deployed.template_version))
-    if wanted.waiting and deployed.template_version != wanted.version:
-        return (*steps, *_changed(deployed, pods, wanted, settled=balanced or starved))
-    others = [pod for pod in mine if pod.name not in wanted.kept]
-    staying = [pod for pod in others if pod.name not in wanted.going and pod.deletion_cost != VICTIM_COST]
-    usable = [pod for pod in staying if pod.instance is None or wanted.adopting]
-    spares = [pod for pod in usable if pod.version == wanted.version]
-    all_stay = _with_which_all_stay(deployed, pods, wanted)
-    if wanted.waiting and all_stay:
-        # The ReplicaSet is about to remove pods: a spare that is claimed now might be among them.
-        return (*steps, Scale(all_stay + max(0, len(wanted.waiting) - len(spares))))
-    claims = _claims(spares, wanted.waiting)
-    steps += claims
-    claimed = {claim.pod.name for claim in claims}
-    missing = len(wanted.waiting) - len(claims)
-    surplus = [pod for pod in others if pod.name not in claimed and (pod.instance is None or pod not in usable)]
-    let_go = _let_go(deployed, surplus, settled=balanced or starved)
-    if missing > 0:
-        # Only scale up here: while steps are in flight it is uncertain which pods a scale-down would remove.
-        raised = max(deployed.replicas, len(mine) + missing)
-        steps += [Scale(raised)] if raised != deployed.replicas else []
-        # If no more pods can be created, a waiting instance may need the quota of a pod that is to be removed.
-        return (*steps, *(let_go if starved else ()))
-    steps += let_go
-    # While a release is in flight it is uncertain which pods a scale-down would remove.
-    if (balanced or starved) and not deployed.restarted and not any(isinstance(step, Release) for step in let_go):
-        steps += _lowered(deployed, mine, frozenset(pod.name for pod in surplus if pod.instance is None))
+    steps: list[Step] = [Remove(pod) for pod in pods if pod.ended and not pod.ending and pod.name not in desired.kept]
+    if deployed is None:
+        return (*steps, Deploy(len(desired.waiting))) if desired.waiting else tuple(steps)
+    if deployed.removed and not (desired.waiting or desired.kept):
+        return (*steps, Withdraw())
+    present = counted(pods)
+    steps += _resizes(present, desired)
+    if desired.waiting and deployed.template_version != desired.version:
+        return (*steps, Deploy(_replicas(desired.version, present, desired)))
+    mine = [pod for pod in present if pod.version == deployed.template_version]
+    replicas = _replicas(deployed.template_version, present, desired)
+    binds = _binds(deployed, mine, desired)
+    taken = {*desired.kept, *(bind.pod.name for bind in binds)}
+    if binds and not desired.furnished:
+        # Checked as late as this: a new leader of a thousand functions would send some thousand requests before its first write.
+        steps.append(Furnish())
+        binds = []
+    surplus = [pod for pod in present if pod.name not in taken]
+    if len(mine) <= replicas:
+        # No scale-down will remove these, because as many pods are needed as there are.
+        removed = [Remove(pod) for pod in mine if pod.name in desired.released]
+        surplus = [pod for pod in surplus if Remove(pod) not in removed]
+    else:
+        removed = []
+    # An unbound pod needs no mark: its cost is lower than that of bound ones.
+    unwanted = [pod for pod in surplus if pod.instance and (pod.name in desired.released or not desired.adopting)]
+    marks = [Mark(pod) for pod in unwanted if pod.deletion_cost != VICTIM_COST]
+    steps += [*binds, *removed, *marks]
+    if replicas > deployed.replicas or (replicas < deployed.replicas and not marks and _all_ready(present, desired)):
+        steps.append(Scale(replicas))
+    unavailable = int(_makes_room(deployed, present, desired))
+    if unavailable != deployed.max_unavailable:
+        steps.append(SetUnavailable(unavailable))
     return tuple(steps)
 
 
-def _with_which_all_stay(deployed: DeployedFunction, pods: Iterable[PodFacts], wanted: Wanted) -> int:
-    """The number with which the ReplicaSet removes no pod, however stale its cache is; 0 if it removes none now."""
-    possible = 0 if wanted.lowered is None else wanted.lowered.possible(pods)
-    number = deployed.pods if wanted.lowered is None or not possible else min(deployed.pods, wanted.lowered.to)
-    needed = max(len(counted(pods)), possible)
-    return needed if number < needed else 0
+def _replicas(version: int, present: Iterable[PodFacts], desired: Desired) -> int:
+    """The number of replicas for the instances of this version; no fewer than serve in another version.
+
+    During a rolling update the ReplicaSets have this number of ready pods together. With fewer than serve now, old pods would go
+    before new ones are ready.
+    """
+    new = sum(pod.version == version for pod in present if pod.name in desired.kept)
+    old = sum(pod.version != version for pod in present if pod.name in desired.kept)
+    needed = len(desired.waiting) + desired.vacancies
+    if desired.adopting:
+        # Pods of an earlier process, for instances that this one may still adopt or ask for. A pod without an instance is not
+        # among them: it was created by `kubectl scale`, or for an instance that nobody asked for again.
+        others = desired.kept.keys() | desired.released
+        needed = max(needed, sum(pod.version == version for pod in present if pod.instance and pod.name not in others))
+    return max(new + needed, old)
 
 
-def _changed(deployed: DeployedFunction, pods: Collection[PodFacts], wanted: Wanted, *, settled: bool) -> list[Step]:
-    """The steps to the desired template: serving pods are released first, and the template changes after that is observed."""
-    kept = [pod for pod in pods if pod.name in wanted.kept]
-    if kept and not settled:
-        return []
-    releases: list[Step] = [Release(pod, deployed.uid) for pod in counted(kept)]
-    return releases or [Deploy(len(wanted.waiting))]
-
-
-def _let_go(deployed: DeployedFunction, surplus: Iterable[PodFacts], *, settled: bool) -> list[Step]:
-    """The steps for pods of ended instances: make them unready first, then release them from the ReplicaSet."""
+def _resizes(present: Iterable[PodFacts], desired: Desired) -> list[Step]:
+    """The steps that give kept pods their cores: once they run, because the template sets those that they start with."""
     steps: list[Step] = []
-    for pod in surplus:
-        if pod.instance is None:
-            continue
-        if pod.serving or pod.deletion_cost != VICTIM_COST:
-            steps.append(Retire(pod))
-        elif settled:
-            steps.append(Release(pod, deployed.uid))
+    for pod in present:
+        kept = desired.kept.get(pod.name)
+        if kept is not None and kept.cores is not None and pod.phase == "Running" and pod.cores != kept.cores:
+            steps.append(Resize(pod, kept.cores))
     return steps
 
 
-def _lowered(deployed: DeployedFunction, mine: Collection[PodFacts], spares: frozenset[str]) -> list[Step]:
-    """The scale-down by these spares, and by pods that cannot be created.
-
-    Only a spare's rank is fixed from its creation. A spare is certainly removed first if all other pods are ready, and the
-    Deployment's status agrees.
-    """
-    if not all(pod.ready for pod in mine if pod.name not in spares) or deployed.available != len(mine) - len(spares):
+def _binds(deployed: DeployedFunction, mine: list[PodFacts], desired: Desired) -> list[Bind]:
+    """Match waiting instances to free pods: the pod already given, else one that is ready, has a node, or is oldest."""
+    if len(mine) > deployed.replicas:
+        # With more pods than replicas the ReplicaSet is about to remove some: one that is bound now might be among them.
         return []
-    number = len(mine) - removable(mine, spares)
-    if number >= deployed.replicas:
-        return []
-    return [Scale(number, Lowered(number, frozenset(pod.name for pod in mine), spares))]
-
-
-def _starved(deployed: DeployedFunction, mine: Collection[PodFacts]) -> bool:
-    """Whether the ReplicaSet cannot create its missing pods, and has seen every release that matters.
-
-    Its status counts pods before the failed attempt. A pod created since could hide a release that it has not seen; but then the
-    number of ready pods differs: the released one counts as ready for it, and the new one is not ready yet.
-    """
-    known = (len(mine), sum(pod.ready for pod in mine)) == (deployed.counted, deployed.available)
-    return bool(deployed.failure) and known and len(mine) < deployed.pods
-
-
-def _left(pod: PodFacts) -> bool:
-    """Whether only Gnomon deletes this pod: no ReplicaSet counts it any more."""
-    return pod.released or pod.phase in ENDED_PHASES
-
-
-def _begun_or_ended(deployed: DeployedFunction | None, wanted: Wanted) -> tuple[Step, ...]:
-    """The first and the last step of a function: create its Deployment, or delete it."""
-    if deployed is not None:
-        return (Withdraw(),)
-    return (Deploy(len(wanted.waiting)),) if wanted.waiting else ()
-
-
-def _of_kept(pods: Iterable[PodFacts], wanted: Wanted) -> list[Step]:
-    """The steps for pods that have an instance: resize them, and set their readiness gates."""
-    steps: list[Step] = []
-    for pod in pods:
-        if pod.name not in wanted.kept or pod.ending:
-            continue
-        cores = wanted.kept[pod.name]
-        if cores is not None and pod.phase == "Running" and pod.cores != cores:
-            steps.append(Resize(pod, cores))
-        elif pod.healthy and not pod.serving and not pod.released:
-            steps.append(Serve(pod))
-    return steps
-
-
-def _claims(spares: list[PodFacts], waiting: Iterable[Waiting]) -> list[Claim]:
-    """Match spares to instances: the pod already claimed, else one that runs on the desired node, else a gated one."""
-    waiting = tuple(waiting)
-    left = sorted(spares, key=lambda pod: (pod.gated, not pod.healthy, pod.created_at, pod.name))
-    free = {pod.name for pod in left} - {one.claimed for one in waiting}
-    claims = []
-    for one in waiting:
-        able = [pod for pod in left if pod.gated or pod.node == one.node]
-        given = next((pod for pod in able if pod.name == one.claimed), None)
-        found = given or next((pod for pod in able if pod.name in free), None)
+    free = [pod for pod in mine if pod.name not in desired.kept and pod.name not in desired.released]
+    free.sort(key=lambda pod: (not pod.ready, pod.node is None, pod.created_at, pod.name))
+    given = {one.bound for one in desired.waiting}
+    binds = []
+    for one in desired.waiting:
+        found = next((pod for pod in free if pod.name == one.bound), None)
+        found = found or next((pod for pod in free if pod.name not in given), None)
         if found is not None:
-            left.remove(found)
-            claims.append(Claim(found, one))
-    return claims
+            free.remove(found)
+            binds.append(Bind(found, one.id))
+    return binds
 
 
-class Unseen:
-    """Writes that may not be observed yet: `claimed` has each instance's pod by name, `lowered` is the last scale-down."""
+def _all_ready(present: Iterable[PodFacts], desired: Desired) -> bool:
+    """Whether each serving pod is ready: a ReplicaSet would remove an unready one before a marked pod that is ready."""
+    serving = {name for name, kept in desired.kept.items() if kept.serving}
+    return all(pod.ready for pod in present if pod.name in serving)
 
-    def __init__(self) -> None:
-        self.claimed: dict[str, str] = {}
-        self.lowered: Lowered | None = None
 
-    def sent(self, step: Step) -> None:
-        """Record a step before it is written: it may be executed even if there is no answer."""
-        if isinstance(step, Claim):
-            self.claimed[step.waiting.id] = step.pod.name
-        elif isinstance(step, Scale) and step.lowered is not None:
-            self.lowered = step.lowered
-
-    def written(self, step: Step) -> None:
-        """Record an executed step: a scale-up ends the effect of an earlier scale-down."""
-        if isinstance(step, Scale):
-            self.lowered = step.lowered
-
-    def forget(self, instance_id: str) -> None:
-        """Forget an instance that has ended."""
-        self.claimed.pop(instance_id, None)
+def _makes_room(deployed: DeployedFunction, present: Iterable[PodFacts], desired: Desired) -> bool:
+    """Whether the rolling update may remove an old pod before its successor is ready, until all pods have the template."""
+    old = any(pod.version != deployed.template_version and pod.name in desired.kept for pod in present)
+    return old and (desired.blocked or deployed.max_unavailable > 0)

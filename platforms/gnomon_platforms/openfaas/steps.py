@@ -14,54 +14,46 @@ from __future__ import annotations
 
 import base64
 import secrets as chance_of_tokens
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_platforms.kubernetes.client import STRATEGIC_PATCH, Document, Refused
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.manifests import (
-    GUARDED,
-    REPLACING,
     batch_token,
     changed_metadata,
     deployment,
     disruption_budget,
     owned_by,
-    released,
+    rolling_update,
     service,
 )
 from gnomon_platforms.kubernetes.objects.names import (
     DELETION_COST,
     INSTANCE_ANNOTATION,
     MANAGED_LABEL,
-    PLACEMENT_GATE,
     REMOVED_ANNOTATION,
-    SERVING_CONDITION,
     TOKEN_KEY,
     VERSION_LABEL,
     token_secret,
 )
-from gnomon_platforms.kubernetes.objects.placing import affinity_to
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
-from gnomon_platforms.kubernetes.objects.pods import PodFacts, whole
+from gnomon_platforms.kubernetes.objects.pods import whole
 from gnomon_platforms.kubernetes.objects.quantities import cpu_quantity
-from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, DISRUPTION_BUDGETS, PODS, SECRETS, SERVICES, Resource
 from gnomon_platforms.kubernetes.writes import PATIENCE_S, Create, Decide, Delete, Patch, Replace, Target, Write, Writer
 from gnomon_platforms.openfaas.planning import (
-    CLAIMED_COST,
+    BOUND_COST,
     VICTIM_COST,
-    Claim,
+    Bind,
     Deploy,
-    Guard,
-    Release,
+    Furnish,
+    Mark,
     Remove,
     Resize,
-    Retire,
     Scale,
-    Serve,
+    SetUnavailable,
     Step,
     Withdraw,
 )
@@ -123,7 +115,7 @@ class Steps:
 
     def __init__(self, writer: Writer, key: FunctionKey, options: PodOptions, *, stored: bool = False) -> None:
         self._writer, self._key, self._options, self._stored = writer, key, options, stored
-        self._furnished = ""
+        self._furnished_uid = ""
         """The uid of the Deployment whose dependents are known to exist."""
         self._tokens: dict[str, str] = {}
         """The token of the batch route, by the uid of the Deployment that it belongs to."""
@@ -131,7 +123,7 @@ class Steps:
     async def take(
         self, step: Step, spec: FunctionSpec | None, version: int, deployed: DeployedFunction | None = None
     ) -> int | None:
-        """Write a step; for `Deploy` return the Deployment's generation. `spec` is the function's, needed for `Deploy` only.
+        """Write a step; for `Deploy` return the Deployment's generation. `spec` is needed for `Deploy` and `Furnish`.
 
         `deployed` is the Deployment that the step was decided from.
 
@@ -139,19 +131,20 @@ class Steps:
             GnomonError: what the API server refuses; 404 `function_removed` if the store has the function no longer.
 
         """
-        if isinstance(step, Deploy):
-            assert spec is not None, "who waits for a pod has a deployment"
-            return await self.deploy(spec, version, step.replicas)
-        if isinstance(step, Withdraw):
-            await self.remove()
-        elif isinstance(step, Scale):
-            await self._scale(step.replicas, deployed)
-        elif isinstance(step, Guard):
-            await self._guard(step.version)
-        else:
-            await self._writer.settle(Target(PODS, step.pod.namespace, step.pod.name), _of_pod(step), "look after its pods")
-            if isinstance(step, Retire):
-                await self._on_pod(step.pod, _unready, "let a pod serve no longer")
+        match step:
+            case Deploy():
+                assert spec is not None, "who waits for a pod has a deployment"
+                return await self.deploy(spec, version, step.replicas)
+            case Furnish():
+                await self._furnish(spec, deployed)
+            case Scale():
+                await self._scale(step.replicas, deployed)
+            case SetUnavailable():
+                await self._set_unavailable(step.pods)
+            case Withdraw():
+                await self.remove()
+            case _:
+                await self._writer.settle(Target(PODS, step.pod.namespace, step.pod.name), _of_pod(step), "look after its pods")
         return None
 
     async def deploy(self, spec: FunctionSpec, version: int, replicas: int) -> int:
@@ -174,27 +167,32 @@ class Steps:
             metadata = seen["metadata"]
             if whole((metadata.get("labels") or {}).get(VERSION_LABEL)) < version:
                 metadata = changed_metadata(metadata, wanted["metadata"])
-            return Replace({**seen, "metadata": metadata, "spec": {**wanted["spec"], "strategy": REPLACING}})
+            return Replace({**seen, "metadata": metadata, "spec": wanted["spec"]})
 
         made = await self._writer.settle(self._target(DEPLOYMENTS), decide, f"deploy {spec.key}")
         assert made is not None
         await furnish(self._writer, spec, made)
+        self._furnished_uid = made["metadata"]["uid"]
         return int(made["metadata"].get("generation", 0))
 
-    async def furnish_once(self, spec: FunctionSpec | None, deployed: DeployedFunction | None) -> None:
+    def furnished(self, deployed: DeployedFunction) -> bool:
+        """Whether the dependents of this Deployment are known to exist."""
+        return self._furnished_uid == deployed.uid
+
+    async def _furnish(self, spec: FunctionSpec | None, deployed: DeployedFunction | None) -> None:
         """Create missing dependents of this Deployment: removed by a user, or not created before an earlier process was killed.
 
         Raises:
             GnomonError: what the API server refuses.
 
         """
-        if spec is None or deployed is None or deployed.removed or self._furnished == deployed.uid:
+        if spec is None or deployed is None:
             return
         target = self._target(DEPLOYMENTS)
         found = await self._writer.settle(target, lambda _: None, f"look at the Deployment of {self._key}")
         if found is not None:
             await furnish(self._writer, spec, found)
-        self._furnished = deployed.uid
+        self._furnished_uid = deployed.uid
 
     async def token(self, deployed: DeployedFunction | None) -> str:
         """The token of the function's batch route, read once for this Deployment.
@@ -227,13 +225,14 @@ class Steps:
 
         await self._writer.settle(self._target(DEPLOYMENTS), decide, f"remove {self._key}")
 
-    async def _guard(self, version: int) -> None:
+    async def _set_unavailable(self, pods: int) -> None:
         def decide(seen: Document | None) -> Write | None:
-            if seen is None or whole((seen["spec"]["template"]["metadata"].get("labels") or {}).get(VERSION_LABEL)) != version:
+            strategy = rolling_update(pods)
+            if seen is None or seen["spec"].get("strategy") == strategy:
                 return None
-            return Replace({**seen, "spec": {**seen["spec"], "strategy": GUARDED}})
+            return Replace({**seen, "spec": {**seen["spec"], "strategy": strategy}})
 
-        await self._writer.settle(self._target(DEPLOYMENTS), decide, f"guard the pods of {self._key}")
+        await self._writer.settle(self._target(DEPLOYMENTS), decide, f"change the rolling update of {self._key}")
 
     async def _scale(self, replicas: int, deployed: DeployedFunction | None) -> None:
         def decide(seen: Document | None) -> Write | None:
@@ -247,55 +246,34 @@ class Steps:
             known = {"metadata": bound, "spec": {"replicas": deployed.replicas}}
         await self._writer.settle(self._target(DEPLOYMENTS), decide, f"scale {self._key}", known=known)
 
-    async def _on_pod(self, pod: PodFacts, change: Callable[[Document], Write | None], doing: str) -> None:
-        def decide(seen: Document | None) -> Write | None:
-            return None if seen is None or seen["metadata"]["uid"] != pod.uid else change(seen)
-
-        await self._writer.settle(Target(PODS, pod.namespace, pod.name), decide, doing)
-
-    def _target(self, resource: Any) -> Target:
+    def _target(self, resource: Resource) -> Target:
         return Target(resource, self._key.namespace, self._key.name)
 
 
-def _of_pod(step: Claim | Resize | Serve | Retire | Release | Remove) -> Decide:
+def _of_pod(step: Bind | Resize | Mark | Remove) -> Decide:
     """The decision that writes a step to its pod."""
 
-    def decide(seen: Document | None) -> Write | None:  # noqa: PLR0911 - one for each kind of step
+    def decide(seen: Document | None) -> Write | None:
         if seen is None or seen["metadata"]["uid"] != step.pod.uid or "deletionTimestamp" in seen["metadata"]:
             return None
         match step:
-            case Claim():
-                return _claimed(seen, step)
+            case Bind():
+                return _bound(seen, step)
             case Resize():
                 return _resized(seen, step.cores)
-            case Serve():
-                return _condition(seen, "True")
-            case Retire():
+            case Mark():
                 return _annotated(seen, {DELETION_COST: str(VICTIM_COST)})
-            case Release():
-                return _released(step)
         return Delete()
 
     return decide
 
 
-def _released(step: Release) -> Write:
-    owner = {"name": step.pod.function, "uid": step.owner_uid}
-    return Patch(released({"apiVersion": DEPLOYMENTS.api_version, "kind": DEPLOYMENTS.kind, "metadata": owner}))
-
-
-def _claimed(seen: Document, step: Claim) -> Write | None:
+def _bound(seen: Document, step: Bind) -> Write | None:
     """Bind a pod to an instance, unless the pod's binding has changed since the plan."""
-    annotations = {INSTANCE_ANNOTATION: step.waiting.id, DELETION_COST: str(CLAIMED_COST)}
     had = (seen["metadata"].get("annotations") or {}).get(INSTANCE_ANNOTATION)
     if had != step.pod.instance:
         return None
-    changes: Document = {"metadata": {"annotations": annotations}}
-    gates = seen["spec"].get("schedulingGates") or []
-    if any(gate["name"] == PLACEMENT_GATE for gate in gates):
-        left = [gate for gate in gates if gate["name"] != PLACEMENT_GATE]
-        changes["spec"] = {"schedulingGates": left or None, "affinity": affinity_to(step.waiting.node, seen["spec"])}
-    return Patch(changes)
+    return _annotated(seen, {INSTANCE_ANNOTATION: step.instance, DELETION_COST: str(BOUND_COST)})
 
 
 def _resized(seen: Document, cores: int) -> Write:
@@ -307,18 +285,6 @@ def _resized(seen: Document, cores: int) -> Write:
         resources["limits"] = {"cpu": quantity}
     changes = {"spec": {"containers": [{"name": container["name"], "resources": resources}]}}
     return Patch(changes, "resize", STRATEGIC_PATCH)
-
-
-def _unready(seen: Document) -> Write | None:
-    return _condition(seen, "False")
-
-
-def _condition(seen: Document, status: str) -> Write | None:
-    conditions = (seen.get("status") or {}).get("conditions") or []
-    if any(one.get("type") == SERVING_CONDITION and one.get("status") == status for one in conditions):
-        return None
-    # A strategic merge patch merges conditions by type, so that the kubelet's are kept.
-    return Patch({"status": {"conditions": [{"type": SERVING_CONDITION, "status": status}]}}, "status", STRATEGIC_PATCH)
 
 
 def _annotated(seen: Document, annotations: dict[str, str]) -> Write | None:

@@ -1,73 +1,94 @@
 """Reconciliation of one function in the cluster: its instances, and the pods that they wait for, have, or release.
 
 Every event (an instance is requested or destroyed, a pod changes, a step fails) only triggers reconciliation: `planning` computes
-the steps, `steps` writes them. Each function has one task, so that its steps never overlap with those of the next plan. There is
-no polling, but a pod that does not become ready, and a refused step, are checked again after a few seconds.
+the steps, `steps` writes them.
 
-`Life` is the record of one instance:
+`InstanceRecord` is the record of one instance:
 
-requested ▶ a pod is claimed for it ▶ the pod is healthy and has its cores ▶ ready ▶ destroyed, or its pod has ended ▶ gone
+    requested ▶ bound to a pod ▶ the pod is healthy and has its cores ▶ ready ▶ destroyed, or its pod has ended ▶ gone
+        ▲             └ the pod has gone: another takes its place ┐
+        └─────────────────────────────────────────────────────────┘
 
-`adoptable` and `instance_of` decide which pods of an earlier process continue as instances. `Surroundings` is the context that a
-`Workload` shares with the other functions of a fleet.
+A pod that waits for a node is no failed start: its instance starts for as long as the scaling policy wants it. `adoptable` and
+`adopted` decide which pods of an earlier process continue as instances.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Coroutine
+from dataclasses import replace
+from typing import Any
 
 from gnomon_core.addresses import http_url
 from gnomon_core.background import Background
-from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.interfaces import InstanceRequest, PlatformListener
 from gnomon_platforms.common import RemoteInstance, claimed_cores, starting
-from gnomon_platforms.kubernetes.channel import Heard, HttpChannel
+from gnomon_platforms.kubernetes.channel import HttpChannel
 from gnomon_platforms.kubernetes.client import lasts
-from gnomon_platforms.kubernetes.ledger import Ledger
-from gnomon_platforms.kubernetes.nodes import Given, given_to
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.names import PORT
-from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, RESIZE, PodFacts
+from gnomon_platforms.kubernetes.objects.pods import RESIZE, PodFacts
+from gnomon_platforms.kubernetes.reconciler import Plan, Reconciler
 from gnomon_platforms.kubernetes.resources import REFUSED_S, RefusedSize
-from gnomon_platforms.openfaas.events import RESIZE_PENDING, START_FAILED
-from gnomon_platforms.openfaas.planning import VICTIM_COST, Claim, Deploy, Resize, Scale, Step, Unseen, Waiting, Wanted, plan
+from gnomon_platforms.openfaas.observed import NO_CAPACITY, RESIZE_PENDING, START_FAILED, ObservedCluster
+from gnomon_platforms.openfaas.planning import (
+    VICTIM_COST,
+    Bind,
+    Deploy,
+    Desired,
+    Furnish,
+    Kept,
+    Resize,
+    Step,
+    Waiting,
+    plan,
+)
 from gnomon_platforms.openfaas.steps import Steps
 
-if TYPE_CHECKING:
-    import aiohttp
+REPLACED_S = 10.0
+"""How long the replicas stay as they are after an instance has ended by itself: the next instance takes the pod that its
+ReplicaSet creates. Scaled down at once, that pod would be removed and created again."""
+RECHECK_S = 5.0
+"""How soon time limits are checked again while instances start or pods are to be removed."""
+
+_LOG = logging.getLogger("gnomon.openfaas")
 
 
-class Life(RemoteInstance[HttpChannel]):
-    """The record of an instance: its request and its pod. `told_here` is whether only this process has set its threads."""
+class InstanceRecord(RemoteInstance[HttpChannel]):
+    """The record of an instance: its request and its pod.
+
+    With `threads_known` False another process leads or has led: it may have ended between resizing the pod and setting the number
+    of threads of the pod's process.
+    """
 
     def __init__(
         self,
         instance: Instance,
         request: InstanceRequest,
         listener: PlatformListener,
-        ended: Callable[[Life], None],
+        ended: Callable[[InstanceRecord], None],
         *,
-        told_here: bool = True,
+        threads_known: bool = True,
     ) -> None:
         super().__init__(instance, listener, ended)
         self.request = request
-        self._threads = request.spec.settings.cores if told_here else None
-        """The threads of its process, initially the deployment's cores. None (unknown) if another process leads or has led: that
-        one may be killed after it has resized the pod, and before it has set the threads."""
+        self._threads = request.spec.settings.cores if threads_known else None
+        """The threads of its process, initially the deployment's cores; None if unknown."""
         self.pod: PodFacts | None = None
-        """The pod as last seen; None while there is none."""
+        """The pod as observed last; None while there is none."""
+        self.bound: str | None = None
+        """The name of the pod that it was bound to; the informer may not have observed that yet."""
+        self.placed_s: float | None = None
+        """When its pod was first seen on a node."""
         self.restarts = 0
         """The container's restart count when the instance became ready: with another restart its batches are lost."""
+        self.served = False
+        """Whether it has been ready."""
         self.stopping = False
         """Whether its end was requested."""
         self._refused: RefusedSize | None = None
@@ -79,8 +100,8 @@ class Life(RemoteInstance[HttpChannel]):
         return cores if claimed_cores(self.request.spec, cores) != claimed_cores(self.request.spec, cores + 1) else None
 
     @property
-    def untold(self) -> bool:
-        """Whether its process must be notified of its pod's cores: its threads may differ, and no resize is pending."""
+    def threads_outdated(self) -> bool:
+        """Whether its process may use other threads than its pod has cores, and no resize is pending."""
         cores, pod = self.instance.cores, self.pod
         settled = pod is not None and pod.cores == cores and pod.effective_cores in (0, cores)
         return settled and self.sized_cores == cores != self._threads
@@ -91,40 +112,58 @@ class Life(RemoteInstance[HttpChannel]):
         return not self.gone and not self.stopping
 
     @property
+    def starting(self) -> bool:
+        return self.instance.state is InstanceState.STARTING
+
+    @property
     def healthy(self) -> bool:
         """Whether its pod is healthy, by the pod's status."""
         return self.pod is not None and self.pod.healthy
 
-    def take(self, pod: PodFacts) -> None:
-        """Set its pod. If the pod already runs, it was an earlier leader's, and the threads of its process are unknown."""
+    def observe(self, pod: PodFacts, now_s: float) -> None:
+        """Set its pod, or the pod's newer state."""
         self.pod = pod
-        if pod.phase == "Running":
+        if pod.node is not None and self.placed_s is None:
+            self.placed_s = now_s
+            self.instance = replace(self.instance, node=pod.node)
+
+    def take(self, pod: PodFacts) -> None:
+        """Record that it is being bound to this pod. The threads of a process that another instance had are unknown."""
+        self.bound = pod.name
+        if pod.instance not in (None, self.instance.id):
             self._threads = None
-            self.give(self.request.cores)
+
+    def lose_pod(self) -> None:
+        """Wait for another pod. It has not been ready yet, so nothing is lost."""
+        self.pod = self.bound = self.placed_s = None
+        self.instance = replace(self.instance, node="")
 
     def fits(self, pod: PodFacts) -> bool:
-        """Whether its pod can take the first batch: it is healthy, and has the cores for which batches are sized."""
+        """Whether its pod can take the first batch: it is healthy, and has the cores that it was resized to.
+
+        It need not wait for a resize that the node has deferred or refused: it serves with the cores that it has.
+        """
         sized = self.sized_cores in (None, pod.cores)
-        applied = pod.effective_cores in (0, pod.cores, self.instance.cores)
+        applied = pod.effective_cores in (0, pod.cores, self.instance.cores) or pod.trouble.startswith(RESIZE)
         return pod.state is InstanceState.READY and sized and applied
 
     def ready(self, channel: HttpChannel, restarts: int = 0) -> None:
         """Mark the instance as ready: its pod takes batches."""
-        self.restarts = restarts
+        self.restarts, self.served = restarts, True
         self.instance = replace(self.instance, concurrency=self.request.spec.settings.expected_concurrency)
         super().ready(channel)
 
-    def tell(self) -> None:
-        """Notify the listener of the instance's present state, if it takes batches."""
+    def report(self) -> None:
+        """Report the instance's present state to the listener, if it takes batches."""
         if self.channel is not None and self.instance.state is InstanceState.READY:
             self._listener.instance_ready(self.instance, self.channel)
 
-    def use(self, channel: HttpChannel, cores: int) -> Coroutine[Any, Any, None]:
+    def set_threads(self, channel: HttpChannel, cores: int) -> Coroutine[Any, Any, None]:
         """Set the number of threads of its process; the coroutine that sends it."""
         self._threads = cores
         return channel.resize(cores)
 
-    def give(self, cores: int) -> None:
+    def request_cores(self, cores: int) -> None:
         """Request these cores for its pod; until its node has resized the pod, they are `coming_cores`."""
         self.request = replace(self.request, cores=cores)
         coming = None if self.sized_cores in (None, self.instance.cores) else cores
@@ -132,12 +171,12 @@ class Life(RemoteInstance[HttpChannel]):
             self.instance = replace(self.instance, coming_cores=coming)
 
     def follow(self, cores: int, used: int) -> None:
-        """Take over the cores that the leader has requested for its pod, of which `used` are in use by now."""
-        if self.instance.state is InstanceState.STARTING:
+        """Take over the cores that were requested for its pod, of which `used` are in use by now."""
+        if self.starting:
             self.instance = replace(self.instance, cores=used)
-        self.give(cores)
+        self.request_cores(cores)
 
-    def keep(self, cores: int, refused: int, why: GnomonError, now_s: float) -> None:
+    def keep_cores(self, cores: int, refused: int, why: GnomonError, now_s: float) -> None:
         """Record that a resize was refused, and keep the present cores if the refused ones are still requested."""
         self._refused = RefusedSize(refused, why, now_s + REFUSED_S)
         if self.sized_cores == refused:
@@ -156,335 +195,326 @@ class Life(RemoteInstance[HttpChannel]):
     def resized(self, cores: int) -> None:
         """Record that the pod's resize has been applied."""
         self.instance = replace(self.instance, cores=cores)
-        self.give(self.request.cores)
-
-
-def may_be_found(pod: PodFacts, version: int, *, placed: bool) -> bool:
-    """Whether a pod can continue as its instance, up to this version; with `placed` only if it has a node."""
-    return adoptable(pod, version) and not (placed and pod.node is None)
+        self.request_cores(self.request.cores)
 
 
 def adoptable(pod: PodFacts, version: int) -> bool:
     """Whether a bound pod can continue as its instance: it is not ending, nor of a later version."""
-    ended = pod.ending or pod.phase in ENDED_PHASES or pod.deletion_cost == VICTIM_COST
-    return not ended and pod.version <= version
+    return not (pod.ending or pod.ended or pod.deletion_cost == VICTIM_COST) and pod.version <= version
 
 
-def cores_of_instance(pod: PodFacts) -> int:
-    """The cores of a pod's instance."""
-    return max(1, round(pod.cores))
+def adopted(pod: PodFacts, spec: FunctionSpec, now_s: float) -> tuple[Instance, InstanceRequest]:
+    """The instance of a bound pod, as if it had been requested now, with its request."""
+    assert pod.instance is not None
+    request = InstanceRequest(spec, pod.version, whole_cores(pod.cores), pod.node, {})
+    began = starting(pod.instance, request, pod.node or "", pod.memory_bytes, now_s)
+    return replace(began, cores=cores_in_use(pod)), request
+
+
+def whole_cores(cores: float) -> int:
+    """The cores of an instance whose pod has these."""
+    return max(1, round(cores))
 
 
 def cores_in_use(pod: PodFacts) -> int:
-    """The cores that a pod's instance uses now: until the node has applied a resize, a serving pod has its former cores."""
-    return max(1, round(pod.effective_cores or pod.cores)) if pod.serving else cores_of_instance(pod)
+    """The cores that a pod's instance uses now: until the node has applied a resize, a ready pod has its former cores."""
+    return whole_cores(pod.effective_cores or pod.cores) if pod.ready else whole_cores(pod.cores)
 
 
-def instance_of(pod: PodFacts, spec: FunctionSpec, now_s: float) -> tuple[Instance, InstanceRequest, Given]:
-    """The instance of a bound pod, as if it had been requested now, with its request and its reservation."""
-    assert pod.instance is not None
-    cores = cores_of_instance(pod)
-    request = InstanceRequest(spec, pod.version, cores, pod.node, {})
-    began = starting(pod.instance, request, pod.node or "", pod.memory_bytes, now_s)
-    instance = replace(began, cores=cores_in_use(pod))
-    return instance, request, given_to(spec, cores, pod.node or "")
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The context that all functions of a fleet share.
-
-    `deployed` and `pods` read the informers' caches. `adopting` returns whether pods of an earlier process may be used again.
-    `left_alone` returns whether another autoscaler scales the function. `caught_up` waits until the informer has this generation
-    of a Deployment, with a timeout. `leads` returns whether this process decides; otherwise it only follows the pods.
-    `heard` has the time of each node's last answer. `warn` creates an Event on a function's Deployment. `ledger` has the nodes'
-    free capacity and the instances' reservations.
-    """
-
-    deployed: Callable[[FunctionKey], DeployedFunction | None]
-    pods: Callable[[FunctionKey], Iterable[PodFacts]]
-    session: aiohttp.ClientSession
-    clock: Clock
-    adopting: Callable[[], bool]
-    left_alone: Callable[[FunctionKey], bool]
-    caught_up: Callable[[FunctionKey, int], Awaitable[None]]
-    start_timeout_s: float
-    leads: Callable[[], bool] = lambda: True
-    warn: Callable[[FunctionKey, str, str], None] = lambda *_: None
-    ledger: Ledger = field(default_factory=Ledger)
-    heard: defaultdict[str, Heard] = field(default_factory=lambda: defaultdict(Heard))
-
-
-LOOK_AGAIN_S = 5.0
-
-_LOG = logging.getLogger("gnomon.openfaas")
-
-
-class Workload:
+class Workload(Reconciler[Step]):
     """The reconciler of one function. `steps` writes for it."""
 
-    def __init__(self, key: FunctionKey, steps: Steps, around: Surroundings) -> None:
+    def __init__(self, key: FunctionKey, steps: Steps, cluster: ObservedCluster) -> None:
+        super().__init__(str(key), cluster.clock, cluster.chance, _LOG)
         self.key = key
-        self.lives: dict[str, Life] = {}
-        self._steps, self._around = steps, around
+        self.records: dict[str, InstanceRecord] = {}
+        """By instance id."""
+        self._steps, self._cluster = steps, cluster
         self._spec: FunctionSpec | None = None
         self._version = 0
-        self._going: set[str] = set()
-        """The names of pods to remove."""
-        self._unseen = Unseen()
-        self._look = asyncio.Event()
+        self._released: set[str] = set()
+        """The names of the pods of instances that have ended."""
+        self._replaced_until_s: list[float] = []
+        """For each instance that has ended by itself, until when its place is kept."""
+        self._without_room_since_s: float | None = None
         self._background = Background()
-        self._begin = self._background.begin
-        self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def add(self, life: Life) -> None:
+    def add(self, record: InstanceRecord) -> None:
         """Add an instance."""
-        self.lives[life.instance.id] = life
-        if life.request.version >= self._version:
-            self._spec, self._version = life.request.spec, life.request.version
-        self.look()
+        self.records[record.instance.id] = record
+        if record.request.version >= self._version:
+            self._spec, self._version = record.request.spec, record.request.version
+        if self._replaced_until_s:
+            self._replaced_until_s.pop(0)
+        self.trigger()
 
-    def stop(self, life: Life) -> None:
+    def stop(self, record: InstanceRecord) -> None:
         """End an instance."""
-        life.stop()
-        if life.pod is None:
+        record.stop()
+        if record.pod is None:
             # As on every platform, the listener is notified from the loop, after this call has returned.
-            asyncio.get_running_loop().call_soon(life.end, "stopped")
-        self.look()
+            asyncio.get_running_loop().call_soon(record.end, "stopped")
+        self.trigger()
 
-    def forget(self, life: Life) -> None:
+    def forget(self, record: InstanceRecord) -> None:
         """Remove an instance that has ended; its pod, if it still exists, will be removed."""
-        self.lives.pop(life.instance.id, None)
-        self._unseen.forget(life.instance.id)
-        if life.pod is not None:
-            self._going.add(life.pod.name)
-        self.look()
+        self.records.pop(record.instance.id, None)
+        if record.pod is not None:
+            self._released.add(record.pod.name)
+        if record.served and not record.stopping and record.instance.version == self._version:
+            self._replaced_until_s.append(self._clock.now_s() + REPLACED_S)
+        self.trigger()
 
-    def look(self) -> None:
-        """Trigger reconciliation."""
-        self._look.set()
-
-    def tell_again(self, but: Collection[Instance]) -> None:
-        """Notify the listener again of ready instances other than these: earlier it may not have known the function."""
-        for life in [one for one in self.lives.values() if one.instance not in but]:
-            life.tell()
+    def report_again(self, but: Collection[Instance]) -> None:
+        """Report ready instances other than these again: earlier the listener may not have known the function."""
+        for record in [one for one in self.records.values() if one.instance not in but]:
+            record.report()
 
     async def close(self) -> None:
-        """End the task."""
-        self._task.cancel()
-        await asyncio.gather(self._task, self._background.end(), return_exceptions=True)
+        """End the tasks."""
+        await super().close()
+        await self._background.end()
 
-    def seen(self, pod: PodFacts | None, name: str) -> None:
+    # What is observed of pods
+
+    def pod_changed(self, pod: PodFacts | None, name: str) -> None:
         """Handle a pod's change; None if it was removed."""
-        life = next((one for one in self.lives.values() if one.pod is not None and one.pod.name == name), None)
+        record = next((one for one in self.records.values() if one.pod is not None and one.pod.name == name), None)
+        if record is not None and pod is not None and pod.instance != record.instance.id:
+            record.pod = None
+            self._pod_left(record, "its pod was bound to another instance")
+            record = None
         if pod is None:
-            if life is not None and life.pod is not None:
-                reason = "stopped" if life.stopping else life.pod.trouble or "its pod was removed"
-                life.pod = None
-                life.end(reason)
-        elif life is None:
-            bound = self.lives.get(pod.instance or "")
-            if bound is not None and not bound.gone:
-                bound.take(pod)
-                self._progress(bound, pod)
+            if record is not None and record.pod is not None:
+                reason, record.pod = record.pod.trouble or "its pod was removed", None
+                self._pod_left(record, reason)
         else:
-            life.pod = pod
-            self._progress(life, pod)
-        self.look()
+            if record is None:
+                found = self.records.get(pod.instance or "")
+                record = found if found is not None and found.pod is None and not (pod.ending or pod.ended) else None
+            if record is not None and not record.gone:
+                record.observe(pod, self._clock.now_s())
+                self._progress(record, pod)
+        self.trigger()
 
-    def _progress(self, life: Life, pod: PodFacts) -> None:
+    def _pod_left(self, record: InstanceRecord, reason: str) -> None:
+        """Handle the end of a pod: its instance waits for another one if it has not been ready, and has gone otherwise."""
+        if record.starting and self._cluster.leads:
+            record.lose_pod()
+        else:
+            record.end("stopped" if record.stopping else reason)
+
+    def _progress(self, record: InstanceRecord, pod: PodFacts) -> None:
         """Update an instance from its pod's state."""
-        state = life.instance.state
-        if not self._around.leads():
-            life.follow(cores_of_instance(pod), cores_in_use(pod))
-        if pod.trouble.startswith(RESIZE):
-            self._around.warn(self.key, RESIZE_PENDING, f"{pod.name}: {pod.trouble}")
-        if pod.phase in ENDED_PHASES:
-            end = life.end if state is not InstanceState.STARTING else partial(self._not_started, life)
-            end(pod.trouble or f"its pod has {pod.phase.lower()}")
-        elif state is InstanceState.READY and pod.restarts > life.restarts:
-            life.end(pod.trouble or "its container was restarted")
-        elif pod.ending and life.channel is not None and not life.stopping:
+        if not self._cluster.leads:
+            record.follow(whole_cores(pod.cores), cores_in_use(pod))
+        self._warn_of_trouble(record, pod)
+        if record.starting and (pod.ended or pod.ending):
+            # An eviction, or a node that had no room after all: the ReplicaSet creates another pod.
+            self._pod_left(record, pod.trouble or "its pod was told to end")
+        elif pod.ended:
+            record.end("stopped" if record.stopping else pod.trouble or f"its pod has {pod.phase.lower()}")
+        elif record.starting and record.channel is None and record.fits(pod):
+            self._connect(record, pod)
+        elif record.channel is not None:
+            self._progress_serving(record, record.channel, pod)
+
+    def _progress_serving(self, record: InstanceRecord, channel: HttpChannel, pod: PodFacts) -> None:
+        """The same for one that takes batches, or has taken some."""
+        if pod.restarts > record.restarts:
+            record.end(pod.trouble or "its container was restarted")
+        elif pod.ending and not record.stopping:
             # Evicted, drained or deleted by a user: batches in flight are answered within the grace period.
-            life.channel.drain("its pod was told to end")
-        elif not self._around.leads() and pod.deletion_cost == VICTIM_COST:
-            if life.channel is not None:
-                # The leader removes this pod: it still answers what is in flight, and gets no new batches.
-                life.channel.drain("it is not wanted any more")
-        elif state is InstanceState.STARTING and life.channel is None and life.fits(pod):
-            self._connect(life, pod)
-        elif state is InstanceState.READY and life.sized_cores is not None and pod.effective_cores == pod.cores:
-            self._resized(life, round(pod.cores))
+            channel.drain("its pod was told to end")
+        elif pod.deletion_cost == VICTIM_COST and not self._cluster.leads:
+            # The leader removes this pod: it still answers what is in flight, and gets no new batches.
+            channel.drain("it is not wanted any more")
+        elif record.sized_cores is not None and pod.effective_cores == pod.cores and not record.stopping:
+            self._resized(record, round(pod.cores))
 
-    def _resized(self, life: Life, cores: int) -> None:
+    def _warn_of_trouble(self, record: InstanceRecord, pod: PodFacts) -> None:
+        if pod.trouble.startswith(RESIZE):
+            self._cluster.warn(self.key, RESIZE_PENDING, f"{pod.name}: {pod.trouble}")
+        elif pod.unschedulable:
+            self._cluster.warn(self.key, NO_CAPACITY, f"{pod.name}: {pod.trouble}")
+        elif pod.ended and record.starting:
+            self._cluster.warn(self.key, START_FAILED, f"{pod.name}: {pod.trouble}")
+
+    def _resized(self, record: InstanceRecord, cores: int) -> None:
         """Handle an applied resize: set the process's threads, then notify the listener, which sizes batches by them."""
-        if life.instance.cores == cores or life.channel is None:
+        if record.instance.cores == cores or record.channel is None:
             return
-        life.resized(cores)
-        if self._around.leads():
-            self._begin(self._use(life, life.channel, cores))
+        record.resized(cores)
+        if self._cluster.leads:
+            self._background.begin(self._use_cores(record, record.channel, cores))
         else:
-            life.tell()
+            record.report()
 
-    async def _use(self, life: Life, channel: HttpChannel, cores: int) -> None:
-        await life.use(channel, cores)
-        life.tell()
+    async def _use_cores(self, record: InstanceRecord, channel: HttpChannel, cores: int) -> None:
+        await record.set_threads(channel, cores)
+        record.report()
 
-    def _connect(self, life: Life, pod: PodFacts) -> None:
+    def _connect(self, record: InstanceRecord, pod: PodFacts) -> None:
         assert pod.ip is not None
         address = http_url(pod.ip, PORT)
+        if pod.trouble.startswith(RESIZE):
+            record.follow(whole_cores(pod.cores), cores_in_use(pod))
 
         async def connect() -> None:
             try:
-                token = await self._steps.token(self._around.deployed(self.key))
+                token = await self._steps.token(self._cluster.deployed(self.key))
             except GnomonError as error:
-                self._not_started(life, f"could not be started: {error}")
+                self._not_started(record, f"could not be started: {error}")
                 return
-            if life.living and life.channel is None:
-                settings = life.request.spec.settings
+            # Meanwhile it may have been stopped, or its pod may have gone.
+            if record.living and record.channel is None and record.pod is not None and record.pod.uid == pod.uid:
+                settings = record.request.spec.settings
                 channel = HttpChannel(
-                    self._around.session,
+                    self._cluster.session,
                     address,
                     token,
                     settings.deadline_s,
-                    life.end,
-                    well=lambda: life.healthy,
-                    node=self._around.heard[pod.node or ""],
+                    record.end,
+                    well=lambda: record.healthy,
+                    node=self._cluster.heard[pod.node or ""],
                     concurrency=settings.expected_concurrency,
                 )
-                if self._around.leads() and life.untold:
+                if self._cluster.leads and record.threads_outdated:
                     # The process started before its pod was resized, or an earlier leader has resized it.
-                    await life.use(channel, life.instance.cores)
-                life.ready(channel, pod.restarts)
+                    await record.set_threads(channel, record.instance.cores)
+                record.ready(channel, pod.restarts)
 
-        self._begin(connect())
+        self._background.begin(connect())
 
-    def _tell_untold(self) -> None:
-        """Set the threads of processes that may not know their pods' cores: after another leader, or a reverted resize."""
-        for life in self.lives.values():
-            if life.untold and life.channel is not None and self._around.leads():
-                self._begin(life.use(life.channel, life.instance.cores))
+    # What is to be done
 
-    # The task
+    def plan(self) -> Plan[Step]:
+        """The next steps; none while another process decides."""
+        if not self._cluster.leads:
+            return Plan()
+        self._check_threads()
+        self._check_start_timeouts()
+        if self._cluster.left_alone(self.key):
+            return Plan()
+        deployed, pods = self._cluster.deployed(self.key), tuple(self._cluster.pods_of(self.key))
+        desired = self._desired(deployed, pods)
+        steps = plan(deployed, pods, desired)
+        starting_some = any(record.starting for record in self.records.values())
+        # When the time to adopt is over, pods of an earlier process that no instance uses must be removed.
+        limited = starting_some or desired.released or desired.adopting or desired.vacancies
+        return Plan(steps, RECHECK_S if limited else None)
 
-    async def _run(self) -> None:
-        while True:
-            self._look.clear()
-            self._tell_untold()
-            failed = True
-            try:
-                steps = self._plan()
-                failed = bool(steps) and not await self._take(steps)
-            except GnomonError as error:
-                _LOG.warning("%s: %s", self.key, error)
-            except Exception:  # noqa: BLE001 - whatever it is, the next look may do better
-                # A bug in one plan must not end the reconciliation of the function.
-                _LOG.exception("%s could not be looked after", self.key)
-            starting = any(life.instance.state is not InstanceState.READY for life in self.lives.values())
-            # At the end of the adopting period, pods of an earlier process that no instance uses must be removed.
-            waits = self._around.leads() and (failed or starting or self._going or self._around.adopting())
-            with contextlib.suppress(TimeoutError):
-                # Not wait_for: it loses a cancellation that arrives together with the awaited event.
-                async with asyncio.timeout(LOOK_AGAIN_S if waits else None):
-                    await self._look.wait()
-            self._too_late()
-
-    def _plan(self) -> Sequence[Step]:
-        if not self._around.leads() or self._around.left_alone(self.key):
-            return ()
-        pods = tuple(self._around.pods(self.key))
-        owners = {pod.instance: pod.name for pod in pods if pod.instance is not None and not pod.ending}
-        living = [life for life in self.lives.values() if life.living]
-        kept = {owners[life.instance.id]: life.sized_cores for life in living if life.instance.id in owners}
-        stopping = {life.instance.id for life in self.lives.values() if life.stopping}
-        going = self._going = {pod.name for pod in pods if pod.name in self._going or pod.instance in stopping}
-        waiting = tuple(
-            Waiting(life.instance.id, life.instance.node, self._unseen.claimed.get(life.instance.id))
-            for life in living
-            if life.instance.id not in owners and life.pod is None
-        )
-        wanted = Wanted(self._version, waiting, kept, frozenset(going), self._around.adopting(), self._unseen.lowered)
-        return plan(self._around.deployed(self.key), pods, wanted)
-
-    async def _take(self, steps: Sequence[Step]) -> bool:
-        """Write these steps; whether all succeeded."""
-        spec, version = self._spec, self._version
-        deployed = self._around.deployed(self.key)
-        furnished = True
-        if not all(isinstance(step, Scale) for step in steps):
-            # Requests wait for a scale-up, so that does not wait for the dependents; a Claim, which comes later, needs them.
-            furnished = await self._furnished(spec, deployed)
-            steps = [step for step in steps if furnished or not isinstance(step, Claim)]
-        taken = await asyncio.gather(*(self._step(step, spec, version, deployed) for step in steps), return_exceptions=True)
-        for step, error in zip(steps, taken, strict=True):
-            if isinstance(error, int):
-                # The pod informer may be ahead of the Deployment's: its new pods would be taken for pods of an older version.
-                await self._around.caught_up(self.key, error)
-            if not isinstance(error, BaseException):
+    def _desired(self, deployed: DeployedFunction | None, pods: Collection[PodFacts]) -> Desired:
+        now_s = self._clock.now_s()
+        bound = {pod.instance: pod.name for pod in pods if pod.instance and not (pod.ending or pod.ended)}
+        kept: dict[str, Kept] = {}
+        waiting: list[Waiting] = []
+        leaving = 0
+        for record in self.records.values():
+            name = bound.get(record.instance.id) if record.pod is None else record.pod.name
+            if not record.living:
                 continue
-            _LOG.warning("%s: %s: %s", self.key, type(step).__name__, error)
-            if not isinstance(error, GnomonError):
-                raise error
-            if isinstance(step, Deploy):
-                self._not_deployed(error)
-            elif isinstance(step, Resize) and lasts(error):
-                self._not_resized(step, error)
-        return furnished and not any(isinstance(error, BaseException) for error in taken)
+            if record.pod is not None and record.pod.ending:
+                # Its successor is created already.
+                leaving += record.instance.version == self._version
+            elif name is not None:
+                kept[name] = Kept(record.sized_cores, serving=record.instance.state is InstanceState.READY)
+            elif record.pod is None:
+                waiting.append(Waiting(record.instance.id, record.bound))
+        stopping = {record.instance.id for record in self.records.values() if record.stopping}
+        self._released = {pod.name for pod in pods if pod.name in self._released or pod.instance in stopping}
+        self._replaced_until_s = [until_s for until_s in self._replaced_until_s if until_s > now_s]
+        return Desired(
+            version=self._version,
+            waiting=tuple(waiting),
+            kept=kept,
+            released=frozenset(self._released),
+            vacancies=leaving + len(self._replaced_until_s),
+            furnished=deployed is None or deployed.removed or not self.records or self._steps.furnished(deployed),
+            adopting=self._cluster.adopting_s() > 0,
+            blocked=self._blocked(deployed, pods, now_s),
+        )
 
-    async def _furnished(self, spec: FunctionSpec | None, deployed: DeployedFunction | None) -> bool:
-        """Create the Deployment's dependents; whether they exist."""
-        try:
-            await self._steps.furnish_once(spec, deployed)
-        except GnomonError as error:
-            _LOG.warning("%s: %s", self.key, error)
-            self._not_deployed(error)
+    def _blocked(self, deployed: DeployedFunction | None, pods: Collection[PodFacts], now_s: float) -> bool:
+        """Whether pods of the present template have been without room, or could not be created, for `room_timeout_s`."""
+        stuck = deployed is not None and (
+            bool(deployed.failure) or any(pod.unschedulable and pod.version == deployed.template_version for pod in pods)
+        )
+        if not stuck:
+            self._without_room_since_s = None
             return False
-        return True
+        if self._without_room_since_s is None:
+            self._without_room_since_s = now_s
+        return now_s - self._without_room_since_s >= self._cluster.options.room_timeout_s
 
-    def _not_deployed(self, error: GnomonError) -> None:
-        """Handle a refused Deployment or dependent: if the error is permanent, end the instances that have no pod."""
-        if lasts(error):
-            for life in [one for one in self.lives.values() if one.pod is None]:
-                self._not_started(life, f"could not be started: {error}")
+    async def execute(self, step: Step) -> None:
+        """See `Reconciler`. Permanent errors end the instances that cannot start, or the resize."""
+        try:
+            await self._write(step)
+        except GnomonError as error:
+            if lasts(error):
+                # Not `step_failed`, which is not called where the namespace is missing: that looks like an outdated plan.
+                self._refused(step, error)
+            raise
+        if isinstance(step, Furnish):
+            self.trigger()
+
+    async def _write(self, step: Step) -> None:
+        record = self._record_of(step)
+        if isinstance(step, Bind) and record is not None:
+            # Before it is written: it may be executed even if there is no answer.
+            record.take(step.pod)
+        elif isinstance(step, Resize) and step.cores < step.pod.cores and record is not None and record.channel is not None:
+            # Set fewer threads before fewer cores: with too many threads, CPU throttling would stop all of them.
+            await record.set_threads(record.channel, step.cores)
+        generation = await self._steps.take(step, self._spec, self._version, self._cluster.deployed(self.key))
+        if generation is not None:
+            # The pod informer may be ahead of the Deployment's: its new pods would be taken for pods of an older version.
+            await self._cluster.caught_up(self.key, generation)
+
+    def _refused(self, step: Step, error: GnomonError) -> None:
+        if isinstance(step, Deploy | Furnish):
+            for record in [one for one in self.records.values() if one.starting]:
+                self._not_started(record, f"could not be started: {error}")
+        elif isinstance(step, Resize):
+            self._not_resized(step, error)
+
+    def _record_of(self, step: Step) -> InstanceRecord | None:
+        match step:
+            case Bind():
+                return self.records.get(step.instance)
+            case Resize():
+                return self.records.get(step.pod.instance or "")
+        return None
 
     def _not_resized(self, step: Resize, error: GnomonError) -> None:
         """Handle a permanently refused resize: the instance keeps the cores that its pod has."""
-        life, cores = self.lives.get(step.pod.instance or ""), cores_of_instance(step.pod)
-        if life is None or life.pod is None:
+        record, cores = self._record_of(step), whole_cores(step.pod.cores)
+        if record is None or record.pod is None:
             return
-        self._around.warn(self.key, RESIZE_PENDING, f"{life.pod.name}: {error}")
-        life.keep(cores, step.cores, error, self._around.clock.now_s())
-        if life.sized_cores == cores:
-            self._around.ledger.resize(life.instance.id, cores)
-        if life.channel is not None and step.cores < cores:
+        self._cluster.warn(self.key, RESIZE_PENDING, f"{record.pod.name}: {error}")
+        record.keep_cores(cores, step.cores, error, self._clock.now_s())
+        if record.channel is not None and step.cores < cores:
             # Its process was already set to fewer threads: revert that.
-            self._begin(life.use(life.channel, cores))
-        self._progress(life, life.pod)
+            self._background.begin(record.set_threads(record.channel, cores))
+        self._progress(record, record.pod)
 
-    async def _step(self, step: Step, spec: FunctionSpec | None, version: int, deployed: DeployedFunction | None) -> int | None:
-        if isinstance(step, Resize) and step.cores < step.pod.cores:
-            # Set fewer threads before fewer cores: with too many threads, CPU throttling would stop all of them.
-            life = self.lives.get(step.pod.instance or "")
-            if life is not None and life.channel is not None:
-                await life.use(life.channel, step.cores)
-        self._unseen.sent(step)
-        generation = await self._steps.take(step, spec, version, deployed)
-        self._unseen.written(step)
-        return generation
-
-    def _not_started(self, life: Life, reason: str) -> None:
+    def _not_started(self, record: InstanceRecord, reason: str) -> None:
         """End an instance that failed to start, with an Event."""
-        self._around.warn(self.key, START_FAILED, f"Instance {life.instance.id}: {reason}")
-        life.end(reason)
+        self._cluster.warn(self.key, START_FAILED, f"Instance {record.instance.id}: {reason}")
+        record.end(reason)
 
-    def _too_late(self) -> None:
-        """End the instances that have not become ready within the start timeout."""
-        now_s, deployed = self._around.clock.now_s(), self._around.deployed(self.key)
-        shortage = "" if deployed is None else deployed.failure
-        starting = (one for one in self.lives.values() if one.instance.state is InstanceState.STARTING)
-        for life in list(starting) if self._around.leads() else ():
-            if now_s - life.instance.started_s > self._around.start_timeout_s:
-                trouble = life.pod.trouble if life.pod is not None else shortage
-                self._not_started(
-                    life, f"was not ready within {self._around.start_timeout_s:g} s{f': {trouble}' if trouble else ''}"
-                )
+    def _check_threads(self) -> None:
+        """Set the threads of processes that may not know their pods' cores: after another leader, or a reverted resize."""
+        for record in self.records.values():
+            if record.threads_outdated and record.channel is not None:
+                self._background.begin(record.set_threads(record.channel, record.instance.cores))
+
+    def _check_start_timeouts(self) -> None:
+        """End the instances whose pods have a node, and have not become ready within the start timeout."""
+        timeout_s, now_s = self._cluster.options.start_timeout_s, self._clock.now_s()
+        for record in [one for one in self.records.values() if one.starting and one.placed_s is not None]:
+            assert record.placed_s is not None
+            if now_s - record.placed_s > timeout_s:
+                trouble = "" if record.pod is None else record.pod.trouble
+                self._not_started(record, f"was not ready within {timeout_s:g} s{f': {trouble}' if trouble else ''}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Mapping
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -14,7 +15,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.pairs import Pair
-from gnomon_platforms.kubernetes.nodes import Given
+from gnomon_platforms.kubernetes.nodes import Claim
 from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.nodes.node_shadow import BodyPod, ShadowContext
@@ -37,13 +38,13 @@ class Platform:
         self.adopting_s = 0.0
         epoch = node.epoch
         self.bodies: dict[str, BodyPod] = {}
-        self.claimed: dict[str, Given] = {}
+        self.claimed: dict[str, Claim] = {}
         self.pools: set[str] = set()
         self.pairs_told: list[tuple[str, list[str]]] = []
         self.cores = 8.0
         context = ShadowContext(
             bodies=self,
-            claims=self,
+            capacity=cast("Any", self),
             listener=self.events,
             now_s=lambda: 0.0,
             epoch=lambda: epoch,
@@ -54,16 +55,16 @@ class Platform:
 
     def free_cores(self, node: str) -> float:
         del node
-        return self.cores - sum(given.cores for given in self.claimed.values())
+        return self.cores - sum(claim.cores for claim in self.claimed.values())
 
     def place_shadow(self, placing: Placing, cores: int, named: str) -> str:
         del placing, cores
         return named
 
-    def give(self, instance_id: str, given: Given) -> None:
-        self.claimed[instance_id] = given
+    def claim(self, instance_id: str, claim: Claim) -> None:
+        self.claimed[instance_id] = claim
 
-    def take_back(self, instance_id: str) -> None:
+    def withdraw(self, instance_id: str) -> None:
         self.claimed.pop(instance_id, None)
 
     def pool_ready(self, node: str, *, ready: bool) -> None:

@@ -70,7 +70,7 @@ async def test_model_without_coordinator_is_served_by_bodies_alone(
     assert detail is not None
     assert detail.notice == ShadowNotice.TEXT
     # A node's coordinator comes.
-    gateway.platform._ledger.pool_ready("node-a", ready=True)
+    gateway.platform._cluster.capacity.pool_ready("node-a", ready=True)
     detail = gateway.manager.detail(SPEC.key)
     assert detail is not None
     assert detail.notice == ""

@@ -24,7 +24,7 @@ from gnomon_core.fleet import InstanceKind, InstanceState
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
 from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
-from gnomon_platforms.kubernetes.nodes import Given
+from gnomon_platforms.kubernetes.nodes import Claim
 from gnomon_platforms.nodes.client import UNREACHABLE
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_profiler.repository import DirectoryRepository
@@ -276,7 +276,7 @@ async def test_a_shadow_is_asked_for_told_of_changed_and_ended(platform: Platfor
     await platform.body("p-1")
     began = await platform.pairs.create("p-1", a_pair(node), "p-1-s1")
     assert (began.kind, began.state, began.partner, began.node) == (InstanceKind.SHADOW, InstanceState.STARTING, "p-1", "node-a")
-    assert platform.claimed["p-1-s1"] == Given("node-a", 1.0, MODEL_OVERHEAD_BYTES), "its Body holds the weights that they share"
+    assert platform.claimed["p-1-s1"] == Claim("node-a", 1.0, MODEL_OVERHEAD_BYTES), "its Body holds the weights that they share"
     await until(lambda: ("p-1", ["p-1-s1"]) in platform.pairs_told)
     seen = platform.seen("p-1-s1")
     assert (seen.state, seen.pair) == (InstanceState.READY, a_pair(node))

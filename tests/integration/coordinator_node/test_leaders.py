@@ -16,12 +16,12 @@ from gnomon_core.functions import read_deployment
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.kubernetes.objects.manifests import deployment
-from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION, SERVING_CONDITION, TOKEN_KEY
+from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION, TOKEN_KEY
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.nodes import coordinators, node_shadow
 from gnomon_platforms.nodes.coordinators import NodeOptions
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
@@ -51,8 +51,8 @@ class Held(Script):
         made["metadata"] |= {"uid": "uid-line", "resourceVersion": "1", "generation": 1}
         made["status"] = {"observedGeneration": 1, "replicas": 1, "readyReplicas": 1, "availableReplicas": 1}
         template = made["spec"]["template"]
-        spec = {**template["spec"], "nodeName": "node-a", "schedulingGates": []}
-        conditions = [condition(kind) for kind in ("PodScheduled", "ContainersReady", "Ready", SERVING_CONDITION)]
+        spec = {**template["spec"], "nodeName": "node-a"}
+        conditions = [condition(kind) for kind in ("PodScheduled", "ContainersReady", "Ready")]
         statuses = [{"name": "line", "restartCount": 0, "resources": spec["containers"][0].get("resources") or {}}]
         pod = {
             "metadata": {

@@ -27,7 +27,7 @@ from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_server.scaling import ScalingAdapter

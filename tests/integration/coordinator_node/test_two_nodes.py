@@ -17,7 +17,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
-from gnomon_platforms.kubernetes.nodes import Given
+from gnomon_platforms.kubernetes.nodes import Claim
 from gnomon_platforms.nodes import node_shadow
 from gnomon_platforms.nodes.client import UNREACHABLE
 from tests.integration.coordinator_node.known import Known, asked_all_the_time
@@ -88,7 +88,7 @@ async def test_a_shadow_from_another_nodes_pool_is_made_changed_and_ended(platfo
     began = await platform.pairs.create("f-1", far(node), "f-1-s1")
     assert (began.node, began.partner, began.state) == ("node-b", "f-1", InstanceState.STARTING)
     blocks_bytes = layers_of(node).parameter_bytes(node.blocks)
-    assert platform.claimed["f-1-s1"] == Given("node-b", 1.0, MODEL_OVERHEAD_BYTES + blocks_bytes), (
+    assert platform.claimed["f-1-s1"] == Claim("node-b", 1.0, MODEL_OVERHEAD_BYTES + blocks_bytes), (
         "there nobody holds its blocks"
     )
     await until(lambda: ("f-1", ["f-1-s1"]) in platform.pairs_told)

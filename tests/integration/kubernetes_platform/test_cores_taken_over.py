@@ -12,7 +12,7 @@ import pytest
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.kubernetes.objects.manifests import deployment
-from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION, SERVING_CONDITION, TOKEN_KEY
+from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION, TOKEN_KEY
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
@@ -43,7 +43,7 @@ class OnePod(Script):
         [container] = template["spec"]["containers"]
         about = {"name": "figlet-x", "namespace": "openfaas-fn", "uid": "uid-p", "resourceVersion": "1"}
         annotations = {**(template["metadata"].get("annotations") or {}), INSTANCE_ANNOTATION: INSTANCE}
-        conditions = [{"type": kind, "status": "True"} for kind in ("ContainersReady", "Ready", SERVING_CONDITION)]
+        conditions = [{"type": kind, "status": "True"} for kind in ("ContainersReady", "Ready")]
         statuses = [{"name": "figlet", "restartCount": 0, "resources": resources(applied)}]
         pod = {
             "metadata": {**template["metadata"], **about, "annotations": annotations},

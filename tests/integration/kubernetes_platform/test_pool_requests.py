@@ -56,9 +56,9 @@ async def followed(script: Script) -> AsyncIterator[tuple[Node, NodeCoordinators
     """A node, and who follows it with writes to this API server."""
     node, app = Node(), web.Application()
     app.router.add_get("/v1/state", node.tell)
-    claims = SimpleNamespace(pool_ready=lambda *_, **__: None)
+    capacity = SimpleNamespace(pool_ready=lambda *_, **__: None)
     models = SimpleNamespace(on_nodes=True)
-    context = cast("ShadowContext", SimpleNamespace(claims=claims, models=models, epoch=lambda: 1, adopting_s=lambda: 0.0))
+    context = cast("ShadowContext", SimpleNamespace(capacity=capacity, models=models, epoch=lambda: 1, adopting_s=lambda: 0.0))
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
         with serving(script) as api:
             writer = Writer(api, WallClock(), random.Random(1))

@@ -12,7 +12,7 @@ import signal
 from pathlib import Path
 
 from gnomon_platforms.kubernetes.client import connect
-from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from tests.contracts.test_platform import deployment, instance_of

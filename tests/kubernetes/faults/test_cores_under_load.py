@@ -6,7 +6,7 @@ import asyncio
 
 from gnomon_core.interfaces import BatchChannel
 from gnomon_platforms.kubernetes.client import connect
-from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder, answers, request_frame, send
 from tests.contracts.test_platform import deployment, instance_of

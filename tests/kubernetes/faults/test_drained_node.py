@@ -13,7 +13,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.interfaces import BatchChannel
 from gnomon_platforms.kubernetes.client import connect
-from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from tests.cluster.client import Cluster, until

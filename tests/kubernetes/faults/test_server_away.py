@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.kubernetes.pods import Plane
 from gnomon_platforms.kubernetes.client import connect
-from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from tests.contracts.test_platform import deployment, instance_of

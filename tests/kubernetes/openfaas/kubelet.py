@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from kubernetes import client
 from urllib3.exceptions import HTTPError
 
-from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, SERVING_CONDITION, TOKEN_KEY
+from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, TOKEN_KEY
 from tests.integration.kubernetes_platform.instance_server import InstanceServer
 
 LOOK_S = 0.05
@@ -78,6 +78,10 @@ class Kubelet:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._heard_s = 0.0
+
+    @property
+    def started(self) -> bool:
+        return self._thread.ident is not None
 
     def start(self) -> None:
         metadata = {"name": self.name, "labels": {"kubernetes.io/hostname": self.name, "zone": "a"}}
@@ -177,11 +181,20 @@ class Kubelet:
         if held is not None:
             held[1].end()
 
+    def _conditions(self, pod: Mapping[str, Any], *, healthy: bool) -> list[dict[str, Any]]:
+        """Both conditions, each with the time of its last change, by which controllers count `minReadySeconds`."""
+        before = {one["type"]: one for one in pod["status"].get("conditions") or ()}
+        found = []
+        for kind in ("ContainersReady", "Ready"):
+            made = condition(kind, met=healthy)
+            same = before.get(kind, {}).get("status") == made["status"]
+            changed = before[kind].get("lastTransitionTime") if same else None
+            found.append({**made, "lastTransitionTime": changed or now()})
+        return found
+
     def _status(self, pod: Mapping[str, Any]) -> dict[str, Any]:
         name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]
         healthy = not self.unhealthy
-        gates = {one["type"]: one["status"] for one in pod["status"].get("conditions") or ()}
-        ready = healthy and gates.get(SERVING_CONDITION) == "True"
         resources = container["resources"]
         if not self.resizable and pod["status"].get("containerStatuses"):
             resources = pod["status"]["containerStatuses"][0]["resources"]
@@ -189,7 +202,7 @@ class Kubelet:
             "phase": "Running",
             "podIP": self._servers[name][0],
             "podIPs": [{"ip": self._servers[name][0]}],
-            "conditions": [condition("ContainersReady", met=healthy), condition("Ready", met=ready)],
+            "conditions": self._conditions(pod, healthy=healthy),
             "containerStatuses": [
                 {
                     "name": container["name"],

@@ -11,7 +11,7 @@ import yaml
 
 from gnomon_core.interfaces import StoredNamespace
 from gnomon_platforms.kubernetes.client import connect
-from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.permissions import WIDE
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.store import KubernetesStore

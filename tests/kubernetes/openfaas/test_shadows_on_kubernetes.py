@@ -22,7 +22,7 @@ from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.client import connect
 from gnomon_platforms.nodes.coordinators import NodeOptions
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.observed import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
@@ -83,7 +83,7 @@ class Begun:
         spec = deployment(annotations={"gnomon/model": "line@1", "gnomon/max-batch": "8"})
         instance = await self.platform.create(instance_of(spec))
         await self.told.channel(instance.id)
-        pod = self.platform._lives[instance.id].pod
+        pod = self.platform._records[instance.id].pod
         assert pod is not None
         await asyncio.to_thread(self.node.body, pod.uid)
         return instance

@@ -1,4 +1,4 @@
-"""A cluster in miniature that carries plans out: a Deployment, its ReplicaSet and its pods, in any order and at any speed."""
+"""A small simulated cluster: a Deployment, its ReplicaSets, a scheduler and a kubelet, in any order and at any speed."""
 
 from __future__ import annotations
 
@@ -11,90 +11,95 @@ from gnomon_core.functions import read_deployment
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
 from gnomon_platforms.openfaas.planning import (
-    CLAIMED_COST,
+    BOUND_COST,
     VICTIM_COST,
-    Claim,
+    Bind,
     Deploy,
-    Release,
+    Furnish,
+    Mark,
     Remove,
-    Retire,
+    Resize,
     Scale,
-    Serve,
+    SetUnavailable,
     Step,
     Withdraw,
     counted,
-    rank,
 )
 
 SPEC = read_deployment({"service": "figlet", "image": "figlet:1"})
-SPARE = replace(pod_facts({"metadata": {"name": "p", "uid": "u"}}), function="figlet", version=1, gated=True)
+NEW_POD = replace(pod_facts({"metadata": {"name": "p", "uid": "u"}}), function="figlet", version=1)
+PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
-def deployed(replicas: int, version: int = 1, available: int = 0) -> DeployedFunction:
-    return DeployedFunction(SPEC, "uid-d", "1", 1, version, version, 0.0, replicas, available)
+def deployed(replicas: int, version: int = 1) -> DeployedFunction:
+    return DeployedFunction(SPEC, "uid-d", "1", 1, version, version, 0.0, replicas)
 
 
-def spare(name: str) -> PodFacts:
-    return replace(SPARE, name=name)
+def pending(name: str, instance: str | None = None, **fields: object) -> PodFacts:
+    cost = BOUND_COST if instance is not None else 0
+    facts = replace(NEW_POD, name=name, uid=f"u-{name}", instance=instance, deletion_cost=cost)
+    return replace(facts, **fields)  # type: ignore[arg-type]
 
 
-def running(name: str, instance: str, **fields: object) -> PodFacts:
-    facts = replace(SPARE, name=name, gated=False, node="n1", phase="Running", healthy=True, ready=True, serving=True, cores=1.0)
-    return replace(replace(facts, instance=instance, deletion_cost=CLAIMED_COST), **fields)  # type: ignore[arg-type]
+def running(name: str, instance: str | None, **fields: object) -> PodFacts:
+    facts = replace(pending(name, instance), node="n1", phase="Running", healthy=True, ready=True, cores=1.0)
+    return replace(facts, **fields)  # type: ignore[arg-type]
+
+
+def order_of_removal(pod: PodFacts) -> tuple[bool, int, bool, int]:
+    """The order in which a ReplicaSet removes pods, as far as Kubernetes documents it; the lowest goes first."""
+    return pod.node is not None, PHASES.get(pod.phase, 1), pod.ready, pod.deletion_cost
 
 
 class SmallCluster:
-    """A Deployment, its ReplicaSet and its pods. Each tick does one thing that a cluster might do.
+    """Each tick does one thing that a cluster might do. `quota` bounds how many pods there may be, `nodes` how many have a node.
 
-    `quota` is how many pods there may be. A ReplicaSet that cannot make one says so, in its Deployment's status.
+    The ReplicaSet has observed what the plan has observed when it acts on a number that was planned from it.
     """
 
-    def __init__(self, chance: random.Random, quota: int | None = None) -> None:
-        self.chance, self.quota = chance, quota
+    def __init__(self, chance: random.Random, quota: int = 100, room: int = 100) -> None:
+        self.chance, self.quota, self.room = chance, quota, room
         self.pods: dict[str, PodFacts] = {}
-        self.known: dict[str, PodFacts] = {}
-        """What the ReplicaSet's controller knows of pods. It waits only for news of what it did itself."""
         self.deployed: DeployedFunction | None = None
         self.numbers = itertools.count()
         self.removed: list[PodFacts] = []
+        """Pods as they were when a controller or a step removed them."""
 
-    def mine(self) -> list[PodFacts]:
-        assert self.deployed is not None
-        return [pod for pod in counted(self.known.values()) if pod.version == self.deployed.template_version]
+    def of_version(self, version: int) -> list[PodFacts]:
+        return [pod for pod in counted(self.pods.values()) if pod.version == version]
 
     def tick(self) -> None:
-        self.chance.choice([self.replica_set, self.observe, self.schedule, self.start, self.probe, self.finish])()
+        self.chance.choice([self.controllers, self.schedule, self.start, self.finish])()
 
-    def observe(self) -> None:
-        """The ReplicaSet's controller hears of what has happened."""
-        self.known = dict(self.pods)
-        if self.deployed is not None:
-            self.deployed = replace(self.deployed, available=sum(pod.ready for pod in self.mine()))
-
-    def replica_set(self) -> None:
-        if self.deployed is None:
+    def controllers(self) -> None:
+        """One decision of the Deployment's controller and its ReplicaSets: maxSurge 25 %, rounded up."""
+        found = self.deployed
+        if found is None:
             return
-        mine = self.mine()
-        for pod in counted(self.known.values()):
-            if pod.version != self.deployed.template_version:
-                self.take(pod)  # a rolling update without a bound
-        self.deployed = replace(self.deployed, counted=len(mine), available=sum(pod.ready for pod in mine), failure="")
-        if len(mine) < self.deployed.replicas:
-            if len(self.pods) != self.quota:
+        new = self.of_version(found.template_version)
+        old = [pod for pod in counted(self.pods.values()) if pod.version != found.template_version]
+        failure = ""
+        if len(new) > found.replicas:
+            self.remove(new)
+        elif len(new) < found.replicas and len(new) + len(old) < found.replicas + -(-found.replicas // 4) * bool(old):
+            if len(self.pods) < self.quota:
                 name = f"p{next(self.numbers)}"
-                self.pods[name] = replace(spare(name), version=self.deployed.template_version, uid=name)
-                self.observe()
-            if len(self.mine()) < self.deployed.replicas and len(self.pods) == self.quota:
-                self.deployed = replace(self.deployed, failure="FailedCreate: exceeded quota")
-        elif len(mine) > self.deployed.replicas:
-            self.chance.shuffle(mine)
-            self.take(min(mine, key=rank))
+                self.pods[name] = pending(name, version=found.template_version, created_at=float(next(self.numbers)))
+            else:
+                failure = "FailedCreate: exceeded quota"
+        elif old and sum(pod.ready for pod in new + old) - found.replicas + found.max_unavailable > 0:
+            self.remove(old)
+        elif old and not all(pod.ready for pod in old):
+            self.remove([pod for pod in old if not pod.ready])
+        self.deployed = replace(found, failure=failure)
 
-    def take(self, pod: PodFacts) -> None:
-        if pod.name in self.pods:
-            self.removed.append(self.pods[pod.name])
-            self.pods[pod.name] = replace(self.pods[pod.name], ending=True)
-        self.observe()
+    def remove(self, some: list[PodFacts]) -> None:
+        self.chance.shuffle(some)
+        self.end(min(some, key=order_of_removal))
+
+    def end(self, pod: PodFacts) -> None:
+        self.removed.append(pod)
+        self.pods[pod.name] = replace(pod, ending=True)
 
     def change(self, among: Iterable[PodFacts], **fields: object) -> None:
         some = list(among)
@@ -103,18 +108,16 @@ class SmallCluster:
             self.pods[pod.name] = replace(pod, **fields)  # type: ignore[arg-type]
 
     def schedule(self) -> None:
-        self.change((pod for pod in self.pods.values() if not pod.gated and pod.node is None), node="n1")
+        placed = sum(pod.node is not None for pod in self.pods.values())
+        unplaced = [pod for pod in self.pods.values() if pod.node is None and not pod.ending]
+        if placed < self.room:
+            self.change(unplaced, node="n1", trouble="")
+        else:
+            self.change(unplaced, trouble="Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.")
 
     def start(self) -> None:
-        self.change(
-            (pod for pod in self.pods.values() if pod.node and pod.phase == "Pending"), phase="Running", healthy=True, cores=1.0
-        )
-
-    def probe(self) -> None:
-        for pod in self.pods.values():
-            if pod.ready != (pod.serving and pod.healthy):
-                self.pods[pod.name] = replace(pod, ready=pod.serving and pod.healthy)
-                return
+        placed = (pod for pod in self.pods.values() if pod.node and pod.phase == "Pending" and not pod.ending)
+        self.change(placed, phase="Running", healthy=True, ready=True, cores=1.0)
 
     def finish(self) -> None:
         ending = [name for name, pod in self.pods.items() if pod.ending]
@@ -127,7 +130,12 @@ class SmallCluster:
                 self.deployed = deployed(replicas, version)
             case Scale(replicas):
                 assert self.deployed is not None
-                self.deployed = replace(self.deployed, replicas=replicas, failure="")
+                self.deployed = replace(self.deployed, replicas=replicas)
+            case SetUnavailable(pods):
+                assert self.deployed is not None
+                self.deployed = replace(self.deployed, max_unavailable=pods)
+            case Furnish() | Resize():
+                pass
             case Withdraw():
                 raise AssertionError("nothing was removed")
             case _:
@@ -135,16 +143,12 @@ class SmallCluster:
                 if pod is not None and not pod.ending:
                     self.on_pod(step, pod)
 
-    def on_pod(self, step: Step, pod: PodFacts) -> None:
+    def on_pod(self, step: Bind | Mark | Remove, pod: PodFacts) -> None:
         match step:
-            case Claim(seen, one):
+            case Bind(seen, instance):
                 if pod.instance == seen.instance:
-                    self.pods[pod.name] = replace(pod, instance=one.id, gated=False, deletion_cost=CLAIMED_COST)
-            case Serve():
-                self.pods[pod.name] = replace(pod, serving=True)
-            case Retire():
-                self.pods[pod.name] = replace(pod, serving=False, deletion_cost=VICTIM_COST)
-            case Release():
-                self.pods[pod.name] = replace(pod, released=True)
+                    self.pods[pod.name] = replace(pod, instance=instance, deletion_cost=BOUND_COST)
+            case Mark():
+                self.pods[pod.name] = replace(pod, deletion_cost=VICTIM_COST)
             case Remove():
-                self.take(pod)
+                self.end(pod)

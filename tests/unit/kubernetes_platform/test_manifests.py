@@ -11,9 +11,9 @@ import yaml
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.kubernetes.objects.manifests import batch_token, deployment, owned_by, released, secret, service
+from gnomon_platforms.kubernetes.objects.manifests import batch_token, deployment, owned_by, secret, service
 from gnomon_platforms.kubernetes.objects.names import check_labels
-from gnomon_platforms.kubernetes.objects.placing import affinity_to, read_constraints
+from gnomon_platforms.kubernetes.objects.placing import read_constraints
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions, pod_digest
 from gnomon_platforms.kubernetes.objects.quantities import amount_of, cpu_quantity, memory_quantity
 from tests.unit.kubernetes_platform.sent import OPTIONS, pod_of, spec_of
@@ -237,19 +237,28 @@ def test_a_constraint_that_cannot_be_read_is_refused_with_the_forms(text: str) -
     assert "label=value" in refused.value.hint
 
 
-def test_an_affinity_to_a_node_only_narrows_what_is_there() -> None:
-    before = pod_of(constraints=["arch!=arm64"])
-    terms = affinity_to("node-1", before)["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert [one["operator"] for one in terms[0]["matchExpressions"]] == ["NotIn"]
-    assert terms[0]["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]
-    [alone] = affinity_to("node-1", {})["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert alone == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}
+def test_kubernetes_places_the_pods() -> None:
+    assert {"schedulingGates", "readinessGates", "affinity", "nodeName"}.isdisjoint(pod_of())
 
 
-def test_pods_are_gated_only_where_placing_is_ours() -> None:
-    assert pod_of()["schedulingGates"] == [{"name": "gnomon/placement"}]
-    ungated = deployment(spec_of(), 1, PodOptions(place=False))["spec"]["template"]["spec"]
-    assert "schedulingGates" not in ungated
+def test_an_old_pod_serves_until_its_successor_is_ready() -> None:
+    made = deployment(spec_of(), 1, OPTIONS)["spec"]
+    assert made["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert made["minReadySeconds"] > 0, "in this time the gateway drains the old instance"
+
+
+def test_a_body_prefers_nodes_with_a_coordinator_beside_the_constraints_of_its_function() -> None:
+    body = {"annotations": {"gnomon/model": "line@1"}, "constraints": ["arch!=arm64"]}
+    coordinated = PodOptions(coordinated=True)
+    affinity = deployment(spec_of(**body), 1, coordinated)["spec"]["template"]["spec"]["affinity"]
+    assert set(affinity) == {"nodeAffinity", "podAffinity"}
+    [preferred] = affinity["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    daemonset = yaml.safe_load((DEPLOY / "openfaas" / "coordinator" / "daemonset.yaml").read_text())
+    wanted = preferred["podAffinityTerm"]["labelSelector"]["matchLabels"]
+    assert wanted.items() <= daemonset["spec"]["template"]["metadata"]["labels"].items()
+    assert preferred["podAffinityTerm"]["namespaces"] == [daemonset["metadata"]["namespace"]]
+    # One that makes no Shadows is anywhere.
+    assert "affinity" not in deployment(spec_of(), 1, coordinated)["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize(
@@ -297,11 +306,6 @@ def test_owned_objects_go_with_their_deployment() -> None:
             "blockOwnerDeletion": False,
         }
     ]
-    patch = released(owner)
-    labels = {**owner["spec"]["template"]["metadata"]["labels"], **patch["metadata"]["labels"]}
-    assert not owner["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    assert labels["faas_function"] == "figlet"
-    assert patch["metadata"]["ownerReferences"] == reference
 
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

@@ -1,8 +1,7 @@
-"""Pods: placement, readiness, cores."""
+"""Pods: what is read of them, the nodes that they may be on, their cores."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,8 +9,6 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
@@ -20,18 +17,18 @@ from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import InstanceRequest
 from gnomon_platforms.common import starting
 from gnomon_platforms.knative.autoscaler.objects import live_revision
+from gnomon_platforms.kubernetes import reconciler
 from gnomon_platforms.kubernetes.informer import Change
-from gnomon_platforms.kubernetes.ledger import Ledger
-from gnomon_platforms.kubernetes.nodes import Given, NodeFacts, given_to, node_facts, takes
+from gnomon_platforms.kubernetes.nodes import Load, NodeFacts, node_facts, takes
 from gnomon_platforms.kubernetes.objects.placing import placing_of, read_constraints
-from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
+from gnomon_platforms.kubernetes.objects.pods import pod_facts
 from gnomon_platforms.kubernetes.resources import REFUSED_S
-from gnomon_platforms.openfaas import workloads
-from gnomon_platforms.openfaas.planning import VICTIM_COST, Resize, Step, rank, removable
+from gnomon_platforms.openfaas.planning import Resize, Step
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
-from gnomon_platforms.openfaas.workloads import Surroundings, Workload
+from gnomon_platforms.openfaas.workloads import Workload
 from gnomon_platforms.testing import Recorder
 from tests.pod_process import Process, pod_process
+from tests.unit.kubernetes_platform.fake_cluster import FakeCluster
 from tests.unit.kubernetes_platform.small_cluster import deployed, running
 from tests.waiting import until
 
@@ -78,14 +75,6 @@ def test_states() -> None:
     assert pod_facts(ending).state is InstanceState.DRAINING
 
 
-def test_a_gated_pod_is_not_in_trouble() -> None:
-    waiting = document(phase="Pending", conditions=[{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}])
-    waiting["spec"] |= {"schedulingGates": [{"name": "gnomon/placement"}], "nodeName": None}
-    facts = pod_facts(waiting)
-    assert facts.gated
-    assert facts.trouble == ""
-
-
 @pytest.mark.parametrize(
     ("status", "said"),
     [
@@ -106,61 +95,12 @@ def test_trouble_is_told_in_kubernetes_words(status: dict[str, Any], said: str) 
     assert pod_facts(document(**status)).trouble == said
 
 
-def a_pod(name: str, **fields: Any) -> PodFacts:
-    return replace(pod_facts(ready()), name=name, **fields)
-
-
-def test_a_cheap_unready_victim_goes_before_ready_pods() -> None:
-    pods = [a_pod("a"), a_pod("b", ready=False, deletion_cost=VICTIM_COST), a_pod("c")]
-    assert removable(pods, {"b"}) == 1
-
-
-def test_nothing_is_lowered_while_a_pending_pod_would_go_in_the_victims_place() -> None:
-    pods = [a_pod("a"), a_pod("victim", ready=False, deletion_cost=VICTIM_COST), a_pod("starting", phase="Pending", ready=False)]
-    assert removable(pods, {"victim"}) == 0
-    # It has a node and runs, but is not ready yet: only the cost tells them apart.
-    pods[2] = a_pod("starting", ready=False)
-    assert removable(pods, {"victim"}) == 1
-
-
-def test_pods_that_cannot_be_told_apart_hold_each_other() -> None:
-    gated = [a_pod(name, node=None, phase="Pending", ready=False, gated=True) for name in ("spare", "wanted")]
-    assert removable(gated, {"spare"}) == 0
-    assert removable(gated, {"spare", "wanted"}) == 2
-
-
-def test_pods_that_a_replica_set_does_not_count_change_nothing() -> None:
-    pods = [a_pod("victim", ready=False, deletion_cost=VICTIM_COST)]
-    pods += [a_pod("ending", ending=True, ready=False, phase="Pending"), a_pod("released", released=True, phase="Pending")]
-    assert removable(pods, {"victim"}) == 1
-
-
-PODS = st.builds(
-    lambda name, node, phase, ready, cost: a_pod(name, node=node, phase=phase, ready=ready, deletion_cost=cost),
-    st.uuids().map(str),
-    st.sampled_from([None, "n1"]),
-    st.sampled_from(["Pending", "Running"]),
-    st.booleans(),
-    st.sampled_from([0, VICTIM_COST]),
-)
-
-
-def test_a_victim_that_may_start_before_the_number_is_lowered_waits_for_one_that_may_not() -> None:
-    # Now it would go first, for it has no node; once it runs, the other, which still pulls its image, would.
-    victim = a_pod("victim", node=None, phase="Pending", ready=False, deletion_cost=VICTIM_COST)
-    assert removable([victim, a_pod("pulling", phase="Pending", ready=False)], {"victim"}) == 0
-
-
-def test_a_victim_that_is_still_seen_ready_waits() -> None:
-    assert removable([a_pod("victim", deletion_cost=VICTIM_COST), a_pod("other")], {"victim"}) == 0
-
-
-@given(st.lists(PODS, max_size=7), st.randoms(use_true_random=False), st.data())
-def test_replica_set_picks_only_victims(pods: list[PodFacts], chance: Any, data: st.DataObject) -> None:
-    victims = set(data.draw(st.lists(st.sampled_from([pod.name for pod in pods]), unique=True))) if pods else set()
-    number = removable(pods, victims)
-    chance.shuffle(pods)
-    assert {pod.name for pod in sorted(pods, key=rank)[:number]} <= victims
+def test_a_pod_that_no_node_has_room_for_is_unschedulable() -> None:
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
+    waiting = document(phase="Pending", conditions=[refused])
+    del waiting["spec"]["nodeName"]
+    assert pod_facts(waiting).unschedulable
+    assert not pod_facts(document(phase="Pending")).unschedulable
 
 
 TAINT = {"key": "dedicated", "value": "vision", "effect": "NoSchedule"}
@@ -235,23 +175,6 @@ def test_constraints_mean_what_the_pods_that_come_of_them_say() -> None:
     assert placing_of(read.fields()) == read
 
 
-def test_a_shadow_is_on_no_node_that_its_bodys_pod_may_not_be_on() -> None:
-    ledger = Ledger()
-    for document in (node("far", taints=(TAINT,)), node("roomy"), node("small")):
-        ledger.node_changed(Change(("", document["metadata"]["name"]), None, node_facts(document)))
-    for name in ("far", "roomy", "small"):
-        ledger.pool_ready(name, ready=True)
-    ledger.give("somebody", Given("small", 3.0, 0))
-    assert [ledger.free_cores(name) for name in ("far", "small", "nowhere")] == [4.0, 1.0, 0.0]
-
-    tolerant = placing_of({"tolerations": [{"operator": "Exists"}]})
-    assert ledger.place_shadow(tolerant, 2, "far") == "far"
-    assert ledger.place_shadow(placing_of({}), 2, "far") == "roomy"
-    with pytest.raises(GnomonError) as refused:
-        ledger.place_shadow(placing_of({}), 5, "far")
-    assert (refused.value.status, refused.value.code) == (503, "no_capacity")
-
-
 def test_a_revision_says_of_nodes_what_its_pods_say() -> None:
     spec = {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"key": "dedicated", "operator": "Exists"}]}
     assert live_revision({"metadata": {}, "spec": spec}).placing == placing_of(spec)
@@ -264,12 +187,12 @@ BUSY = GnomonError(503, "kubernetes_busy", "too many requests", "Try again in a 
 
 
 class Clock(WallClock):
-    """Stands still until it is moved."""
+    """A clock that a test moves on."""
 
-    time_s = 100.0
+    moved_s = 0.0
 
     def now_s(self) -> float:
-        return self.time_s
+        return super().now_s() + self.moved_s
 
 
 class Refusing:
@@ -285,8 +208,9 @@ class Refusing:
             raise self.refusal
         return None
 
-    async def furnish_once(self, spec: object, deployed: object) -> None:
-        del spec, deployed
+    def furnished(self, deployed: object) -> bool:
+        del deployed
+        return True
 
     async def token(self, deployed: object) -> str:
         del deployed
@@ -297,29 +221,20 @@ class Stage:
     """A function of one pod on a node of four cores."""
 
     def __init__(self, refusal: GnomonError, has: int, wanted: int, session: aiohttp.ClientSession) -> None:
-        self.clock, self.steps, self.listener, self.warned = Clock(), Refusing(refusal), Recorder(), dict[str, str]()
-        self.platform = platform = OpenFaasPlatform(cast("Any", None), clock=self.clock)
-        platform._listener = self.listener
+        self.clock, self.steps, self.listener = Clock(), Refusing(refusal), Recorder()
+        self.platform = platform = OpenFaasPlatform(cast("Any", None))
+        platform._cluster.writer.close()
         self.pod = replace(running("p1", "a", cores=float(has), effective_cores=float(has)), ip="127.0.0.1")
-        around = Surroundings(
-            deployed=lambda _: replace(deployed(1, available=1), counted=1),
-            pods=lambda _: (self.pod,),
-            session=session,
-            clock=self.clock,
-            adopting=lambda: False,
-            left_alone=lambda _: False,
-            caught_up=lambda *_: asyncio.sleep(0),
-            start_timeout_s=1e6,
-            warn=lambda _, reason, text: self.warned.update({reason: text}),
-            ledger=platform._ledger,
-        )
-        platform._ledger.node_changed(Change(("", "n1"), None, NodeFacts("n1", 4.0, 2**34, usable=True, pods=9)))
-        platform._ledger.give("a", given_to(SPEC, wanted, "n1"))
-        workload = platform._workloads[str(SPEC.key)] = Workload(SPEC.key, cast("Any", self.steps), around)
-        request = InstanceRequest(SPEC, 1, wanted, "n1", {})
-        workload.add(platform._life_of(starting("a", request, "n1", 0, 0.0), request))
-        workload.seen(replace(self.pod, phase="Pending", healthy=False), "p1")
-        workload.seen(self.pod, "p1")
+        self.cluster = FakeCluster(lambda: deployed(1), lambda: (self.pod,), session=session, clock=self.clock)
+        platform._listener, platform._cluster = self.listener, cast("Any", self.cluster)
+        self.cluster.capacity.node_changed(Change(("", "n1"), None, NodeFacts("n1", 4.0, 2**34, usable=True)))
+        self.cluster.capacity.load_changed(Change(("fn", "p1"), None, Load("n1", float(has), 0, ended=False)))
+        workload = platform._workloads[str(SPEC.key)] = Workload(SPEC.key, cast("Any", self.steps), cast("Any", self.cluster))
+        workload.start()
+        request = InstanceRequest(SPEC, 1, wanted, None, {})
+        workload.add(platform._record(starting("a", request, "", 0, 0.0), request))
+        workload.pod_changed(replace(self.pod, phase="Pending", healthy=False), "p1")
+        workload.pod_changed(self.pod, "p1")
 
     @property
     def instance(self) -> Instance:
@@ -327,16 +242,16 @@ class Stage:
         return found
 
     @property
-    def cores(self) -> tuple[int, int | None, float]:
-        """What it has, what is on its way, what the node has left."""
-        [node] = self.platform.nodes()
-        return self.instance.cores, self.instance.coming_cores, node.free_cores
+    def cores(self) -> tuple[int, int | None]:
+        """Present cores, and those of a pending resize."""
+        return self.instance.cores, self.instance.coming_cores
 
 
 @pytest.fixture
 async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
     async with pod_process(monkeypatch) as made:
-        monkeypatch.setattr(workloads, "LOOK_AGAIN_S", 0.01)
+        monkeypatch.setattr(reconciler, "FIRST_BACKOFF_S", 0.01)
+        monkeypatch.setattr(reconciler, "LONGEST_BACKOFF_S", 0.01)
         yield made
 
 
@@ -350,22 +265,21 @@ async def begun(refusal: GnomonError, *, has: int, wanted: int) -> AsyncIterator
         finally:
             for workload in stage.platform._workloads.values():
                 await workload.close()
-            stage.platform._writer.close()
 
 
 async def test_cores_that_were_refused_are_neither_coming_nor_taken(process: Process) -> None:
     async with begun(QUOTA, has=1, wanted=1) as stage:
         await stage.platform.resize("a", 3)
-        assert stage.cores == (1, 3, 1.0), "they are on their way"
-        await until(lambda: stage.warned)
-        assert stage.cores == (1, None, 3.0), "nobody is about to give them"
-        assert "exceeded quota" in stage.warned["ResizePending"]
+        assert stage.cores == (1, 3), "they are on their way"
+        await until(lambda: stage.cluster.warned)
+        assert stage.cores == (1, None), "nobody is about to give them"
+        assert "exceeded quota" in stage.cluster.warned["ResizePending"]
         with pytest.raises(GnomonError, match="exceeded quota"):
             await stage.platform.resize("a", 3)
         # Another size is another question, and the same one is asked again when its time is over.
         await stage.platform.resize("a", 2)
         await until(lambda: stage.steps.asked == [3, 2])
-        stage.clock.time_s += REFUSED_S + 1.0
+        stage.clock.moved_s += REFUSED_S + 1.0
         await stage.platform.resize("a", 3)
         await until(lambda: stage.steps.asked == [3, 2, 3])
     assert process.told == []
@@ -376,14 +290,14 @@ async def test_a_process_that_keeps_its_cores_uses_all_of_them_again(process: Pr
         process.told.clear()
         await stage.platform.resize("a", 1)
         await until(lambda: process.told == [1, 3])
-        assert stage.cores == (3, None, 1.0)
+        assert stage.cores == (3, None)
 
 
 async def test_instance_starts_with_the_cores_of_its_pod(process: Process) -> None:
     async with begun(QUOTA, has=1, wanted=3) as stage:
         assert stage.steps.asked == [3]
         assert stage.listener.ready["a"].cores == 1
-        assert stage.cores == (1, None, 3.0)
+        assert stage.cores == (1, None)
     assert process.told == []
 
 
@@ -395,12 +309,20 @@ async def test_instance_uses_cores_that_arrive_late(process: Process) -> None:
         assert process.told[-1] == 1
         await stage.platform.resize("a", 3)
         await until(lambda: process.told[-1] == 3)
-        assert stage.cores == (3, None, 1.0)
+        assert stage.cores == (3, None)
 
 
 async def test_deferred_resize_is_retried(process: Process) -> None:
     async with begun(BUSY, has=1, wanted=1) as stage:
         await stage.platform.resize("a", 3)
         await until(lambda: stage.steps.asked[:3] == [3, 3, 3])
-        assert stage.cores == (1, 3, 1.0)
+        assert stage.cores == (1, 3)
+    assert process.told == []
+
+
+async def test_more_cores_than_its_node_has_are_refused(process: Process) -> None:
+    async with begun(BUSY, has=1, wanted=1) as stage:
+        with pytest.raises(GnomonError) as refused:
+            await stage.platform.resize("a", 5)
+        assert (refused.value.code, stage.cores) == ("no_capacity", (1, None))
     assert process.told == []

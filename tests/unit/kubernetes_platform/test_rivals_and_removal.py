@@ -8,28 +8,16 @@ from typing import Any
 from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_platforms.kubernetes.conflicting_autoscalers import Rival, Rivals, rival
 from gnomon_platforms.kubernetes.informer import Change
-from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, deployed_function
+from gnomon_platforms.kubernetes.objects.functions import deployed_function
 from gnomon_platforms.kubernetes.objects.manifests import changed_metadata, deployment, with_creation
 from gnomon_platforms.kubernetes.objects.names import REMOVED_ANNOTATION
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
-from gnomon_platforms.openfaas.planning import Waiting, Wanted, Withdraw, plan
 
 SPEC = read_deployment({"service": "figlet", "image": "figlet:1", "labels": {"team": "vision"}, "annotations": {"topic": "a"}})
 HPA = {
     "metadata": {"name": "theirs", "namespace": "openfaas-fn", "uid": "u1"},
     "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "figlet"}},
 }
-
-
-def removed() -> DeployedFunction:
-    return DeployedFunction(SPEC, "uid-d", "1", 1, 1, 1, 0.0, 0, 0, removed=True)
-
-
-def test_a_removed_function_goes_when_nobody_is_left_and_not_before() -> None:
-    assert plan(removed(), [], Wanted(1)) == (Withdraw(),)
-    assert plan(removed(), [], Wanted(1, kept={"p": 1})) == ()
-    assert plan(removed(), [], Wanted(1, going=frozenset({"p"}))) == ()
-    assert Withdraw() not in plan(removed(), [], Wanted(1, (Waiting("a", "n1"),)))
 
 
 def test_dropped_fields_are_removed_and_foreign_ones_stay() -> None:

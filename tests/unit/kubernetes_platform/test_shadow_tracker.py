@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import read_deployment
 from gnomon_core.pairs import Pair
-from gnomon_platforms.kubernetes.nodes import Given
+from gnomon_platforms.kubernetes.nodes import Claim
 from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.nodes import client
 from gnomon_platforms.nodes.models import ServedModels
@@ -101,7 +101,7 @@ class Platform:
         """Whether the node did not answer at some time."""
         context = ShadowContext(
             bodies=self,
-            claims=self,
+            capacity=cast("Any", self),
             listener=self.told,
             now_s=lambda: 0.0,
             epoch=lambda: 1,
@@ -118,9 +118,9 @@ class Platform:
         del placing, cores
         return named
 
-    def give(self, instance_id: str, given: Given) -> None: ...
+    def claim(self, instance_id: str, claim: Claim) -> None: ...
 
-    def take_back(self, instance_id: str) -> None: ...
+    def withdraw(self, instance_id: str) -> None: ...
 
     def pool_ready(self, node: str, *, ready: bool) -> None:
         (self.pools.add if ready else self.pools.discard)(node)

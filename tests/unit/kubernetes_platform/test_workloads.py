@@ -12,107 +12,124 @@ import aiohttp
 import pytest
 
 from gnomon_core.background import Background
-from gnomon_core.clock import VirtualClock, WallClock
+from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.interfaces import InstanceRequest, StoredNamespace
 from gnomon_platforms.common import starting
 from gnomon_platforms.kubernetes.channel import HttpChannel
-from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, deployed_function
+from gnomon_platforms.kubernetes.events import AGAIN_S, EventRecorder
+from gnomon_platforms.kubernetes.objects.functions import deployed_function
 from gnomon_platforms.kubernetes.objects.manifests import changed_metadata, deployment
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
 from gnomon_platforms.kubernetes.writes import Create, Patch
-from gnomon_platforms.openfaas.events import AGAIN_S, Warnings
-from gnomon_platforms.openfaas.planning import Step
+from gnomon_platforms.openfaas.planning import Furnish, Step
 from gnomon_platforms.openfaas.store import StoredNamespaces, marked, stored_namespace, unmarked
-from gnomon_platforms.openfaas.workloads import Life, Surroundings, Workload
+from gnomon_platforms.openfaas.workloads import InstanceRecord, Workload
 from gnomon_platforms.testing import Recorder
+from tests.unit.kubernetes_platform.fake_cluster import FakeCluster
 from tests.unit.kubernetes_platform.sent import OPTIONS, spec_of
-from tests.unit.kubernetes_platform.small_cluster import SPEC, deployed, running, spare
-
-QUOTA = 'FailedCreate: pods "figlet-1" is forbidden: exceeded quota: small'
+from tests.unit.kubernetes_platform.small_cluster import SPEC, deployed, pending
 
 
 class Written:
-    """Steps that are written at once. What a function needs beside its Deployment is made, or refused."""
+    """Steps that are executed at once. What a function needs beside its Deployment is created, or refused."""
 
     def __init__(self, refusal: GnomonError | None = None) -> None:
         self.refusal = refusal
 
     async def take(self, step: Step, spec: object, version: int, deployed: object = None) -> int | None:
-        del step, spec, version, deployed
-
-    async def furnish_once(self, spec: object, deployed: object) -> None:
-        del spec, deployed
-        if self.refusal is not None:
+        del spec, version, deployed
+        if isinstance(step, Furnish) and self.refusal is not None:
             raise self.refusal
+        return None
+
+    def furnished(self, deployed: object) -> bool:
+        del deployed
+        return self.refusal is None
 
 
-async def refused(
-    found: DeployedFunction, written: Written, *pods: PodFacts, timeout_s: float = 1e6
-) -> tuple[str, dict[str, str]]:
-    """Ask for one instance; why it has gone, and what operators are told by then."""
-    told, warned = Recorder(), dict[str, str]()
-    around = Surroundings(
-        deployed=lambda _: found,
-        pods=lambda _: pods,
-        session=cast("Any", None),
-        clock=WallClock(),
-        adopting=lambda: False,
-        left_alone=lambda _: False,
-        caught_up=lambda *_: asyncio.sleep(0),
-        start_timeout_s=timeout_s,
-        warn=lambda _, reason, text: warned.update({reason: text}),
-    )
-    workload = Workload(SPEC.key, cast("Any", written), around)
-    request = InstanceRequest(SPEC, 1, 1, "n1", {})
-    workload.add(Life(starting("a", request, "n1", 0, 0.0), request, told, workload.forget))
-    for pod in pods:
-        workload.seen(pod, pod.name)
-    try:
-        async with asyncio.timeout(30):
-            while not told.gone:
-                workload.look()
-                await asyncio.sleep(0)
-    finally:
-        await workload.close()
-    return told.gone["a"], warned
+class Stage:
+    """One instance of a function whose Deployment and pods a test sets."""
+
+    def __init__(self, written: Written | None = None, *, timeout_s: float = 1e6) -> None:
+        self.deployed, self.pods, self.told = deployed(1), list[PodFacts](), Recorder()
+        self.cluster = FakeCluster(lambda: self.deployed, lambda: self.pods, start_timeout_s=timeout_s)
+        self.workload = Workload(SPEC.key, cast("Any", written or Written()), cast("Any", self.cluster))
+        request = InstanceRequest(SPEC, 1, 1, None, {})
+        self.record = InstanceRecord(starting("a", request, "", 0, 0.0), request, self.told, self.workload.forget)
+        self.workload.add(self.record)
+
+    async def observe(self, *pods: PodFacts) -> None:
+        """Pods change, one after the other, and the reconciler plans."""
+        for pod in pods:
+            self.pods = [pod]
+            self.workload.pod_changed(pod, pod.name)
+        self.workload.start()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await self.workload.close()
 
 
-async def test_missing_pod_is_explained_by_its_event() -> None:
-    why, warned = await refused(replace(deployed(1), failure=QUOTA), Written(), timeout_s=0.0)
-    assert QUOTA in why
-    assert QUOTA in warned["StartFailed"]
+@pytest.mark.parametrize("trouble", ["Unschedulable: 0/3 nodes are available: 3 Insufficient cpu.", ""])
+async def test_an_instance_without_room_goes_on_starting(trouble: str) -> None:
+    """A cluster autoscaler may take minutes to add a node; the scaling policy decides how long the instance is wanted."""
+    stage = Stage(timeout_s=0.0)
+    await stage.observe(pending("p1", "a", trouble=trouble))
+    assert stage.told.gone == {}
+    assert stage.cluster.warned == ({"NoCapacity": f"p1: {trouble}"} if trouble else {})
+
+
+async def test_an_instance_that_does_not_become_ready_on_its_node_fails_with_the_reason() -> None:
+    stage = Stage(timeout_s=-1.0)
+    await stage.observe(pending("p1", "a", node="n1", trouble="ErrImagePull: not found"))
+    assert stage.told.gone["a"].endswith("ErrImagePull: not found")
+    assert "ErrImagePull" in stage.cluster.warned["StartFailed"]
 
 
 @pytest.mark.parametrize(("status", "code"), [(400, "kubernetes_invalid"), (503, "kubernetes_denied")])
 async def test_refused_object_fails_the_deployment_at_once(status: int, code: str) -> None:
     refusal = GnomonError(status, code, "services is forbidden: exceeded quota: small", "Ask for more.")
-    why, warned = await refused(deployed(1), Written(refusal), spare("p1"))
-    assert "exceeded quota: small" in why
-    assert "exceeded quota: small" in warned["StartFailed"]
+    stage = Stage(Written(refusal))
+    await stage.observe(pending("p1"))
+    assert "exceeded quota: small" in stage.told.gone["a"]
+    assert "exceeded quota: small" in stage.cluster.warned["StartFailed"]
 
 
-async def test_operators_are_told_of_a_pod_that_ended_before_it_served_and_of_cores_that_it_did_not_get() -> None:
-    pod = running("p1", "a", serving=False, ready=False, trouble="resize Infeasible: Node didn't have enough capacity: cpu")
-    ended = replace(pod, phase="Failed", trouble="Evicted: The node was low on resource: memory.")
-    why, warned = await refused(deployed(1), Written(), pod, ended)
-    assert why == ended.trouble
-    assert warned == {"ResizePending": f"p1: {pod.trouble}", "StartFailed": f"Instance a: {ended.trouble}"}
+@pytest.mark.parametrize(
+    "after",
+    [{"ending": True}, {"phase": "Failed", "trouble": "OutOfcpu: Node didn't have enough resource: cpu"}],
+    ids=["removed", "refused by the kubelet"],
+)
+async def test_an_instance_whose_pod_goes_before_it_is_ready_takes_another(after: dict[str, Any]) -> None:
+    stage = Stage()
+    before = pending("p1", "a", node="n1")
+    await stage.observe(before, replace(before, **after))
+    assert stage.told.gone == {}
+    assert stage.record.instance.node == ""
+    await stage.observe(pending("p2", "a", node="n2"))
+    assert stage.record.instance.node == "n2"
+
+
+async def test_a_refused_resize_is_reported_to_operators() -> None:
+    stage = Stage()
+    trouble = "resize Infeasible: Node didn't have enough capacity: cpu"
+    await stage.observe(pending("p1", "a", node="n1", trouble=trouble))
+    assert stage.cluster.warned == {"ResizePending": f"p1: {trouble}"}
 
 
 async def test_each_warning_of_a_function_is_written_once_a_minute_at_most() -> None:
     clock, asked, behind = VirtualClock(), list[str](), Background()
 
-    async def find(key: FunctionKey) -> DeployedFunction | None:
+    async def uid_of(key: FunctionKey) -> str | None:
         asked.append(key.name)
         return None
 
-    warnings = Warnings(cast("Any", None), clock, behind, find)
+    events = EventRecorder(cast("Any", None), clock, behind, uid_of)
     for later_s in (0.0, 1.0, AGAIN_S - 2.0, 1.0, 1.0):
         await clock.advance(later_s)
-        warnings.say(SPEC.key, "NoCapacity", "There is no room.")
-        warnings.say(FunctionKey("other"), "NoCapacity", "There is no room.")
+        events.warn(SPEC.key, "NoCapacity", "There is no room.")
+        events.warn(FunctionKey("other"), "NoCapacity", "There is no room.")
     await behind.settled()
     assert Counter(asked) == {"figlet": 2, "other": 2}
 
@@ -123,39 +140,39 @@ REQUEST = InstanceRequest(read_deployment(DEPLOYMENT), 1, 1, None, {})
 
 @pytest.mark.parametrize("how", ["stopped", "ended"])
 async def test_instance_ended_while_connecting_is_never_ready(how: str) -> None:
-    listener, ended = Recorder(), list[Life]()
-    life = Life(starting("figlet-1", REQUEST, "node-1", 0, 0.0), REQUEST, listener, ended.append)
+    listener, ended = Recorder(), list[InstanceRecord]()
+    record = InstanceRecord(starting("figlet-1", REQUEST, "node-1", 0, 0.0), REQUEST, listener, ended.append)
     async with aiohttp.ClientSession() as session:
-        channel = HttpChannel(session, "http://127.0.0.1:1", "token", 1.0, life.end)
+        channel = HttpChannel(session, "http://127.0.0.1:1", "token", 1.0, record.end)
         if how == "stopped":
-            life.stop()
+            record.stop()
         else:
-            life.end("its pod was removed")
-        life.ready(channel, 0)
-        life.end("the gateway stops")
+            record.end("its pod was removed")
+        record.ready(channel, 0)
+        record.end("the gateway stops")
     assert listener.ready == {}
     assert listener.times_gone == {"figlet-1": 1}
-    assert ended == [life]
+    assert ended == [record]
 
 
 def test_cores_are_on_their_way_until_its_pod_has_them() -> None:
     request = InstanceRequest(read_deployment({**DEPLOYMENT, "annotations": {"gnomon/cores": "1"}}), 1, 1, None, {})
-    life = Life(starting("figlet-1", request, "node-1", 0, 0.0), request, Recorder(), lambda _: None)
-    life.give(3)
-    assert (life.instance.cores, life.instance.coming_cores) == (1, 3)
-    life.resized(3)
-    assert (life.instance.cores, life.instance.coming_cores) == (3, None)
-    life.give(1)
-    assert (life.instance.cores, life.instance.coming_cores) == (3, 1)
-    life.give(3)
-    assert (life.instance.cores, life.instance.coming_cores) == (3, None), "it is to keep them"
+    record = InstanceRecord(starting("figlet-1", request, "node-1", 0, 0.0), request, Recorder(), lambda _: None)
+    record.request_cores(3)
+    assert (record.instance.cores, record.instance.coming_cores) == (1, 3)
+    record.resized(3)
+    assert (record.instance.cores, record.instance.coming_cores) == (3, None)
+    record.request_cores(1)
+    assert (record.instance.cores, record.instance.coming_cores) == (3, 1)
+    record.request_cores(3)
+    assert (record.instance.cores, record.instance.coming_cores) == (3, None), "it is to keep them"
 
 
 def test_none_are_where_the_deployment_says_how_many_its_pods_have() -> None:
     request = InstanceRequest(read_deployment({**DEPLOYMENT, "limits": {"cpu": "2"}}), 1, 1, None, {})
-    life = Life(starting("figlet-1", request, "node-1", 0, 0.0), request, Recorder(), lambda _: None)
-    life.give(3)
-    assert life.instance.coming_cores is None
+    record = InstanceRecord(starting("figlet-1", request, "node-1", 0, 0.0), request, Recorder(), lambda _: None)
+    record.request_cores(3)
+    assert record.instance.coming_cores is None
 
 
 def test_a_function_comes_back_from_its_deployment_as_it_was_sent() -> None:
@@ -232,7 +249,7 @@ def test_why_pods_cannot_be_made_is_read_of_the_number_and_template_that_there_a
     document["status"] = {"observedGeneration": 4, "replicas": 1, "conditions": [condition]}
     found = deployed_function(document)
     assert found is not None
-    assert (found.failure, found.counted) == (f"FailedCreate: {message}", 1)
+    assert found.failure == f"FailedCreate: {message}"
     for older in ({"observedGeneration": 3}, {"conditions": [{**condition, "status": "False"}]}):
         again = deployed_function({**document, "status": {**document["status"], **older}})
         assert again is not None

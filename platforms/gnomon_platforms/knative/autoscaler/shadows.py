@@ -28,8 +28,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_platforms.kubernetes.client import Api
 from gnomon_platforms.kubernetes.informer import Informer, Source
-from gnomon_platforms.kubernetes.ledger import Ledger
-from gnomon_platforms.kubernetes.nodes import Load, NodeFacts, node_facts
+from gnomon_platforms.kubernetes.nodes import Load, NodeCapacity, NodeFacts, node_facts
 from gnomon_platforms.kubernetes.resources import NODES, PODS
 from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.nodes.coordinators import NodeCoordinators, NodeOptions, load_besides_shadows
@@ -60,10 +59,10 @@ class RevisionShadows:
 
     def __init__(self, api: Api, writer: Writer, options: ModelOptions, clock: Clock, epoch: Callable[[], int]) -> None:
         self._models, self._clock, self._epoch = options.models, clock, epoch
-        self._ledger = Ledger()
+        self._capacity = NodeCapacity()
         namespace = NODES_NAMESPACE if options.nodes is None else options.nodes.namespace
         self._nodes: Informer[NodeFacts] = Informer(api, Source(NODES), node_facts)
-        self._loads: Informer[Load] = Informer(api, Source(PODS, fields="spec.nodeName!="), _load_by(namespace))
+        self._loads: Informer[Load] = Informer(api, Source(PODS, fields="spec.nodeName!="), load_besides_shadows(namespace))
         self._coordinators = None if options.nodes is None else NodeCoordinators(api, writer, options.nodes)
         self._until_s = 0.0
 
@@ -76,14 +75,14 @@ class RevisionShadows:
             GnomonError: 503 `kubernetes_…`.
 
         """
-        self._nodes.listen(self._ledger.node_changed)
-        self._loads.listen(self._ledger.load_changed)
+        self._nodes.listen(self._capacity.node_changed)
+        self._loads.listen(self._capacity.load_changed)
         self._until_s = self._clock.now_s() + ADOPTING_S
         if self._coordinators is None:
             return
         context = ShadowContext(
             bodies=bodies,
-            claims=self._ledger,
+            capacity=self._capacity,
             listener=_Listener(poke),
             now_s=self._clock.now_s,
             epoch=self._epoch,
@@ -109,7 +108,7 @@ class RevisionShadows:
 
     def nodes(self, *, pairs: bool) -> tuple[Node, ...]:
         """The nodes with their free capacity; without `pairs`, as for a Revision whose pods cannot have Shadows."""
-        found = self._ledger.nodes()
+        found = self._capacity.nodes()
         return found if pairs else tuple(replace(node, pairs=False) for node in found)
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
@@ -197,9 +196,3 @@ class _Listener:
 def spec_of(key: FunctionKey, settings: Settings) -> FunctionSpec:
     """A Revision as a function, as far as its model's files are asked for by it."""
     return replace(read_deployment({"service": key.name, "namespace": key.namespace, "image": "none"}), settings=settings)
-
-
-def _load_by(namespace: str) -> Callable[[dict[str, Any]], Load]:
-    """A reader of any pod's requests: pods of Revisions are counted like all others, without reservations."""
-    read = load_besides_shadows(namespace)
-    return lambda document: replace(read(document), instance=None)

@@ -1,6 +1,6 @@
 """Conversion of functions to Kubernetes objects and back. Every function here is pure.
 
-names          labels, annotations, gates
+names          labels and annotations
 quantities     cores and memory as Kubernetes writes them
 placing        constraints ▶ node selectors, affinity, tolerations
 pod_template   FunctionSpec ▶ the pod of an instance

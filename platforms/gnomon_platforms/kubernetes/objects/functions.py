@@ -12,10 +12,12 @@ from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_platforms.kubernetes.objects.names import (
     CREATED_ANNOTATION,
     DEPLOYMENT_ANNOTATION,
+    FORMER_PLACEMENT_GATE,
     FUNCTION_LABEL,
     MANAGED_LABEL,
     REMOVED_ANNOTATION,
     RESERVED_ANNOTATIONS,
+    RESTARTED_ANNOTATION,
     VERSION_LABEL,
     token_secret,
 )
@@ -30,11 +32,10 @@ _OUR_VARIABLES = ("GNOMON_", "write_timeout", "fprocess")
 class DeployedFunction:
     """A function's Deployment. `spec` is what was deployed, `template_version` the version that its new pods have.
 
-    `removed` is whether the function was removed; the Deployment then only stays for requests in flight. `counted` is how many
-    pods its ReplicaSets have, and `failure` says why they cannot create the missing ones, if they have tried with the present
-    number and template. `guarded` is whether maxUnavailable is 0, so that others' changes of the template remove no serving pod.
-    `observed` is whether Kubernetes has processed the present generation, `rolled` whether all pods have its template.
-    `counted_by` is the field manager that has set the number of replicas last.
+    `removed` is whether the function was removed; the Deployment then only stays for requests in flight. `failure` says why its
+    ReplicaSets cannot create missing pods, if they have tried with the present number and template. `max_unavailable` is how many
+    pods a rolling update may remove before their successors are ready: 0, or 1 for any other number. `restarted` is whether a
+    user has restarted the pods of the present template. `scaled_by` is the field manager that has set the number of replicas.
     """
 
     spec: FunctionSpec
@@ -45,24 +46,11 @@ class DeployedFunction:
     template_version: int
     created_at: float
     replicas: int
-    available: int
     removed: bool = False
-    counted: int = 0
     failure: str = ""
-    guarded: bool = True
-    rolled: bool = True
-    observed: bool = True
-    counted_by: str = ""
-
-    @property
-    def restarted(self) -> bool:
-        """Whether another program has changed the template; Kubernetes then adds one surge pod of the new template."""
-        return self.guarded and self.observed and not self.rolled and self.replicas > 0
-
-    @property
-    def pods(self) -> int:
-        """The number of pods that its ReplicaSets should have in all."""
-        return self.replicas + 1 if self.restarted else self.replicas
+    max_unavailable: int = 0
+    restarted: bool = False
+    scaled_by: str = ""
 
 
 def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
@@ -82,7 +70,6 @@ def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
         return None
     if spec.key != FunctionKey(metadata["name"], metadata.get("namespace", "")):
         return None
-    template_labels = template["metadata"].get("labels") or {}
     observed = status.get("observedGeneration", 0) >= metadata.get("generation", 0)
     return DeployedFunction(
         spec=spec,
@@ -90,22 +77,27 @@ def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
         resource_version=metadata.get("resourceVersion", ""),
         generation=metadata.get("generation", 0),
         version=whole(labels.get(VERSION_LABEL)),
-        template_version=whole(template_labels.get(VERSION_LABEL)),
+        template_version=_template_version(template),
         created_at=_created_at(metadata),
         # Kubernetes' default for absent replicas is 1.
         replicas=document["spec"].get("replicas", 1),
-        available=status.get("availableReplicas", 0),
         removed=REMOVED_ANNOTATION in annotations,
-        counted=status.get("replicas", 0),
         failure=_failure(status) if observed else "",
-        guarded=(document["spec"].get("strategy") or {}).get("rollingUpdate", {}).get("maxUnavailable") == 0,
-        rolled=observed and status.get("updatedReplicas", 0) >= status.get("replicas", 0),
-        observed=observed,
-        counted_by=_counted_by(metadata),
+        max_unavailable=0 if (document["spec"].get("strategy") or {}).get("rollingUpdate", {}).get("maxUnavailable") == 0 else 1,
+        restarted=RESTARTED_ANNOTATION in (template["metadata"].get("annotations") or {}),
+        scaled_by=_scaled_by(metadata),
     )
 
 
-def _counted_by(metadata: dict[str, Any]) -> str:
+def _template_version(template: dict[str, Any]) -> int:
+    """The version of a function that a pod template runs; 0 if its pods would wait for a gateway of before to place them."""
+    gates = (template.get("spec") or {}).get("schedulingGates") or ()
+    if any(gate.get("name") == FORMER_PLACEMENT_GATE for gate in gates):
+        return 0
+    return whole((template["metadata"].get("labels") or {}).get(VERSION_LABEL))
+
+
+def _scaled_by(metadata: dict[str, Any]) -> str:
     """The field manager of `spec.replicas` by `managedFields`; the last one of several."""
     found = ""
     for entry in metadata.get("managedFields") or ():

@@ -1,8 +1,7 @@
 """A function's Deployment, Service and Secrets.
 
 The Deployment has the function's name, as in OpenFaaS on Kubernetes, with the user's labels and annotations on it and on its
-pods. Rolling updates never replace its pods: an update releases the old pods first
-(docs/decisions/0029-openfaas-on-kubernetes.md).
+pods. An update of the pod template is a rolling update of Kubernetes (docs/decisions/0061-the-scheduler-places-pods.md).
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from gnomon_platforms.kubernetes.objects.names import (
     MANAGED_LABEL,
     PORT,
     PORT_NAME,
-    RELEASED,
     REMOVED_ANNOTATION,
     SECRET_LABEL,
     SECRET_OWNER,
@@ -42,11 +40,15 @@ MAX_SECRET_BYTES = 1024 * 1024
 
 Manifest = dict[str, Any]
 
-GUARDED: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-"""The normal strategy. If another program changes the template, as `kubectl rollout restart` does, no serving pod is removed:
-the one surge pod waits behind its scheduling gate, and Gnomon replaces the others one by one."""
-REPLACING: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": "100%"}}
-"""The strategy while Gnomon itself changes the template: serving pods were released before, and only spares are left."""
+MIN_READY_S = 3
+"""How long a rolling update waits after a new pod is ready before it removes an old one. In this time the gateway drains an old
+instance and marks its pod, so that the ReplicaSet removes just that one."""
+
+
+def rolling_update(max_unavailable: int = 0) -> Manifest:
+    """The Deployment's strategy. With 0 an old pod serves until its successor is ready, whoever changes the template."""
+    # A quarter, as by default: pods for all at once would double the nodes that an update needs.
+    return {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": max_unavailable}}
 
 
 def deployment(spec: FunctionSpec, version: int, options: PodOptions, *, replicas: int = 0) -> Manifest:
@@ -64,8 +66,9 @@ def deployment(spec: FunctionSpec, version: int, options: PodOptions, *, replica
         "spec": {
             "replicas": replicas,
             "revisionHistoryLimit": 1,
+            "minReadySeconds": MIN_READY_S,
             "selector": {"matchLabels": selector(spec.key)},
-            "strategy": GUARDED,
+            "strategy": rolling_update(),
             "template": pod_template(spec, version, options),
         },
     }
@@ -182,15 +185,6 @@ def owned_by(manifest: Manifest, owner: Manifest) -> Manifest:
         "blockOwnerDeletion": False,
     }
     return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [reference]}}
-
-
-def released(deployment_: Manifest) -> Manifest:
-    """The merge patch that releases a pod from its ReplicaSet, so that only Gnomon removes it.
-
-    A ReplicaSet releases pods that its selector no longer matches. The Deployment becomes an owner, for garbage collection.
-    """
-    reference = owned_by({"metadata": {}}, deployment_)["metadata"]["ownerReferences"]
-    return {"metadata": {"labels": {MANAGED_LABEL: RELEASED}, "ownerReferences": reference}}
 
 
 def _secret(name: str, namespace: str, data: dict[str, bytes], labels: dict[str, str]) -> Manifest:

@@ -1,6 +1,6 @@
-"""Labels, annotations, conditions and scheduling gates: OpenFaaS's, Kubernetes' and Gnomon's.
+"""Labels and annotations: OpenFaaS's, Kubernetes' and Gnomon's.
 
-Gnomon's have the prefix `gnomon/`, which is valid for all four kinds.
+Gnomon's have the prefix `gnomon/`, which is valid for both kinds.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from gnomon_core.functions import FunctionKey
 FUNCTION_LABEL = "faas_function"
 """OpenFaaS's label of everything that belongs to a function; its value is the function's name."""
 MANAGED_LABEL = "gnomon/managed"
-MANAGED, RELEASED = "true", "released"
-"""Values of the label: on pods of the Deployment, and on pods that were released from it until they are drained."""
+MANAGED = "true"
 VERSION_LABEL = "gnomon/version"
 """On pods: which version of the function they run."""
 SECRET_LABEL, SECRET_OWNER = "app.kubernetes.io/managed-by", "openfaas"
@@ -33,13 +32,13 @@ NAMESPACE_KEYS_ANNOTATION = "gnomon/set"
 """On namespaces: which of their labels and annotations were set by OpenFaaS's API. All others are the owner's."""
 RESERVED_ANNOTATIONS = frozenset({DEPLOYMENT_ANNOTATION, CREATED_ANNOTATION, REMOVED_ANNOTATION, NAMESPACE_KEYS_ANNOTATION})
 
-PLACEMENT_GATE = "gnomon/placement"
-"""The scheduling gate of pods that Gnomon places: the scheduler ignores them until a node was chosen."""
-SERVING_CONDITION = "gnomon/serving"
-"""A readiness gate: a pod is ready for Kubernetes only while Gnomon sets it. A pod to be removed is made unready by it."""
+FORMER_PLACEMENT_GATE = "gnomon/placement"
+"""The scheduling gate in templates of earlier versions of Gnomon, which placed pods themselves: such a template is replaced."""
+RESTARTED_ANNOTATION = "kubectl.kubernetes.io/restartedAt"
+"""On a pod template: when a user restarted its pods, by `kubectl rollout restart` or a dashboard."""
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 INSTANCE_ANNOTATION = "gnomon/instance"
-"""On a pod that is bound to an instance: the instance's id. A pod without it is a spare: gated, and on no node."""
+"""On a pod that is bound to an instance: the instance's id."""
 
 PORT, PORT_NAME = 8080, "http"
 SECRETS_FOLDER = "/var/openfaas/secrets"

@@ -33,7 +33,9 @@ class Placing:
         if self.node_selector:
             fields["nodeSelector"] = self.node_selector
         if self.terms:
-            fields["affinity"] = required_affinity(self.terms)
+            listed = [{"matchExpressions": expressions} for expressions in self.terms]
+            required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": listed}}
+            fields["affinity"] = {"nodeAffinity": required}
         if self.tolerations:
             fields["tolerations"] = self.tolerations
         return fields
@@ -77,26 +79,14 @@ def placing_of(pod: Mapping[str, Any]) -> Placing:
     return Placing(dict(pod.get("nodeSelector") or {}), terms, list(pod.get("tolerations") or ()))
 
 
-def required_affinity(terms: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """The affinity to nodes whose labels meet all expressions of one of these terms."""
-    listed = [{"matchExpressions": expressions} for expressions in terms]
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": listed}}}
-
-
-def affinity_to(node: str, pod: dict[str, Any]) -> dict[str, Any]:
-    """A pod's affinity, restricted to one node.
-
-    The API server only lets a gated pod's affinity become stricter: each term keeps its expressions and gets one more field.
-    """
-    narrowed = dict(pod.get("affinity") or {})
-    wanted = {"key": "metadata.name", "operator": "In", "values": [node]}
-    of_nodes = dict(narrowed.get("nodeAffinity") or {})
-    required = of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    terms = required.get("nodeSelectorTerms") or [{}]
-    of_nodes["requiredDuringSchedulingIgnoredDuringExecution"] = {
-        "nodeSelectorTerms": [{**term, "matchFields": [*term.get("matchFields", []), wanted]} for term in terms]
+def near(labels: Mapping[str, str], namespace: str) -> dict[str, Any]:
+    """The affinity of a pod that prefers nodes with a pod of these labels, and takes another where none has room."""
+    term = {
+        "labelSelector": {"matchLabels": dict(labels)},
+        "namespaces": [namespace],
+        "topologyKey": "kubernetes.io/hostname",
     }
-    return {**narrowed, "nodeAffinity": of_nodes}
+    return {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}}
 
 
 def _split(text: str) -> tuple[str, str, str]:

@@ -2,8 +2,8 @@
 
 The pod always meets the Pod Security Standard "restricted": no root, no privileges, no service account token. The root file
 system is read-only unless the deployment has `"readOnlyRootFilesystem": false`; /tmp is writable. Probes follow OpenFaaS's
-workload contract. A pod starts with a scheduling gate if Gnomon chooses its node, and unready until Gnomon lets it serve. If
-nodes have coordinators, a Body's pod mounts their volume and the models', so that the Body can have Shadows.
+workload contract. If nodes have coordinators, a Body's pod mounts their volume and the models', so that the Body can have
+Shadows, and prefers nodes with a coordinator.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.units import parse_duration_s
 from gnomon_platforms.kubernetes.objects.names import (
     FUNCTION_LABEL,
     MANAGED,
     MANAGED_LABEL,
-    PLACEMENT_GATE,
     PORT,
     PORT_NAME,
     SECRETS_FOLDER,
-    SERVING_CONDITION,
     VERSION_LABEL,
     token_secret,
 )
-from gnomon_platforms.kubernetes.objects.placing import read_constraints
+from gnomon_platforms.kubernetes.objects.placing import near, read_constraints
 from gnomon_platforms.kubernetes.objects.probes import probes
 from gnomon_platforms.kubernetes.objects.quantities import resources
 
@@ -39,6 +38,8 @@ GRACE_S = 5
 """Added to the time for requests in flight: for the SIGTERM and the last answers to arrive."""
 TMP_SIZE = "1Gi"
 CSI_DRIVER, FUNCTION_ATTRIBUTE = "node.gnomon", "gnomon/function"
+COORDINATOR_LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
+"""The labels of the DaemonSet's pods, each of which is its node's coordinator."""
 BODY_FOLDERS = {"coordinator": "/run/gnomon", "models": "/models"}
 """The mount paths at which a Body looks for them."""
 
@@ -47,11 +48,10 @@ BODY_FOLDERS = {"coordinator": "/run/gnomon", "models": "/models"}
 class PodOptions:
     """The operator's settings for all pods.
 
-    `place` gates pods until Gnomon has chosen a node. `user` is their user id. `image_pull_policy`, `runtime_class`
-    and `pull_secrets` are passed on; a pull secret that a function names is for the kubelet, and not mounted as a file.
+    `user` is their user id. `image_pull_policy`, `runtime_class` and `pull_secrets` are passed on; a pull secret that a function
+    names is for the kubelet, and not mounted as a file.
     """
 
-    place: bool = True
     user: int = USER
     image_pull_policy: str = "IfNotPresent"
     runtime_class: str | None = None
@@ -81,7 +81,6 @@ def pod_template(spec: FunctionSpec, version: int, options: PodOptions) -> dict[
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "terminationGracePeriodSeconds": math.ceil(_longest_s(spec)) + GRACE_S,
-        "readinessGates": [{"conditionType": SERVING_CONDITION}],
         "containers": [_container(spec, options)],
         "volumes": [
             {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
@@ -90,8 +89,9 @@ def pod_template(spec: FunctionSpec, version: int, options: PodOptions) -> dict[
         ],
         **read_constraints(spec.constraints).fields(),
     }
-    if options.place:
-        pod["schedulingGates"] = [{"name": PLACEMENT_GATE}]
+    if options.coordinated and spec.settings.model is not None:
+        # Only a node with a coordinator makes Shadows, and a new one gets its coordinator a moment after it has joined.
+        pod["affinity"] = {**pod.get("affinity", {}), **near(COORDINATOR_LABELS, NODES_NAMESPACE)}
     if options.runtime_class is not None:
         pod["runtimeClassName"] = options.runtime_class
     if options.pull_secrets:

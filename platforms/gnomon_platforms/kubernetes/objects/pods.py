@@ -13,16 +13,14 @@ from gnomon_platforms.kubernetes.objects.names import (
     DELETION_COST,
     FUNCTION_LABEL,
     INSTANCE_ANNOTATION,
-    MANAGED_LABEL,
-    PLACEMENT_GATE,
-    RELEASED,
-    SERVING_CONDITION,
     VERSION_LABEL,
 )
 from gnomon_platforms.kubernetes.objects.quantities import amount_of, bytes_of
 
 ENDED_PHASES = ("Succeeded", "Failed")
 MAX_WORDS = 300
+UNSCHEDULABLE = "Unschedulable"
+"""The prefix of `PodFacts.trouble` for a pod without a node that has room for it."""
 RESIZE = "resize"
 """The prefix of `PodFacts.trouble` for a resize that is pending or refused."""
 
@@ -31,9 +29,9 @@ RESIZE = "resize"
 class PodFacts:
     """A pod of a function.
 
-    `instance` is the instance that it is bound to, None for a spare. `cores` are those of its specification, `effective_cores`
-    those that its container has now. `healthy` is whether its containers are ready, `ready` whether Kubernetes sends it requests,
-    `serving` our readiness gate. `trouble` says why the pod does not become ready.
+    `instance` is the instance that it is bound to, if any. `cores` are those of its specification, `effective_cores` those that
+    its container has now. `healthy` is whether its containers are ready, `ready` whether Kubernetes sends it requests. `trouble`
+    says why the pod does not become ready.
     """
 
     name: str
@@ -44,14 +42,11 @@ class PodFacts:
     version: int
     created_at: float
     node: str | None
-    gated: bool
     phase: str
     ip: str | None
     healthy: bool
     ready: bool
-    serving: bool
     ending: bool
-    released: bool
     deletion_cost: int
     instance: str | None
     cores: float
@@ -65,9 +60,19 @@ class PodFacts:
         return FunctionKey(self.function, self.namespace)
 
     @property
+    def ended(self) -> bool:
+        """Whether it has ended by itself, as after an eviction. No ReplicaSet counts it any more."""
+        return self.phase in ENDED_PHASES
+
+    @property
+    def unschedulable(self) -> bool:
+        """Whether the scheduler has found no node for it; `trouble` has the scheduler's reason."""
+        return self.node is None and self.trouble.startswith(UNSCHEDULABLE)
+
+    @property
     def state(self) -> InstanceState:
         """The state of the pod's instance, as far as Kubernetes knows."""
-        if self.phase in ENDED_PHASES:
+        if self.ended:
             return InstanceState.GONE
         if self.ending:
             return InstanceState.DRAINING
@@ -92,14 +97,11 @@ def pod_facts(pod: dict[str, Any]) -> PodFacts:
         version=whole(labels.get(VERSION_LABEL)),
         created_at=seconds_of(metadata.get("creationTimestamp")),
         node=spec.get("nodeName"),
-        gated=any(gate.get("name") == PLACEMENT_GATE for gate in spec.get("schedulingGates") or ()),
         phase=status.get("phase", "Pending"),
         ip=status.get("podIP"),
         healthy=conditions.get("ContainersReady", False),
         ready=conditions.get("Ready", False),
-        serving=conditions.get(SERVING_CONDITION, False),
         ending="deletionTimestamp" in metadata,
-        released=labels.get(MANAGED_LABEL) == RELEASED,
         deletion_cost=whole(annotations.get(DELETION_COST)),
         instance=annotations.get(INSTANCE_ANNOTATION),
         cores=cores_of(wanted),
@@ -120,8 +122,7 @@ def _trouble(status: dict[str, Any], container: dict[str, Any]) -> str:
     if status.get("reason"):
         return words(status["reason"], status.get("message"))
     for condition in status.get("conditions") or ():
-        refused = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
-        if refused and condition.get("reason") != "SchedulingGated":
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return words(condition.get("reason", "not scheduled"), condition.get("message"))
     return resize_trouble(status)
 

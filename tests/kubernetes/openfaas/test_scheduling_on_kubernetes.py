@@ -1,0 +1,105 @@
+"""Kubernetes places the pods: the real scheduler, ReplicaSet and Deployment controllers decide, on nodes that tests play."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnomon_platforms.kubernetes.objects.names import DELETION_COST
+from gnomon_platforms.openfaas.observed import OpenFaasOptions
+from gnomon_platforms.testing import answers, request_frame, send
+from tests.cluster.client import Cluster
+from tests.contracts.test_platform import deployment, instance_of
+from tests.kubernetes.openfaas.conftest import NAMESPACE
+from tests.kubernetes.openfaas.kubelet import Kubelet
+from tests.kubernetes.openfaas.test_platform_on_kubernetes import begun
+from tests.waiting import until
+
+FUNCTION = "echo.openfaas-fn"
+THREE_CORES = {"requests": {"cpu": "3"}}
+"""The node of these tests has eight: two such pods have room."""
+
+
+@pytest.fixture
+def late(controlled: Cluster, echo_handler: Path) -> Iterator[Kubelet]:
+    """A second node, which a test adds as a cluster autoscaler does."""
+    node = Kubelet(controlled.api, "node-late", echo_handler, second_octet=3)
+    yield node
+    if node.started:
+        node.stop()
+
+
+def pods(core: Any) -> list[Any]:
+    found = core.list_namespaced_pod(NAMESPACE, label_selector="faas_function=echo").items
+    return [pod for pod in found if pod.metadata.deletion_timestamp is None]
+
+
+async def test_pods_without_room_are_pending_with_the_reason_until_a_node_is_added(
+    controlled: Cluster, kubelet: Kubelet, late: Kubelet, core: Any
+) -> None:
+    platform, told = await begun(controlled)
+    spec = deployment(**THREE_CORES)
+    made = [await platform.create(instance_of(spec)) for _ in range(4)]
+    await until(lambda: len(told.ready) == 2, "two do not serve")
+
+    def pending() -> list[Any]:
+        return [pod for pod in pods(core) if pod.status.phase == "Pending" and pod.spec.node_name is None]
+
+    await until(lambda: len(pending()) == 2, "no pod waits for room")
+    # This is what a cluster autoscaler acts on, and what describe, the readiness message and the Event say.
+    assert "Insufficient cpu" in platform.trouble(FUNCTION)
+
+    def events() -> set[tuple[str, str]]:
+        return {(one.involved_object.kind, one.reason) for one in core.list_namespaced_event(NAMESPACE).items}
+
+    await until(lambda: {("Pod", "FailedScheduling"), ("Deployment", "NoCapacity")} <= events(), "no Event says why")
+    await asyncio.to_thread(late.start)
+    await until(lambda: len(told.ready) == 4, "the new node is not used", 120.0)
+    assert platform.trouble(FUNCTION) == ""
+    assert sorted(one.node for one in platform.instances(FUNCTION)) == ["node-a", "node-a", "node-late", "node-late"]
+    for instance in made:
+        await platform.destroy(instance.id)
+        assert await told.reason(instance.id) == "stopped"
+    await platform.stop()
+
+
+async def test_the_pod_with_the_lowest_deletion_cost_goes(controlled: Cluster, kubelet: Kubelet, core: Any) -> None:
+    platform, told = await begun(controlled)
+    made = [await platform.create(instance_of(deployment())) for _ in range(4)]
+    for instance in made:
+        await told.channel(instance.id)
+    owners = {pod.metadata.annotations["gnomon/instance"]: pod.metadata.name for pod in pods(core)}
+    assert set(owners) == {instance.id for instance in made}
+    victims, left = made[1:3], [made[0], made[3]]
+    for instance in victims:
+        await platform.destroy(instance.id)
+        assert await told.reason(instance.id) == "stopped"
+    await until(lambda: {pod.metadata.name for pod in pods(core)} == {owners[one.id] for one in left}, "another pod went")
+    assert all(int(pod.metadata.annotations[DELETION_COST]) > 0 for pod in pods(core))
+    for instance in left:
+        assert answers(await send(told.channels[instance.id], request_frame(b"still"))) == [(200, b"still")]
+    assert set(told.gone) == {one.id for one in victims}
+    await platform.stop()
+
+
+async def test_an_update_without_room_replaces_one_pod_after_the_other(controlled: Cluster, kubelet: Kubelet, core: Any) -> None:
+    """Two pods fill the node. The gateway keeps the old ones until the new serve, so an old pod has to make room first."""
+    platform, told = await begun(controlled, OpenFaasOptions(adopting_s=0.0, room_timeout_s=1.0))
+    old = [await platform.create(instance_of(deployment(**THREE_CORES))) for _ in range(2)]
+    for instance in old:
+        await told.channel(instance.id)
+    newer = deployment(**THREE_CORES, envVars={"newer": "1"})
+    new = [await platform.create(instance_of(newer, version=2)) for _ in range(2)]
+    for instance in new:
+        assert answers(await send(await told.channel(instance.id), request_frame(b"new"))) == [(200, b"new")]
+    assert set(told.gone) == {one.id for one in old}
+
+    def unavailable() -> Any:
+        return controlled.apps.read_namespaced_deployment("echo", NAMESPACE).spec.strategy.rolling_update.max_unavailable
+
+    await until(lambda: unavailable() == 0, "later updates would not keep old pods either")
+    await platform.stop()
