@@ -63,6 +63,8 @@ def breakable(lasting: tuple[Plane, Cluster], handler: Path) -> Iterator[Breakab
     until(lambda: all(usable(cluster, kubelet.name) for kubelet in kubelets), "the nodes")
     yield Breakable(plane, cluster, kubelets)
     until(lambda: answers(cluster), "the API server")
+    for kubelet in kubelets:
+        kubelet.hurried = True
     cluster.apps.delete_collection_namespaced_deployment(NAMESPACE, propagation_policy="Background")
     until(lambda: not left(cluster), "what was deployed to go", 120.0)
     for kubelet in kubelets:

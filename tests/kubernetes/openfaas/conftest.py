@@ -51,6 +51,7 @@ def kubelet(controlled: Cluster, echo_handler: Path) -> Iterator[Kubelet]:
 
     until(usable, "the node")
     yield node
+    node.hurried = True
     controlled.apps.delete_collection_namespaced_deployment(NAMESPACE, propagation_policy="Background")
     until(lambda: not controlled.core.list_namespaced_pod(NAMESPACE).items, "the pods to end")
     node.stop()
@@ -58,11 +59,9 @@ def kubelet(controlled: Cluster, echo_handler: Path) -> Iterator[Kubelet]:
 
 
 def gone(cluster: Cluster) -> None:
-    """The next test's Services and Secrets are its own."""
-    for one in cluster.core.list_namespaced_secret(NAMESPACE).items:
-        cluster.core.delete_namespaced_secret(one.metadata.name, NAMESPACE)
-    for one in cluster.core.list_namespaced_service(NAMESPACE).items:
-        cluster.core.delete_namespaced_service(one.metadata.name, NAMESPACE)
+    """Remove all Services and Secrets. The garbage collector may be removing the same ones."""
+    cluster.core.delete_collection_namespaced_secret(NAMESPACE)
+    cluster.core.delete_collection_namespaced_service(NAMESPACE)
 
 
 @pytest.fixture

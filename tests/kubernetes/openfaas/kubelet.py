@@ -39,6 +39,12 @@ def condition(kind: str, *, met: bool) -> dict[str, Any]:
     return {"type": kind, "status": "True" if met else "False"}
 
 
+def pre_stop_s(pod: Mapping[str, Any]) -> float:
+    """The pause before a pod's SIGTERM."""
+    hook = (pod["spec"]["containers"][0].get("lifecycle") or {}).get("preStop") or {}
+    return float((hook.get("sleep") or {}).get("seconds", 0))
+
+
 class Ending(Protocol):
     """What runs in a pod."""
 
@@ -48,8 +54,8 @@ class Ending(Protocol):
 class Kubelet:
     """One node.
 
-    Its pods are healthy unless it is `unhealthy`; what they are resized to is applied while it is `resizable`. One that is told
-    to end goes on for `grace_s`, as an image's server does until no request comes any more. The node offers `more` than cores and
+    Its pods are healthy unless it is `unhealthy`; what they are resized to is applied while it is `resizable`. A pod that is
+    deleted goes on for the length of its preStop hook, unless the kubelet is `hurried`. The node offers `more` than cores and
     memory.
     """
 
@@ -67,7 +73,7 @@ class Kubelet:
         self.unhealthy = False
         self.restarts: dict[str, int] = {}
         self.resizable = True
-        self.grace_s = 0.0
+        self.hurried = False
         self._more = more or {}
         self._evicted: set[str] = set()
         self._ending_s: dict[str, float] = {}
@@ -133,7 +139,8 @@ class Kubelet:
     def _look_at(self, pod: Mapping[str, Any]) -> None:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         if "deletionTimestamp" in pod["metadata"]:
-            if time.monotonic() < self._ending_s.setdefault(name, time.monotonic()) + self.grace_s:
+            pause_s = 0.0 if self.hurried else pre_stop_s(pod)
+            if time.monotonic() < self._ending_s.setdefault(name, time.monotonic()) + pause_s:
                 return
             self._end(name)
             self._core.delete_namespaced_pod(name, namespace, body=FORCE)

@@ -29,7 +29,6 @@ from tests.waiting import until
 
 __all__ = ["controlled", "echo_handler", "gateways", "kubelet"]
 LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "gateway"}
-GRACE_S = 1.0
 
 
 class Gateways(Balanced):
@@ -185,7 +184,6 @@ async def gateways(
     options: list[str],
 ) -> AsyncIterator[Gateways]:
     """A cluster with two replicas: `a`, which leads, and `b`, which owns every function."""
-    kubelet.grace_s = GRACE_S
     found = Gateways(controlled, tmp_path, ledger, options)
     core = controlled.core
     await asyncio.to_thread(core.create_namespace, {"metadata": {"name": found.namespace}})

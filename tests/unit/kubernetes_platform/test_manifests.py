@@ -156,10 +156,14 @@ def test_a_probe_that_kubernetes_would_not_take_is_refused_with_what_it_takes(na
     assert name in refused.value.message
 
 
-def test_termination_grace_covers_requests_in_flight() -> None:
-    assert pod_of()["terminationGracePeriodSeconds"] == 35
-    assert pod_of(annotations={"gnomon/deadline-ms": "2500"})["terminationGracePeriodSeconds"] == 8
-    assert pod_of(envVars={"write_timeout": "2m"})["terminationGracePeriodSeconds"] == 125
+def test_a_deleted_pod_is_told_to_end_when_gateways_have_stopped_sending() -> None:
+    assert pod_of()["containers"][0]["lifecycle"] == {"preStop": {"sleep": {"seconds": 2}}}
+
+
+def test_termination_grace_covers_the_pause_and_requests_in_flight() -> None:
+    assert pod_of()["terminationGracePeriodSeconds"] == 37
+    assert pod_of(annotations={"gnomon/deadline-ms": "2500"})["terminationGracePeriodSeconds"] == 10
+    assert pod_of(envVars={"write_timeout": "2m"})["terminationGracePeriodSeconds"] == 127
 
 
 def test_the_users_variables_win_and_the_process_has_its_own_field() -> None:

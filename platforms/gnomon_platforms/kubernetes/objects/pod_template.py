@@ -34,6 +34,9 @@ from gnomon_platforms.kubernetes.objects.quantities import resources
 USER = 12_000
 """A user that no image uses; a number, because `runAsNonRoot` cannot check a name."""
 SECRET_MODE = 0o440
+PRE_STOP_S = 2
+"""The pause between a pod's deletion and its SIGTERM. Gateways and kube-proxy learn of the deletion by watches, when the kubelet
+does: until they have stopped sending, the pod goes on as if nothing had happened, whatever its image does at SIGTERM."""
 GRACE_S = 5
 """Added to the time for requests in flight: for the SIGTERM and the last answers to arrive."""
 TMP_SIZE = "1Gi"
@@ -80,7 +83,7 @@ def pod_template(spec: FunctionSpec, version: int, options: PodOptions) -> dict[
             "fsGroup": options.user,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "terminationGracePeriodSeconds": math.ceil(_longest_s(spec)) + GRACE_S,
+        "terminationGracePeriodSeconds": PRE_STOP_S + math.ceil(_longest_s(spec)) + GRACE_S,
         "containers": [_container(spec, options)],
         "volumes": [
             {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
@@ -131,6 +134,7 @@ def _container(spec: FunctionSpec, options: PodOptions) -> dict[str, Any]:
             "runAsNonRoot": True,
         },
         **probes(spec),
+        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_S}}},
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
             {"name": "secrets", "mountPath": SECRETS_FOLDER, "readOnly": True},
