@@ -91,14 +91,17 @@ def test_pods_serve_log_and_are_switched_and_outlive_the_gateway(
     eventually(lambda: load.count > 300, limit_s=PATIENCE_S)
     deploy(gateway, namespace, image, "PUT", "openfaas")
     eventually(lambda: load.count > 900, limit_s=PATIENCE_S)
+    old = uids(cluster, namespace)
     deploy(gateway, namespace, image, "PUT", NEWER="1")
     assert load.join() == {"right": 2200}
+    # Between its steps a rolling update has two pods as well: the end is that no old one is left.
+    eventually(lambda: not old & uids(cluster, namespace), "old pods stayed", PATIENCE_S)
     available(gateway, name)
     pods = {pod.metadata.name for pod in cluster.core.list_namespaced_pod(namespace).items}
     kept = gateway.call("GET", f"/system/logs?name=echo&namespace={namespace}&tail=5").data.splitlines()
     assert {json.loads(line)["instance"] for line in kept} & pods, "an instance is named by its pod"
     assert lines, "who follows hears what pods write"
-    eventually(lambda: len(uids(cluster, namespace)) == 2, "old pods stayed", PATIENCE_S)
+    eventually(lambda: len(uids(cluster, namespace)) == 2, "more pods than are wanted stayed", PATIENCE_S)
     before = uids(cluster, namespace)
     assert gateway.end() == 0
     following.join()
