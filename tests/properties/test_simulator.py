@@ -153,12 +153,12 @@ def test_both_give_the_same_away(reserved_cores: int, asked: list[tuple[int, str
     there: dict[str, tuple[int, int, bool]] = {}
 
     def given_away(name: str, cores: int, memory_bytes: int, *, shadow: bool) -> None:
-        """Claim it, or nothing of it, on both."""
+        """Allocate it, or nothing of it, on both."""
         before = there.get(name, (0, 0, shadow))
         more = cores - before[0], memory_bytes - before[1]
         room = simulated.has_room(*more, reserve=True)
         try:
-            local.claim(name, cores, memory_bytes, cores, from_reserve=shadow)
+            local.allocate(name, cores, memory_bytes, cores, from_reserve=shadow)
         except GnomonError:
             assert not room
             return

@@ -193,19 +193,19 @@ def decided(rates_rps: list[float], held: LocalNode) -> tuple[Action, ...]:
 def test_a_burst_on_a_full_node_gets_the_core_that_is_held_for_it() -> None:
     """Two cores, one of them in reserve, one Body: nothing is free, and the Shadow that is asked for has room."""
     held = LocalNode((0, 1), 2, 10**12, "n1", reserved_cores=1.0)
-    held.claim("a", 1.0, 0, 1)
+    held.allocate("a", 1.0, 0, 1)
     assert held.value().free_cores == 0
     (shadow,) = decided(CALM + BURST, held)
     assert isinstance(shadow, CreateShadow)
-    held.claim("s", shadow.pair.shadow_cores, 100 * MB, 1, from_reserve=True)
+    held.allocate("s", shadow.pair.shadow_cores, 100 * MB, 1, from_reserve=True)
     assert decided(CALM + BURST, held) == (), "it is in use"
 
 
 def test_a_lasting_rise_on_a_full_node_gets_a_body_instead() -> None:
     held = LocalNode((0, 1), 2, 10**12, "n1", reserved_cores=1.0)
-    held.claim("a", 1.0, 0, 1)
+    held.allocate("a", 1.0, 0, 1)
     assert decided(BURST * 20, held) == (CreateBody(1, "n1"),)
-    held.claim("b", 1.0, 0, 1)
+    held.allocate("b", 1.0, 0, 1)
     assert held.value().reserve_cores == 0
 
 
