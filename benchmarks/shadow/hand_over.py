@@ -125,7 +125,7 @@ def one(ends: Ends, given: Tensor, *, foretold: bool) -> Times:
         link.send_hint()
     made = torch.relu(given)
     began_s, busy_s = time.monotonic(), time.thread_time()
-    trouble = link.pair_memory(*(FORETOLD if foretold else ALONE), [made], own)
+    trouble = link.hand_over(*(FORETOLD if foretold else ALONE), [made], own)
     answer = trouble or link.take_back(time.monotonic() + TIMEOUT_S)
     if isinstance(answer, Outcome):
         raise RuntimeError(f"a hand-over came to nothing: {answer}")  # noqa: TRY004 - it is the hand-over that went wrong

@@ -18,5 +18,5 @@ async def test_a_frozen_leader_writes_nothing_after_its_successor(control_plane:
     for tally in found:
         assert tally.rounds == ROUNDS
         assert tally.writes > ROUNDS
-        assert (tally.late, tally.unseen) == (0, 0)
+        assert (tally.late, tally.unnoticed) == (0, 0)
         assert tally.ended == ROUNDS
