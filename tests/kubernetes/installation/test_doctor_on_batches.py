@@ -224,7 +224,7 @@ def test_revisions_that_get_no_batches_are_named_with_what_they_lack(
     assert lack()[0] == "ok", "another service was given its own"
     pod(own_plane, USERS, "before", {REVISION: NAME}, **runs("2001-01-01T00:00:00Z"))
     level, message, hint = lack()
-    assert (level, "began before the Secret" in message, hint) == (
+    assert (level, "started before the Secret" in message, hint) == (
         "warn",
         True,
         f"kubectl -n {USERS} delete pods -l {REVISION}={NAME}",

@@ -81,7 +81,7 @@ def test_permissions_are_those_of_the_account_that_is_named(installed: Cluster) 
     assert found["permissions"]["level"] == "ok", found["permissions"]["message"]
     found, code = examine(installed.kubeconfig, "--service-account", "openfaas-fn:default")
     assert code == 1
-    assert "list nodes (to see where there is room)" in found["permissions"]["message"]
+    assert "list nodes (to see where Shadows have room)" in found["permissions"]["message"]
     assert found["permissions"]["hint"] == "kubectl apply -k deploy/openfaas"
 
 

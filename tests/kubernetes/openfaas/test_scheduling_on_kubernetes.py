@@ -51,7 +51,7 @@ async def test_pods_without_room_are_pending_with_the_reason_until_a_node_is_add
 
     await until(lambda: len(pending()) == 2, "no pod waits for room")
     # This is what a cluster autoscaler acts on, and what describe, the readiness message and the Event say.
-    assert "Insufficient cpu" in platform.trouble(FUNCTION)
+    await until(lambda: "Insufficient cpu" in platform.trouble(FUNCTION), "the platform does not say why")
 
     def events() -> set[tuple[str, str]]:
         return {(one.involved_object.kind, one.reason) for one in core.list_namespaced_event(NAMESPACE).items}
