@@ -32,7 +32,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.http.exchange import STATUS_LINES, error_lines
+from gnomon_gateway.http.headers import last_response
 
 _DISCONNECTED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 """Linux has POLLRDHUP; elsewhere only a connection that is closed in both directions is reported."""
@@ -221,12 +221,10 @@ class _Waiting(NamedTuple):
 def _refuse(connection: AcceptedSocket) -> None:
     """Answer 503 without parsing the request."""
     error = GnomonError(503, "overloaded", "More requests arrive than the gateway can read.", "Retry later.", retry_after_s=1.0)
-    body = error.body()
-    length = b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
     try:
         connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
         connection.recv(_READ_BYTES)  # what is unread would make the end a reset, which may overtake the answer
-        connection.send(b"".join((STATUS_LINES[error.status], error_lines(error), length, body)))
+        connection.send(last_response(error))
     except OSError:
         _LOG.debug("the client of a refused connection has disconnected")
     connection.close()

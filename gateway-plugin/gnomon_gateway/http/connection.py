@@ -44,7 +44,8 @@ from uvicorn.server import ServerState
 
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.http.acceptor import Peer, has_disconnected, has_sent
-from gnomon_gateway.http.exchange import SMALL_BYTES, STATUS_LINES, Exchange, HotRoutes, error_lines
+from gnomon_gateway.http.exchange import SMALL_BYTES, Exchange, HotRoutes
+from gnomon_gateway.http.headers import last_response
 
 PORTION_BYTES = 8 << 10
 """The size of one read, unless more remains of a body with a stated length."""
@@ -604,9 +605,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def _end(self, error: GnomonError | None) -> None:
         """Send an error, if there is one, and close gracefully."""
         if error is not None:
-            body = error.body()
-            length = b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-            self.transport.write(b"".join((STATUS_LINES[error.status], self.date_line, error_lines(error), length, body)))
+            self.transport.write(last_response(error, self.date_line))
         self.close_after_answer(unread=True)
 
     def close_after_answer(self, *, unread: bool) -> None:

@@ -9,24 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
 from gnomon_core.errors import GnomonError
+from gnomon_gateway.http.headers import STATUS_LINES, error_lines
 
 if TYPE_CHECKING:
     from gnomon_gateway.http.connection import GatewayProtocol
-
-
-STATUS_LINES = tuple(
-    b"HTTP/1.1 %d %s\r\n" % (code, HTTPStatus(code).phrase.encode() if code in list(HTTPStatus) else b"Unknown")
-    for code in range(1000)
-)
-
-
-def error_lines(error: GnomonError) -> bytes:
-    """The header lines of an error's answer."""
-    return b"".join([b"%b: %b\r\n" % (name.lower().encode(), value.encode()) for name, value in error.headers().items()])
 
 
 def too_large(limit_bytes: int) -> GnomonError:

@@ -16,8 +16,9 @@ import secrets
 import time
 from collections.abc import Mapping
 from functools import lru_cache
+from http import HTTPStatus
 
-from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME, bad_request
+from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME, GnomonError, bad_request
 from gnomon_core.wire import Member, Refusal
 
 HOP_BY_HOP = frozenset(
@@ -35,6 +36,24 @@ _CACHED_BYTES = 512
 
 class UnfitHeadersError(ValueError):
     """Header lines that cannot be sent."""
+
+
+STATUS_LINES = tuple(
+    b"HTTP/1.1 %d %s\r\n" % (code, HTTPStatus(code).phrase.encode() if code in list(HTTPStatus) else b"Unknown")
+    for code in range(1000)
+)
+
+
+def error_lines(error: GnomonError) -> bytes:
+    """The header lines of an error's answer."""
+    return b"".join([b"%b: %b\r\n" % (name.lower().encode(), value.encode()) for name, value in error.headers().items()])
+
+
+def last_response(error: GnomonError, lines: bytes = b"") -> bytes:
+    """The whole answer of an error after which the connection is closed. `lines` are further header lines."""
+    body = error.body()
+    length = b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+    return b"".join((STATUS_LINES[error.status], lines, error_lines(error), length, body))
 
 
 def member_lines(member: Member) -> bytes:

@@ -31,8 +31,7 @@ import numpy as np
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_core.wire import Member
-from gnomon_gateway.http.exchange import error_lines
-from gnomon_gateway.http.headers import refusal_lines
+from gnomon_gateway.http.headers import error_lines, refusal_lines
 
 _NOT_JSON_NUMBERS = (b"NaN", b"Infinity")
 _FAR_EXPONENT = re.compile(rb"[eE][-+]?0*[2-9]\d\d")
