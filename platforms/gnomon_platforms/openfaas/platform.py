@@ -393,11 +393,8 @@ class OpenFaasPlatform:
         # limits itself, its pods stay as they are.
         if record.sized_cores is not None and record.pod is not None and node:
             more = cores - record.pod.cores
-            refused = more > 0 and self._cluster.capacity.free_cores(node) < more
-        else:
-            refused = False
-        if refused:
-            raise GnomonError(503, "no_capacity", f"Node {node} has no {cores} cores for {instance_id}.", "Ask for fewer.")
+            if more > 0 and self._cluster.capacity.free_cores(node) < more:
+                raise GnomonError(503, "no_capacity", f"Node {node} has no {cores} cores for {instance_id}.", "Ask for fewer.")
         record.request_cores(cores)
         self._workloads[record.instance.function].trigger()
 
