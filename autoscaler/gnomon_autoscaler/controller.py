@@ -63,7 +63,7 @@ LONG_SKIPS_S = (300.0, 30.0)
 """Horizons in seconds for which a policy is asked whether it would decide the same, the longest first."""
 TOLERANCE_S = 1e-6
 GOLDEN = 0.6180339887
-"""Its multiples without their whole parts lie evenly between 0 and 1, however many there are."""
+"""The golden ratio less 1: its multiples without their whole parts lie evenly between 0 and 1, however many there are."""
 
 
 @runtime_checkable

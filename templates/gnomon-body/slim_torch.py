@@ -18,7 +18,7 @@ from pathlib import Path
 COMPILERS = ("triton",)
 VENDOR = "nvidia"
 ENTRY = Path("lib", "libtorch_python.so")
-"""What `import torch` loads, and through it everything else."""
+"""The modules that `import torch` loads, and through it everything else."""
 TRIAL = "import torch; assert float((torch.ones(8, 8) @ torch.ones(8, 8)).sum()) == 512.0"
 
 

@@ -70,7 +70,7 @@ def told_to_end(number: int, _: FrameType | None) -> NoReturn:
 
 
 def carry_out(asked: argparse.Namespace) -> int:
-    """What was asked for."""
+    """Execute the command; its exit status."""
     match asked.command:
         case "load":
             return load(asked.archives)
@@ -115,7 +115,7 @@ def compile_only() -> int:
 
 
 def compile_for_some(phases: Phases) -> None:
-    """What only some tests use, which are skipped without it: kwok and helm."""
+    """Compile kwok and helm, which only some tests use; those are skipped without them."""
     for compiled in (build.kwok, build.helm):
         try:
             compiled(folders(), phases)
@@ -146,7 +146,7 @@ def load(archives: list[Path]) -> int:
 
 
 def status() -> int:
-    """What there is, or why nothing can be."""
+    """Print whether the cluster runs, or what it lacks here."""
     running = cluster.runs(folders())
     if not running:
         requirements.check_node(folders())

@@ -48,7 +48,7 @@ PROBE_LIMIT_S = 90.0
 
 @dataclass(frozen=True)
 class Programs:
-    """What was compiled: `folder` holds the programs, `manifests` the modules' manifests by the last part of their names."""
+    """The compiled programs: `folder` holds the programs, `manifests` the modules' manifests by the last part of their names."""
 
     folder: Path
 
@@ -86,7 +86,7 @@ def digest(sources: Path) -> str:
 
 
 def kept(folders: Folders, sources: Path = SOURCES) -> Programs | None:
-    """What was compiled before, if it still is what would be compiled now."""
+    """The programs that were compiled before, if they are of the same sources."""
     folder = folders.cache / sources.name / digest(sources)
     return Programs(folder) if (folder / DONE).exists() else None
 
@@ -119,7 +119,7 @@ def helm(folders: Folders, phases: Phases) -> Programs:
 
 
 def _alone(folders: Folders, phases: Phases, sources: Path, manifests: dict[str, str]) -> Programs:
-    """What is kept; else compile it while nobody else does."""
+    """The kept programs; else compile them while nobody else does."""
     if found := kept(folders, sources):
         return found
     with phases.alone(folders.cache / "compiling", "compiles"):

@@ -203,7 +203,7 @@ def end(folders: Folders, phases: Phases) -> None:
 
 
 def _left(before: machine.Machine) -> list[str]:
-    """What has stayed. The kernel takes its time over namespaces and groups, so it is asked until it has finished."""
+    """The traces of the cluster on this machine, once the kernel has removed namespaces and groups, which takes it some time."""
     deadline_s = time.monotonic() + TEARDOWN_LIMIT_S
     while before and (behind := machine.left(before, machine.look())):
         if time.monotonic() > deadline_s:

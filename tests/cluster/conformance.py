@@ -55,7 +55,7 @@ IMAGES = (
 )
 PARTS = {"api-v1": f"{MODULE}/test/conformance/api/v1", "runtime": f"{MODULE}/test/conformance/runtime"}
 OBJECTS = "test/config/test-resources.yaml"
-"""What the tests want to be applied."""
+"""The objects that the tests need to be applied first."""
 LIMIT_S = 1500.0
 # Those of the cluster's own programs, so that Go compiles what both need once.
 BUILD_FLAGS = ("-mod=mod", "-trimpath", build.NO_DEBUGGER, "-ldflags", "-s -w")
@@ -224,7 +224,7 @@ class Comparison:
         return [name for name in self.names() if any(self.outcome(one, name) == "PASS" for one in classes)]
 
     def lost(self) -> list[str]:
-        """What the stock class passes and ours does not; where one of the two was not run, what failed."""
+        """The tests that the stock class passes and ours does not; where one of the two was not run, what failed."""
         if {STOCK, GNOMON} <= self.by_class.keys():
             return [name for name in self.passed(STOCK) if self.outcome(GNOMON, name) != "PASS"]
         return [name for name in self.names() if any(self.outcome(one, name) == "FAIL" for one in self.by_class)]

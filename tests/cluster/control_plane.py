@@ -207,7 +207,7 @@ class Certificates:
 
     @property
     def authority(self) -> Path:
-        """What everyone trusts."""
+        """The certificate of the authority that all parts trust."""
         return self.folder / "authority.crt"
 
     @property

@@ -65,7 +65,7 @@ def program() -> Path:
 
 
 def bootstrap(folder: Path, address: str, port: int) -> Document:
-    """What Envoy begins with: one listener, whose routes and clusters are in files of this folder."""
+    """The bootstrap configuration of Envoy: one listener, whose routes and clusters are in files of this folder."""
     routes = {"route_config_name": "ingress", "config_source": _file(folder / "routes.json")}
     router = {"name": "router", "typed_config": {"@type": f"{_TYPE}.extensions.filters.http.router.v3.Router"}}
     manager = {
@@ -189,7 +189,7 @@ def endpoints(name: str, slices: Iterable[Document], port_name: str) -> Document
 
 
 def hash_of(ingress: Document) -> str:
-    """What probes are answered once an Ingress is served as it is."""
+    """The hash that probes are answered once an Ingress is served as it is."""
     return hashlib.sha256(json.dumps(ingress["spec"], sort_keys=True).encode()).hexdigest()[:32]
 
 

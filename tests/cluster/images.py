@@ -38,7 +38,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True)
 class Image:
-    """What an image is: `files` are paths in the image, without the leading slash, and the files or folders that go there."""
+    """An image: `files` are paths in the image, without the leading slash, and the files or folders that go there."""
 
     reference: str
     files: Mapping[str, Path]
@@ -287,12 +287,12 @@ def _pack() -> None:
 
 
 def _base_key() -> str:
-    """What the base is made of."""
+    """A digest of all that the base is made of."""
     return hashlib.sha256("\0".join([SUITE, *PACKAGES, *UNNEEDED, digest(DEBIAN)]).encode()).hexdigest()[:12]
 
 
 def _key(name: str) -> str:
-    """What an image is made of: its base and its context."""
+    """A digest of all that an image is made of: its base and its context."""
     with assembled(RECIPES[name]) as context:
         return f"{_base_key()}-{digest(context)}"
 

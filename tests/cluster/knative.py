@@ -89,7 +89,7 @@ def with_images(value: Any) -> Any:
 
 
 def wait_for_webhook(kubectl: Kubectl) -> None:
-    """Its certificate reaches the apiserver a moment after it is ready; until then every service is refused."""
+    """The webhook's certificate reaches the apiserver a moment after the webhook is ready; until then services are refused."""
     until_done(lambda: kubectl("create", "--dry-run=server", "-f", "-", given=json.dumps(PROBE)), WEBHOOK_LIMIT_S)
 
 

@@ -1,4 +1,4 @@
-"""What a cluster changes on this machine: control groups, mounts, interfaces, nftables and iptables, sysctls, folders.
+"""The state of this machine that a cluster changes: control groups, mounts, interfaces, nftables and iptables, sysctls, folders.
 
 `look` is asked before a boot and again after the end: whatever is there then and was not before has been left behind. Every
 program of the cluster is in one control group, so that its processes are found and ended whoever is their parent: programs in
@@ -79,7 +79,7 @@ def look() -> Machine:
 
 
 def left(before: Machine, after: Machine) -> list[str]:
-    """What has come since, in words."""
+    """The names that `after` has beyond `before`, in words."""
     return [f"{what}: {name}" for what, names in after.items() for name in sorted(set(names) - set(before.get(what, [])))]
 
 

@@ -1,4 +1,4 @@
-"""What functions with models need on a cluster of tests: images of ours, the models as a volume, the nodes' coordinators.
+"""The needs of functions with models on a cluster of tests: images of ours, the models as a volume, the nodes' coordinators.
 
     images ▶ of this cluster by GNOMON_TEST_BODY_IMAGE and GNOMON_TEST_COORDINATOR_IMAGE, else what `make images` has built here
     volume ▶ a folder of the node as a claim `models`, in a function's namespace
@@ -158,7 +158,7 @@ def end_coordinators(kubectl: Kubectl) -> None:
 
 
 def as_installed(given: Images, models: Path) -> list[dict[str, Any]]:
-    """What `kubectl apply -k deploy/openfaas/coordinator` makes, with these images and this folder of models."""
+    """The objects that `kubectl apply -k deploy/openfaas/coordinator` makes, with these images and this folder of models."""
     kustomization = yaml.safe_load((COORDINATOR / "kustomization.yaml").read_text())
     found = documents(*(COORDINATOR / name for name in kustomization["resources"]))
     [daemons] = [one for one in found if one["kind"] == "DaemonSet"]
@@ -177,7 +177,7 @@ def _ready(cluster: Cluster) -> bool:
 
 
 def namespaces(cluster: Cluster) -> set[str]:
-    """Those that are there, or about to go."""
+    """The namespaces that are there, or about to go."""
     return {one.metadata.name for one in cluster.core.list_namespace().items}
 
 

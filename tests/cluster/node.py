@@ -36,7 +36,7 @@ START_LIMIT_S = 30.0
 
 @dataclass(frozen=True)
 class Node:
-    """What runs pods. `server` is the apiserver's address."""
+    """A node: containerd and a kubelet. `server` is the apiserver's address."""
 
     state: Path
     programs: Path
@@ -71,7 +71,7 @@ class Node:
         self.running.wait(process, lambda: self.ctr("version", check=False), START_LIMIT_S)
 
     def ctr(self, *arguments: str | Path, check: bool = True) -> bool:
-        """Its own command line, in the namespace where the kubelet's images and containers are."""
+        """Run containerd's own command line, in the namespace where the kubelet's images and containers are."""
         command = ["ctr", "--address", self.socket, "--namespace", "k8s.io", *arguments]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
         if check and done.returncode:
@@ -122,7 +122,7 @@ def network(state: Path) -> dict[str, object]:
 
 
 def containerd(state: Path) -> str:
-    """Its configuration: everything below the state folder, except what the shims put into /run/containerd."""
+    """The configuration of containerd: everything below the state folder, except what the shims put into /run/containerd."""
     cri = 'plugins."io.containerd.grpc.v1.cri"'
     runc = f"{cri}.containerd.runtimes.runc"
     unused = [f"io.containerd.snapshotter.v1.{name}" for name in ("aufs", "btrfs", "devmapper", "zfs")]

@@ -14,7 +14,7 @@ CANNOT_BE_HAD = 3
 
 
 class Trouble(Exception):  # noqa: N818 - it is shown as a sentence, not as the name of a class
-    """What keeps a cluster from running, in words for whoever asked for it."""
+    """The reason that keeps a cluster from running, in words for whoever asked for it."""
 
 
 class CannotBeHad(Trouble):

@@ -90,7 +90,7 @@ class Programs:
         return process
 
     def all(self) -> list[Process]:
-        """Those that were started, in order."""
+        """The processes that were started, in order."""
         if not self.record.exists():
             return []
         return [Process(**entry) for entry in json.loads(self.record.read_text())]

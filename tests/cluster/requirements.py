@@ -1,4 +1,4 @@
-"""What the machine lacks for a cluster, said exactly; and Debian's packages, installed where root asks for a cluster.
+"""The packages and rights that the machine lacks for a cluster, by name; root may have Debian's packages installed.
 
 Whoever cannot be reached is not waited for: what is asked of a network has a limit, after which it counts as refused.
 """
@@ -95,7 +95,7 @@ def _missing(commands: Mapping[str, str]) -> set[str]:
 
 
 def install_packages(phases: Phases, lacking: Callable[[], list[str]] = packages) -> None:
-    """What is missing, by apt, after saying so."""
+    """Install the missing packages by apt, after saying so."""
     wanted = lacking()
     if not wanted:
         return

@@ -1,4 +1,4 @@
-"""What is pinned and where things are: versions, addresses and folders, each said once.
+"""Pinned values and places: versions, addresses and folders, each said once.
 
 Versions of Go modules are in `programs/go.mod` and nowhere else; those of Debian's packages are the distribution's.
 """

@@ -79,7 +79,7 @@ def pod_load(document: dict[str, Any]) -> Load:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a Shadow takes of a node."""
+    """The cores and memory that a Shadow takes of a node."""
 
     node: str
     cores: float

@@ -444,7 +444,7 @@ class ModelReader:
         self.profile: ModelProfile | None = None
         self._read, self._clock, self._changed = read, clock, changed
         self._settings: Settings | None = None
-        """Those that name the model; None while none is named."""
+        """The settings that name the model; None while none is named."""
         self._waits_until_s = -math.inf
         """For the first answer."""
         self._again_s = math.inf

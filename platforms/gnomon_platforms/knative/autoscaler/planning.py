@@ -381,7 +381,7 @@ def _document(kind: str, one: Condition, pa: PaFacts, now_s: float) -> dict[str,
 
 
 VOLUMES_DISABLED, NO_VOLUME, NOT_CONFIGURED, NO_POOL = "VolumesDisabled", "NoVolume", "NotConfigured", "NoPool"
-"""What may be missing."""
+"""Reasons for which Shadows cannot be created."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,7 @@ class PublicEndpoints:
 
 HEADERS = {"K-Network-Probe": "activator", "User-Agent": "Knative-Autoscaling-Probe"}
 ANSWERS = (b"activator", b"gnomon-gateway")
-"""Who holds requests until a pod is ready: activators, and the gateway in their place."""
+"""The answers of what holds requests until a pod is ready: activators, and the gateway in their place."""
 PORTS = {"http1": 80, "h2c": 81}
 PROBE_TIMEOUT_S = 1.0
 PROBE_MOST_BYTES = 1024

@@ -95,7 +95,7 @@ class ScaledRevision(Reconciler[Step]):
         self.instances = RevisionInstances(pa.key, cluster, policies)
         self._model = ModelReader(self.instances.profile, cluster.clock, self._profile_changed)
         self._rules_source: tuple[object, ...] | None = None
-        """What the rules were read from."""
+        """The objects from which the rules were read."""
         self._rules = self._read(pa, cluster.revision(pa.key), cluster.settings)
         self._load = RevisionLoad(cluster.clock.now_s())
         self._floor, self._floor_until_s = 0, 0.0
