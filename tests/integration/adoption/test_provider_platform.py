@@ -54,7 +54,7 @@ async def started(provider: PlayedProvider, catalog: Catalog) -> AsyncIterator[S
 
 
 class TestProviderPlatform(PlatformContract):
-    async def test_an_instance_without_room_is_refused_and_takes_nothing(self, world: World) -> None:
+    async def test_an_instance_without_room_is_refused_or_waits_with_the_reason_and_takes_nothing(self, world: World) -> None:
         """Two replicas that take four requests each, by default: the ninth slot is one too many."""
         platform = world.platform
         made = [await platform.create(instance_of(deployment())) for _ in range(8)]
