@@ -1,0 +1,83 @@
+"""Variants of models, and queries that name a goal instead of a model (INFaaS, sections 3 and 4).
+
+    application ─┬─ architecture (a registered model) ─┬─ variant: engine, precision, cores, largest batch; with its measurements
+                 └─ …                                  └─ …
+
+An application is what a client calls. A variant is one way to run one of its models; each variant that is in use is a function of
+its own, a member of the application. A `Query` states what the answer must satisfy, a `Choice` which variant answers it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to run a registered model, with what was measured of it.
+
+    `accuracy` is the share of the validation set that is answered right, from 0 to 1. `latency_s` is seconds of a batch by its size
+    on `cores` cores, `load_s` seconds from the decision to the first answer, `saturation_rps` the samples per second of one busy
+    instance, and `cost_per_s` what one instance costs per second, in the unit of the catalog's prices.
+    """
+
+    id: str
+    architecture: str
+    engine: str
+    precision: str
+    cores: int
+    max_batch: int
+    accuracy: float
+    load_s: float
+    latency_s: Mapping[int, float]
+    memory_bytes: int
+    saturation_rps: float
+    cost_per_s: float
+
+    @property
+    def inference_s(self) -> float:
+        """Seconds of the largest batch: the latency that a busy instance can promise."""
+        return self.latency_s[self.max_batch]
+
+
+class VariantState(enum.Enum):
+    """The state of a variant's instance (INFaaS, Figure 4)."""
+
+    INACTIVE = "inactive"
+    """Not loaded on any worker."""
+    ACTIVE = "active"
+    OVERLOADED = "overloaded"
+    """Serves its saturation rate or more."""
+    INTERFERED = "interfered"
+    """Below its saturation rate, but slower than its profile: something on the worker contends with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What an answer must satisfy. None is no constraint; `architecture` or `variant` name what is to answer, as users may.
+
+    `latency_s` bounds the time in which the variant answers, `accuracy` is the least share of right answers, `cost_per_s` the most
+    that the answering variant may cost.
+    """
+
+    latency_s: float | None = None
+    accuracy: float | None = None
+    cost_per_s: float | None = None
+    architecture: str | None = None
+    variant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The variant that answers a query, and on which worker; "" where the platform chooses.
+
+    `satisfies` is False for the nearest variant where none meets the query: then `shortfall` says which constraint it misses.
+    """
+
+    variant: Variant
+    worker: str = ""
+    loaded: bool = True
+    satisfies: bool = True
+    shortfall: str = ""
