@@ -11,16 +11,25 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from gnomon_core.errors import bad_request
+
+CPU = "cpu"
+"""The hardware of a variant that needs no accelerator."""
+CORES, MEMORY_BYTES = "cores", "memory_bytes"
+"""The resource types that every variant needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
     """One way to run a registered model, with what was measured of it.
 
-    `accuracy` is the share of the validation set that is answered right, from 0 to 1. `latency_s` is seconds of a batch by its size
-    on `cores` cores, `load_s` seconds from the decision to the first answer, `saturation_rps` the samples per second of one busy
-    instance, and `cost_per_s` what one instance costs per second, in the unit of the catalog's prices.
+    `accuracy` is the share of the validation set that is answered right, from 0 to 1. `latency_s` is seconds of a batch by its
+    size on `cores` cores, `load_s` seconds from the decision to the first answer, `saturation_rps` the samples per second of one
+    busy instance, and `cost_per_s` what one instance costs per second, in the unit of the catalog's prices. `hardware` is the
+    kind of worker that can load it, and `devices` what one instance needs there besides cores and memory, by resource type: for
+    example `{"gpu_memory_bytes": 2e9}`.
     """
 
     id: str
@@ -35,11 +44,18 @@ class Variant:
     memory_bytes: int
     saturation_rps: float
     cost_per_s: float
+    hardware: str = CPU
+    devices: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def inference_s(self) -> float:
         """Seconds of the largest batch: the latency that a busy instance can promise."""
         return self.latency_s[self.max_batch]
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What one instance needs of each resource type."""
+        return {CORES: float(self.cores), MEMORY_BYTES: float(self.memory_bytes), **self.devices}
 
 
 class VariantState(enum.Enum):
@@ -58,8 +74,12 @@ class VariantState(enum.Enum):
 class Query:
     """What an answer must satisfy. None is no constraint; `architecture` or `variant` name what is to answer, as users may.
 
-    `latency_s` bounds the time in which the variant answers, `accuracy` is the least share of right answers, `cost_per_s` the most
-    that the answering variant may cost.
+    `latency_s` bounds the time in which the variant answers, `accuracy` is the least share of right answers, `cost_per_s` the
+    most that the answering variant may cost.
+
+    Raises:
+        GnomonError: 400 `invalid_query`, a constraint is negative or not a number, or the latency is 0.
+
     """
 
     latency_s: float | None = None
@@ -67,6 +87,14 @@ class Query:
     cost_per_s: float | None = None
     architecture: str | None = None
     variant: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.latency_s is not None and not self.latency_s > 0.0:
+            raise bad_request("invalid_query", f"A latency of {self.latency_s} s cannot be met.", "Give a positive time.")
+        if self.accuracy is not None and not 0.0 <= self.accuracy <= 1.0:
+            raise bad_request("invalid_query", f"{self.accuracy} is not an accuracy.", "Give a share from 0 to 1.")
+        if self.cost_per_s is not None and not self.cost_per_s >= 0.0:
+            raise bad_request("invalid_query", f"{self.cost_per_s} is not a cost per second.", "Give a number from 0 on.")
 
 
 @dataclass(frozen=True, slots=True)
