@@ -1,0 +1,361 @@
+"""Selection of the variant and worker that answer a query, on the request's path (INFaaS, Algorithm 1).
+
+    1  the cheapest variant with an Active instance    on the least-loaded worker that has one
+    2  the unloaded variant that answers first         on the least utilized worker with its hardware
+    3  a variant that is Overloaded or Interfered      on the least-loaded worker: it is used rather than the query refused
+    4  the nearest variant                             and what it misses
+
+Only variants that satisfy the query take part in 1 to 3. Algorithm 1 does not say which of several Active variants answers: here
+the cheapest does, of equal cost the quickest, then the most accurate. Unloaded variants are compared by load time + inference
+time, but the query's latency bounds the inference time alone, as in the paper's Table 7: no variant loads in 20 ms.
+
+**Structure.** The variants are numbered by preference, and a set of variants is an integer with one bit for each. For every
+distinct accuracy, latency and cost there is the set of variants that satisfy it, found by binary search. The answer is the lowest
+bit of an intersection, so that its time hardly depends on the number of variants and not on the query. A second numbering, by
+load time + inference time, serves step 2. Only the nearest variant is searched for among the variants that no other one is better
+than in every respect.
+
+Events keep the structure up to date: nothing here waits, reads a clock or asks a store.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from gnomon_core.errors import GnomonError, conflict, not_found
+from gnomon_core.nearest_names import did_you_mean
+from gnomon_core.variants import Choice, Query, Variant, VariantState
+
+Vector = npt.NDArray[np.float64]
+Entry = TypeVar("Entry", tuple[float, str], tuple[float, int, str])
+_UNAVAILABLE: Final = (VariantState.OVERLOADED, VariantState.INTERFERED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placement:
+    """A loaded variant on a worker, with the state and the load that it last had there."""
+
+    state: VariantState
+    load: float
+
+
+class VariantSelector:
+    """The variants of one application, their instances, and the workers that can load them.
+
+    An instance is a pair of variant and worker: what several instances of a variant on one worker do is told as one. `load` is
+    the share of its saturation rate that an instance serves, `utilization` the share of a worker that is in use; both are only
+    compared. While no worker is known, an unloaded variant may be chosen for the worker "", which leaves the place to the
+    platform.
+    """
+
+    def __init__(self, variants: Iterable[Variant]) -> None:
+        self._variants = tuple(sorted(variants, key=preference))
+        self._rank = {variant.id: rank for rank, variant in enumerate(self._variants)}
+        if len(self._rank) < len(self._variants):
+            raise conflict("duplicate_variant", "Two variants have the same id.", "Give each variant of an application its own.")
+        self._by_start = tuple(sorted(range(len(self._variants)), key=lambda rank: start_order(self._variants[rank])))
+        self._static = _Filters(self._variants)
+        self._static_by_start = _Filters([self._variants[rank] for rank in self._by_start])
+        self._bit_by_start = {rank: 1 << place for place, rank in enumerate(self._by_start)}
+        self._nearest = {"": _Nearest(self._variants)}
+        for architecture in {variant.architecture for variant in self._variants}:
+            members = [variant for variant in self._variants if variant.architecture == architecture]
+            self._nearest[architecture] = _Nearest(members)
+        self._placements: dict[tuple[int, str], _Placement] = {}
+        # Of each variant its Active instances, least load first; of all variants those that are better left alone.
+        self._active: list[list[tuple[float, str]]] = [[] for _ in self._variants]
+        self._strained: list[tuple[float, int, str]] = []
+        self._active_bits = 0
+        self._strained_bits = 0
+        self._unloaded_bits = (1 << len(self._variants)) - 1
+        self._loadable_bits = self._unloaded_bits
+        self._placements_of = [0] * len(self._variants)
+        self._utilization: dict[str, tuple[str, float]] = {}
+        self._workers: dict[str, list[tuple[float, str]]] = {}
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """All variants, in the order in which they are preferred."""
+        return self._variants
+
+    def select(self, query: Query) -> Choice:
+        """The variant and worker that answer the query.
+
+        Raises:
+            GnomonError: 404 `unknown_variant` or `unknown_architecture`.
+
+        """
+        if query.variant is not None or query.architecture is not None:
+            self._check_names(query)
+        matching = self._static.matching(query)
+        active = matching & self._active_bits
+        if active:
+            rank = (active & -active).bit_length() - 1
+            return Choice(self._variants[rank], self._active[rank][0][1])
+        startable = self._static_by_start.matching(query) & self._unloaded_bits & self._loadable_bits
+        if startable:
+            rank = self._by_start[(startable & -startable).bit_length() - 1]
+            return Choice(self._variants[rank], self._worker_for(self._variants[rank]), loaded=False)
+        if matching & self._strained_bits:
+            for _, rank, worker in self._strained:
+                if matching >> rank & 1:
+                    return Choice(self._variants[rank], worker)
+        return self._nearest_choice(query)
+
+    def instance_loaded(self, variant: str, worker: str, state: VariantState = VariantState.ACTIVE, load: float = 0.0) -> None:
+        """An instance of the variant answers on this worker; one that did so before has this state and load now."""
+        rank = self._known(variant)
+        if state is VariantState.INACTIVE:
+            self.instance_unloaded(variant, worker)
+            return
+        self._forget(rank, worker)
+        self._placements[rank, worker] = _Placement(state, load)
+        self._placements_of[rank] += 1
+        bit = 1 << rank
+        if state is VariantState.ACTIVE:
+            insort(self._active[rank], (load, worker))
+            self._active_bits |= bit
+        else:
+            insort(self._strained, (load, rank, worker))
+            self._strained_bits |= bit
+        self._unloaded_bits &= ~self._bit_by_start[rank]
+
+    def instance_changed(
+        self, variant: str, worker: str, *, state: VariantState | None = None, load: float | None = None
+    ) -> None:
+        """The state or the load of a loaded instance is another one now; one that is not loaded is ignored."""
+        placement = self._placements.get((self._known(variant), worker))
+        if placement is not None:
+            self.instance_loaded(
+                variant,
+                worker,
+                placement.state if state is None else state,
+                placement.load if load is None else load,
+            )
+
+    def instance_unloaded(self, variant: str, worker: str) -> None:
+        """The variant is not loaded on this worker any more; one that was not is ignored."""
+        rank = self._known(variant)
+        self._forget(rank, worker)
+        if not self._placements_of[rank]:
+            self._unloaded_bits |= self._bit_by_start[rank]
+
+    def worker_changed(self, worker: str, hardware: str, utilization: float) -> None:
+        """A worker with this hardware is there, utilized so far."""
+        self._drop_worker(worker)
+        self._utilization[worker] = (hardware, utilization)
+        insort(self._workers.setdefault(hardware, []), (utilization, worker))
+        self._find_loadable()
+
+    def worker_gone(self, worker: str) -> None:
+        """A worker has ended, and with it all instances there."""
+        for rank, name in [place for place in self._placements if place[1] == worker]:
+            self.instance_unloaded(self._variants[rank].id, name)
+        self._drop_worker(worker)
+        self._find_loadable()
+
+    def _forget(self, rank: int, worker: str) -> None:
+        placement = self._placements.pop((rank, worker), None)
+        if placement is None:
+            return
+        self._placements_of[rank] -= 1
+        if placement.state is VariantState.ACTIVE:
+            _remove(self._active[rank], (placement.load, worker))
+            if not self._active[rank]:
+                self._active_bits &= ~(1 << rank)
+            return
+        _remove(self._strained, (placement.load, rank, worker))
+        if self._placements_of[rank] == len(self._active[rank]):
+            self._strained_bits &= ~(1 << rank)
+
+    def _drop_worker(self, worker: str) -> None:
+        hardware, utilization = self._utilization.pop(worker, ("", 0.0))
+        if hardware:
+            _remove(self._workers[hardware], (utilization, worker))
+            if not self._workers[hardware]:
+                del self._workers[hardware]
+
+    def _find_loadable(self) -> None:
+        if not self._workers:
+            self._loadable_bits = (1 << len(self._variants)) - 1
+            return
+        self._loadable_bits = 0
+        for hardware in self._workers:
+            self._loadable_bits |= self._static_by_start.hardware.get(hardware, 0)
+
+    def _worker_for(self, variant: Variant) -> str:
+        workers = self._workers.get(variant.hardware)
+        return workers[0][1] if workers else ""
+
+    def _known(self, variant: str) -> int:
+        rank = self._rank.get(variant)
+        if rank is None:
+            raise not_found("unknown_variant", f"There is no variant {variant}.", did_you_mean(variant, self._rank))
+        return rank
+
+    def _check_names(self, query: Query) -> None:
+        architecture, variant = query.architecture, query.variant
+        if architecture is not None and architecture not in self._static.architectures:
+            hint = did_you_mean(architecture, self._static.architectures)
+            raise not_found("unknown_architecture", f"There is no architecture {architecture}.", hint)
+        if variant is None:
+            return
+        found = self._variants[self._known(variant)]
+        if architecture not in (None, found.architecture):
+            message = f"Variant {variant} is not of architecture {architecture}."
+            raise not_found("unknown_variant", message, f"It is of {found.architecture}.")
+
+    def _nearest_choice(self, query: Query) -> Choice:
+        """Step 4. Of the nearest variant an instance is chosen as if the query were met."""
+        if not self._variants:
+            raise GnomonError(503, "no_variants", "The application has no variant.", "Register a model, or wait for its profile.")
+        if query.variant is not None:
+            variant = self._variants[self._rank[query.variant]]
+        else:
+            variant = self._nearest[query.architecture or ""].find(query)
+        rank = self._rank[variant.id]
+        misses = shortfall(variant, query)
+        if self._active[rank]:
+            return Choice(variant, self._active[rank][0][1], satisfies=False, shortfall=misses)
+        if self._strained_bits >> rank & 1:
+            worker = next(worker for _, other, worker in self._strained if other == rank)
+            return Choice(variant, worker, satisfies=False, shortfall=misses)
+        if self._workers and variant.hardware not in self._workers:
+            misses = f"{misses}, no worker has {variant.hardware}".removeprefix(", ")
+        return Choice(variant, self._worker_for(variant), loaded=False, satisfies=False, shortfall=misses)
+
+
+def preference(variant: Variant) -> tuple[float, float, float, str]:
+    """The order of variants that satisfy a query: the cheapest first, then the quickest, then the most accurate."""
+    return (variant.cost_per_s, variant.inference_s, -variant.accuracy, variant.id)
+
+
+def start_order(variant: Variant) -> tuple[float, float, float, float, str]:
+    """The order of variants that are not loaded: the one that answers first."""
+    return (variant.load_s + variant.inference_s, *preference(variant))
+
+
+def satisfies(variant: Variant, query: Query) -> bool:
+    """Whether an answer of the variant meets every constraint of the query."""
+    return (
+        (query.accuracy is None or variant.accuracy >= query.accuracy)
+        and (query.latency_s is None or variant.inference_s <= query.latency_s)
+        and (query.cost_per_s is None or variant.cost_per_s <= query.cost_per_s)
+        and (query.architecture is None or variant.architecture == query.architecture)
+        and (query.variant is None or variant.id == query.variant)
+    )
+
+
+def distance(variant: Variant, query: Query) -> float:
+    """How far the variant is from meeting the query: the sum of what it misses, each as a share of what is asked for."""
+    missed = 0.0
+    if query.accuracy is not None:
+        missed += max((query.accuracy - variant.accuracy) / (query.accuracy or 1.0), 0.0)
+    if query.latency_s is not None:
+        missed += max((variant.inference_s - query.latency_s) / query.latency_s, 0.0)
+    if query.cost_per_s is not None:
+        missed += max((variant.cost_per_s - query.cost_per_s) / (query.cost_per_s or 1.0), 0.0)
+    return missed
+
+
+def shortfall(variant: Variant, query: Query) -> str:
+    """The constraints that the variant misses, for a header and a log line; empty where it satisfies the query."""
+    missed = []
+    if query.accuracy is not None and variant.accuracy < query.accuracy:
+        missed.append(f"accuracy {variant.accuracy:.4g} instead of {query.accuracy:.4g}")
+    if query.latency_s is not None and variant.inference_s > query.latency_s:
+        missed.append(f"latency {variant.inference_s:.4g} s instead of {query.latency_s:.4g} s")
+    if query.cost_per_s is not None and variant.cost_per_s > query.cost_per_s:
+        missed.append(f"cost {variant.cost_per_s:.4g} per second instead of {query.cost_per_s:.4g}")
+    return ", ".join(missed)
+
+
+class _Filters:
+    """The sets of variants that satisfy each constraint, as integers: bit i is variant i of the sequence."""
+
+    def __init__(self, variants: Sequence[Variant]) -> None:
+        self.all = (1 << len(variants)) - 1
+        self.architectures = _sets(variants, lambda variant: variant.architecture)
+        self.hardware = _sets(variants, lambda variant: variant.hardware)
+        self._ids = _sets(variants, lambda variant: variant.id)
+        self._latencies, self._within_latency = _at_most(variants, lambda variant: variant.inference_s)
+        self._costs, self._within_cost = _at_most(variants, lambda variant: variant.cost_per_s)
+        self._accuracies, below = _at_most(variants, lambda variant: variant.accuracy)
+        self._from_accuracy = [self.all & ~some for some in below]
+
+    def matching(self, query: Query) -> int:
+        """The variants that satisfy the query, whose names are known."""
+        found = self.all
+        if query.accuracy is not None:
+            found &= self._from_accuracy[bisect_left(self._accuracies, query.accuracy)]
+        if query.latency_s is not None:
+            found &= self._within_latency[bisect_right(self._latencies, query.latency_s)]
+        if query.cost_per_s is not None:
+            found &= self._within_cost[bisect_right(self._costs, query.cost_per_s)]
+        if query.architecture is not None:
+            found &= self.architectures[query.architecture]
+        if query.variant is not None:
+            found &= self._ids[query.variant]
+        return found
+
+
+class _Nearest:
+    """The variants among which the nearest one is: those that no other is at least as good as in every respect.
+
+    A variant that another one dominates is not nearer to any query than the other, which is also preferred.
+    """
+
+    def __init__(self, variants: Sequence[Variant]) -> None:
+        self._variants: list[Variant] = []
+        for variant in variants:  # in the order of preference, so that a variant is dominated by earlier ones only
+            if not any(_dominates(other, variant) for other in self._variants):
+                self._variants.append(variant)
+        self._accuracy = np.array([variant.accuracy for variant in self._variants])
+        self._latency_s = np.array([variant.inference_s for variant in self._variants])
+        self._cost_per_s = np.array([variant.cost_per_s for variant in self._variants])
+
+    def find(self, query: Query) -> Variant:
+        """The nearest variant; of equally near ones the preferred."""
+        missed: Vector = np.zeros(len(self._variants))
+        if query.accuracy is not None:
+            missed += np.maximum((query.accuracy - self._accuracy) / (query.accuracy or 1.0), 0.0)
+        if query.latency_s is not None:
+            missed += np.maximum((self._latency_s - query.latency_s) / query.latency_s, 0.0)
+        if query.cost_per_s is not None:
+            missed += np.maximum((self._cost_per_s - query.cost_per_s) / (query.cost_per_s or 1.0), 0.0)
+        return self._variants[int(missed.argmin())]
+
+
+def _dominates(one: Variant, other: Variant) -> bool:
+    return one.accuracy >= other.accuracy and one.inference_s <= other.inference_s and one.cost_per_s <= other.cost_per_s
+
+
+def _sets(variants: Sequence[Variant], key: Callable[[Variant], str]) -> dict[str, int]:
+    """The set of variants for each value of the key."""
+    found: dict[str, int] = {}
+    for place, variant in enumerate(variants):
+        found[key(variant)] = found.get(key(variant), 0) | 1 << place
+    return found
+
+
+def _at_most(variants: Sequence[Variant], key: Callable[[Variant], float]) -> tuple[list[float], list[int]]:
+    """The distinct values, ascending, and for each number of them the set of variants with one of so many least values."""
+    bits: dict[float, int] = {}
+    for place, variant in enumerate(variants):
+        bits[key(variant)] = bits.get(key(variant), 0) | 1 << place
+    values = sorted(bits)
+    sets = [0]
+    for value in values:
+        sets.append(sets[-1] | bits[value])
+    return values, sets
+
+
+def _remove(entries: list[Entry], entry: Entry) -> None:
+    """Take an entry that is there out of a sorted list."""
+    del entries[bisect_left(entries, entry)]

@@ -1,0 +1,128 @@
+"""The selector chooses what a search over all variants and instances chooses, whatever the queries, loads and states."""
+
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from gnomon_core.variants import Choice, Query, Variant, VariantState
+from gnomon_gateway.variants.selection import VariantSelector, distance, preference, satisfies, shortfall, start_order
+from gnomon_simulator.variant_catalogs import made_up_variants
+
+STRAINED = (VariantState.OVERLOADED, VariantState.INTERFERED)
+Instances = Mapping[tuple[str, str], tuple[VariantState, float]]
+Workers = Mapping[str, tuple[str, float]]
+
+
+def brute_force(variants: tuple[Variant, ...], instances: Instances, workers: Workers, query: Query) -> Choice:
+    """Algorithm 1 by looking at every variant and every instance."""
+
+    def least_loaded(variant: Variant, *states: VariantState) -> str:
+        return min(
+            (load, worker)
+            for (name, worker), (state, load) in instances.items()
+            if (name, state) in {(variant.id, one) for one in states}
+        )[1]
+
+    def least_utilized(variant: Variant) -> str:
+        return min(((used, name) for name, (hardware, used) in workers.items() if hardware == variant.hardware), default=(0, ""))[
+            1
+        ]
+
+    states = {variant.id: {state for (name, _), (state, _) in instances.items() if name == variant.id} for variant in variants}
+    matching = [variant for variant in variants if satisfies(variant, query)]
+    if active := [variant for variant in matching if VariantState.ACTIVE in states[variant.id]]:
+        found = min(active, key=preference)
+        return Choice(found, least_loaded(found, VariantState.ACTIVE))
+    hardware = {kind for kind, _ in workers.values()}
+    if inactive := [one for one in matching if not states[one.id] and (not workers or one.hardware in hardware)]:
+        found = min(inactive, key=start_order)
+        return Choice(found, least_utilized(found), loaded=False)
+    rest = {variant.id: variant for variant in matching}
+    if strained := [
+        (load, preference(rest[name]), worker)
+        for (name, worker), (state, load) in instances.items()
+        if name in rest and state in STRAINED
+    ]:
+        _, (*_, name), worker = min(strained)
+        return Choice(rest[name], worker)
+    named = [
+        variant
+        for variant in variants
+        if query.architecture in (None, variant.architecture) and query.variant in (None, variant.id)
+    ]
+    found = min(named, key=lambda variant: (distance(variant, query), preference(variant)))
+    misses = shortfall(found, query)
+    if VariantState.ACTIVE in states[found.id]:
+        worker, loaded = least_loaded(found, VariantState.ACTIVE), True
+    elif states[found.id]:
+        worker, loaded = least_loaded(found, *STRAINED), True
+    else:
+        worker, loaded = least_utilized(found), False
+        if workers and found.hardware not in hardware:
+            misses = ", ".join(part for part in (misses, f"no worker has {found.hardware}") if part)
+    return Choice(found, worker, loaded, satisfies=False, shortfall=misses)
+
+
+class Cluster:
+    """A selector with the same events told to plain dictionaries."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.variants = made_up_variants(self.chance.randint(1, 60), self.chance, architectures=self.chance.randint(1, 5))
+        self.selector = VariantSelector(self.variants)
+        self.instances: dict[tuple[str, str], tuple[VariantState, float]] = {}
+        self.workers: dict[str, tuple[str, float]] = {}
+        self.loading = self.chance.random()  # clusters with few loaded instances, and with many
+
+    def event(self) -> None:
+        chance, variant = self.chance, self.chance.choice(self.variants)
+        worker = f"w{chance.randrange(5)}"
+        load = chance.choice((0.0, 0.25, chance.random()))
+        state = chance.choice((VariantState.ACTIVE, *STRAINED))
+        kind = chance.random()
+        if kind < 0.05:
+            self.selector.worker_gone(worker)
+            self.workers.pop(worker, None)
+            self.instances = {place: seen for place, seen in self.instances.items() if place[1] != worker}
+        elif kind < 0.2:
+            self.workers[worker] = (chance.choice(("cpu", "gpu", "inferentia")), load)
+            self.selector.worker_changed(worker, *self.workers[worker])
+        elif chance.random() < self.loading:
+            self.instances[variant.id, worker] = (state, load)
+            self.selector.instance_loaded(variant.id, worker, state, load)
+        elif chance.random() < 0.5:
+            self.selector.instance_changed(variant.id, worker, state=state, load=load)
+            if (variant.id, worker) in self.instances:
+                self.instances[variant.id, worker] = (state, load)
+        else:
+            self.instances.pop((variant.id, worker), None)
+            self.selector.instance_unloaded(variant.id, worker)
+
+    def query(self) -> Query:
+        chance, like = self.chance, self.chance.choice(self.variants)
+        return Query(
+            latency_s=chance.choice((None, like.inference_s, like.inference_s * chance.uniform(0.2, 2.0))),
+            accuracy=chance.choice((None, like.accuracy, chance.uniform(0.5, 0.9))),
+            cost_per_s=chance.choice((None, None, like.cost_per_s, chance.uniform(0.2, 20.0))),
+            architecture=like.architecture if chance.random() < 0.2 else None,
+            variant=like.id if chance.random() < 0.1 else None,
+        )
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_selection_equals_a_search_over_everything(part: int) -> None:
+    """1,000 queries in each part, in 50 clusters that change before each query."""
+    steps = {"active": 0, "started": 0, "strained": 0, "nearest": 0}
+    for number in range(50):
+        cluster = Cluster(50 * part + number)
+        for _ in range(20):
+            for _ in range(cluster.chance.randrange(12)):
+                cluster.event()
+            query = cluster.query()
+            expected = brute_force(cluster.variants, cluster.instances, cluster.workers, query)
+            assert cluster.selector.select(query) == expected
+            state = cluster.instances.get((expected.variant.id, expected.worker), (VariantState.INACTIVE, 0.0))[0]
+            step = "strained" if state in STRAINED else "active" if expected.loaded else "started"
+            steps[step if expected.satisfies else "nearest"] += 1
+    assert min(steps.values()) > 10  # each way to choose was compared

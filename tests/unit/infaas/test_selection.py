@@ -1,0 +1,123 @@
+"""Queries get the variant that INFaaS's Algorithm 1 chooses, on the worker that has most room for it."""
+
+from dataclasses import replace
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.variants import Query, Variant, VariantState
+from gnomon_gateway.variants.selection import VariantSelector
+
+
+def variant(name: str, *, accuracy: float, latency_s: float, cost: float, load_s: float = 1.0, hardware: str = "cpu") -> Variant:
+    architecture = name.split("-", maxsplit=1)[0]
+    return Variant(
+        name, architecture, "onnx", "fp32", 1, 1, accuracy, load_s, {1: latency_s}, 2**30, 1 / latency_s, cost, hardware
+    )
+
+
+SMALL = variant("mobilenet-cpu", accuracy=0.70, latency_s=0.04, cost=1.0)
+LARGE = variant("resnet50-cpu", accuracy=0.76, latency_s=0.2, cost=1.0, load_s=2.0)
+QUICK = variant("resnet50-gpu", accuracy=0.76, latency_s=0.015, cost=16.0, load_s=4.0, hardware="gpu")
+
+
+@pytest.fixture
+def selector() -> VariantSelector:
+    return VariantSelector([SMALL, LARGE, QUICK])
+
+
+def test_active_variant_is_chosen_before_one_that_must_load(selector: VariantSelector) -> None:
+    selector.instance_loaded(QUICK.id, "gpu1")
+    choice = selector.select(Query(accuracy=0.75, latency_s=0.3))
+    assert (choice.variant, choice.worker, choice.loaded, choice.satisfies) == (QUICK, "gpu1", True, True)
+
+
+def test_cheapest_active_variant_answers_on_its_least_loaded_worker(selector: VariantSelector) -> None:
+    selector.instance_loaded(QUICK.id, "gpu1")
+    selector.instance_loaded(LARGE.id, "a", load=0.6)
+    selector.instance_loaded(LARGE.id, "b", load=0.2)
+    assert selector.select(Query(accuracy=0.75)).worker == "b"
+    selector.instance_changed(LARGE.id, "b", load=0.7)
+    choice = selector.select(Query(accuracy=0.75))
+    assert (choice.variant, choice.worker) == (LARGE, "a")
+
+
+def test_unloaded_variant_that_answers_first_starts_on_the_least_utilized_worker(selector: VariantSelector) -> None:
+    for worker, hardware, used in (("a", "cpu", 0.5), ("b", "cpu", 0.1), ("g", "gpu", 0.0)):
+        selector.worker_changed(worker, hardware, used)
+    choice = selector.select(Query(accuracy=0.75))
+    assert (choice.variant, choice.worker, choice.loaded) == (LARGE, "b", False)
+
+
+def test_unloaded_variant_without_its_hardware_is_not_started(selector: VariantSelector) -> None:
+    selector.worker_changed("a", "cpu", 0.0)
+    choice = selector.select(Query(latency_s=0.02))
+    assert (choice.variant, choice.worker, choice.satisfies, choice.shortfall) == (QUICK, "", False, "no worker has gpu")
+    selector.worker_changed("g", "gpu", 0.0)
+    assert selector.select(Query(latency_s=0.02)).worker == "g"
+
+
+@pytest.mark.parametrize("state", [VariantState.OVERLOADED, VariantState.INTERFERED])
+def test_strained_instance_is_avoided_while_anything_else_satisfies(selector: VariantSelector, state: VariantState) -> None:
+    selector.instance_loaded(LARGE.id, "a", state, load=1.1)
+    assert selector.select(Query(accuracy=0.75, latency_s=0.3)).variant is QUICK
+    selector.instance_loaded(QUICK.id, "g", state, load=1.0)
+    choice = selector.select(Query(accuracy=0.75, latency_s=0.3))
+    assert (choice.variant, choice.worker, choice.loaded, choice.satisfies) == (QUICK, "g", True, True)
+    selector.instance_changed(LARGE.id, "a", state=VariantState.ACTIVE)
+    assert selector.select(Query(accuracy=0.75, latency_s=0.3)).variant is LARGE
+
+
+def test_other_worker_serves_where_one_is_overloaded(selector: VariantSelector) -> None:
+    selector.instance_loaded(LARGE.id, "a", VariantState.OVERLOADED, load=0.1)
+    selector.instance_loaded(LARGE.id, "b", load=0.9)
+    assert selector.select(Query(variant=LARGE.id)).worker == "b"
+
+
+def test_nearest_variant_says_what_it_misses(selector: VariantSelector) -> None:
+    selector.instance_loaded(LARGE.id, "a")
+    choice = selector.select(Query(accuracy=0.8, latency_s=0.25, cost_per_s=2.0))
+    assert (choice.variant, choice.worker, choice.satisfies) == (LARGE, "a", False)
+    assert choice.shortfall == "accuracy 0.76 instead of 0.8"
+    choice = selector.select(Query(architecture="resnet50", latency_s=0.01))
+    assert (choice.variant, choice.loaded, choice.shortfall) == (QUICK, False, "latency 0.015 s instead of 0.01 s")
+
+
+def test_query_by_name_is_answered_by_that_model(selector: VariantSelector) -> None:
+    selector.instance_loaded(SMALL.id, "a")
+    assert selector.select(Query(architecture="resnet50")).variant is LARGE
+    assert selector.select(Query(variant=QUICK.id)).variant is QUICK
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "hint"),
+    [
+        (Query(architecture="resnet5"), "unknown_architecture", "Did you mean resnet50?"),
+        (Query(variant="resnet50-gpuu"), "unknown_variant", "Did you mean resnet50-gpu?"),
+        (Query(architecture="mobilenet", variant=QUICK.id), "unknown_variant", "It is of resnet50."),
+    ],
+)
+def test_unknown_name_is_not_found_with_the_nearest_name(selector: VariantSelector, query: Query, code: str, hint: str) -> None:
+    with pytest.raises(GnomonError) as caught:
+        selector.select(query)
+    assert (caught.value.status, caught.value.code, caught.value.hint) == (404, code, hint)
+
+
+def test_worker_that_ended_takes_its_instances_along(selector: VariantSelector) -> None:
+    selector.worker_changed("a", "cpu", 0.0)
+    selector.worker_changed("b", "cpu", 0.5)
+    selector.instance_loaded(SMALL.id, "a")
+    selector.worker_gone("a")
+    choice = selector.select(Query())
+    assert (choice.variant, choice.worker, choice.loaded) == (SMALL, "b", False)
+
+
+def test_application_without_variants_is_unavailable() -> None:
+    with pytest.raises(GnomonError) as caught:
+        VariantSelector([]).select(Query())
+    assert (caught.value.status, caught.value.code) == (503, "no_variants")
+
+
+def test_two_variants_of_one_id_are_refused() -> None:
+    with pytest.raises(GnomonError, match="same id"):
+        VariantSelector([SMALL, replace(SMALL, accuracy=0.5)])
