@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from gnomon_core.applications import RegisteredModel
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec
@@ -32,6 +33,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import Decision, Observation, PolicyState
 from gnomon_core.scheduling import FleetView, QueueView, ScheduleAction
 from gnomon_core.signature import ModelSignature
+from gnomon_core.variants import Choice, Query, VariantState
 from gnomon_core.wire import Frame
 
 
@@ -353,6 +355,49 @@ class FunctionStore(Protocol):
 
     def watch(self, changed: Callable[[FunctionKey], None]) -> Callable[[], None]:
         """Call `changed` after each change of a function, until the returned function is called."""
+        ...
+
+
+class MetadataStore(Protocol):
+    """Durable store of the models that are registered for applications, with what was measured of their variants.
+
+    When a call returns, its change is on disk. Calls block; the gateway makes them beside its event loop, and never for a query.
+    """
+
+    def put_model(self, registered: RegisteredModel) -> None:
+        """Register a model for an application, or replace what is known of it."""
+        ...
+
+    def delete_model(self, application: FunctionKey, model: str) -> bool:
+        """Delete a registered model. Returns whether it existed."""
+        ...
+
+    def registered_models(self) -> Sequence[RegisteredModel]:
+        """All registered models, sorted by application and model."""
+        ...
+
+
+class VariantSelector(Protocol):
+    """Chooses the variant that answers a query, among the variants of one application.
+
+    It runs on the request path: it waits for nothing, reads no store, and takes some microseconds at most.
+    """
+
+    def select(self, query: Query) -> Choice:
+        """The choice for this query; where no variant satisfies it, the nearest one, with its shortfall.
+
+        Raises:
+            GnomonError: 404 for an architecture or a variant that is not among them; 503 where there is none at all.
+
+        """
+        ...
+
+    def instance_loaded(self, variant: str, worker: str, state: VariantState = VariantState.ACTIVE, load: float = 0.0) -> None:
+        """The variant answers on this worker, with this state and share of its saturation rate."""
+        ...
+
+    def instance_unloaded(self, variant: str, worker: str) -> None:
+        """The variant is not loaded on this worker any more; one that was not is ignored."""
         ...
 
 

@@ -97,6 +97,8 @@ def choice(*names: str) -> Callable[[str], str]:
 
 
 PREFIX = "gnomon/"
+APPLICATION = "app:"
+"""Begins the value of `gnomon/model` of an application's endpoint (`gnomon_core.applications`)."""
 BATCHING_MAX_BATCH = 8
 """B_max of AsyFunc (section 7.1), for the policies that split or plan batches: a largest one of 1 leaves them nothing to do."""
 MOST_DEADLINE_S = 86_400.0
@@ -195,6 +197,12 @@ class Settings:
     scale: ScaleSettings = field(default_factory=ScaleSettings)
 
     @property
+    def application(self) -> str | None:
+        """The application whose endpoint the function is; None for a model or a handler."""
+        model = self.model or ""
+        return model.removeprefix(APPLICATION) if model.startswith(APPLICATION) else None
+
+    @property
     def expected_concurrency(self) -> int:
         """How many batches an instance will execute at once, as far as can be known before one has started."""
         if self.concurrency is not None:
@@ -221,7 +229,7 @@ class Setting:
 
 SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("What it serves, and by which policies", (
-        Setting("gnomon/model", "model", name, "a model name, optionally with @version", "layer program in the model repository", "none: the function is a handler"),
+        Setting("gnomon/model", "model", name, "a model name, optionally with @version, or app:NAME", "layer program in the model repository; `app:NAME` makes the function the endpoint of an application, of whose models each query gets the one that satisfies it", "none: the function is a handler"),
         Setting("gnomon/autoscaler", "autoscaler", name, "the name of a scaling policy", "how many instances, and how large", "on Knative `kpa`"),
         Setting("gnomon/scheduler", "scheduler", name, "the name of a scheduling policy", "when a batch leaves, and to which instance", "what the scaling policy asks for"),
     )),
@@ -231,7 +239,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
         Setting("gnomon/deadline-ms", "deadline_s", number(1, 1e3 * MOST_DEADLINE_S, scale=1e-3), "milliseconds from 1 to 86400000", "deadline of a request whose client sets none, and the longest that a client may ask for", "or the shorter of the function's variables `exec_timeout` and `write_timeout`, or `read_timeout` alone; on Knative the Revision's `timeoutSeconds`"),
     )),
     ("Batches, and what may wait", (
-        Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B; a client's larger batch is split, and its answers are joined", f"{BATCHING_MAX_BATCH} with the policies that split or plan batches, " + ", ".join(f"`{one}`" for one in _BATCHING)),
+        Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B; a client's larger batch is split, and its answers are joined", f"{BATCHING_MAX_BATCH} with the policies that split or plan batches, " + ", ".join(f"`{one}`" for one in _BATCHING) + ", and for applications"),
         Setting("gnomon/max-wait-ms", "max_wait_s", number(0, 3.6e6, scale=1e-3), "milliseconds from 0 to 3600000", "the longest wait T for a batch, with the schedulers `fixed`, `adaptive` and `adaptive-fill`", "`fixed`: 0; `adaptive`: half of what the batch takes; `adaptive-fill`: as the objective allows; `batch`: as it plans"),
         Setting("gnomon/deterministic", "deterministic", flag, "true or false", "execute each request's samples one by one, so that an answer has the same bits whichever batch it shares; costs what batching gains"),
         Setting("gnomon/queue-max-requests", "queue_max_requests", integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
@@ -362,7 +370,7 @@ def _derive(values: dict[str, Any]) -> None:
             f"annotation gnomon/deterministic is true and gnomon/max-batch is {values['max_batch']}.",
             "Kernels add in another order for another batch size, so it needs batches of one: remove one of the two.",
         )
-    if values.get("autoscaler") in _BATCHING:
+    if values.get("autoscaler") in _BATCHING or values.get("model", "").startswith(APPLICATION):
         values.setdefault("max_batch", BATCHING_MAX_BATCH)
     if values.get("autoscaler") in _PLANNERS and not {"cores", "memory_mb"} & set(values):
         values.setdefault("plan_cores", "any")

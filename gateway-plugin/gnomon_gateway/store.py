@@ -1,11 +1,12 @@
-"""The embedded store of functions, secrets and namespaces: one SQLite file beside the gateway.
+"""The embedded store of functions, secrets, namespaces and the models of applications: one SQLite file beside the gateway.
 
 A write returns once SQLite has synchronised its write-ahead log: acknowledged changes survive a SIGKILL or a power cut, and a
 torn last write is rolled back when the file is opened. Deleted content is overwritten, because it may be a secret, and only the
 owner may read the file; SQLite gives its `-wal` and `-shm` files the same mode.
 
 A stored function that this version of Gnomon cannot read is left in the file and reported, so that one bad entry never prevents
-the others from being served. `open_database` opens every durable file of the gateway in this way.
+the others from being served. A file of an earlier version gets its new tables when it is opened. `open_database` opens every
+durable file of the gateway in this way.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from gnomon_core.applications import MeasuredVariant, RegisteredModel
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.interfaces import StoredFunction, StoredNamespace
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE function (
@@ -39,17 +42,29 @@ CREATE TABLE namespace (
     name TEXT NOT NULL PRIMARY KEY, labels TEXT NOT NULL, annotations TEXT NOT NULL
 ) WITHOUT ROWID;
 """
+_MODELS = """
+CREATE TABLE registered_model (
+    namespace TEXT NOT NULL, application TEXT NOT NULL, model TEXT NOT NULL, accuracy REAL, registered_at REAL NOT NULL,
+    variants TEXT NOT NULL,
+    PRIMARY KEY (namespace, application, model)
+) WITHOUT ROWID;
+"""
+_UPGRADES = {1: _MODELS}
+"""What a file of each earlier version lacks."""
 
 _log = logging.getLogger(__name__)
 
 
 class SqliteStore:
-    """A `FunctionStore` in one file. Any thread may call it; one connection does the work, one call at a time."""
+    """A `FunctionStore` and a `MetadataStore` in one file.
+
+    Any thread may call it; one connection does the work, one call at a time.
+    """
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._watchers: list[Callable[[FunctionKey], None]] = []
-        self._connection = open_database(path, _SCHEMA, SCHEMA_VERSION)
+        self._connection = open_database(path, _SCHEMA + _MODELS, SCHEMA_VERSION, _UPGRADES)
 
     def close(self) -> None:
         """Write everything into the main file and let it go."""
@@ -107,6 +122,32 @@ class SqliteStore:
         rows = self._query("SELECT name, labels, annotations FROM namespace ORDER BY name")
         return [StoredNamespace(name, json.loads(labels), json.loads(annotations)) for name, labels, annotations in rows]
 
+    def put_model(self, registered: RegisteredModel) -> None:
+        key = registered.application
+        variants = json.dumps({name: measured.to_json() for name, measured in registered.variants.items()})
+        self._execute(
+            "INSERT INTO registered_model (namespace, application, model, accuracy, registered_at, variants)"
+            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET accuracy = excluded.accuracy,"
+            " registered_at = excluded.registered_at, variants = excluded.variants",
+            (key.namespace, key.name, registered.model, registered.accuracy, registered.registered_at, variants),
+        )
+
+    def delete_model(self, application: FunctionKey, model: str) -> bool:
+        return (
+            self._execute(
+                "DELETE FROM registered_model WHERE namespace = ? AND application = ? AND model = ?",
+                (application.namespace, application.name, model),
+            )
+            > 0
+        )
+
+    def registered_models(self) -> Sequence[RegisteredModel]:
+        rows = self._query(
+            "SELECT namespace, application, model, accuracy, registered_at, variants FROM registered_model"
+            " ORDER BY namespace, application, model"
+        )
+        return [_read_model(row) for row in rows]
+
     def watch(self, changed: Callable[[FunctionKey], None]) -> Callable[[], None]:
         with self._lock:
             self._watchers.append(changed)
@@ -146,13 +187,26 @@ def _read_function(namespace: str, name: str, version: int, created_at: float, d
     return StoredFunction(spec, version, created_at)
 
 
+def _read_model(row: tuple[Any, ...]) -> RegisteredModel:
+    """The registered model of a row. Measurements that cannot be read are left out: they are taken again."""
+    namespace, application, model, accuracy, registered_at, variants = row
+    measured: dict[str, MeasuredVariant] = {}
+    try:
+        measured = {name: MeasuredVariant.from_json(document) for name, document in json.loads(variants).items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        _log.warning("The measurements of %s for the application %s cannot be read; they are taken again", model, application)
+    return RegisteredModel(FunctionKey(application, namespace), model, accuracy, registered_at, measured)
+
+
 BUSY_TIMEOUT_S = 5.0
+_NO_UPGRADES: Mapping[int, str] = MappingProxyType({})
 
 
-def open_database(path: Path, schema: str, version: int) -> sqlite3.Connection:
+def open_database(path: Path, schema: str, version: int, upgrades: Mapping[int, str] = _NO_UPGRADES) -> sqlite3.Connection:
     """A connection that any thread may use, one at a time; the tables are made with `schema` where the file is new.
 
-    Every statement is its own transaction unless one is begun.
+    `upgrades` are the statements that turn a file of an earlier version into one of the next. Every statement is its own
+    transaction unless one is begun.
 
     Raises:
         GnomonError: 500 `store_unreadable`, for a file that is no such database or that another version wrote.
@@ -163,14 +217,14 @@ def open_database(path: Path, schema: str, version: int) -> sqlite3.Connection:
     path.chmod(0o600)
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
-        _prepare(connection, path, schema, version)
+        _prepare(connection, path, schema, version, upgrades)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: int) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: int, upgrades: Mapping[int, str]) -> None:
     try:
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
             connection.execute(f"PRAGMA {pragma}")
@@ -178,6 +232,9 @@ def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: i
         if found == 0:
             connection.executescript(f"BEGIN; {schema} PRAGMA user_version = {version}; COMMIT;")
             found = version
+        while found in upgrades:
+            connection.executescript(f"BEGIN IMMEDIATE; {upgrades[found]} PRAGMA user_version = {found + 1}; COMMIT;")
+            found += 1
     except sqlite3.DatabaseError as error:
         raise _unreadable(path, str(error)) from error
     if found != version:
