@@ -60,8 +60,8 @@ class MeasuredVariant:
 class RegisteredModel:
     """A model of the repository that answers queries of an application.
 
-    `model` is `name@version`, so that a newer version does not replace it unseen. `accuracy` is the share of the validation set
-    that the model answers right, from 0 to 1; None while unknown, and then no query with an accuracy is answered by it.
+    `model` is `name@version`, so that a newer version does not replace it unnoticed. `accuracy` is the share of the validation
+    set that the model answers right, from 0 to 1; None while unknown, and then no query with an accuracy is answered by it.
     `variants` are the measured ones, by id.
     """
 
@@ -75,7 +75,12 @@ class RegisteredModel:
     @property
     def architecture(self) -> str:
         """The name of the model without its version."""
-        return self.model.rpartition("@")[0] or self.model
+        return architecture_of(self.model)
+
+
+def architecture_of(model: str) -> str:
+    """The name of a model, `name` or `name@version`, without its version."""
+    return model.partition("@")[0]
 
 
 def read_accuracy(value: object, name: str = "accuracy") -> float:

@@ -53,6 +53,11 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def add(self, other: Histogram) -> None:
+        """Add the counts of a histogram with the same bounds."""
+        self.counts = [one + another for one, another in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
 
 ANSWERED = "answered"
 OUTCOMES = (ANSWERED, "late", "hurried", "failed", "refused", "nonsense", "full", "gone")
@@ -86,6 +91,17 @@ class PairMetrics:
     def misses(self) -> int:
         """Hand-overs that a Shadow did not answer as it should have."""
         return sum(self.hand_overs.values()) - self.hand_overs[ANSWERED]
+
+    def add(self, other: PairMetrics) -> None:
+        """Add the counters of other pairs."""
+        self.batches += other.batches
+        self.offloaded += other.offloaded
+        self.waited_s += other.waited_s
+        self.predicted_s += other.predicted_s
+        self.measured_s += other.measured_s
+        for outcome, count in other.hand_overs.items():
+            self.hand_overs[outcome] += count
+        self.ratios.add(other.ratios)
 
     def done(self, batch: Batch, result: Frame, now_s: float) -> None:
         """Count the result of a pair's batch."""
@@ -179,6 +195,21 @@ class FunctionMetrics:
         metrics.count += 1
         metrics.sum_s += duration_s
         metrics.buckets[bisect_left(BUCKETS_S, duration_s)] += 1
+
+    def add(self, other: FunctionMetrics) -> None:
+        """Add the counters of another function: of a member, to its application's."""
+        self.started += other.started
+        self.left += other.left
+        for code, metrics in other.by_code.items():
+            mine = self.by_code.setdefault(code, CodeMetrics(0, 0.0, [0] * (len(BUCKETS_S) + 1)))
+            mine.count += metrics.count
+            mine.sum_s += metrics.sum_s
+            mine.buckets = [one + another for one, another in zip(mine.buckets, metrics.buckets, strict=True)]
+        for reason, count in other.rejections.items():
+            self.rejections[reason] = self.rejections.get(reason, 0) + count
+        self.batch_sizes.add(other.batch_sizes)
+        self.queue_s.add(other.queue_s)
+        self.pairs.add(other.pairs)
 
     @property
     def invocations(self) -> int:

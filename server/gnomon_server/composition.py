@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
@@ -34,6 +34,8 @@ from gnomon_gateway.api.control import Control, this_version
 from gnomon_gateway.api.invocation import GatewayApp
 from gnomon_gateway.api.namespaces import Namespaces
 from gnomon_gateway.api.secrets import Secrets
+from gnomon_gateway.applications.collector import ApplicationCollector
+from gnomon_gateway.applications.service import Applications, is_endpoint
 from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore, Invoke
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
@@ -45,13 +47,13 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.functions.profiles import LatencyModels
 from gnomon_gateway.functions.service import FunctionStatus
 from gnomon_gateway.http.server import GatewayServer
-from gnomon_gateway.metrics import ControlCounters, GatewayCollector, LoopLag, MetricsPage
+from gnomon_gateway.metrics import ControlCounters, FunctionReading, GatewayCollector, LoopLag, MetricsPage
 from gnomon_gateway.replicas.replica import OwnershipCollector
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
 from gnomon_platforms.local.recipes import function_users, private_folders
 from gnomon_profiler.places import open_repository
-from gnomon_server.metrics import readings
+from gnomon_server.metrics import application_readings, readings
 from gnomon_server.options import FETCHED, ServeOptions, payload_secret_file
 from gnomon_server.platforms import backend_of
 from gnomon_server.process import begin_log, check_disk_space, check_port, lock_state, memory_is_short, serve_until_signal
@@ -138,6 +140,8 @@ class Gnomon:
         self.autoscaler = Autoscaler(self.manager.instances, clock, policies=policies)
         scaling.bind(self.autoscaler)
         self._scaling_state = SavedScalingState(self.autoscaler, options.state)
+        self.applications: Applications | None = None
+        """The applications; None where the platform has none."""
         self._loop_lag = LoopLag(clock)
         self._async_queue, self._callbacks = _asynchronous(
             options,
@@ -169,7 +173,11 @@ class Gnomon:
             await self._namespaces.ensure(self.options.namespaces)
         self._scaling_state.restore()
         await asyncio.to_thread(self._corrections.load)
-        await self.manager.start()
+        if self.applications is None:
+            await self.manager.start()
+        else:
+            await self.manager.start(is_endpoint)
+            await self.applications.start()
         self._backend.follow(self.manager, self._namespaces.refresh)
         self._tasks += [asyncio.create_task(self._corrections.run())]
         if self._elsewhere.leads:
@@ -213,6 +221,8 @@ class Gnomon:
                 await task
         self._scaling_state.save()
         await asyncio.to_thread(self._corrections.save)
+        if self.applications is not None:
+            await self.applications.stop()
         await self.manager.stop()
         await self.platform.stop()
         if self._replicas is not None:
@@ -236,8 +246,10 @@ class Gnomon:
 
     def _application(self) -> GatewayApp:
         counters = ControlCounters()
-        functions = self._backend.functions(self.manager)
+        functions, metadata = self._backend.functions(self.manager), self._backend.metadata
         self._namespaces = Namespaces(self._backend.store)
+        if metadata is not None:
+            self.applications = functions = Applications(functions, self.manager, self._backend.store, metadata)
         control = Control(
             functions=functions,
             namespaces=self._namespaces,
@@ -246,12 +258,13 @@ class Gnomon:
             metrics=MetricsPage(
                 [
                     GatewayCollector(
-                        lambda: readings(functions, self.manager, self.autoscaler.decided),
+                        self._readings,
                         counters,
                         self._loop_lag.histogram,
                         behind=self.options.behind,
                     ),
                     AsyncCollector(self._async_queue, self._callbacks),
+                    ApplicationCollector(lambda: () if self.applications is None else self.applications.endpoints()),
                     *self._backend.collectors(),
                     OwnershipCollector(lambda: None if self._replicas is None else self._replicas.agent),
                 ]
@@ -261,12 +274,11 @@ class Gnomon:
             healthy=lambda: not self._stopping,
             orchestration=self._backend.orchestration,
             kept_logs=self._backend.stored_logs,
+            applications=self.applications,
             behind=self.options.behind,
             provided=self._backend.provided,
         )
-        asynchronous = AsyncEndpoint(
-            self._async_queue, self._callbacks, lambda key: self.manager.status(key) is not None, utc_now_s
-        )
+        asynchronous = AsyncEndpoint(self._async_queue, self._callbacks, lambda key: functions.status(key) is not None, utc_now_s)
         build = build_routes(self._builder, payload_secret(payload_secret_file(self.options.state)))
         hosts = host_rule(self.options.host, self.options.allowed_hosts, behind=self.options.behind)
         self._guard = Guard(hosts, self._auth, function_users() if self._backend.isolates_users else range(0))
@@ -278,6 +290,14 @@ class Gnomon:
             behind=self.options.behind,
             ready=self.manager.all_been_ready,
         )
+
+    def _readings(self) -> Iterator[FunctionReading]:
+        decided = self.autoscaler.decided
+        if self.applications is None:
+            yield from readings(self._backend.functions(self.manager), self.manager, decided)
+        else:
+            yield from readings(self.applications, self.manager, decided)
+            yield from application_readings(self.applications, self.manager, decided)
 
     def _share(self, elsewhere: OtherReplicas, scaling: ScalingAdapter) -> Replicas:
         """Share the functions with the cluster's other gateways."""

@@ -27,6 +27,7 @@ class StoredHere(Backend):
 
     def __init__(self, options: ServeOptions, repository: ModelRepository) -> None:
         self.store: SqliteStore = SqliteStore(options.state / "functions.db")
+        self.metadata = self.store
         self._models = ModelFetcher(repository)
 
     async def fetch_model(self, reference: str) -> None:

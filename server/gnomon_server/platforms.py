@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
-from gnomon_core.interfaces import FunctionStore, ModelRepository, Platform
+from gnomon_core.interfaces import FunctionStore, MetadataStore, ModelRepository, Platform
 from gnomon_core.packaging import how_to_install
 from gnomon_platforms.images import BuiltImages
 from gnomon_server.options import ServeOptions
@@ -73,6 +73,8 @@ class Backend:
     shares = False
     """Whether other gateway replicas share the functions."""
     store: FunctionStore
+    metadata: MetadataStore | None = None
+    """The store of registered models; None where there are no applications."""
     platform: ServingPlatform
     place: str
 

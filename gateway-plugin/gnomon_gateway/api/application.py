@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_gateway.api.access import Guard, Guarded, error_response, pattern, unexpected
+from gnomon_gateway.api.applications import ApplicationRoutes
 from gnomon_gateway.api.control import Control, SystemRoutes
 from gnomon_gateway.api.functions import DecisionRoutes, DetailRoutes, Functions
 from gnomon_gateway.api.logs import LogRoutes
@@ -43,7 +44,10 @@ def control_application(
         return functions + [f"secret {secret}" for secret in await control.secrets.names(namespace)]
 
     resources = (
-        *(resource(control) for resource in (Functions, SystemRoutes, LogRoutes, DecisionRoutes, DetailRoutes)),
+        *(
+            resource(control)
+            for resource in (Functions, ApplicationRoutes, SystemRoutes, LogRoutes, DecisionRoutes, DetailRoutes)
+        ),
         NamespaceRoutes(control.namespaces, contents),
         SecretRoutes(control.namespaces, control.secrets),
     )

@@ -15,6 +15,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_gateway.api.namespaces import Namespaces
 from gnomon_gateway.api.requests import Handlers
 from gnomon_gateway.api.secrets import Secrets
+from gnomon_gateway.applications.service import Applications
 from gnomon_gateway.functions.logs import LogBook, LogReader
 from gnomon_gateway.functions.service import FunctionService
 
@@ -28,6 +29,7 @@ Gnomon {release} serves functions here.
   GET  /v2/models/NAME              what a model takes and answers (open inference protocol)
   POST /v2/models/NAME/infer        tensors in, tensors out
   GET  /system/functions            what is deployed (OpenFaaS's API: faas-cli and gnomon are its clients)
+  GET  /system/applications         applications, whose queries name a goal instead of a model
   GET  /gnomon/functions/NAME       a function with its instances, and why it was scaled: …/decisions
   GET  /healthz, /metrics           for probes and Prometheus
 
@@ -48,9 +50,9 @@ class Control:
     """The parts behind the control routes.
 
     `metrics` renders the Prometheus page; `healthy` is False while the gateway cannot take requests; `now_s` is a clock that
-    never goes back. `kept_logs` reads instances' logs that the platform stores, None where `logs` hold them. `behind` says that a
-    stock OpenFaaS gateway is in front, whose provider this gateway is; `provided` says that a provider behind this gateway counts
-    replicas, and gets every requested number.
+    never goes back. `kept_logs` reads instances' logs that the platform stores, None where `logs` hold them. `applications` is
+    None on a platform that has none. `behind` says that a stock OpenFaaS gateway is in front, whose provider this gateway is;
+    `provided` says that a provider behind this gateway counts replicas, and gets every requested number.
     """
 
     functions: FunctionService
@@ -63,6 +65,7 @@ class Control:
     healthy: Callable[[], bool] = lambda: True
     orchestration: str = "local"
     kept_logs: LogReader | None = None
+    applications: Applications | None = None
     behind: bool = False
     provided: bool = False
 

@@ -10,6 +10,7 @@ headers and body come back the same way. Redirects are passed on, not followed. 
 believed only where a gateway in front is known to set them); to the answer: the first two and `X-Duration-Seconds`.
 `X-Gnomon-Deadline-Ms` asks for a shorter deadline than the function's.
 
+A request to an application goes to the member that its `X-Gnomon-…` headers, or the parameters of its tensors, choose.
 A model's function takes images as they are; tensors (JSON or binary) are read as the open inference protocol reads them.
 An answer streams if the client accepts `text/event-stream` or `application/x-ndjson`; such a request is a batch of its own.
 
@@ -26,6 +27,8 @@ from typing import Any
 from gnomon_core.errors import GnomonError
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.api.access import ANY
+from gnomon_gateway.applications.application import Application, refusal_lines
+from gnomon_gateway.applications.queries import read_constraints
 from gnomon_gateway.dispatch.dispatcher import QUEUE_MOVED
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.exchange import Exchange, too_large
@@ -56,6 +59,8 @@ _LOOKED_AT = _NOT_SENT_ON | {b"host", b"accept", b"content-length"}
 
 TensorRoute = Callable[[Exchange, FunctionRuntime], bool]
 """Takes a request to a model's function if it carries tensors; returns whether it was taken."""
+QueryRoute = Callable[[Exchange, Application], bool]
+"""The same for a request to an application."""
 
 ControlApp = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -82,7 +87,9 @@ class GatewayApp:
         self.max_body_bytes = max_body_bytes
         self._control_app = control_app
         self._inference = InferenceRoutes(directory, max_body_bytes, ready)
-        self._functions = FunctionRoutes(directory, max_body_bytes, self._inference.take_tensors, behind=behind)
+        self._functions = FunctionRoutes(
+            directory, max_body_bytes, self._inference.take_tensors, self._inference.take_query, behind=behind
+        )
 
     def begin(self, exchange: Exchange) -> None:
         """Begin a request on a hot route, whose headers have been received."""
@@ -111,11 +118,20 @@ class GatewayApp:
 class FunctionRoutes:
     """The route, for all functions of a directory. `behind`: a gateway in front states the origin of requests."""
 
-    def __init__(self, directory: FunctionDirectory, max_body_bytes: int, tensors: TensorRoute, *, behind: bool = False) -> None:
+    def __init__(
+        self,
+        directory: FunctionDirectory,
+        max_body_bytes: int,
+        tensors: TensorRoute,
+        query: QueryRoute = lambda _exchange, _application: False,
+        *,
+        behind: bool = False,
+    ) -> None:
         self._directory = directory
         self._behind = behind
         self._max_body_bytes = max_body_bytes
         self._tensors = tensors
+        self._query = query
 
     def begin(self, exchange: Exchange) -> None:
         """Begin a request below `/function/`, whose headers have been received."""
@@ -126,16 +142,31 @@ class FunctionRoutes:
         function = name.decode("latin-1")
         runtime = self._directory.lookup(function)
         if runtime is None:
-            exchange.fail(self._directory.refusal(function))
+            application = self._directory.application(function)
+            if application is None:
+                exchange.fail(self._directory.refusal(function))
+            elif not self._query(exchange, application):
+                self._choose(exchange, application, slash + rest or b"/")
             return
         if runtime.signature is not None and self._tensors(exchange, runtime):
             return
         self.take(exchange, runtime, slash + rest or b"/")
 
-    def take(self, exchange: Exchange, runtime: FunctionRuntime, path: bytes) -> None:
-        """Take a request to this function, which gets this path."""
+    def _choose(self, exchange: Exchange, application: Application, path: bytes) -> None:
+        """Take a request to an application whose body is for the model's own pre-processing, such as an image."""
         try:
-            invocation = Invocation(exchange, runtime, path, behind=self._behind)
+            chosen = application.choose(read_constraints(dict(exchange.headers)))
+        except GnomonError as error:
+            application.metrics.started += 1
+            application.metrics.refused(error, time.monotonic() - exchange.arrived_s)
+            exchange.fail(error, refusal_lines(error))
+            return
+        self.take(exchange, chosen.member.runtime, path, chosen.lines)
+
+    def take(self, exchange: Exchange, runtime: FunctionRuntime, path: bytes, lines: bytes = b"") -> None:
+        """Take a request to this function, which gets this path. `lines` are further header lines of the answer."""
+        try:
+            invocation = Invocation(exchange, runtime, path, lines, behind=self._behind)
         except GnomonError as error:
             exchange.fail(error)
             return
@@ -156,6 +187,7 @@ class Invocation:
         "_budget_s",
         "_call_id",
         "_exchange",
+        "_lines",
         "_meta",
         "_request",
         "_runtime",
@@ -163,7 +195,10 @@ class Invocation:
         "content_length",
     )
 
-    def __init__(self, exchange: Exchange, runtime: FunctionRuntime, path: bytes, *, behind: bool = False) -> None:
+    def __init__(
+        self, exchange: Exchange, runtime: FunctionRuntime, path: bytes, lines: bytes = b"", *, behind: bool = False
+    ) -> None:
+        self._lines = lines
         self._began_s = exchange.arrived_s
         self._began_ns = time.time_ns()
         self._exchange = exchange
@@ -255,7 +290,7 @@ class Invocation:
         except UnfitHeadersError as error:
             self.refuse(_invalid_headers(error))
             return
-        self._exchange.respond(member.code, lines + lines_of(self._call_id, self._began_ns, self._began_s), member.body)
+        self._exchange.respond(member.code, lines + self._own_lines(), member.body)
 
     def refuse(self, error: GnomonError) -> None:
         if error.code == QUEUE_MOVED and self._exchange.move_on():
@@ -282,7 +317,7 @@ class Invocation:
         self._exchange.abort()
 
     def _own_lines(self) -> bytes:
-        return lines_of(self._call_id, self._began_ns, self._began_s)
+        return lines_of(self._call_id, self._began_ns, self._began_s) + self._lines
 
 
 def _wrong_method() -> GnomonError:

@@ -32,6 +32,8 @@ MIN_WAIT_S = 1.0
 MAX_WAIT_S = 60.0
 _PRINTABLE = re.compile("[ -~]+")
 _SUCCESS = range(200, 300)
+_VARIANT = ("X-Gnomon-Variant", "X-Gnomon-Nearest")
+"""Headers of an answer that say which variant of an application it is from."""
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -142,7 +144,8 @@ def _url(target: Target) -> URL:
 
 def _headers(call: Call, answer: FunctionAnswer, duration_s: float) -> dict[str, str]:
     content_type = answer.header("Content-Type") or ""
-    return {
+    variants = {name: value for name in _VARIANT if (value := answer.header(name)) is not None and _PRINTABLE.fullmatch(value)}
+    return variants | {
         "Content-Type": content_type if _PRINTABLE.fullmatch(content_type) else "application/octet-stream",
         "X-Call-Id": call.call_id,
         "X-Function-Name": str(call.function),

@@ -8,10 +8,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.applications.application import Application, refusal_lines
+from gnomon_gateway.applications.queries import read_constraints
 from gnomon_gateway.asynchronous.calls import FunctionAnswer, Headers, Invocation, answer_of
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.headers import UnfitHeadersError, member_lines
@@ -29,12 +33,37 @@ class Invoker:
         self._directory = directory
 
     async def __call__(self, invocation: Invocation) -> FunctionAnswer:
-        runtime = self._directory.lookup(str(invocation.function))
+        function, headers = str(invocation.function), _by_name(invocation.headers)
+        runtime = self._directory.lookup(function)
+        if runtime is None and (application := self._directory.application(function)) is not None:
+            return await self._query(application, headers, invocation)
         if runtime is None:
-            return answer_of(self._directory.refusal(str(invocation.function)))
-        signature, headers = runtime.signature, _by_name(invocation.headers)
+            return answer_of(self._directory.refusal(function))
+        return await self._call(runtime, headers, invocation, runtime.key.name)
+
+    async def _query(self, application: Application, headers: Mapping[bytes, bytes], invocation: Invocation) -> FunctionAnswer:
+        """Call the member of an application that the constraints choose. The body of tensors holds some, so it is read first."""
+        parameters: Mapping[str, Any] = {}
+        tensors = carries_tensors(invocation.method.encode(), headers)
+        try:
+            if application.signature is not None and tensors:
+                samples = most_samples(application.signature, application.settings.max_batch)
+                parameters = (await Reading(application.signature, headers, samples).whole(invocation.body)).parameters
+            chosen = application.choose(read_constraints(headers, parameters))
+        except GnomonError as error:
+            application.metrics.started += 1
+            application.metrics.refused(error, 0.0)
+            refusal = _with_lines(*messages.refusal(error)) if tensors else answer_of(error)
+            return _and_lines(refusal, refusal_lines(error))
+        return _and_lines(await self._call(chosen.member.runtime, headers, invocation, application.key.name), chosen.lines)
+
+    async def _call(
+        self, runtime: FunctionRuntime, headers: Mapping[bytes, bytes], invocation: Invocation, name: str
+    ) -> FunctionAnswer:
+        """Call a function that answers by this name."""
+        signature = runtime.signature
         if signature is not None and carries_tensors(invocation.method.encode(), headers):
-            return await _infer(runtime, signature, headers, invocation)
+            return await _infer(runtime, signature, headers, invocation, name)
         waiting, now_s = _Waiting(), time.monotonic()
         request = Request(
             runtime.event_lane,
@@ -96,7 +125,7 @@ class _WaitingForTensors(_Waiting):
 
 
 async def _infer(
-    runtime: FunctionRuntime, signature: ModelSignature, headers: Mapping[bytes, bytes], invocation: Invocation
+    runtime: FunctionRuntime, signature: ModelSignature, headers: Mapping[bytes, bytes], invocation: Invocation, name: str
 ) -> FunctionAnswer:
     began_s = time.monotonic()
     try:
@@ -105,7 +134,7 @@ async def _infer(
         runtime.metrics.started += 1
         runtime.metrics.refused(error, time.monotonic() - began_s)
         return _with_lines(*messages.refusal(error))
-    waiting = _WaitingForTensors(infer, signature, runtime.key.name)
+    waiting = _WaitingForTensors(infer, signature, name)
     lane, arrived_s, deadline_s = runtime.tensor_lane, time.monotonic(), began_s + _budget_s(runtime, invocation)
 
     def make(samples: int, body: bytes | memoryview, responder: Responder) -> Request:
@@ -134,6 +163,12 @@ def _with_lines(status: int, lines: bytes, body: bytes | memoryview) -> Function
     """An answer with these header lines, each ending in CRLF."""
     named = (line.partition(":") for line in lines.decode("latin-1").split("\r\n") if line)
     return FunctionAnswer(status, tuple((name, value.strip()) for name, _, value in named), bytes(body))
+
+
+def _and_lines(answer: FunctionAnswer, lines: bytes) -> FunctionAnswer:
+    """The answer with further header lines."""
+    further = _with_lines(answer.status, lines, answer.body)
+    return replace(answer, headers=(*answer.headers, *further.headers))
 
 
 def _by_name(headers: Headers) -> dict[bytes, bytes]:

@@ -25,7 +25,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError, not_found
@@ -45,6 +45,9 @@ from gnomon_gateway.functions.profiles import Corrected
 from gnomon_gateway.http.exchange import internal_error
 from gnomon_gateway.metrics import FunctionMetrics
 from gnomon_gateway.queueing.queue import ANSWERED, Batch, LaneKey, Request, Responder
+
+if TYPE_CHECKING:
+    from gnomon_gateway.applications.application import Application
 
 CHECK_AFTER_S = 0.005
 """Requests that have waited so long are checked for a closed connection before they are sent to an instance."""
@@ -95,6 +98,8 @@ class FunctionRuntime:
         """The most samples of a batch, by the settings or by a buffer plan."""
         self.dispatcher = Dispatcher(settings, policy, latency, time.monotonic(), sized_by=self._profiled_variants)
         self.metrics = FunctionMetrics()
+        self.capacity_changed: Callable[[], None] | None = None
+        """Called whenever an instance becomes ready, ends or drains; an application chooses among its members by it."""
         self._owner = owner
         self._epoch = epoch
         self._outdated: Callable[[int], None] | None = None
@@ -190,6 +195,7 @@ class FunctionRuntime:
             concurrency=instance.concurrency,
         )
         self._execute(effects)
+        self._report_capacity()
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
         """The instance has ended. Its requests are answered with 502, or retried if that is safe."""
@@ -198,6 +204,7 @@ class FunctionRuntime:
             _LOG.info("instance %s of %s is gone: %s", instance_id, self.name, reason)
         unread = channel is not None and channel.unread
         self._execute(self.dispatcher.instance_gone(instance_id, time.monotonic(), unread=unread))
+        self._report_capacity()
 
     def instance_resized(self, instance_id: str, cores: int) -> None:
         """The instance's number of cores has changed."""
@@ -213,6 +220,7 @@ class FunctionRuntime:
         drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._drains.setdefault(instance_id, []).append(drained)
         self._execute(self.dispatcher.drain(instance_id, time.monotonic()))
+        self._report_capacity()
         await drained
 
     async def drain_all(self) -> None:
@@ -587,7 +595,12 @@ class FunctionRuntime:
         """An instance does not answer: send it no further batches, and let the owner replace it."""
         _LOG.warning("instance %s of %s no longer answers and is replaced: %s", instance_id, self.name, reason)
         self._execute(self.dispatcher.drain(instance_id, time.monotonic()))
+        self._report_capacity()
         self._owner.instance_frozen(instance_id, reason)
+
+    def _report_capacity(self) -> None:
+        if self.capacity_changed is not None:
+            self.capacity_changed()
 
     def _request_instance(self) -> None:
         if self._removed:
@@ -707,11 +720,15 @@ class Health:
 
 
 class FunctionDirectory:
-    """The served functions by the names in URLs. `unserved` gives the error for a stored function that cannot be served."""
+    """The served functions and applications by the names in URLs.
+
+    `unserved` gives the error for a stored function that cannot be served.
+    """
 
     def __init__(self, unserved: Callable[[str], GnomonError | None] = lambda _: None) -> None:
         self._unserved = unserved
         self._by_name: dict[str, FunctionRuntime] = {}
+        self._applications: dict[str, Application] = {}
 
     def add(self, runtime: FunctionRuntime) -> None:
         for name in names_of(runtime.key):
@@ -724,6 +741,18 @@ class FunctionDirectory:
     def lookup(self, name: str) -> FunctionRuntime | None:
         """The function called `name` or `name.namespace`; None where there is none."""
         return self._by_name.get(name)
+
+    def add_application(self, application: Application) -> None:
+        for name in names_of(application.key):
+            self._applications[name] = application
+
+    def remove_application(self, key: FunctionKey) -> None:
+        for name in names_of(key):
+            self._applications.pop(name, None)
+
+    def application(self, name: str) -> Application | None:
+        """The application whose endpoint is called `name` or `name.namespace`; None where there is none."""
+        return self._applications.get(name)
 
     def refusal(self, name: str) -> GnomonError:
         """The error for a call of a function that `lookup` does not find: `no_such_function`, or why it is not served."""

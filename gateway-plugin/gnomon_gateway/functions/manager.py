@@ -9,6 +9,8 @@ A stored function that cannot be served, for example because its secret was dele
                                                                        └─ removed ─▶ forgotten
 
 Meanwhile the API lists the function without replicas, and calls get 503: a temporary failure is no 404.
+
+Member functions of applications (`applications`) are neither stored nor listed: their application makes them again at the start.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from gnomon_core.interfaces import Explains, FunctionStore, Platform, Restartabl
 from gnomon_core.policy_registry import described
 from gnomon_core.profiles import REREAD_S
 from gnomon_core.scaling import DecisionRecord
+from gnomon_core.settings import Settings
 from gnomon_gateway.functions.deployments import Deployed, OtherReplicas, StartFailures
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime, lanes
 from gnomon_gateway.functions.instances import Instances, ScalingControl, outlive_gateway, refuse_foreign_autoscaler
@@ -79,23 +82,28 @@ class Manager:
         self._profile_refresh = ProfileRefresh(self._checks, latency, self._functions, self._lock)
         self._unserved = UnservedFunctions(self.follow, logs.append)
         self.directory = FunctionDirectory(self._unserved.refusal)
+        self.members: set[FunctionKey] = set()
         self._background = Background()
         if isinstance(platform, Restartable):
             platform.watch_restarts(self._restarts)
         self.instances = Instances(platform, logs.append, scaling, self._checks.policy, self._elsewhere)
 
-    async def start(self) -> None:
-        """Serve the stored functions. One that can no longer be served stays stored, and its log has the reason."""
+    async def start(self, served_elsewhere: Callable[[FunctionSpec], bool] = lambda _: False) -> None:
+        """Serve the stored functions. One that can no longer be served stays stored, and its log has the reason.
+
+        Functions that are `served_elsewhere`, the endpoints of applications, are left out.
+        """
         stored = await asyncio.to_thread(self._store.functions)
         self._last_version = max((function.version for function in stored), default=0)
         for function in stored:
-            await self._serve(function)
+            if not served_elsewhere(function.spec):
+                await self._serve(function)
         self._profile_refresh.start()
 
     async def lead(self) -> None:
         """Become the leader: continue from the stored functions and the instances that another process has left."""
         stored = await asyncio.to_thread(self._store.functions)
-        for key in {function.spec.key for function in stored} | set(self._functions) | set(self._unserved):
+        for key in ({function.spec.key for function in stored} | set(self._functions) | set(self._unserved)) - self.members:
             try:
                 await self.follow(key, takes_over=True)
             except Exception as error:  # noqa: BLE001 - one function must not prevent the others from being served
@@ -156,7 +164,7 @@ class Manager:
                 self._last_version += 1
             version = deployed.version if same else self._last_version
             # Durable before it takes effect, so that a crash in between serves what the client was told.
-            await asyncio.to_thread(self._store.put_function, StoredFunction(spec, version, deployed.created_at))
+            await self._keep(StoredFunction(spec, version, deployed.created_at))
             self._change(deployed, spec, inputs)
             if not same:
                 deployed.version = version
@@ -169,8 +177,43 @@ class Manager:
             if key not in self._functions and key not in self._unserved:
                 raise unknown_function(key)
             # From the disk first: a function that is answered as removed must not be back after a crash.
-            await asyncio.to_thread(self._store.delete_function, key)
+            if key not in self.members:
+                await asyncio.to_thread(self._store.delete_function, key)
             self._drop(key)
+
+    async def deploy_member(self, spec: FunctionSpec) -> FunctionRuntime:
+        """Add or update a member function of an application.
+
+        Raises:
+            GnomonError: 409 `function_exists` where a function of another user has the name; as for `deploy`.
+
+        """
+        key = spec.key
+        if key in self._functions and key in self.members:
+            await self.update(spec)
+        elif key in self._functions or key in self._unserved:
+            raise conflict("function_exists", f"{key} is deployed already.", "Remove it, or give the application another name.")
+        else:
+            self.members.add(key)
+            try:
+                await self.deploy(spec)
+            except BaseException:
+                self.members.discard(key)
+                raise
+        return self._functions[key].runtime
+
+    def check_policy(self, settings: Settings) -> None:
+        """Raise a 400 `GnomonError` for policies that functions here cannot have."""
+        self._checks.policy(settings)
+
+    async def inputs(self, spec: FunctionSpec) -> FunctionInputs:
+        """Check a function that is not deployed, and return its inputs.
+
+        Raises:
+            GnomonError: 400, with what is wrong.
+
+        """
+        return await self._checks.spec(self._with_defaults(spec))
 
     def _restarts(self, key: FunctionKey, version: int) -> None:
         self._background.begin(self.restart(key, version))
@@ -183,7 +226,7 @@ class Manager:
                 return
             self._last_version += 1
             stored = StoredFunction(deployed.spec, self._last_version, deployed.created_at)
-            await asyncio.to_thread(self._store.put_function, stored)
+            await self._keep(stored)
             deployed.version = stored.version
             await self.instances.rolling_update.update(deployed)
             self._scaling.redeployed(deployed.name)
@@ -258,7 +301,8 @@ class Manager:
         )
 
     def list(self, namespace: str) -> Sequence[FunctionStatus]:
-        keys = sorted(key for key in (*self._functions, *self._unserved) if key.namespace == namespace)
+        known = (key for key in (*self._functions, *self._unserved) if key not in self.members)
+        keys = sorted(key for key in known if key.namespace == namespace)
         return [status for key in keys if (status := self.status(key)) is not None]
 
     def decisions(self, key: FunctionKey, limit: int) -> Sequence[DecisionRecord] | None:
@@ -297,8 +341,13 @@ class Manager:
         await self._platform.prepare(spec)
         self._last_version += 1
         stored = StoredFunction(spec, self._last_version, created_at)
-        await asyncio.to_thread(self._store.put_function, stored)
+        await self._keep(stored)
         self._begin(stored, inputs)
+
+    async def _keep(self, stored: StoredFunction) -> None:
+        """Store a deployment, unless it is a member's."""
+        if stored.spec.key not in self.members:
+            await asyncio.to_thread(self._store.put_function, stored)
 
     async def _update_unserved(self, spec: FunctionSpec) -> None:
         """Update a function that cannot be served as it is stored."""
@@ -310,6 +359,7 @@ class Manager:
 
     def _drop(self, key: FunctionKey) -> None:
         """Forget a function."""
+        self.members.discard(key)
         self._unserved.forget(key)
         self._logs.forget(key)
         deployed = self._functions.pop(key, None)

@@ -74,6 +74,12 @@ class Checks:
             GnomonError: 400, with what is wrong.
 
         """
+        if spec.settings.application is not None:
+            raise bad_request(
+                "applications_unavailable",
+                f"annotation gnomon/model names the application {spec.settings.application[:100]!r}, and this platform has none.",
+                "Applications are served by `gnomon serve` on one machine and on Lambda. Name a model here.",
+            )
         self.policy(spec.settings)
         try:
             if spec.settings.model is not None and self._fetch_model is not None:

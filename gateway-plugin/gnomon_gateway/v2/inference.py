@@ -7,6 +7,8 @@ joined:
 
 The parts are requests like all others: they are admitted, batched with those of other clients and executed on any instance. The
 first failure is the response; the other parts are then withdrawn, because their results would not be used.
+
+A request to an application is read like one to a model. Its constraints then choose the member function that it is submitted to.
 """
 
 from __future__ import annotations
@@ -16,21 +18,39 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey
+from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_core.wire import Frame, Member
+from gnomon_gateway.applications.application import Application, refusal_lines
+from gnomon_gateway.applications.queries import read_constraints
 from gnomon_gateway.dispatch.dispatcher import QUEUE_MOVED
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.http.headers import DEADLINE_HEADER, call_id_of, lines_of, read_deadline_s
+from gnomon_gateway.metrics import FunctionMetrics
 from gnomon_gateway.queueing.queue import Request, Responder
 from gnomon_gateway.v2 import messages
 from gnomon_gateway.v2.messages import Infer
 from gnomon_gateway.v2.reading import Reading
 
 _T = TypeVar("_T")
+
+
+class Endpoint(Protocol):
+    """What an infer request names: a model's function or an application."""
+
+    @property
+    def key(self) -> FunctionKey: ...
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def metrics(self) -> FunctionMetrics: ...
 
 
 class Inference:
@@ -40,9 +60,11 @@ class Inference:
         "_began_ns",
         "_began_s",
         "_call_id",
+        "_endpoint",
         "_exchange",
         "_headers",
         "_infer",
+        "_lines",
         "_reading",
         "_requests",
         "_runtime",
@@ -50,14 +72,16 @@ class Inference:
         "_work",
     )
 
-    def __init__(self, exchange: Exchange, runtime: FunctionRuntime, signature: ModelSignature, max_body_bytes: int) -> None:
+    def __init__(self, exchange: Exchange, endpoint: Endpoint, signature: ModelSignature, max_body_bytes: int) -> None:
         self._began_s = exchange.arrived_s
         self._began_ns = time.time_ns()
         self._exchange = exchange
-        self._runtime = runtime
+        self._endpoint = endpoint
+        self._runtime: FunctionRuntime | None = None
         self._signature = signature
         self._headers = dict(exchange.headers)
-        self._reading = Reading(signature, self._headers, most_samples(signature, runtime.settings.max_batch), max_body_bytes)
+        self._lines = b""
+        self._reading = Reading(signature, self._headers, most_samples(signature, endpoint.settings.max_batch), max_body_bytes)
         self._call_id = call_id_of(self._headers)
         self._infer: Infer | None = None
         self._requests: list[Request] = []
@@ -127,15 +151,27 @@ class Inference:
         except GnomonError as error:
             self._refuse_unsubmitted(error)
 
+    def _function(self, infer: Infer) -> FunctionRuntime:
+        """The function that answers the parsed request.
+
+        Raises:
+            GnomonError: none does.
+
+        """
+        del infer
+        assert isinstance(self._endpoint, FunctionRuntime)
+        return self._endpoint
+
     def _submit_infer(self, infer: Infer) -> None:
+        runtime = self._runtime = self._function(infer)
         self._infer = infer
-        self._requests = submit(self._runtime, self._signature, infer, self._request_with(), self)
+        self._requests = submit(runtime, self._signature, infer, self._request_with(runtime), self)
 
     def left(self) -> None:
         if self._work is not None:
             self._work.cancel()
         for request in self._requests:
-            if request.responder is not None:
+            if request.responder is not None and self._runtime is not None:
                 self._runtime.left(request)
 
     # Responder of the request
@@ -143,7 +179,7 @@ class Inference:
     def answer(self, member: Member, head: bytes) -> None:
         del head
         assert self._infer is not None
-        self._respond(*messages.answer(self._infer, self._signature, self._runtime.key.name, member))
+        self._respond(*messages.answer(self._infer, self._signature, self._endpoint.key.name, member))
 
     def refuse(self, error: GnomonError) -> None:
         if error.code == QUEUE_MOVED and self._exchange.move_on():
@@ -156,12 +192,12 @@ class Inference:
     def broken(self) -> None:
         self._exchange.abort()
 
-    def _request_with(self) -> MakeRequest:
-        budget_s = self._runtime.settings.deadline_s
+    def _request_with(self, runtime: FunctionRuntime) -> MakeRequest:
+        budget_s = runtime.settings.deadline_s
         asked = self._headers.get(DEADLINE_HEADER)
         if asked is not None:
             budget_s = min(budget_s, read_deadline_s(asked))
-        lane, arrived_s, deadline_s = self._runtime.tensor_lane, time.monotonic(), self._began_s + budget_s
+        lane, arrived_s, deadline_s = runtime.tensor_lane, time.monotonic(), self._began_s + budget_s
         return lambda samples, body, responder: Request(
             lane,
             arrived_s,
@@ -174,15 +210,37 @@ class Inference:
         )
 
     def _refuse_unsubmitted(self, error: GnomonError) -> None:
-        self._runtime.metrics.started += 1
-        self._runtime.metrics.refused(error, time.monotonic() - self._began_s)
+        self._endpoint.metrics.started += 1
+        self._endpoint.metrics.refused(error, time.monotonic() - self._began_s)
         self.refuse(error)
 
     def _respond(self, status: int, lines: bytes, body: bytes | memoryview) -> None:
         self._exchange.respond(status, lines + self._own_lines(), body)
 
     def _own_lines(self) -> bytes:
-        return lines_of(self._call_id, self._began_ns, self._began_s)
+        return lines_of(self._call_id, self._began_ns, self._began_s) + self._lines
+
+
+class ApplicationInference(Inference):
+    """An infer request to an application, whose constraints are in its headers or parameters."""
+
+    __slots__ = ("_application",)
+
+    def __init__(self, exchange: Exchange, application: Application, signature: ModelSignature, max_body_bytes: int) -> None:
+        super().__init__(exchange, application, signature, max_body_bytes)
+        self._application = application
+
+    def _function(self, infer: Infer) -> FunctionRuntime:
+        chosen = self._application.choose(read_constraints(self._headers, infer.parameters))
+        self._lines = chosen.lines
+        runtime = chosen.member.runtime
+        if runtime.signature is not None:
+            self._signature = runtime.signature  # the same tensors, and the model's own version
+        return runtime
+
+    def refuse(self, error: GnomonError) -> None:
+        self._lines = refusal_lines(error) or self._lines
+        super().refuse(error)
 
 
 MOST_SAMPLES, FEW_SAMPLES, MOST_BYTES = 256, 8, 8 << 20

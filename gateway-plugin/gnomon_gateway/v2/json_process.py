@@ -83,7 +83,7 @@ def to_infer(head: dict[str, Any], tensors: bytearray) -> Infer:
     """
     if "error" in head:
         raise GnomonError(**head["error"])
-    return Infer(head["id"], head["samples"], memoryview(tensors), head["outputs"])
+    return Infer(head["id"], head["samples"], memoryview(tensors), head["outputs"], head["parameters"])
 
 
 def _parse(question: dict[str, Any], body: bytearray) -> tuple[dict[str, Any], Data]:
@@ -93,7 +93,8 @@ def _parse(question: dict[str, Any], body: bytearray) -> tuple[dict[str, Any], D
         infer = read_request(ModelSignature("", "", inputs, outputs), memoryview(body), length, question["max_batch"])
     except GnomonError as error:
         return {"error": asdict(error)}, b""
-    return {"id": infer.id, "samples": infer.samples, "outputs": infer.outputs}, infer.body
+    head = {"id": infer.id, "samples": infer.samples, "outputs": infer.outputs, "parameters": infer.parameters}
+    return head, infer.body
 
 
 def main(descriptor: int) -> None:

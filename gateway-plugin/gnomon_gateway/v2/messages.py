@@ -20,8 +20,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -266,12 +266,13 @@ _LENGTH_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class Infer:
-    """A parsed infer request: `samples` of input bytes, and the requested outputs (name → binary)."""
+    """A parsed infer request: `samples` of input bytes, the requested outputs (name → binary), and the request's parameters."""
 
     id: str
     samples: int
     body: bytes | memoryview
     outputs: dict[str, bool]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +293,7 @@ def read_request(signature: ModelSignature, body: memoryview, header_length: byt
     length = len(body) if header_length is None else _length(header_length, len(body))
     document = read_infer(body[:length], _values(signature, max_batch))
     samples, data = read_tensors(signature, document.inputs, body[length:], max_batch)
-    return Infer(document.id, samples, data, _outputs(signature, document))
+    return Infer(document.id, samples, data, _outputs(signature, document), document.parameters)
 
 
 def document_bytes(body_bytes: int, header_length: bytes | None) -> int:

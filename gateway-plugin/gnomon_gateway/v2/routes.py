@@ -7,7 +7,8 @@
     GET  /v2/models/{m}[/versions/{v}]/ready   200 if an instance is ready or one is started by the first request
     POST /v2/models/{m}[/versions/{v}]/infer
 
-`{m}` is the name of a function that serves a model, optionally with its namespace.
+`{m}` is the name of a function that serves a model or is the endpoint of an application, optionally with its namespace. An
+application has no versions; its constraints are `parameters` of the infer request or headers (`applications.queries`).
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from gnomon_core.errors import GnomonError, not_found
+from gnomon_core.errors import GnomonError, bad_request, not_found
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_gateway.api.control import this_version
+from gnomon_gateway.applications.application import Application
 from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.http.exchange import Exchange
 from gnomon_gateway.v2 import messages
-from gnomon_gateway.v2.inference import Inference
+from gnomon_gateway.v2.inference import ApplicationInference, Inference
 from gnomon_gateway.v2.reading import carries_tensors
 
 PREFIX = b"/v2"
@@ -58,6 +60,16 @@ class InferenceRoutes:
         Inference(exchange, runtime, signature, self._max_body_bytes).begin()
         return True
 
+    def take_query(self, exchange: Exchange, application: Application) -> bool:
+        """Take a request at `/function/{name}` of an application if it carries tensors; returns whether it was taken."""
+        if not carries_tensors(exchange.method, dict(exchange.headers)):
+            return False
+        try:
+            self._infer(exchange, application)
+        except GnomonError as error:
+            refuse(exchange, error)
+        return True
+
     def _begin(self, exchange: Exchange, parts: list[str]) -> None:
         match parts:
             case []:
@@ -69,6 +81,9 @@ class InferenceRoutes:
                 _read(exchange, {"ready": ready}, 200 if ready else 503)
             case ["models", name, *rest]:
                 runtime = self._directory.lookup(name)
+                if runtime is None and (application := self._directory.application(name)) is not None:
+                    self._application(exchange, application, rest)
+                    return
                 if runtime is None and (away := self._directory.refusal(name)).status != HTTPStatus.NOT_FOUND:
                     raise away
                 if runtime is None or runtime.signature is None:
@@ -97,6 +112,41 @@ class InferenceRoutes:
             case _:
                 raise _no_route()
 
+    def _application(self, exchange: Exchange, application: Application, parts: list[str]) -> None:
+        match parts:
+            case ["versions", *_]:
+                hint = "Name a registered model by the parameter model, or a variant by the parameter variant."
+                raise not_found("version_not_found", f"The application {application.key.name} has no versions.", hint)
+            case []:
+                _read(exchange, _application_metadata(application))
+            case ["ready"]:
+                members = application.members.values()
+                ready = any(member.runtime.ready > 0 or member.runtime.refusal() is None for member in members)
+                _read(exchange, {"ready": ready}, 200 if ready else 503)
+            case ["infer"]:
+                if exchange.method != b"POST":
+                    raise _wrong_method("POST")
+                self._infer(exchange, application)
+            case _:
+                raise _no_route()
+
+    def _infer(self, exchange: Exchange, application: Application) -> None:
+        """Begin an infer request to an application.
+
+        Raises:
+            GnomonError: it has no members, or its models take different tensors.
+
+        """
+        if not application.members:
+            raise application.nothing_to_choose()
+        if application.signature is None:
+            raise bad_request(
+                "tensors_differ",
+                f"The models of the application {application.key.name} take different tensors.",
+                f"Send the image itself to /function/{application.key.name}.",
+            )
+        ApplicationInference(exchange, application, application.signature, self._max_body_bytes).begin()
+
 
 def refuse(exchange: Exchange, error: GnomonError) -> None:
     """Respond with an error of the gateway in V2's format."""
@@ -116,6 +166,17 @@ def _metadata(runtime: FunctionRuntime, signature: ModelSignature) -> dict[str, 
         "platform": "gnomon_layer_program",
         "inputs": [_tensor(spec) for spec in signature.inputs],
         "outputs": [_tensor(spec) for spec in signature.outputs],
+    }
+
+
+def _application_metadata(application: Application) -> dict[str, Any]:
+    signature = application.signature
+    return {
+        "name": application.key.name,
+        "platform": "gnomon_application",
+        "inputs": [_tensor(spec) for spec in signature.inputs] if signature is not None else [],
+        "outputs": [_tensor(spec) for spec in signature.outputs] if signature is not None else [],
+        "parameters": {"variants": sorted(application.members)},
     }
 
 

@@ -1,0 +1,32 @@
+"""The Prometheus series of applications: which variants answer their queries, and which have instances.
+
+The series of functions count an application under its endpoint's name, with all its members; those here tell its variants apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gnomon_gateway.applications.service import Endpoint
+
+_LABELS = ("application", "variant")
+
+
+class ApplicationCollector(Collector):
+    """The collector of these endpoints."""
+
+    def __init__(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
+        self._endpoints = endpoints
+
+    def collect(self) -> Iterator[Metric]:
+        queries = CounterMetricFamily("gnomon_application_queries", "Queries by the variant that was chosen.", labels=_LABELS)
+        ready = GaugeMetricFamily("gnomon_application_ready", "Instances of a variant that can take batches.", labels=_LABELS)
+        for endpoint in self._endpoints():
+            for variant, count in sorted(endpoint.application.answered_by.items()):
+                queries.add_metric((str(endpoint.key), variant), count)
+            for variant, member in sorted(endpoint.members.items()):
+                ready.add_metric((str(endpoint.key), variant), member.runtime.ready)
+        yield from (queries, ready)

@@ -1,0 +1,122 @@
+"""The constraints of a query to an application, from the parameters of an infer request or from headers.
+
+    parameters   latency_ms   accuracy   cost   model   variant   nearest
+    headers      X-Gnomon-Latency-Ms, X-Gnomon-Accuracy, X-Gnomon-Cost, X-Gnomon-Model, X-Gnomon-Variant, X-Gnomon-Nearest
+
+A constraint may be in both places if both say the same. An unreadable constraint is refused, and so is a parameter that is nearly
+the name of one: a query whose `latency` is silently ignored gets an answer that its author did not ask for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gnomon_core.applications import invalid_accuracy
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.nearest_names import did_you_mean, misspelt
+from gnomon_core.variants import Query
+
+SERVE, SUGGEST = "serve", "suggest"
+"""Of `nearest`: the nearest variant answers where none satisfies the query, or is only named in the refusal."""
+NAMES = ("latency_ms", "accuracy", "cost", "model", "variant", "nearest")
+HEADERS: Mapping[bytes, str] = {b"x-gnomon-" + name.replace("_", "-").encode(): name for name in NAMES}
+VARIANT_HEADER, NEAREST_HEADER = b"x-gnomon-variant", b"x-gnomon-nearest"
+_OTHER_PARAMETERS = frozenset({"binary_data_output", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end"})
+_FORMER = {"latency": "latency_ms", "latency_s": "latency_ms", "latency-ms": "latency_ms", "architecture": "model"}
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """A query, and whether the nearest variant may answer it."""
+
+    query: Query
+    serve_nearest: bool = False
+
+
+NO_CONSTRAINTS = Constraints(Query())
+
+
+def read_constraints(headers: Mapping[bytes, bytes], parameters: Mapping[str, Any] | None = None) -> Constraints:
+    """The constraints of a request. Names of headers are lower-case.
+
+    Raises:
+        GnomonError: 400 with what is allowed.
+
+    """
+    given: dict[str, Any] = {name: headers[header].decode("latin-1") for header, name in HEADERS.items() if header in headers}
+    for name, value in (parameters or {}).items():
+        if name in NAMES:
+            read = _READERS[name](name, value)
+            if name in given and _READERS[name](name, given[name]) != read:
+                raise bad_request(
+                    "contradicting_constraint", f"{name} is {value!r} and its header says {given[name]!r}.", "Send one of them."
+                )
+            given[name] = value
+        elif name not in _OTHER_PARAMETERS and (meant := _FORMER.get(name) or misspelt(name, NAMES)):
+            raise bad_request("unknown_constraint", f"parameter {name[:100]!r} is not known.", did_you_mean(meant, NAMES))
+    if not given:
+        return NO_CONSTRAINTS
+    values = {name: _READERS[name](name, value) for name, value in given.items()}
+    latency_ms = values.get("latency_ms")
+    query = Query(
+        latency_s=None if latency_ms is None else latency_ms / 1e3,
+        accuracy=values.get("accuracy"),
+        cost_per_s=values.get("cost"),
+        architecture=values.get("model"),
+        variant=values.get("variant"),
+    )
+    return Constraints(query, values.get("nearest") == SERVE)
+
+
+def _number(value: object) -> float:
+    """The number of a parameter, or of a header's text; NaN for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return math.nan
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _positive(name: str, value: object) -> float:
+    number = _number(value)
+    if not 0.0 < number < math.inf:
+        unit = "milliseconds" if name == "latency_ms" else "cores in use, the unit of a variant's cost_per_s"
+        raise _invalid(name, value, f"It is a number above 0, in {unit}.")
+    return number
+
+
+def _accuracy(name: str, value: object) -> float:
+    number = _number(value)
+    if not 0.0 <= number <= 1.0:
+        raise invalid_accuracy(name, value)
+    return number
+
+
+def _name(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _invalid(name, value, f"It is the name of a {name} of the application.")
+    return value.strip()
+
+
+def _nearest(name: str, value: object) -> str:
+    if value not in (SERVE, SUGGEST):
+        raise _invalid(name, value, f"It is {SERVE} or {SUGGEST}.")
+    return str(value)
+
+
+def _invalid(name: str, value: object, allowed: str) -> GnomonError:
+    return bad_request("invalid_constraint", f"{name} is {str(value)[:50]!r}.", allowed)
+
+
+_READERS: Mapping[str, Callable[[str, object], Any]] = {
+    "latency_ms": _positive,
+    "accuracy": _accuracy,
+    "cost": _positive,
+    "model": _name,
+    "variant": _name,
+    "nearest": _nearest,
+}
