@@ -35,6 +35,7 @@ TABLE = {
     "login": Entry(f"{_COMMANDS}.about", "login", "Keep a login for a gateway."),
     "logout": Entry(f"{_COMMANDS}.about", "logout", "Forget a gateway's login."),
     "models": Entry(f"{_COMMANDS}.models", "models", "Add, list, verify and profile models."),
+    "app": Entry(f"{_COMMANDS}.applications", "app", "Applications: queries that name a goal instead of a model."),
     "predict": Entry(f"{_COMMANDS}.planning", "predict", "Predict the latency behind a buffer of requests."),
     "lambda-profile": Entry(f"{_COMMANDS}.lambda_profile", "lambda_profile", "Measure a model on AWS Lambda."),
     "plan": Entry(f"{_COMMANDS}.planning", "plan", "Find the cheapest buffer and instance that meet a latency."),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.functions import FunctionKey
@@ -57,8 +58,8 @@ class Chosen:
 class Application:
     """The endpoint of an application. `signature` is that of its models; None where their tensors differ, or without a model.
 
-    `metrics` counts what members do not: refused queries. `answered_by` counts the queries by the variant that was chosen, and
-    `demands` by what they ask for.
+    `metrics` counts what members do not: refused queries. `answered_by` counts the queries by the variant that was chosen,
+    `demands` their samples by what they ask for.
     """
 
     def __init__(self, key: FunctionKey, settings: Settings, make_selector: MakeSelector) -> None:
@@ -74,6 +75,8 @@ class Application:
         self._make_selector = make_selector
         self._selector: VariantSelector = make_selector(())
         self._members: Mapping[str, Member] = {}
+        self._reported: dict[str, tuple[VariantState, float]] = {}
+        """The state of each variant's instances, and the share of their saturation rate that they serve."""
 
     @property
     def members(self) -> Mapping[str, Member]:
@@ -92,19 +95,27 @@ class Application:
         self.signature = signature
         self._members = {member.variant.id: member for member in members}
         self._selector = self._make_selector(member.variant for member in self._members.values())
-        for member in self._members.values():
-            self.refresh(member)
-            member.runtime.capacity_changed = lambda member=member: self.refresh(member)
+        for name, member in self._members.items():
+            self._tell(name)
+            member.runtime.capacity_changed = partial(self._tell, name)
 
-    def refresh(self, member: Member, state: VariantState = VariantState.ACTIVE, load: float = 0.0) -> None:
-        """Tell the selector whether the member has an instance that answers, with this state and share of its saturation rate."""
-        if member.runtime.ready:
-            self._selector.instance_loaded(member.variant.id, "", state, load)
+    def report(self, variant: str, state: VariantState, load: float) -> None:
+        """What was measured of a variant's instances: their state, and the share of their saturation rate that they serve."""
+        if variant in self._members:
+            self._reported[variant] = (state, load)
+            self._tell(variant)
+
+    def _tell(self, variant: str) -> None:
+        """Tell the selector whether the variant has an instance that answers."""
+        if self._members[variant].runtime.ready:
+            state, load = self._reported.get(variant, (VariantState.ACTIVE, 0.0))
+            state = VariantState.ACTIVE if state is VariantState.INACTIVE else state
+            self._selector.instance_loaded(variant, "", state, load)
         else:
-            self._selector.instance_unloaded(member.variant.id, "")
+            self._selector.instance_unloaded(variant, "")
 
-    def choose(self, constraints: Constraints) -> Chosen:
-        """The member that answers a request with these constraints.
+    def choose(self, constraints: Constraints, samples: int = 1) -> Chosen:
+        """The member that answers a request with these constraints and so many samples.
 
         Raises:
             GnomonError: 409 `empty_application`; 503 `application_starting`; 404 for a model or variant that is not of this
@@ -115,10 +126,12 @@ class Application:
         if not self._members:
             raise self.nothing_to_choose()
         choice = self._selector.select(query)
-        if len(self.demands) < _MOST_DEMANDS or query in self.demands:
-            self.demands[query] = self.demands.get(query, 0) + 1
-        if not choice.satisfies and not constraints.serve_nearest:
-            raise UnsatisfiedError(self.key.name, choice)
+        if not choice.satisfies:
+            if not constraints.serve_nearest:
+                raise UnsatisfiedError(self.key.name, choice)
+            query = Query(variant=choice.variant.id)
+        if query in self.demands or len(self.demands) < _MOST_DEMANDS:
+            self.demands[query] = self.demands.get(query, 0) + samples
         self.answered_by[choice.variant.id] = self.answered_by.get(choice.variant.id, 0) + 1
         return Chosen(self._members[choice.variant.id], choice)
 
@@ -140,7 +153,7 @@ class Application:
 
 
 _MOST_DEMANDS = 100
-"""Kinds of queries that are counted between two decisions: clients choose the numbers, so there may be any number of kinds."""
+"""Kinds of queries that are counted: clients choose the numbers, so there may be any number of kinds."""
 
 
 class UnsatisfiedError(GnomonError):

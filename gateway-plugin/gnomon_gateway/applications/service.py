@@ -16,9 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
+from itertools import islice
 
 from gnomon_core.applications import MeasuredVariant, RegisteredModel, architecture_of
 from gnomon_core.background import Background
@@ -44,6 +47,7 @@ from gnomon_gateway.variants.selection import VariantSelector
 
 RETRY_S = 10.0
 """Seconds between two attempts to make and measure what is missing."""
+MOST_DECISIONS = 1000
 MOST_MODELS = 100
 """Registered models of one application."""
 IMAGE = "gnomon/body"
@@ -70,6 +74,8 @@ class Endpoint:
     application: Application
     members: dict[str, MemberFunction] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    decisions: deque[DecisionRecord] = field(default_factory=partial(deque, maxlen=MOST_DECISIONS))
+    """Of the policy that decides about all members, the newest first."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -188,9 +194,12 @@ class Applications:
                 known.registered_at if known is not None else self._now(),
                 measured,
             )
-            if self._endpoint_of(application) is None:
+            endpoint = self._endpoint_of(application)
+            if endpoint is None:
                 await self._deploy(default_endpoint(application))
             await self._put(registered)
+            if endpoint is not None:
+                self._publish(endpoint)  # an accuracy holds from the answer on
         self._reconcile_soon(application)
         return registered
 
@@ -213,6 +222,9 @@ class Applications:
                 )
             await asyncio.to_thread(self._metadata.delete_model, application, model)
             del models[model]
+            endpoint = self._endpoint_of(application)
+            if endpoint is not None:
+                self._publish(endpoint)  # no query gets it from now on
         self._reconcile_soon(application)
 
     async def forget(self, application: FunctionKey) -> None:
@@ -329,7 +341,8 @@ class Applications:
         return sorted([*self._functions.list(namespace), *own], key=lambda status: status.spec.key)
 
     def decisions(self, key: FunctionKey, limit: int) -> Sequence[DecisionRecord] | None:
-        return () if key in self._endpoints else self._functions.decisions(key, limit)
+        endpoint = self._endpoints.get(key)
+        return list(islice(endpoint.decisions, limit)) if endpoint is not None else self._functions.decisions(key, limit)
 
     def policies(self) -> KnownPolicies:
         return self._functions.policies()
@@ -507,6 +520,9 @@ class Applications:
             member, deployment = endpoint.members.get(candidate.id), catalogue.member_spec(spec, candidate)
             if member is None or member.spec != deployment:
                 runtime = await self._manager.deploy_member(deployment)
+                if member is None:
+                    # Its first request starts an instance: until then it costs a queue, and the time to load can be measured.
+                    await self._manager.scale(deployment.key, 0)
                 endpoint.members[candidate.id] = MemberFunction(candidate, runtime, inputs.profile, deployment)
             else:
                 member.profile = inputs.profile
@@ -569,7 +585,8 @@ class Applications:
         return [status for status in found if status is not None]
 
     def _status(self, key: FunctionKey) -> ApplicationStatus:
-        endpoint, models = self._endpoint_of(key), tuple(self._models.get(key, {}).values())
+        endpoint, registered = self._endpoint_of(key), self._models.get(key, {}).values()
+        models = tuple(sorted(registered, key=lambda model: (model.registered_at, model.model)))
         if endpoint is None:
             return ApplicationStatus(key, models, None)
         application, variants = endpoint.application, []

@@ -231,7 +231,7 @@ class ApplicationInference(Inference):
         self._application = application
 
     def _function(self, infer: Infer) -> FunctionRuntime:
-        chosen = self._application.choose(read_constraints(self._headers, infer.parameters))
+        chosen = self._application.choose(read_constraints(self._headers, infer.parameters), infer.samples)
         self._lines = chosen.lines
         runtime = chosen.member.runtime
         if runtime.signature is not None:

@@ -1,0 +1,468 @@
+"""The client: applications over HTTP, by the standard library alone.
+
+Inputs are nested lists or numpy arrays of samples, or the bytes of an image. Arrays are sent in binary and answered as arrays;
+nested lists are sent as JSON and answered as nested lists. One client may be used by several threads, each with a connection of
+its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, TypeAlias
+from urllib.parse import quote, unquote, urlsplit
+
+from gnomon_core.applications import architecture_of
+from gnomon_core.errors import GnomonError, bad_request
+
+DEFAULT_GATEWAY = "http://127.0.0.1:8080"
+URL_VARIABLE = "OPENFAAS_URL"
+TIMEOUT_S = 60.0
+MEASURED_WITHIN_S = 300.0
+"""The longest wait of `register_model` for the measurement of a model's variants."""
+VALIDATED_AT_ONCE = 16
+"""Samples of the validation set in one request."""
+_EVERY_S = 0.1
+_HEADER_LENGTH = "Inference-Header-Content-Length"
+_NUMPY: Mapping[str, str] = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2", "INT32": "<i4",
+    "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+
+Inputs: TypeAlias = "bytes | Sequence[Any] | Mapping[str, Any] | Any"
+"""An image's bytes, samples of the only input, or samples by the name of the input."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A registered model. `accuracy` is None while unknown."""
+
+    model: str
+    accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class VariantInfo:
+    """A way to run a registered model. The numbers are None while it is measured; `state` says so."""
+
+    id: str
+    model: str
+    engine: str
+    precision: str
+    cores: int
+    state: str
+    accuracy: float | None
+    latency_ms: Mapping[int, float] | None
+    load_ms: float | None
+    cost_per_s: float | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationInfo:
+    """An application: its registered models, and the variants that may answer its queries."""
+
+    name: str
+    endpoint: str | None
+    models: tuple[ModelInfo, ...]
+    variants: tuple[VariantInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a query: the outputs by name, which variant gave them, and whether it is the nearest one only.
+
+    The outputs of an image are what the model's post-processing makes of them, under the name "".
+    """
+
+    outputs: Mapping[str, Any]
+    variant: str
+    nearest: bool = False
+
+    @property
+    def output(self) -> Any:
+        """The first output."""
+        return next(iter(self.outputs.values()))
+
+
+class UnsatisfiedError(GnomonError):
+    """No variant satisfies the query. `nearest` is the id of the nearest one."""
+
+    nearest = ""
+
+
+class Client:
+    """A client of one gateway. `gateway` may hold a login, as in http://admin:secret@127.0.0.1:8080."""
+
+    def __init__(self, gateway: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
+        address = (gateway or os.environ.get(URL_VARIABLE, "") or DEFAULT_GATEWAY).rstrip("/")
+        parts = urlsplit(address if "://" in address else f"http://{address}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise bad_request("invalid_gateway", f"{address[:200]!r} is no address of a gateway.", "Write http://HOST:PORT.")
+        self._host, self._port, self._secure, self._path = parts.hostname, parts.port, parts.scheme == "https", parts.path
+        self._timeout_s = timeout_s
+        self._headers: dict[str, str] = {"User-Agent": "gnomon-client"}
+        if parts.username is not None:
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+            self._headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
+        self._kept = threading.local()
+        self._inputs: dict[str, list[dict[str, Any]]] = {}
+
+    def register_model(
+        self,
+        model: str,
+        *,
+        app: str,
+        accuracy: float | None = None,
+        validation: tuple[Inputs, Sequence[int]] | None = None,
+        wait: bool = True,
+    ) -> ModelInfo:
+        """Register a model of the repository, `name` or `name@version`, for an application.
+
+        `accuracy` is the share of right answers, from 0 to 1. With `validation`, samples and the right class of each, it is
+        measured of every variant: the class that a variant answers is that of the largest value of its first output. `wait`
+        returns once the variants are measured, so that queries can get them; a validation always waits.
+
+        Raises:
+            GnomonError: the gateway's refusal; 504 `not_measured` where the variants are not measured in time.
+
+        """
+        if accuracy is not None and validation is not None:
+            raise bad_request("two_accuracies", "Both accuracy and validation are given.", "Give one of them.")
+        registered = self._register(app, model, {} if accuracy is None else {"accuracy": accuracy})
+        if wait or validation is not None:
+            self._wait_measured(app, registered.model)
+        if validation is None:
+            return registered
+        samples, labels = validation
+        if not len(labels) or len(samples) != len(labels):
+            raise bad_request("invalid_validation", f"{len(samples)} samples have {len(labels)} classes.", "Give one for each.")
+        found = {
+            variant.id: self._accuracy(app, variant.id, samples, labels)
+            for variant in self.model_info(app).variants
+            if variant.model == registered.model and variant.latency_ms is not None
+        }
+        return self._register(app, registered.model, {"accuracy": max(found.values()), "variants": found})
+
+    def model_info(self, app: str) -> ApplicationInfo:
+        """The registered models and variants of an application.
+
+        Raises:
+            GnomonError: 404 `application_not_found`.
+
+        """
+        document = self._json("GET", f"/system/applications/{quote(app, safe='')}")
+        models = sorted(document["models"], key=lambda one: one["registered_at"])
+        return ApplicationInfo(
+            document["name"],
+            document["endpoint"],
+            tuple(ModelInfo(one["model"], one["accuracy"]) for one in models),
+            tuple(_variant(one) for one in document["variants"]),
+        )
+
+    def inference_query(
+        self,
+        inputs: Inputs,
+        *,
+        app: str,
+        latency_ms: float | None = None,
+        accuracy: float | None = None,
+        cost: float | None = None,
+        model: str | None = None,
+        variant: str | None = None,
+        nearest: bool = False,
+    ) -> Answer:
+        """Query an application: the variant that answers takes at most `latency_ms` and `cost`, and has at least `accuracy`.
+
+        `model` or `variant` name who is to answer instead. With `nearest` the nearest variant answers where none satisfies the
+        query.
+
+        Raises:
+            UnsatisfiedError: no variant satisfies the query.
+            GnomonError: another refusal of the gateway.
+
+        """
+        constraints = {"latency_ms": latency_ms, "accuracy": accuracy, "cost": cost, "model": model, "variant": variant}
+        parameters: dict[str, Any] = {name: value for name, value in constraints.items() if value is not None}
+        if nearest:
+            parameters["nearest"] = "serve"
+        if isinstance(inputs, bytes):
+            headers = {f"X-Gnomon-{name.replace('_', '-').title()}": str(value) for name, value in parameters.items()}
+            answer = self._call("POST", f"/function/{quote(app, safe='')}", inputs, headers)
+            return Answer({"": _image_answer(answer)}, *_chosen(answer))
+        return self._infer(app, inputs, parameters)
+
+    def _infer(self, app: str, inputs: Sequence[Any] | Mapping[str, Any], parameters: dict[str, Any]) -> Answer:
+        named = inputs if isinstance(inputs, Mapping) else {"": inputs}
+        wanted = self._wanted(app)
+        if not wanted:
+            # The application has no models, or they take different tensors: the gateway says which.
+            self._call("POST", f"/v2/models/{quote(app, safe='')}/infer", b"{}", {"Content-Type": "application/json"})
+        if not isinstance(inputs, Mapping) and len(wanted) != 1:
+            names = ", ".join(one["name"] for one in wanted)
+            raise bad_request("invalid_inputs", f"The models of {app} have the inputs {names}.", "Give them by name.")
+        tensors: list[dict[str, Any]] = []
+        binary: list[bytes] = []
+        for spec in wanted:
+            samples = named[spec["name"]] if spec["name"] in named else named.get("")
+            if samples is None:
+                raise bad_request("invalid_inputs", f"The input {spec['name']} is missing.", "Give all inputs by name.")
+            tensors.append(_tensor(spec, samples, binary))
+        document = {"inputs": tensors, "parameters": parameters | ({"binary_data_output": True} if binary else {})}
+        head = json.dumps(document).encode()
+        headers = {"Content-Type": "application/octet-stream" if binary else "application/json"}
+        if binary:
+            headers[_HEADER_LENGTH] = str(len(head))
+        answer = self._call("POST", f"/v2/models/{quote(app, safe='')}/infer", head + b"".join(binary), headers)
+        return Answer(_outputs(answer), *_chosen(answer))
+
+    def _accuracy(self, app: str, variant: str, samples: Any, labels: Sequence[int]) -> float:
+        """The share of the validation set that a variant answers right."""
+        right = 0
+        for first in range(0, len(labels), VALIDATED_AT_ONCE):
+            last = first + VALIDATED_AT_ONCE
+            output = self.inference_query(samples[first:last], app=app, variant=variant).output
+            right += sum(_largest(row) == label for row, label in zip(output, labels[first:last], strict=True))
+        return right / len(labels)
+
+    def _register(self, app: str, model: str, document: Mapping[str, Any]) -> ModelInfo:
+        path = f"/system/applications/{quote(app, safe='')}/models/{quote(model, safe='@')}"
+        self._inputs.pop(app, None)
+        found = self._json("PUT", path, document)
+        return ModelInfo(found["model"], found["accuracy"])
+
+    def _wait_measured(self, app: str, model: str) -> None:
+        end_s = time.monotonic() + MEASURED_WITHIN_S
+        while True:
+            variants = [one for one in self.model_info(app).variants if one.model == model]
+            if variants and all(one.latency_ms is not None for one in variants):
+                return
+            failed = next((one for one in variants if one.state == "failed"), None)
+            if failed is not None:
+                raise GnomonError(502, "not_measured", f"{failed.id} cannot be measured: {failed.problem}")
+            if time.monotonic() > end_s:
+                text = f"The variants of {architecture_of(model)} were not measured within {MEASURED_WITHIN_S:.0f} s."
+                raise GnomonError(504, "not_measured", text, f"Look at `gnomon app describe {app}`.")
+            time.sleep(_EVERY_S)
+
+    def _wanted(self, app: str) -> list[dict[str, Any]]:
+        """The inputs of an application, asked for once."""
+        found = self._inputs.get(app)
+        if not found:
+            found = self._inputs[app] = self._json("GET", f"/v2/models/{quote(app, safe='')}")["inputs"]
+        return found
+
+    def _json(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> Any:
+        body = b"" if document is None else json.dumps(document).encode()
+        return json.loads(self._call(method, path, body, {"Content-Type": "application/json"}).body)
+
+    def _call(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> _Response:
+        try:
+            answer = self._send(method, path, body, headers)
+        except (OSError, http.client.HTTPException) as error:
+            self._close()
+            address = f"{self._host}:{self._port}" if self._port else self._host
+            hint = f"Start it with `gnomon serve`, or name another one by {URL_VARIABLE}."
+            raise GnomonError(503, "gateway_unreachable", f"{address} cannot be reached: {error}.", hint) from error
+        if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
+            raise _refusal(answer)
+        return answer
+
+    def _send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> _Response:
+        """Send a request, once more on a new connection where the gateway has closed the one that was kept."""
+        kept: _Kept | None = getattr(self._kept, "kept", None)
+        connection = kept.connection if kept is not None else self._connect()
+        try:
+            connection.request(method, self._path + path, body, {**self._headers, **headers})
+            answer = connection.getresponse()
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            if kept is None:
+                raise
+            self._close()
+            return self._send(method, path, body, headers)
+        return _Response(answer.status, answer.headers, answer.read())
+
+    def _connect(self) -> http.client.HTTPConnection:
+        make = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection: http.client.HTTPConnection = make(self._host, self._port, timeout=self._timeout_s)
+        self._kept.kept = _Kept(connection)
+        return connection
+
+    def _close(self) -> None:
+        self._kept.kept = None
+
+
+class _Kept:
+    """The connection of one thread, which is closed with the thread or the client."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self.connection = connection
+
+    def __del__(self) -> None:
+        self.connection.close()
+
+
+def register_model(
+    model: str,
+    *,
+    app: str,
+    accuracy: float | None = None,
+    validation: tuple[Inputs, Sequence[int]] | None = None,
+    wait: bool = True,
+) -> ModelInfo:
+    """See `Client.register_model`; of the gateway that OPENFAAS_URL names."""
+    return _default().register_model(model, app=app, accuracy=accuracy, validation=validation, wait=wait)
+
+
+def model_info(app: str) -> ApplicationInfo:
+    """See `Client.model_info`; of the gateway that OPENFAAS_URL names."""
+    return _default().model_info(app)
+
+
+def inference_query(
+    inputs: Inputs,
+    *,
+    app: str,
+    latency_ms: float | None = None,
+    accuracy: float | None = None,
+    cost: float | None = None,
+    model: str | None = None,
+    variant: str | None = None,
+    nearest: bool = False,
+) -> Answer:
+    """See `Client.inference_query`; of the gateway that OPENFAAS_URL names."""
+    return _default().inference_query(
+        inputs,
+        app=app,
+        latency_ms=latency_ms,
+        accuracy=accuracy,
+        cost=cost,
+        model=model,
+        variant=variant,
+        nearest=nearest,
+    )
+
+
+_clients: dict[str, Client] = {}
+
+
+def _default() -> Client:
+    """The client of the gateway that the environment names now."""
+    address = os.environ.get(URL_VARIABLE, "")
+    if address not in _clients:
+        _clients[address] = Client(address)
+    return _clients[address]
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+
+def _chosen(answer: _Response) -> tuple[str, bool]:
+    return answer.headers.get("X-Gnomon-Variant", ""), "X-Gnomon-Nearest" in answer.headers
+
+
+def _refusal(answer: _Response) -> GnomonError:
+    """The gateway's error, from its own document or from that of the open inference protocol."""
+    text = answer.body.decode("utf-8", "replace")
+    try:
+        error = json.loads(text)["error"]
+    except (ValueError, KeyError, TypeError):
+        error = text[:1000]
+    if isinstance(error, dict):
+        code, message, hint = str(error.get("code", "")), str(error.get("message", "")), str(error.get("hint", ""))
+    else:
+        code, message, hint = f"http_{answer.status}", str(error), ""
+    nearest = answer.headers.get("X-Gnomon-Nearest")
+    if answer.status == HTTPStatus.UNPROCESSABLE_ENTITY and nearest:
+        unsatisfied = UnsatisfiedError(answer.status, "no_variant_satisfies", message, hint)
+        unsatisfied.nearest = nearest
+        return unsatisfied
+    return GnomonError(answer.status, code, message, hint)
+
+
+def _variant(document: Mapping[str, Any]) -> VariantInfo:
+    latency = document.get("latency_ms")
+    return VariantInfo(
+        document["id"],
+        document["model"],
+        document["engine"],
+        document["precision"],
+        document["cores"],
+        document["state"],
+        document.get("accuracy"),
+        None if latency is None else {int(size): float(milliseconds) for size, milliseconds in latency.items()},
+        document.get("load_ms"),
+        document.get("cost_per_s"),
+        document.get("problem", ""),
+    )
+
+
+def _tensor(spec: Mapping[str, Any], samples: Any, binary: list[bytes]) -> dict[str, Any]:
+    """An input of an infer request; that of an array is appended to `binary`."""
+    tensor: dict[str, Any] = {"name": spec["name"], "datatype": spec["datatype"]}
+    dtype = _NUMPY.get(spec["datatype"])
+    if dtype is not None and hasattr(samples, "astype"):
+        data = samples.astype(dtype).tobytes()
+        binary.append(data)
+        return tensor | {"shape": list(samples.shape), "parameters": {"binary_data_size": len(data)}}
+    shape: list[int] = []
+    inner = samples
+    while isinstance(inner, Sequence) and not isinstance(inner, str | bytes):
+        shape.append(len(inner))
+        inner = inner[0] if inner else None
+    return tensor | {"shape": shape, "data": samples}
+
+
+def _outputs(answer: _Response) -> dict[str, Any]:
+    length = answer.headers.get(_HEADER_LENGTH)
+    head = answer.body if length is None else answer.body[: int(length)]
+    offset = len(head)
+    found: dict[str, Any] = {}
+    for output in json.loads(head)["outputs"]:
+        size = output.get("parameters", {}).get("binary_data_size")
+        if size is None:
+            found[output["name"]] = _nested(output["data"], output["shape"])
+            continue
+        import numpy as np  # noqa: PLC0415 - whoever sends arrays has it
+
+        data = np.frombuffer(answer.body[offset : offset + size], _NUMPY[output["datatype"]])
+        found[output["name"]] = data.reshape(output["shape"])
+        offset += size
+    return found
+
+
+def _nested(data: list[Any], shape: Sequence[int]) -> list[Any]:
+    """Flat numbers as nested lists of this shape."""
+    for size in reversed(shape[1:]):
+        data = [data[first : first + size] for first in range(0, len(data), size)] if size else []
+    return data
+
+
+def _image_answer(answer: _Response) -> Any:
+    """The model's own answer to an image: its JSON document, or its bytes."""
+    if "json" in answer.headers.get("Content-Type", ""):
+        return json.loads(answer.body)
+    return answer.body
+
+
+def _largest(row: Any) -> int:
+    """The place of the largest number; of nested rows by their flat order."""
+    flat = [float(value) for value in _flat(row)]
+    return max(range(len(flat)), key=flat.__getitem__) if flat and not math.isnan(flat[0]) else -1
+
+
+def _flat(row: Any) -> list[Any]:
+    values = row.tolist() if hasattr(row, "tolist") else row
+    return [inner for one in values for inner in _flat(one)] if isinstance(values, list) else [values]

@@ -1,0 +1,132 @@
+"""The Python client and `gnomon app` against `gnomon serve`, with two small models under the names of INFaaS's Figure 2."""
+
+from __future__ import annotations
+
+import doctest
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import gnomon
+from gnomon_core.errors import GnomonError
+from gnomon_profiler.extractor import Description, capture
+from gnomon_profiler.repository import DirectoryRepository
+from tests.integration.serve.conftest import GNOMON, Serving, started
+from tests.refusals import refused
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+FEATURES, CLASSES = 6, 4
+
+
+class Scaled(torch.nn.Module):
+    """Scores that are the input's first values, each times a weight: with weights of 1 the largest value's place is the class."""
+
+    def __init__(self, weights: list[float]) -> None:
+        super().__init__()
+        self.weights = torch.nn.Parameter(torch.tensor(weights))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values[:, :CLASSES] * self.weights
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    models = tmp_path_factory.mktemp("models")
+    for name, weights in (("resnet50", [1.0, 1.0, 1.0, 1.0]), ("mobilenet", [1.0, 1.0, 1.0, 0.0])):
+        files = capture(Scaled(weights).eval(), (torch.ones(2, FEATURES),), Description(name, "1", "", {}, ("values",)))
+        DirectoryRepository(models).put(name, "1", files)
+    with started(tmp_path_factory.mktemp("serve") / "state", "--models", str(models)) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def client(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> gnomon.Client:
+    monkeypatch.setenv("OPENFAAS_URL", serving.url)
+    return gnomon.Client()
+
+
+def test_figure_2_of_the_paper_runs_as_the_package_shows_it(client: gnomon.Client) -> None:
+    image = [[0.1, 0.4, 0.2, 0.3, 0.0, 0.0]]
+    result = doctest.testmod(gnomon, extraglobs={"image": image}, optionflags=doctest.ELLIPSIS, raise_on_error=False)
+    assert (result.failed, result.attempted >= 7) == (0, True)
+
+
+def test_validation_set_gives_each_variant_the_accuracy_that_it_shows(client: gnomon.Client) -> None:
+    samples = np.random.default_rng(1).random((40, FEATURES), dtype=np.float32)
+    labels = samples[:, :CLASSES].argmax(1).tolist()
+    share = sum(label != CLASSES - 1 for label in labels) / len(labels)
+    assert 0.5 < share < 1.0, "mobilenet answers the last class never"
+    assert client.register_model("resnet50", app="digits", validation=(samples, labels)).accuracy == 1.0
+    assert client.register_model("mobilenet@1", app="digits", validation=(samples, labels)).accuracy == pytest.approx(share)
+    accuracies = {variant.model: variant.accuracy for variant in client.model_info("digits").variants}
+    assert accuracies == {"resnet50@1": 1.0, "mobilenet@1": pytest.approx(share)}
+    answer = client.inference_query(samples[:3], app="digits", accuracy=share + 0.01)
+    assert answer.variant.startswith("resnet50@1/")
+    assert isinstance(answer.output, np.ndarray)
+    np.testing.assert_allclose(answer.output, samples[:3, :CLASSES], rtol=1e-6)
+
+
+def test_refusals_of_the_gateway_are_errors_with_their_reason(client: gnomon.Client) -> None:
+    client.register_model("resnet50", app="small", accuracy=0.7)
+    values = {"values": [[0.0] * FEATURES]}
+    with pytest.raises(gnomon.UnsatisfiedError) as caught:
+        client.inference_query(values, app="small", accuracy=0.71)
+    assert caught.value.nearest.startswith("resnet50@1/")
+    with refused(400, "http_400", message="0.7 is 70 %"):
+        client.inference_query(values, app="small", accuracy=71)
+    with refused(404, "model_not_found"):
+        client.register_model("nothing", app="small", accuracy=0.7)
+    with refused(404, "application_not_found"):
+        client.model_info("nobody")
+    with refused(400, "two_accuracies"):
+        client.register_model("resnet50", app="small", accuracy=0.7, validation=([[0.0] * FEATURES], [0]))
+    with refused(400, "invalid_validation"):
+        client.register_model("resnet50", app="small", validation=([[0.0] * FEATURES], []))
+    with refused(503, "gateway_unreachable"):
+        gnomon.Client("http://127.0.0.1:9").model_info("small")
+    with pytest.raises(GnomonError, match="no address"):
+        gnomon.Client("ftp://host")
+
+
+def test_client_goes_on_after_the_gateway_has_restarted(tmp_path: Path, serving: Serving) -> None:
+    with started(tmp_path / "state") as gateway:
+        client = gnomon.Client(gateway.url)
+        with refused(404):
+            client.model_info("nobody")
+        port = gateway.url.rpartition(":")[2]
+        gateway.stop()
+        gateway.start("--port", port)
+        with refused(404):
+            client.model_info("nobody")
+
+
+def command(serving: Serving, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*GNOMON, "app", *arguments, "-g", serving.url], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_command_line_adds_lists_describes_and_removes(serving: Serving, client: gnomon.Client) -> None:
+    added = command(serving, "add", "faces", "resnet50", "--accuracy", "0.76")
+    assert added.returncode == 0, added.stderr
+    assert "Registered: resnet50@1 for faces" in added.stdout
+    client.register_model("mobilenet", app="faces", accuracy=0.66)
+    client.register_model("resnet50", app="faces", accuracy=0.76)
+    listed = command(serving, "list").stdout
+    assert "faces" in listed
+    assert "resnet50@1, mobilenet@1" in listed
+    described = command(serving, "describe", "faces").stdout
+    assert "answers at /v2/models/faces/infer" in described
+    assert "resnet50@1/torch/fp32/1" in described
+    assert "0.76" in described
+    assert command(serving, "remove", "faces", "mobilenet").returncode == 0
+    assert [model.model for model in client.model_info("faces").models] == ["resnet50@1"]
+    assert command(serving, "remove", "faces").returncode == 0
+    unknown = command(serving, "describe", "faces")
+    assert unknown.returncode == 1
+    assert "There is no application 'faces'" in unknown.stderr
+    assert command(serving, "add", "faces", "resnet50", "--accuracy", "70").returncode == 2
