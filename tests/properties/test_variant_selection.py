@@ -1,67 +1,15 @@
 """The selector chooses what a search over all variants and instances chooses, whatever the queries, loads and states."""
 
 import random
-from collections.abc import Mapping
 
 import pytest
 
-from gnomon_core.variants import Choice, Query, Variant, VariantState
-from gnomon_gateway.variants.selection import VariantSelector, distance, preference, satisfies, shortfall, start_order
+from benchmarks.selection import brute_force
+from gnomon_core.variants import Query, VariantState
+from gnomon_gateway.variants.selection import VariantSelector
 from gnomon_simulator.variant_catalogs import made_up_variants
 
 STRAINED = (VariantState.OVERLOADED, VariantState.INTERFERED)
-Instances = Mapping[tuple[str, str], tuple[VariantState, float]]
-Workers = Mapping[str, tuple[str, float]]
-
-
-def brute_force(variants: tuple[Variant, ...], instances: Instances, workers: Workers, query: Query) -> Choice:
-    """Algorithm 1 by looking at every variant and every instance."""
-
-    def least_loaded(variant: Variant, *states: VariantState) -> str:
-        return min(
-            (load, worker)
-            for (name, worker), (state, load) in instances.items()
-            if (name, state) in {(variant.id, one) for one in states}
-        )[1]
-
-    def least_utilized(variant: Variant) -> str:
-        return min(((used, name) for name, (hardware, used) in workers.items() if hardware == variant.hardware), default=(0, ""))[
-            1
-        ]
-
-    states = {variant.id: {state for (name, _), (state, _) in instances.items() if name == variant.id} for variant in variants}
-    matching = [variant for variant in variants if satisfies(variant, query)]
-    if active := [variant for variant in matching if VariantState.ACTIVE in states[variant.id]]:
-        found = min(active, key=preference)
-        return Choice(found, least_loaded(found, VariantState.ACTIVE))
-    hardware = {kind for kind, _ in workers.values()}
-    if inactive := [one for one in matching if not states[one.id] and (not workers or one.hardware in hardware)]:
-        found = min(inactive, key=start_order)
-        return Choice(found, least_utilized(found), loaded=False)
-    rest = {variant.id: variant for variant in matching}
-    if strained := [
-        (load, preference(rest[name]), worker)
-        for (name, worker), (state, load) in instances.items()
-        if name in rest and state in STRAINED
-    ]:
-        _, (*_, name), worker = min(strained)
-        return Choice(rest[name], worker)
-    named = [
-        variant
-        for variant in variants
-        if query.architecture in (None, variant.architecture) and query.variant in (None, variant.id)
-    ]
-    found = min(named, key=lambda variant: (distance(variant, query), preference(variant)))
-    misses = shortfall(found, query)
-    if VariantState.ACTIVE in states[found.id]:
-        worker, loaded = least_loaded(found, VariantState.ACTIVE), True
-    elif states[found.id]:
-        worker, loaded = least_loaded(found, *STRAINED), True
-    else:
-        worker, loaded = least_utilized(found), False
-        if workers and found.hardware not in hardware:
-            misses = ", ".join(part for part in (misses, f"no worker has {found.hardware}") if part)
-    return Choice(found, worker, loaded, satisfies=False, shortfall=misses)
 
 
 class Cluster:

@@ -20,6 +20,7 @@ Events keep the structure up to date: nothing here waits, reads a clock or asks 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ from gnomon_core.variants import Choice, Query, Variant, VariantState
 
 Vector = npt.NDArray[np.float64]
 Entry = TypeVar("Entry", tuple[float, str], tuple[float, int, str])
-_UNAVAILABLE: Final = (VariantState.OVERLOADED, VariantState.INTERFERED)
+_FEW: Final = 100
+"""Up to so many rows are compared sooner one by one than by numpy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,20 +318,38 @@ class _Nearest:
         for variant in variants:  # in the order of preference, so that a variant is dominated by earlier ones only
             if not any(_dominates(other, variant) for other in self._variants):
                 self._variants.append(variant)
-        self._accuracy = np.array([variant.accuracy for variant in self._variants])
-        self._latency_s = np.array([variant.inference_s for variant in self._variants])
-        self._cost_per_s = np.array([variant.cost_per_s for variant in self._variants])
+        self._rows = [(one.accuracy, one.inference_s, one.cost_per_s) for one in self._variants]
+        self._accuracy, self._latency_s, self._cost_per_s = np.array(self._rows or [(0.0, 0.0, 0.0)]).T.copy()
 
     def find(self, query: Query) -> Variant:
-        """The nearest variant; of equally near ones the preferred."""
-        missed: Vector = np.zeros(len(self._variants))
+        """The nearest variant, by `distance`; of equally near ones the preferred."""
+        return self._variants[self._by_loop(query) if len(self._rows) <= _FEW else self._by_arrays(query)]
+
+    def _by_loop(self, query: Query) -> int:
+        accuracy, latency_s, cost_per_s = query.accuracy or 0.0, query.latency_s or math.inf, query.cost_per_s
+        most, asked = (math.inf, 1.0) if cost_per_s is None else (cost_per_s, cost_per_s or 1.0)
+        found, least = 0, math.inf
+        for place, (has, takes_s, costs) in enumerate(self._rows):
+            missed = 0.0
+            if has < accuracy:
+                missed = (accuracy - has) / accuracy
+            if takes_s > latency_s:
+                missed += (takes_s - latency_s) / latency_s
+            if costs > most:
+                missed += (costs - most) / asked
+            if missed < least:
+                found, least = place, missed
+        return found
+
+    def _by_arrays(self, query: Query) -> int:
+        missed: Vector = np.zeros(len(self._rows))
         if query.accuracy is not None:
             missed += np.maximum((query.accuracy - self._accuracy) / (query.accuracy or 1.0), 0.0)
         if query.latency_s is not None:
             missed += np.maximum((self._latency_s - query.latency_s) / query.latency_s, 0.0)
         if query.cost_per_s is not None:
             missed += np.maximum((self._cost_per_s - query.cost_per_s) / (query.cost_per_s or 1.0), 0.0)
-        return self._variants[int(missed.argmin())]
+        return int(missed.argmin())
 
 
 def _dominates(one: Variant, other: Variant) -> bool:

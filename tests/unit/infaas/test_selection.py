@@ -6,7 +6,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.variants import Query, Variant, VariantState
-from gnomon_gateway.variants.selection import VariantSelector
+from gnomon_gateway.variants.selection import VariantSelector, distance, preference
 
 
 def variant(name: str, *, accuracy: float, latency_s: float, cost: float, load_s: float = 1.0, hardware: str = "cpu") -> Variant:
@@ -121,3 +121,11 @@ def test_application_without_variants_is_unavailable() -> None:
 def test_two_variants_of_one_id_are_refused() -> None:
     with pytest.raises(GnomonError, match="same id"):
         VariantSelector([SMALL, replace(SMALL, accuracy=0.5)])
+
+
+def test_nearest_of_many_variants_is_the_nearest_of_few() -> None:
+    """200 variants of which none is better than another: more accurate ones are dearer."""
+    many = [variant(f"m{n}-cpu", accuracy=0.5 + n / 1000, latency_s=0.1, cost=1.0 + n) for n in range(200)]
+    for asked in (Query(accuracy=0.8, cost_per_s=100.0), Query(accuracy=0.9, latency_s=0.05), Query(cost_per_s=0.5)):
+        expected = min(many, key=lambda one: (distance(one, asked), preference(one)))
+        assert VariantSelector(many).select(asked).variant is expected
