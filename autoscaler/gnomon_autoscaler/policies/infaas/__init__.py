@@ -1,0 +1,9 @@
+"""How many instances of which variants an application has, and how many workers (INFaaS, section 4.2).
+
+| module | what |
+| --- | --- |
+| problem | the integer program of 4.2.1: demands, capacities, objective and options |
+| greedy | the heuristic of 4.2.2, with its waiting times; as printed, and with mixes of variants |
+| exact | the integer program solved by HiGHS, within a time limit; needs scipy (the extra `infaas`) and is imported late |
+| workers | the number of workers of 4.2.3 |
+"""

@@ -1,0 +1,350 @@
+"""INFaaS's heuristic (section 4.2.2): when to scale an application, and how, in less time than the integer program takes.
+
+**When.** The headroom is the capacity of the running instances as a ratio to the load. Below the slack (1.05) instances are
+loaded at once. Above it a variant's surplus instances are unloaded, and a cheaper variant is loaded in their place, once that has
+been possible for T_v = the time that the variant takes to load, so that it is not missed again at once.
+No instance is unloaded before the ready ones suffice without it.
+
+**How, as printed** (`literal`). For each demand, of the changes that end with one kind of variant more or fewer:
+
+    replicate     instances of a running variant, for what is missing
+    upgrade       a variant of the same architecture with a higher rate, for the whole load, in place of what runs
+    downgrade     a cheaper variant for the whole load, or one instance of a running variant fewer
+
+the one of least objective. So the printed heuristic never mixes variants: for 1,000 requests per second in the paper's Table 2 it
+takes ten instances of B (30 $/s) where two of B and one of C do (22 $/s, Table 3).
+
+**How, by default.** Each demand is covered by a mix: as many instances of a variant as the load fills, then of a variant of
+higher price per request for the rest, and so on, up to four variants. Instances that run already cost C, others
+C·(1 + λ·T_load), so that replicating, upgrading and downgrading are the same search. The search goes through variants by price
+per request and ends where no rest can be cheap enough. Where resources are tight, the order by price is tried again with a charge
+for the scarcest resource. Demands are covered one after the other, those with least choice first, from what the instances chosen
+before have to spare; then two of them are covered together by variants that satisfy both, as long as that is cheaper.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gnomon_autoscaler.policies.infaas.problem import ROUNDING, Options, Problem, changes, fitting, take
+from gnomon_core.variant_scaling import ApplicationObservation, ScalingPlan
+from gnomon_core.variants import Variant
+
+MIX = 4
+"""Most variants in the mix for a demand."""
+SEARCHED = 4000
+"""Most mixes that are tried for a demand."""
+MERGES = 200
+"""Most joint covers of demands that are tried."""
+CHARGES = (0.0, 0.3, 1.0, 3.0, 10.0, 100.0)
+"""Prices for all of the scarcest resource, as multiples of what the whole load costs at least, that are tried in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surplus:
+    """Since when a variant has had more instances than needed, and the least number of them since then."""
+
+    since_s: float
+    instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyState:
+    """What the heuristic remembers between decisions: the surplus of variants, by id."""
+
+    surplus: Mapping[str, Surplus] = field(default_factory=dict)
+
+
+def decide(
+    observation: ApplicationObservation, state: GreedyState, options: Options | None = None
+) -> tuple[ScalingPlan, GreedyState]:
+    """How many instances of each variant to have from now on."""
+    problem = Problem(observation, options or Options())
+    target = printed(problem) if problem.options.literal else cover(problem)
+    surplus = _surplus(problem, target, state)
+    due = {
+        place: waiting.instances
+        for place, member in enumerate(problem.members)
+        if (waiting := surplus.get(member.variant.id)) and observation.now_s - waiting.since_s >= member.variant.load_s
+    }
+    short = sum(problem.unmet_rps(problem.running)) > 0.0
+    instances, why = list(problem.running), "the headroom suffices"
+    if short:
+        instances, why = _grown(problem, target), "the headroom is below the slack"
+    elif due:
+        larger = [max(have, want) for have, want in zip(problem.running, target, strict=True)]
+        instances, why = larger if problem.fits(larger) else instances, "fewer or cheaper instances suffice"
+    _unload(problem, instances, due)
+    by_id = problem.by_id(instances)
+    plan = ScalingPlan(
+        by_id,
+        problem.cost_per_s(instances),
+        problem.objective(instances),
+        f"greedy: {changes(problem.members, by_id)}; {why}",
+        sum(problem.unmet_rps(instances)),
+    )
+    return plan, GreedyState(surplus)
+
+
+def cover(problem: Problem) -> list[int]:
+    """The instances that serve all demands at a low objective, by mixes; as much as possible where resources do not suffice."""
+    groups: Groups = [(demand,) for demand in problem.strictest_first]
+    best = min(_covers(problem, groups, CHARGES))
+    left = MERGES
+    while merged := list(itertools.islice(_merged(problem, groups), left)):
+        left -= len(merged)
+        charges = sorted({CHARGES[0], 1.0, best.charge})
+        found, fewer = min((min(_covers(problem, one, charges)), one) for one in merged)
+        if found.score >= best.score:
+            break
+        best, groups = found, fewer
+    return best.instances
+
+
+def _covers(problem: Problem, groups: Groups, charges: Sequence[float]) -> Iterator[_Found]:
+    """A cover for each charge, until one is not limited by resources."""
+    for charge in charges:
+        search = _Cover(problem, groups, charge)
+        instances = search.instances()
+        yield _Found((sum(problem.unmet_rps(instances)), problem.objective(instances)), charge, instances)
+        if not search.limited:
+            break
+
+
+def _merged(problem: Problem, groups: Groups) -> Iterator[Groups]:
+    """The groups with two of them made one, for each two that a common variant can serve."""
+    accepted = [problem.accepted_by_all(group) for group in groups]
+    for one, other in itertools.combinations(range(len(groups)), 2):
+        if not accepted[one].isdisjoint(accepted[other]):
+            rest = [group for place, group in enumerate(groups) if place not in (one, other)]
+            yield [tuple(sorted((*groups[one], *groups[other]))), *rest]
+
+
+def printed(problem: Problem) -> list[int]:
+    """The instances that the printed heuristic aims at."""
+    instances = list(problem.running)
+    for demand in problem.strictest_first:
+        changed = [one for one in _printed_changes(problem, demand, instances) if problem.fits(one)]
+        if changed:
+            instances = min(changed, key=problem.objective)
+    return instances
+
+
+def _printed_changes(problem: Problem, demand: int, instances: list[int]) -> Iterator[list[int]]:
+    """The states that the printed heuristic compares for one demand; instances that serve other demands as well stay."""
+    variants = [member.variant for member in problem.members]
+    running = [member for member in problem.accepted[demand] if instances[member]]
+    alone = [member for member in running if problem.serves[member] == [demand]]
+    others = problem.accepted[demand]
+    if running and (missing := problem.unmet_rps(instances)[demand]) > 0.0:
+        for member in running:
+            yield _with(instances, {member: instances[member] + _whole(missing, variants[member])})
+        others = [one for one in others if any(_upgrades(variants[one], variants[present]) for present in running)]
+    elif running:
+        yield instances
+        for member in running:
+            fewer = _with(instances, {member: instances[member] - 1})
+            if sum(problem.unmet_rps(fewer)) <= sum(problem.unmet_rps(instances)):
+                yield fewer
+        others = [one for one in others if any(_downgrades(variants[one], variants[present]) for present in running)]
+    without = _with(instances, dict.fromkeys(alone, 0))
+    load = problem.unmet_rps(without)[demand]
+    for member in others:  # the whole load by one kind of variant
+        yield _with(without, {member: without[member] + _whole(load, variants[member])})
+
+
+def _whole(load_rps: float, variant: Variant) -> int:
+    """How many instances serve the load."""
+    return math.ceil(load_rps / variant.saturation_rps * (1 - ROUNDING))
+
+
+def _upgrades(variant: Variant, running: Variant) -> bool:
+    return variant.architecture == running.architecture and variant.saturation_rps > running.saturation_rps
+
+
+def _downgrades(variant: Variant, running: Variant) -> bool:
+    return variant.architecture == running.architecture and variant.cost_per_s < running.cost_per_s
+
+
+def _with(instances: Sequence[int], changed: Mapping[int, int]) -> list[int]:
+    return [changed.get(member, count) for member, count in enumerate(instances)]
+
+
+def _grown(problem: Problem, target: Sequence[int]) -> list[int]:
+    """The target without unloading anything yet, if both fit; else more beside what runs, or the target if that serves more."""
+    larger = [max(have, want) for have, want in zip(problem.running, target, strict=True)]
+    if problem.fits(larger):
+        return larger
+    groups: Groups = [(demand,) for demand in problem.strictest_first]
+    beside = _Cover(problem, groups, 0.0, keep_running=True).instances()
+    return list(target) if sum(problem.unmet_rps(target)) < sum(problem.unmet_rps(beside)) else beside
+
+
+def _surplus(problem: Problem, target: Sequence[int], state: GreedyState) -> dict[str, Surplus]:
+    """The surplus of each variant that has one now."""
+    now_s = problem.observation.now_s
+    found: dict[str, Surplus] = {}
+    for member, wanted in zip(problem.members, target, strict=True):
+        if member.running > wanted:
+            name, count = member.variant.id, member.running - wanted
+            before = state.surplus.get(name)
+            found[name] = Surplus(before.since_s, min(before.instances, count)) if before else Surplus(now_s, count)
+    return found
+
+
+def _unload(problem: Problem, instances: list[int], due: Mapping[int, int]) -> None:
+    """Take the surplus instances out, the dearest first, as long as those that are ready suffice without them."""
+    ready = [min(member.ready, count) for member, count in zip(problem.members, instances, strict=True)]
+    for member in sorted(due, key=lambda place: -problem.members[place].variant.cost_per_s):
+        for _ in range(min(due[member], instances[member])):
+            without = _with(ready, {member: min(ready[member], instances[member] - 1)})
+            if sum(problem.unmet_rps(without)) > 0.0:
+                break
+            instances[member] -= 1
+            ready = without
+
+
+Groups = list[tuple[int, ...]]
+"""Demands that are covered together, in the order in which they are covered."""
+
+
+class _Found(NamedTuple):
+    """A cover: what is missing of the load and the objective, the charge that led to it, and its instances."""
+
+    score: tuple[float, float]
+    charge: float
+    instances: list[int]
+
+
+class _Offer(NamedTuple):
+    """Instances of a member that may be in a mix: at most `limit`, at this price each, for this rate each."""
+
+    unit: float
+    price: float
+    rate: float
+    limit: float
+    member: int
+
+
+class _Cover:
+    """Covers the groups of demands one after the other.
+
+    `charge` is the price of all of a resource, as a multiple of what the whole load costs at least. With `keep_running` no
+    running instance is given up.
+    """
+
+    def __init__(self, problem: Problem, groups: Groups, charge: float, *, keep_running: bool = False) -> None:
+        self.limited = False
+        """Whether resources kept a variant from being used as often as wanted."""
+        self._problem = problem
+        self._groups = groups
+        self._chosen = list(problem.running) if keep_running else [0] * len(problem.members)
+        self._spare = [count * member.variant.saturation_rps for count, member in zip(self._chosen, problem.members, strict=True)]
+        self._left = problem.free(self._chosen)
+        self._charge = charge * self._least_cost() if charge else 0.0
+
+    def instances(self) -> list[int]:
+        """The instances of each member."""
+        for group in self._groups:
+            self._serve(group)
+        return self._chosen
+
+    def _least_cost(self) -> float:
+        """What the load costs at the lowest price per request."""
+        return sum(
+            need * min(self._problem.price(member) / self._problem.members[member].variant.saturation_rps for member in accepted)
+            for need, accepted in zip(self._problem.needs_rps, self._problem.accepted, strict=True)
+            if accepted
+        )
+
+    def _serve(self, group: tuple[int, ...]) -> None:
+        problem = self._problem
+        accepted = sorted(problem.accepted_by_all(group))
+        load = need = sum(problem.needs_rps[demand] for demand in group)
+        for member in accepted:
+            served = min(self._spare[member], need)
+            self._spare[member] -= served
+            need -= served
+        if need <= ROUNDING * load:
+            return
+        search = _Search(self._offers(accepted), problem.resources, self._left)
+        for offer, count in search.cheapest(need):
+            self._chosen[offer.member] += count
+            take(problem.resources[offer.member], count, self._left)
+            served = min(count * offer.rate, need)
+            self._spare[offer.member] += count * offer.rate - served
+            need -= served
+        self.limited = self.limited or search.limited
+
+    def _offers(self, accepted: Sequence[int]) -> list[_Offer]:
+        """Running instances that are not in a mix yet, and further ones; the lowest price per request first."""
+        problem, offers = self._problem, []
+        for member in accepted:
+            variant = problem.members[member].variant
+            shares = (amount / (problem.capacity[kind] or 1.0) for kind, amount in problem.resources[member].items())
+            charge = self._charge * max(shares, default=0.0) if self._charge else 0.0
+            kept = problem.running[member] - self._chosen[member]
+            for price, limit in ((variant.cost_per_s, float(kept)), (problem.price(member), math.inf)):
+                if limit > 0:
+                    rate = variant.saturation_rps
+                    offers.append(_Offer((price + charge) / rate, price + charge, rate, limit, member))
+        return sorted(offers)
+
+
+Mix = list[tuple[_Offer, int]]
+
+
+class _Search:
+    """The cheapest mix of offers, sorted by price per request, that serves a load within the resources that are left."""
+
+    def __init__(self, offers: Sequence[_Offer], resources: Sequence[Mapping[str, float]], left: Mapping[str, float]) -> None:
+        self.limited = False
+        self._offers = offers
+        self._resources = resources
+        self._left = left
+        self._tried = 0
+        self._best: Mix | None = None
+        self._best_price = math.inf
+
+    def cheapest(self, need: float) -> Mix:
+        """The mix; where none serves all of the load, the one that fills up in the order of the offers."""
+        self._extend([], 0, need, 0.0, self._left)
+        return self._filled(need) if self._best is None else self._best
+
+    def _extend(self, mix: Mix, first: int, need: float, spent: float, left: Mapping[str, float]) -> None:
+        """Try every offer from `first` on as the next of the mix."""
+        for place in range(first, len(self._offers)):
+            offer = self._offers[place]
+            if spent + need * offer.unit >= self._best_price or self._tried >= SEARCHED:
+                return  # the following ones cost more per request
+            self._tried += 1
+            resources = self._resources[offer.member]
+            fit = min(offer.limit, fitting(resources, left))
+            closing = math.ceil(need / offer.rate * (1 - ROUNDING))
+            self.limited = self.limited or fit < min(closing, offer.limit)
+            if closing <= fit and spent + closing * offer.price < self._best_price:
+                self._best, self._best_price = [*mix, (offer, closing)], spent + closing * offer.price
+            if len(mix) + 1 == MIX:
+                continue
+            full = int(min(fit, closing - 1))
+            for count in range(full, max(0, full - 2), -1):
+                rest = dict(left)
+                take(resources, count, rest)
+                self._extend([*mix, (offer, count)], place + 1, need - count * offer.rate, spent + count * offer.price, rest)
+
+    def _filled(self, need: float) -> Mix:
+        left, mix = dict(self._left), []
+        for offer in self._offers:
+            wanted = math.ceil(need / offer.rate * (1 - ROUNDING))
+            count = int(min(wanted, offer.limit, fitting(self._resources[offer.member], left)))
+            if count > 0:
+                take(self._resources[offer.member], count, left)
+                mix.append((offer, count))
+                need -= count * offer.rate
+            if need <= 0:
+                break
+        return mix

@@ -1,0 +1,152 @@
+"""The cheapest variants for a load: the paper's own example, by both policies, and what each does as the load changes."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from gnomon_autoscaler.policies.infaas.exact import solve
+from gnomon_autoscaler.policies.infaas.greedy import GreedyState, decide
+from gnomon_autoscaler.policies.infaas.problem import Options
+from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember
+from gnomon_core.variants import Variant
+
+
+def variant(name: str, latency_s: float, rate_rps: float, cost: float, *, load_s: float = 2.0, cores: int = 1) -> Variant:
+    return Variant(name, "resnet50", "", "fp32", cores, 1, 0.76, load_s, {1: latency_s}, 2**30, rate_rps, cost)
+
+
+Policy = Callable[..., ScalingPlan]
+
+# Table 2: four CPUs, an Inferentia core, a V100.
+A, B, C = variant("A", 0.2, 5.0, 1.0, cores=4), variant("B", 0.02, 100.0, 3.0), variant("C", 0.015, 800.0, 16.0)
+AS_IN_TABLE_3 = Options(slack=1.0)
+
+
+def seen(
+    *demands: Demand, running: Mapping[str, int] | None = None, capacity: Mapping[str, float] | None = None, now_s: float = 0.0
+) -> ApplicationObservation:
+    counts = running or {}
+    members = tuple(VariantMember(one, counts.get(one.id, 0), counts.get(one.id, 0)) for one in (A, B, C))
+    return ApplicationObservation(now_s, "faces", members, demands, capacity or {})
+
+
+def greedy(observation: ApplicationObservation, options: Options | None = None) -> ScalingPlan:
+    return decide(observation, GreedyState(), options)[0]
+
+
+@pytest.mark.parametrize("policy", [solve, greedy])
+@pytest.mark.parametrize(
+    ("load_rps", "latency_s", "instances", "cost"),
+    [(10.0, 0.3, {"A": 2}, 2.0), (10.0, 0.05, {"B": 1}, 3.0), (1000.0, 0.3, {"B": 2, "C": 1}, 22.0)],
+)
+def test_table_3_follows_from_table_2(
+    policy: Policy, load_rps: float, latency_s: float, instances: dict[str, int], cost: float
+) -> None:
+    plan = policy(seen(Demand(load_rps, latency_s)), AS_IN_TABLE_3)
+    assert (plan.instances, plan.cost_per_s, plan.shortfall_rps) == (instances, cost, 0.0)
+
+
+def test_printed_heuristic_does_not_mix_variants() -> None:
+    plan = greedy(seen(Demand(1000.0, 0.3)), Options(slack=1.0, literal=True))
+    assert (plan.instances, plan.cost_per_s) == ({"B": 10}, 30.0)
+
+
+@pytest.mark.parametrize("policy", [solve, greedy])
+def test_slack_is_headroom_above_the_load(policy: Policy) -> None:
+    assert policy(seen(Demand(5.0, 0.3)), Options()).instances == {"A": 2}  # 5.25 requests per second
+
+
+@pytest.mark.parametrize("policy", [solve, greedy])
+def test_resources_of_each_type_bound_the_plan(policy: Policy) -> None:
+    plan = policy(seen(Demand(1000.0, 0.3), capacity={"cores": 3.0}), AS_IN_TABLE_3)
+    assert plan.instances == {"B": 2, "C": 1}
+    plan = policy(seen(Demand(1000.0, 0.3), capacity={"cores": 2.0}), AS_IN_TABLE_3)
+    assert (plan.instances, plan.shortfall_rps) == ({"C": 2}, 0.0)
+    plan = policy(seen(Demand(1000.0, 0.3), capacity={"cores": 1.0}), AS_IN_TABLE_3)
+    assert (plan.instances, plan.shortfall_rps) == ({"C": 1}, 200.0)
+
+
+@pytest.mark.parametrize("policy", [solve, greedy])
+def test_demands_share_a_variant_that_satisfies_both(policy: Policy) -> None:
+    quick, any_time = Demand(60.0, 0.05), Demand(35.0, 0.3)
+    assert policy(seen(quick, any_time), AS_IN_TABLE_3).instances == {"B": 1}
+
+
+@pytest.mark.parametrize("policy", [solve, greedy])
+def test_demand_that_no_variant_satisfies_is_reported(policy: Policy) -> None:
+    plan = policy(seen(Demand(10.0, 0.3), Demand(7.0, 0.001)), AS_IN_TABLE_3)
+    assert (plan.instances, plan.shortfall_rps) == ({"A": 2}, 7.0)
+
+
+@pytest.mark.parametrize("policy", [solve, greedy])
+def test_no_load_needs_no_instance(policy: Policy) -> None:
+    assert policy(seen(Demand(0.0)), Options()).instances == {}
+    assert policy(seen(), Options()).instances == {}
+
+
+def test_loading_latency_weighs_against_a_cheaper_variant() -> None:
+    """A runs at its limit: one more A costs 1·(1 + 2λ), B in its place 3·(1 + 2λ) − 2."""
+    observation = seen(Demand(15.0, 0.3), running={"A": 2})
+    assert solve(observation, Options(slack=1.0, loading_weight=0.0)).objective == pytest.approx(1.0)
+    plan = solve(observation, Options(slack=1.0, loading_weight=0.5))
+    assert (plan.instances, plan.objective) == ({"A": 3}, 2.0)
+
+
+def test_exact_plan_is_proven() -> None:
+    plan = solve(seen(Demand(1000.0, 0.3)), AS_IN_TABLE_3)
+    assert plan.gap is not None
+    assert plan.gap <= 1e-4
+    assert plan.reason.startswith("exact: +2 B, +1 C; proven")
+
+
+def test_time_limit_without_a_solution_leaves_the_heuristics_plan() -> None:
+    plan = solve(seen(Demand(1000.0, 0.3)), Options(slack=1.0, time_limit_s=0.0))
+    assert (plan.instances, plan.gap) == ({"B": 2, "C": 1}, 1.0)
+
+
+def test_short_headroom_loads_at_once_and_surplus_waits_for_the_loading_time() -> None:
+    """An upgrade from A to B: B is loaded, A is unloaded when B is ready and A has been superfluous for T_v = 2 s."""
+    state = GreedyState()
+    plan, state = decide(seen(Demand(60.0, 0.3), running={"A": 2}), state)
+    assert plan.instances == {"A": 2, "B": 1}
+    loading = seen(Demand(60.0, 0.3), running={"A": 2, "B": 1}, now_s=2.0)
+    loading = dataclasses.replace(
+        loading, members=tuple(dataclasses.replace(one, ready=0) if one.variant is B else one for one in loading.members)
+    )
+    plan, after = decide(loading, state)
+    assert plan.instances == {"A": 2, "B": 1}  # B is not ready
+    plan, _ = decide(seen(Demand(60.0, 0.3), running={"A": 2, "B": 1}, now_s=1.9), state)
+    assert plan.instances == {"A": 2, "B": 1}  # too early
+    plan, _ = decide(seen(Demand(60.0, 0.3), running={"A": 2, "B": 1}, now_s=2.1), after)
+    assert plan.instances == {"B": 1}
+
+
+def test_downgrade_loads_the_cheaper_variant_before_it_unloads() -> None:
+    state = GreedyState()
+    plan, state = decide(seen(Demand(4.0, 0.3), running={"B": 1}), state)
+    assert plan.instances == {"B": 1}
+    plan, state = decide(seen(Demand(4.0, 0.3), running={"B": 1}, now_s=2.0), state)
+    assert plan.instances == {"A": 1, "B": 1}
+    plan, state = decide(seen(Demand(4.0, 0.3), running={"A": 1, "B": 1}, now_s=4.0), state)
+    assert plan.instances == {"A": 1}
+
+
+def test_surplus_that_ends_is_forgotten() -> None:
+    _, state = decide(seen(Demand(5.0, 0.3), running={"A": 3}), GreedyState())
+    _, state = decide(seen(Demand(14.0, 0.3), running={"A": 3}, now_s=1.0), state)
+    plan, state = decide(seen(Demand(5.0, 0.3), running={"A": 3}, now_s=2.5), state)
+    assert plan.instances == {"A": 3}
+    plan, _ = decide(seen(Demand(5.0, 0.3), running={"A": 3}, now_s=4.5), state)
+    assert plan.instances == {"A": 2}
+
+
+def test_stricter_objective_brings_other_variants() -> None:
+    plan = greedy(seen(Demand(10.0, 0.05), running={"A": 3}))
+    assert plan.instances == {"A": 3, "B": 1}
+
+
+def test_full_worker_replaces_what_runs_where_that_serves_more() -> None:
+    plan = greedy(seen(Demand(60.0, 0.3), running={"A": 1}, capacity={"cores": 4.0}))
+    assert plan.shortfall_rps == 0.0
+    assert "A" not in plan.instances
