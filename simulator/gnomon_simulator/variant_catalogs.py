@@ -1,8 +1,8 @@
 """Catalogs of variants that nobody has measured, for tests, benchmarks and simulations.
 
 The ranges are those of INFaaS (section 1 and Table 2): accuracies from 0.566 to 0.825, loading from 0.59 to 11 s, one sample from
-1.5 ms to 5.7 s, and three kinds of hardware whose prices differ by a factor of about 30. Within an architecture a faster device
-costs more, a larger batch answers later and sustains more, and a lower precision is quicker and less accurate.
+1.5 ms to 5.7 s, and three kinds of hardware whose prices differ by a factor of about 50. Within an architecture a faster device
+costs more, whatever runs on it. A larger batch answers later and sustains more, a lower precision is quicker and less accurate.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def made_up_variants(count: int, chance: random.Random, *, architectures: int = 
                     latency_s=latency_s,
                     memory_bytes=int(memory_gib * GIB),
                     saturation_rps=batch / latency_s[batch],
-                    cost_per_s=device.cost_per_s * chance.uniform(0.9, 1.1),
+                    cost_per_s=device.cost_per_s,
                     hardware=device.hardware,
                     devices={} if device.hardware == CPU else {device.hardware: 0.25 if device.hardware == GPU else 1.0},
                 )

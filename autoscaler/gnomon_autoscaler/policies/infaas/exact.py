@@ -1,17 +1,22 @@
-"""INFaaS's integer program (section 4.2.1), solved by HiGHS.
+"""INFaaS's integer program (section 4.2.1): by HiGHS where variants or resources are shared, else by branch and bound.
 
-The solution is proven to within 0.01 % of the cheapest, or as near as the time limit allows: the plan says the gap. Where the
-resources do not suffice, the plan serves as much load as they allow at the least cost, and says what is missing. If the time
-limit passes without any solution, the plan is the heuristic's.
+Without bounded resources, a demand whose variants serve no other demand is a problem of its own: to cover one load. That is
+solved exactly by trying numbers of instances in the order of the price per request, from the heuristic's plan on; a load for
+which that takes too many steps goes to HiGHS with the rest.
 
-Only variants that may be part of a cheapest solution reach the solver: not those that are not loaded while another variant
-serves the same demands for no more money, with at least the rate, and no more of any resource.
+HiGHS proves its solution to within `proven_gap` of the cheapest, or comes as near as the time limit allows: the plan says the
+gap. Where the resources do not suffice, or no solution that serves everything is found in half of the time, the other half is for
+a program that may leave load unserved, at thirty times the price of its cheapest variant. If that finds nothing either, the plan
+is the heuristic's.
+
+Only variants that may be part of a cheapest solution are looked at: not those that are not loaded while another variant serves
+the same demands for no more money, with at least the rate, and no more of any bounded resource.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +24,15 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from gnomon_autoscaler.policies.infaas.greedy import cover
+from gnomon_autoscaler.policies.infaas.greedy import cheapest_mix, cover
 from gnomon_autoscaler.policies.infaas.problem import Options, Problem, changes
 from gnomon_core.variant_scaling import ApplicationObservation, ScalingPlan
 
 Vector = npt.NDArray[np.float64]
 
-_OPTIMAL, _INFEASIBLE = 0, 2  # scipy's status of a solution
+_OPTIMAL = 0  # scipy's status
+_PENALTY = 30.0
+"""The price of a request per second that is not served, as a multiple of what its cheapest variant costs for it."""
 _TOLERANCE = 1e-6
 """The share of a demand by which HiGHS may miss it."""
 
@@ -33,106 +40,105 @@ _TOLERANCE = 1e-6
 def solve(observation: ApplicationObservation, options: Options | None = None) -> ScalingPlan:
     """The cheapest instances for the observed demands."""
     problem = Problem(observation, options or Options())
-    program = _Program(problem)
+    kept = _without_dominated(problem)
+    covered, alone = ({}, set()) if problem.capacity else _cover_alone(problem, kept)
+    program = _Program(problem, [member for member in kept if not alone.issuperset(problem.serves[member])], alone)
     found = program.solve(shortfall=False)
-    short = found.status == _INFEASIBLE
-    if short:
+    if found.instances is None:
         found = program.solve(shortfall=True)
     if found.instances is None:
-        instances = cover(problem)
-        gap = _gap(problem.objective(instances) + problem.cost_per_s(problem.running), found.bound)
+        instances, gap = cover(problem), 1.0
         how = f"no solution in {problem.options.time_limit_s:g} s, so that the heuristic's is used"
-        short = True
     else:
-        instances, gap = found.instances, found.gap
-        how = "proven" if found.status == _OPTIMAL else "not proven in time"
+        instances = [count + covered.get(member, 0) for member, count in enumerate(found.instances)]
+        gap = found.gap
+        how = f"{'proven' if found.status == _OPTIMAL else 'not proven in time'}, gap {gap:.2%}"
     by_id = problem.by_id(instances)
+    lacking = sum(
+        lack for lack, need in zip(problem.unmet_rps(instances), problem.needs_rps, strict=True) if lack > _TOLERANCE * need
+    )
     return ScalingPlan(
         by_id,
         problem.cost_per_s(instances),
         problem.objective(instances),
-        f"exact: {changes(problem.members, by_id)}; {how}, gap {gap:.2%}",
-        sum(problem.unmet_rps(instances)) if short else 0.0,
+        f"exact: {changes(problem.members, by_id)}; {how}",
+        lacking,
         gap,
     )
 
 
 class _Solution(NamedTuple):
-    """`instances` None is no solution in time; `bound` is a lower bound of what is minimised."""
+    """`instances` None is no solution, or none in time."""
 
     status: int
     instances: list[int] | None
     gap: float
-    bound: float
 
 
 class _Program:
-    """The program for HiGHS, whose columns are the instances of each variant, and as many of them as are loaded anew.
+    """The program for HiGHS. Its first columns are instances of each variant, at most those that run; or those that are loaded.
 
     A variant that serves several demands has a column for the share of each that it serves.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, members: Sequence[int], covered: Collection[int]) -> None:
         self._problem = problem
-        self._demands = [place for place, need in enumerate(problem.needs_rps) if need > 0.0]
-        self.kept = _without_dominated(problem)
-        self._column = {member: column for column, member in enumerate(self.kept)}
+        self._demands = [place for place, need in enumerate(problem.needs_rps) if need > 0.0 and place not in covered]
+        self._columns: dict[int, list[int]] = {}
+        """Of each member the columns of its instances."""
+        self._members: list[int] = []
+        """The member of each of those columns."""
         self._entries: list[tuple[int, int, float]] = []
         self._lower: list[float] = []
         self._upper: list[float] = []
         self._costs: list[float] = []
         self._most: list[float] = []
-        self._add_instances()
+        self._add_instances(members)
         self._demand_rows = self._add_demands()
         self._add_resources()
 
     def solve(self, *, shortfall: bool) -> _Solution:
-        """Minimise the cost; with `shortfall` first what is not served, and then the cost of serving all the rest."""
-        if not self._costs:
-            missing = bool(self._demands) and not shortfall
-            return _Solution(_INFEASIBLE if missing else _OPTIMAL, [0] * len(self._problem.members), 0.0, 0.0)
+        """Minimise the cost of serving everything; with `shortfall` the cost and a penalty for load that is not served."""
+        if not self._demands or not self._costs:
+            return _Solution(_OPTIMAL, [0] * len(self._problem.members), 0.0)
         if not shortfall:
-            return self._minimise(self._costs, self._most, [])
-        # A column for what each demand lacks, as a share of it.
-        first = len(self._costs)
-        needs = [self._problem.needs_rps[demand] for demand in self._demands]
+            return self._minimise(self._costs, self._most, self._entries)
+        # A column for the share of each demand that is not served.
+        problem, first = self._problem, len(self._costs)
+        penalties = []
+        for demand in self._demands:
+            units = [
+                problem.price(member) / problem.members[member].variant.saturation_rps for member in problem.accepted[demand]
+            ]
+            penalties.append(_PENALTY * min(units, default=1.0) * problem.needs_rps[demand])
         lack = [(row, first + place, 1.0) for place, row in enumerate(self._demand_rows)]
-        most = [*self._most, *[1.0] * len(lack)]
-        least = self._minimise([*[0.0] * first, *needs], most, lack)
-        if least.instances is None:
-            return least
-        row = len(self._lower)
-        bounded = [(row, first + place, need / sum(needs)) for place, need in enumerate(needs)]
-        bound = least.bound / sum(needs) + max(_TOLERANCE, least.gap)
-        return self._minimise([*self._costs, *[0.0] * len(lack)], most, lack + bounded, at_most=bound)
+        return self._minimise([*self._costs, *penalties], [*self._most, *[1.0] * len(lack)], self._entries + lack)
 
-    def _add_instances(self) -> None:
+    def _add_instances(self, members: Sequence[int]) -> None:
         problem = self._problem
-        for member in self.kept:
+        for member in members:
             variant, running = problem.members[member].variant, problem.running[member]
             need = sum(problem.needs_rps[demand] for demand in problem.serves[member])
-            self._costs.append(variant.cost_per_s if running else problem.price(member))
-            self._most.append(running + math.ceil(need / variant.saturation_rps))
-        for member in self.kept:
-            running = problem.running[member]
-            if running:
-                row = self._row(-math.inf, running)
-                self._entries += [(row, self._column[member], 1.0), (row, len(self._costs), -1.0)]
-                self._costs.append(problem.price(member) - problem.members[member].variant.cost_per_s)
-                self._most.append(math.inf)
+            useful = math.ceil(need / variant.saturation_rps)
+            for cost, most in ((variant.cost_per_s, min(running, useful)), (problem.price(member), max(0, useful - running))):
+                if most:
+                    self._columns.setdefault(member, []).append(len(self._costs))
+                    self._members.append(member)
+                    self._costs.append(cost)
+                    self._most.append(most)
 
     def _add_demands(self) -> list[int]:
         """Constraint 1, each row as a share of the demand. Returns the rows."""
         problem = self._problem
         rows = {demand: self._row(1.0, math.inf) for demand in self._demands}
-        for member in self.kept:
+        for member, columns in self._columns.items():
             rate = problem.members[member].variant.saturation_rps
             served = [demand for demand in problem.serves[member] if demand in rows]
             if len(served) == 1:
-                self._entries.append((rows[served[0]], self._column[member], rate / problem.needs_rps[served[0]]))
+                self._add(rows[served[0]], columns, rate / problem.needs_rps[served[0]])
                 continue
             capacity = self._row(-math.inf, 0.0)
-            self._entries.append((capacity, self._column[member], -1.0))
+            self._add(capacity, columns, -1.0)
             for demand in served:
                 share = len(self._costs)
                 self._costs.append(0.0)
@@ -144,46 +150,53 @@ class _Program:
         """Constraint 3, each row as a share of the total."""
         for kind, total in self._problem.capacity.items():
             row = self._row(-math.inf, 1.0 if total > 0 else 0.0)
-            for member in self.kept:
-                amount = self._problem.members[member].variant.resources.get(kind, 0.0)
+            for member, columns in self._columns.items():
+                amount = self._problem.resources[member].get(kind, 0.0)
                 if amount > 0:
-                    self._entries.append((row, self._column[member], amount / total if total > 0 else 1.0))
+                    self._add(row, columns, amount / total if total > 0 else 1.0)
+
+    def _add(self, row: int, columns: Sequence[int], value: float) -> None:
+        self._entries += [(row, column, value) for column in columns]
 
     def _row(self, lower: float, upper: float) -> int:
         self._lower.append(lower)
         self._upper.append(upper)
         return len(self._lower) - 1
 
-    def _minimise(
-        self, costs: Sequence[float], most: Sequence[float], more: Sequence[tuple[int, int, float]], at_most: float | None = None
-    ) -> _Solution:
-        lower, upper = list(self._lower), list(self._upper)
-        if at_most is not None:
-            lower.append(-math.inf)
-            upper.append(at_most)
-        rows, columns, values = zip(*self._entries, *more, strict=True)
-        matrix = coo_array((values, (rows, columns)), shape=(len(lower), len(costs))).tocsr()
+    def _minimise(self, costs: Sequence[float], most: Sequence[float], entries: Sequence[tuple[int, int, float]]) -> _Solution:
+        rows, columns, values = zip(*entries, strict=True)
+        matrix = coo_array((values, (rows, columns)), shape=(len(self._lower), len(costs))).tocsr()
         whole = np.zeros(len(costs))
-        whole[: len(self.kept)] = 1
+        whole[: len(self._members)] = 1
+        options = self._problem.options
         found = milp(
             np.array(costs),
             integrality=whole,
             bounds=Bounds(0.0, np.array(most)),
-            constraints=LinearConstraint(matrix, np.array(lower), np.array(upper)),
-            options={"time_limit": self._problem.options.time_limit_s},
+            constraints=LinearConstraint(matrix, np.array(self._lower), np.array(self._upper)),
+            options={"time_limit": options.time_limit_s / 2.0, "mip_rel_gap": options.proven_gap},
         )
-        bound = -math.inf if found.mip_dual_bound is None else float(found.mip_dual_bound)
         if found.x is None:
-            return _Solution(int(found.status), None, 1.0, bound)
+            return _Solution(int(found.status), None, 1.0)
         instances = [0] * len(self._problem.members)
-        for member, count in zip(self.kept, np.rint(found.x[: len(self.kept)]).astype(int).tolist(), strict=True):
-            instances[member] = count
-        return _Solution(int(found.status), instances, _gap(float(found.fun), bound), bound)
+        for member, count in zip(self._members, np.rint(found.x[: len(self._members)]).astype(int).tolist(), strict=True):
+            instances[member] += count
+        return _Solution(int(found.status), instances, float(found.mip_gap))
 
 
-def _gap(total: float, bound: float) -> float:
-    """How far, as a share, a total may be from the least one."""
-    return min(1.0, max(0.0, 1.0 - bound / total)) if total > 0 else 0.0
+def _cover_alone(problem: Problem, kept: Sequence[int]) -> tuple[dict[int, int], set[int]]:
+    """The cheapest instances for demands that share no variant with another one, and these demands."""
+    useful = set(kept)
+    instances: dict[int, int] = {}
+    alone: set[int] = set()
+    for demand, accepted in enumerate(problem.accepted):
+        if problem.needs_rps[demand] <= 0.0 or any(len(problem.serves[member]) > 1 for member in accepted):
+            continue
+        mix = cheapest_mix(problem, demand, [member for member in accepted if member in useful])
+        if mix is not None:
+            alone.add(demand)
+            instances |= mix
+    return instances, alone
 
 
 def _without_dominated(problem: Problem) -> list[int]:

@@ -38,6 +38,8 @@ MIX = 4
 """Most variants in the mix for a demand."""
 SEARCHED = 4000
 """Most mixes that are tried for a demand."""
+STEPS = 5000
+"""Most steps of the exact search for one demand."""
 MERGES = 200
 """Most joint covers of demands that are tried."""
 CHARGES = (0.0, 0.3, 1.0, 3.0, 10.0, 100.0)
@@ -103,6 +105,45 @@ def cover(problem: Problem) -> list[int]:
             break
         best, groups = found, fewer
     return best.instances
+
+
+def cheapest_mix(problem: Problem, demand: int, accepted: Sequence[int]) -> dict[int, int] | None:
+    """The cheapest instances of these members for one demand, without bounds on resources; None after too many steps."""
+    offers = _Cover(problem, [], 0.0).offers(accepted)
+    search = _Search(offers, problem.resources, {})
+    need = problem.needs_rps[demand]
+    best = _mixed(search.cheapest(need))
+    if not offers:
+        return best
+    least = search.price * (1 - ROUNDING)
+    # Depth first: how much of the load is left for the offers from `place` on, what was spent, and the instances so far.
+    stack: list[tuple[int, float, float, tuple[tuple[int, int], ...]]] = [(0, need, 0.0, ())]
+    for _ in range(STEPS):
+        if not stack:
+            return best
+        place, left, spent, mix = stack.pop()
+        if spent + left * offers[place].unit >= least:
+            continue
+        offer = offers[place]
+        closing = math.ceil(left / offer.rate * (1 - ROUNDING))
+        if closing <= offer.limit and spent + closing * offer.price < least:
+            least = (spent + closing * offer.price) * (1 - ROUNDING)
+            best = _mixed([*((offers[one], count) for one, count in mix), (offer, closing)])
+        if place + 1 < len(offers):
+            stack += [
+                (place + 1, left - count * offer.rate, spent + count * offer.price, (*mix, (place, count)))
+                for count in range(int(min(offer.limit, closing - 1)) + 1)
+            ]
+    return None
+
+
+def _mixed(mix: Mix) -> dict[int, int]:
+    """The instances of each member of a mix, whose offers may be of one member twice."""
+    found: dict[int, int] = {}
+    for offer, count in mix:
+        if count:
+            found[offer.member] = found.get(offer.member, 0) + count
+    return found
 
 
 def _covers(problem: Problem, groups: Groups, charges: Sequence[float]) -> Iterator[_Found]:
@@ -271,7 +312,7 @@ class _Cover:
             need -= served
         if need <= ROUNDING * load:
             return
-        search = _Search(self._offers(accepted), problem.resources, self._left)
+        search = _Search(self.offers(accepted), problem.resources, self._left)
         for offer, count in search.cheapest(need):
             self._chosen[offer.member] += count
             take(problem.resources[offer.member], count, self._left)
@@ -280,7 +321,7 @@ class _Cover:
             need -= served
         self.limited = self.limited or search.limited
 
-    def _offers(self, accepted: Sequence[int]) -> list[_Offer]:
+    def offers(self, accepted: Sequence[int]) -> list[_Offer]:
         """Running instances that are not in a mix yet, and further ones; the lowest price per request first."""
         problem, offers = self._problem, []
         for member in accepted:
@@ -308,7 +349,8 @@ class _Search:
         self._left = left
         self._tried = 0
         self._best: Mix | None = None
-        self._best_price = math.inf
+        self.price = math.inf
+        """Of the cheapest mix so far."""
 
     def cheapest(self, need: float) -> Mix:
         """The mix; where none serves all of the load, the one that fills up in the order of the offers."""
@@ -319,15 +361,15 @@ class _Search:
         """Try every offer from `first` on as the next of the mix."""
         for place in range(first, len(self._offers)):
             offer = self._offers[place]
-            if spent + need * offer.unit >= self._best_price or self._tried >= SEARCHED:
+            if spent + need * offer.unit >= self.price or self._tried >= SEARCHED:
                 return  # the following ones cost more per request
             self._tried += 1
             resources = self._resources[offer.member]
             fit = min(offer.limit, fitting(resources, left))
             closing = math.ceil(need / offer.rate * (1 - ROUNDING))
             self.limited = self.limited or fit < min(closing, offer.limit)
-            if closing <= fit and spent + closing * offer.price < self._best_price:
-                self._best, self._best_price = [*mix, (offer, closing)], spent + closing * offer.price
+            if closing <= fit and spent + closing * offer.price < self.price:
+                self._best, self.price = [*mix, (offer, closing)], spent + closing * offer.price
             if len(mix) + 1 == MIX:
                 continue
             full = int(min(fit, closing - 1))

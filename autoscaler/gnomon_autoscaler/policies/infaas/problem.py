@@ -31,13 +31,15 @@ class Options:
     """Options of the policy: the paper's parameters, and what is computed.
 
     `slack` is the least ratio of capacity to load, `loading_weight` is λ per second. `literal` is the heuristic as it is printed,
-    which knows one variant for each demand. `time_limit_s` bounds the exact solution.
+    which knows one variant for each demand. `time_limit_s` bounds the exact solution, which counts as proven within `proven_gap`,
+    a share of the cost.
     """
 
     slack: float = 1.05
     loading_weight: float = 1.0 / 60.0
     literal: bool = False
     time_limit_s: float = 1.0
+    proven_gap: float = 1e-3
 
 
 class Problem:

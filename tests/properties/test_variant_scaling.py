@@ -1,0 +1,111 @@
+"""The heuristic comes near the cheapest variants, the program keeps its constraints, and no load is given up on the way."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.variant_scaling import of_random
+from gnomon_autoscaler.policies.infaas.exact import solve
+from gnomon_autoscaler.policies.infaas.greedy import GreedyState, cover, decide, printed
+from gnomon_autoscaler.policies.infaas.problem import ROUNDING, Options, Problem
+from gnomon_core.variant_scaling import ApplicationObservation, VariantMember
+
+
+def counts(problem: Problem, by_id: dict[str, int]) -> list[int]:
+    return [by_id.get(member.variant.id, 0) for member in problem.members]
+
+
+def total(problem: Problem, instances: Sequence[int]) -> float:
+    return problem.objective(instances) + problem.cost_per_s(problem.running)
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_heuristic_is_within_a_tenth_of_the_cheapest(part: int) -> None:
+    """500 random loads in all, each with a random catalog, with nothing and with other instances running."""
+    for number in range(100 * part, 100 * part + 100):
+        observation = of_random(random.Random(number), 1, running_before=number % 2 == 1, dearer=None)
+        problem = Problem(observation, Options())
+        plan = solve(observation)
+        assert plan.gap == 0.0
+        found = cover(problem)
+        assert sum(problem.unmet_rps(found)) == plan.shortfall_rps == 0.0
+        cheapest = total(problem, counts(problem, dict(plan.instances)))
+        assert cheapest <= total(problem, found) * (1 + 1e-6)
+        assert total(problem, found) <= 1.1 * cheapest
+        assert cheapest <= total(problem, printed(problem)) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("dearer", [None, 1.5])
+def test_plans_keep_the_constraints(dearer: float | None) -> None:
+    """Several demands that share variants; the cheapest plan is no dearer than the heuristic's wherever both serve everything."""
+    apart = []
+    for number in range(60):
+        observation = of_random(random.Random(number), 4, running_before=number % 2 == 1, dearer=dearer)
+        problem = Problem(observation, Options())
+        exact, found = solve(observation), cover(problem)
+        instances = counts(problem, dict(exact.instances))
+        assert problem.fits(instances)
+        assert problem.fits(found)
+        assert exact.shortfall_rps <= sum(problem.unmet_rps(instances)) <= exact.shortfall_rps + 1e-5 * sum(problem.needs_rps)
+        if sum(problem.unmet_rps(found)) == exact.shortfall_rps == 0.0:
+            assert exact.gap is not None
+            assert total(problem, instances) * (1 - exact.gap) <= total(problem, found) * (1 + 1e-6)
+            apart.append(total(problem, found) / total(problem, instances) - 1.0)
+    assert len(apart) > 20
+    assert sum(apart) / len(apart) < 0.05
+
+
+@pytest.mark.parametrize("literal", [False, True])
+def test_ready_instances_suffice_at_every_decision_after_a_change(*, literal: bool) -> None:
+    """Loads that change every minute: what is ready serves each one from the loading time on, and ends near the cheapest."""
+    apart = []
+    for seed in range(12):
+        chance = random.Random(seed)
+        observation = of_random(chance, 1, running_before=False, dearer=None)
+        state, starts = GreedyState(), {}
+        for minute in range(4):
+            demands = tuple(replace(one, load_rps=one.load_rps * chance.uniform(0.3, 2.0)) for one in observation.demands)
+            served = False
+            for second in range(60):
+                observation = replace(observation, now_s=60.0 * minute + second, demands=demands)
+                observation = ready(observation, starts)
+                served = served or sufficient(observation)
+                assert sufficient(observation) or not served
+                plan, state = decide(observation, state, Options(literal=literal))
+                observation = carried_out(observation, plan.instances, starts)
+            assert served
+        problem = Problem(replace(observation, members=tuple(replace(one, running=0) for one in observation.members)), Options())
+        cost = sum(member.variant.cost_per_s * member.running for member in observation.members)
+        apart.append(cost / solve(problem.observation, Options(loading_weight=0.0)).cost_per_s - 1.0)
+    assert literal or max(apart) < 0.5
+
+
+def ready(observation: ApplicationObservation, starts: dict[str, list[float]]) -> ApplicationObservation:
+    """The observation with the instances ready that have loaded."""
+
+    def of(member: VariantMember) -> int:
+        loading = sum(begun_s + member.variant.load_s > observation.now_s for begun_s in starts.get(member.variant.id, []))
+        return max(0, member.running - loading)
+
+    return replace(observation, members=tuple(replace(member, ready=of(member)) for member in observation.members))
+
+
+def sufficient(observation: ApplicationObservation) -> bool:
+    """Whether the ready instances serve the load itself."""
+    problem = Problem(observation, Options(slack=1.0))
+    return sum(problem.unmet_rps([member.ready for member in observation.members])) <= ROUNDING
+
+
+def carried_out(observation: ApplicationObservation, instances: object, starts: dict[str, list[float]]) -> ApplicationObservation:
+    """The observation with the planned instances; those that are loaded begin now, those that are unloaded are the newest."""
+    assert isinstance(instances, dict)
+    members = []
+    for member in observation.members:
+        wanted = instances.get(member.variant.id, 0)
+        begun = starts.setdefault(member.variant.id, [])
+        begun += [observation.now_s] * (wanted - member.running)
+        del begun[wanted:]
+        members.append(replace(member, running=wanted))
+    return replace(observation, members=tuple(members))
