@@ -27,6 +27,8 @@ NAMES = (
     "buffer",
     "twitter_day",
     "batch_baselines",
+    "selection",
+    "variant_scaling",
     "engine",
     "cold_start",
     "scaling",
