@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import tarfile
 from collections.abc import Callable, Iterator
@@ -26,6 +27,9 @@ hypothesis.settings.register_profile(
     "gnomon", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )
 hypothesis.settings.load_profile("gnomon")
+
+# Tests of engines convert models; elsewhere it would take a core for half a minute from whatever is tested.
+os.environ.setdefault("GNOMON_CONVERT", "false")
 
 ECHO = "def handle(event, context):\n    return event.body\n"
 

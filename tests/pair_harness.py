@@ -31,6 +31,7 @@ import gnomon_runtime
 from gnomon_core import packets, shared_memory
 from gnomon_core.blocks import Layers
 from gnomon_core.coordination import EMPTY_KIND, SHADOW_KIND
+from gnomon_core.engines import GRAPH_FILES, PROGRAM
 from gnomon_core.launch import Launch, Order, Sandbox
 from gnomon_core.packaging import FOR_LIBRARIES
 from gnomon_core.signature import ModelSignature, TensorSpec
@@ -208,9 +209,10 @@ class Nursery:
 
 @dataclass(frozen=True)
 class Model:
-    """A captured model's files."""
+    """A captured model's files, and the engine that runs it; a graph's files have the names that the converters give them."""
 
     folder: Path
+    engine: str = PROGRAM
 
     @property
     def layers(self) -> Layers:
@@ -220,13 +222,16 @@ class Model:
     def signature(self) -> ModelSignature:
         return ModelSignature.from_json(json.loads((self.folder / "program.json").read_bytes())["signature"])
 
-    def options(self) -> dict[str, str]:
+    def options(self) -> dict[str, Any]:
         names = {"program": "program.json", "weights": "weights.safetensors", "layers": "layers.json"}
-        return {option: str(self.folder / name) for option, name in names.items()}
+        options: dict[str, Any] = {option: str(self.folder / name) for option, name in names.items()}
+        if self.engine != PROGRAM:
+            options |= {"engine": self.engine, "graph": {file: str(self.folder / file) for file in GRAPH_FILES[self.engine]}}
+        return options
 
     def sandbox(self) -> Sandbox:
         """A sandbox in which the files can be read."""
-        return Sandbox(readable=tuple(self.options().values()))
+        return Sandbox(readable=tuple(str(file) for file in self.folder.iterdir()))
 
 
 @dataclass(frozen=True)

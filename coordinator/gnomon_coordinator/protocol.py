@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from gnomon_core.coordination import fitting
+from gnomon_core.engines import ENGINES, PROGRAM
 from gnomon_core.pairs import MAX_SHADOWS
 
 MAX_BLOCKS = 4096
@@ -181,6 +182,7 @@ def read_way(message: Mapping[str, Any]) -> Way | None:
 
 
 MAX_REASON = 300
+MAX_GRAPH_FILES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,9 @@ class Task:
     join: tuple[str, ...] = ()
     afar: bool = False
     way: Way | None = None
+    engine: str = PROGRAM
+    graph: Mapping[str, str] = field(default_factory=dict)
+    """The files of the engine's graph by name; none for the layer program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +366,35 @@ def read_task(message: Mapping[str, Any]) -> Task:
         join=tuple(read_path(path) for path in read_list(message, "join", 16)),
         afar=read_flag(message, "afar"),
         way=read_way(message),
+        engine=read_engine(message),
+        graph=read_graph(message),
     )
+
+
+def read_engine(message: Mapping[str, Any]) -> str:
+    """The engine that a model runs on; the layer program's where the field is missing.
+
+    Raises:
+        BadMessageError: there is no such engine.
+
+    """
+    engine = message.get("engine", PROGRAM)
+    if engine not in ENGINES:
+        raise BadMessageError("the engine is unknown")
+    return str(engine)
+
+
+def read_graph(message: Mapping[str, Any]) -> dict[str, str]:
+    """The files of a graph by name.
+
+    Raises:
+        BadMessageError: it is no object of a few absolute paths.
+
+    """
+    graph = message.get("graph", {})
+    if not isinstance(graph, Mapping) or len(graph) > MAX_GRAPH_FILES:
+        raise BadMessageError("the graph is not a few files")
+    return {str(name)[:MAX_PATH]: read_path(path) for name, path in graph.items()}
 
 
 def read_change(message: Mapping[str, Any]) -> Change:
@@ -395,6 +428,7 @@ def load(task: Task) -> dict[str, Any]:
         "blocks": task.blocks,
         "split": task.split,
         "afar": task.afar,
+        **({"engine": task.engine, "graph": dict(task.graph)} if task.graph else {}),
     }
 
 

@@ -8,7 +8,8 @@ it answers with the epoch that it was asked with. A coordinator drops what carri
 Coordinator to instance; `shadow` and `body` are instance ids, `blocks` block numbers, `split` a table from batch to b_S:
 
     {"do": "hello"}                     say who you are; the answer is "empty", "registered" or "body"
-    {"do": "load", "shadow", "body", "program", "weights", "layers", "weight_mode", "cores", "cpus", "blocks", "split"}
+    {"do": "load", "shadow", "body", "program", "weights", "layers", "weight_mode", "cores", "cpus", "blocks", "split",
+     "engine", "graph"}                 (the last two where another engine than the program's runs the model)
         with [order, log]               to a pool container: enter the order's sandbox, write to the log, load the blocks, and be
                                         that Shadow. With "afar" its Body is on another node, and comes over a connection
     {"do": "pair", "shadow", "blocks", "split", "shadow_cores", "expected_ms"}

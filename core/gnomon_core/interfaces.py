@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from gnomon_core.applications import RegisteredModel
+from gnomon_core.engines import ChosenEngine
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec
@@ -135,6 +136,8 @@ class ModelEntry:
     sha256: Mapping[str, str]
     layers: Path | None = None
     """The program's layer blocks; None for a model that was captured without them."""
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """All files of the entry by name, graphs of other engines included (`gnomon_core.engines`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,6 +491,15 @@ class Restartable(Protocol):
 
     def watch_restarts(self, requested: Callable[[FunctionKey, int], None]) -> None:
         """Call `requested` when a user restarts all instances of this version of a function; repeated calls are possible."""
+        ...
+
+
+@runtime_checkable
+class RunsEngines(Protocol):
+    """Further interface of a platform that can run a model on more than one engine."""
+
+    def engine(self, spec: FunctionSpec) -> ChosenEngine | None:
+        """The engine that runs the function's model now; None for a function without a model."""
         ...
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gnomon_core.blocks import Layers, Run
+from gnomon_core.engines import PROGRAM
 from gnomon_core.errors import bad_request
 
 
@@ -197,6 +198,11 @@ class Network:
         return Network(fixed_s, seconds_per_byte, self.source)
 
 
+def profile_name(machine_id: str, engine: str = PROGRAM) -> str:
+    """The name of a profile's file: that of the machine, and of the engine where that is not the layer program's."""
+    return machine_id if engine == PROGRAM else f"{machine_id}+{engine}"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
     """Everything that is known of a model's speed and size on one kind of machine.
@@ -226,6 +232,11 @@ class ModelProfile:
     network: Network | None = None
     memories: LatencyTable = LatencyTable({})
     measurements: ProfileMeasurements = field(default_factory=ProfileMeasurements)
+
+    @property
+    def engine(self) -> str:
+        """The engine that ran the model; its version is in the provenance."""
+        return self.provenance.get("engine", PROGRAM).partition(" ")[0]
 
     def at(self, size: int, batch: int) -> float | None:
         """Seconds of a batch of the whole model on an instance of this `gnomon_core.fleet.Instance.size`; None if unknown."""

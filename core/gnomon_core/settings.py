@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gnomon_core.engines import AUTO, ENGINES
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.launch import ASYNC_CONCURRENCY, HANDLER_CONCURRENCY, MOST_CONCURRENCY
 from gnomon_core.nearest_names import did_you_mean, misspelt
@@ -183,6 +184,7 @@ class Settings:
     kappa: float | None = None
     ablation: str = "layers"
     weight_mode: str = "shared"
+    engine: str = AUTO
     burst_cores: str = "shadow"
     promotion: bool = False
     max_shadows: int = 1
@@ -252,6 +254,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
         Setting("gnomon/max-cores", "max_cores", integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max of cores that a policy may choose", "", _BATCHING),
         Setting("gnomon/memory-mb", "memory_mb", integer(128, 10_240), "megabytes from 128 to 10240", "memory size on Lambda, instead of what the cores bring", "1769 for each core"),
         Setting("gnomon/weight-mode", "weight_mode", choice("shared", "private"), "shared or private", "whether instances on a node share one copy of the weights"),
+        Setting("gnomon/engine", "engine", choice(AUTO, *ENGINES), f"{AUTO}, {', '.join(ENGINES[:-1])} or {ENGINES[-1]}", "what runs the model: its layer program, or its graph for another engine; `auto` is the quickest one that answered as the program does when the model was added. Where the engine cannot be had, the program serves and `describe` says why"),
     )),
     ("Failures", (
         Setting("gnomon/retry", "retry", flag, "true or false", "whether the handler is idempotent, so that a request may be executed a second time, once and by itself: where its batch failed with 500, or its instance ended", "false; inference of a model always may"),

@@ -1,6 +1,7 @@
 """Profiles and layer blocks of the models that functions serve, read from files and kept while these stay the same.
 
-FOLDER/NAME@VERSION/MACHINE.json     a gnomon_core.profiles.ModelProfile; MACHINE is the Profiler's name for a machine
+FOLDER/NAME@VERSION/MACHINE.json     a gnomon_core.profiles.ModelProfile; MACHINE is the Profiler's name for a machine, with
+                                     the engine's behind a "+" where that is not the layer program
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core.blocks import Layers
-from gnomon_core.profiles import ModelProfile
+from gnomon_core.engines import PROGRAM
+from gnomon_core.profiles import ModelProfile, profile_name
 from gnomon_core.signature import ModelSignature
 
 _LOG = logging.getLogger(__name__)
@@ -20,7 +22,10 @@ _Stamp = tuple[int, int, int]
 
 
 class ProfileFiles:
-    """The profiles below a folder. `machine_id` is the name of this machine; without one the newest profile is taken."""
+    """The profiles below a folder, one for each engine that was measured.
+
+    `machine_id` is the name of this machine; without one the newest profile is taken.
+    """
 
     def __init__(self, folder: Path | None, machine_id: str = "") -> None:
         self._folder = folder
@@ -31,10 +36,11 @@ class ProfileFiles:
     def of(self, signature: ModelSignature, options: Mapping[str, Any]) -> ModelProfile | None:
         """The profile of the model that these options of a launch name."""
         model = f"{signature.model}@{signature.version}"
-        return self.find(model, options["sha256"].get("program.json", ""), self._layers.of(options))
+        digest, engine = options["sha256"].get("program.json", ""), options.get("engine", PROGRAM)
+        return self.find(model, digest, self._layers.of(options), engine)
 
-    def find(self, model: str, program_sha256: str, layers: Layers | None = None) -> ModelProfile | None:
-        """The profile of NAME@VERSION on this machine, else its newest on any; None without one of this very program.
+    def find(self, model: str, program_sha256: str, layers: Layers | None = None, engine: str = PROGRAM) -> ModelProfile | None:
+        """The profile of NAME@VERSION on this machine, else its newest on any; None without one of this program and engine.
 
         Where `layers` are the model's blocks, the profile's must be the same: its block numbers would name other operations.
         """
@@ -43,8 +49,10 @@ class ProfileFiles:
         found: list[tuple[bool, int, ModelProfile]] = []
         for path in sorted((self._folder / model).glob("*.json")):
             profile, stamp = self._profile(path)
-            if profile is not None and profile.layers.program_sha256 == program_sha256 and _same_blocks(profile.layers, layers):
-                found.append((path.stem == self._machine_id, stamp[0], profile))
+            if profile is None or profile.engine != engine or profile.layers.program_sha256 != program_sha256:
+                continue
+            if _same_blocks(profile.layers, layers):
+                found.append((path.stem == profile_name(self._machine_id, engine), stamp[0], profile))
         return max(found, key=lambda one: one[:2])[2] if found else None
 
     def _profile(self, path: Path) -> tuple[ModelProfile | None, _Stamp]:

@@ -397,6 +397,7 @@ def entry_of(manifest: Manifest, folder: ObjectFolder) -> ModelEntry:
         folder.path(digests[WEIGHTS]),
         digests,
         folder.path(digests[LAYERS]) if LAYERS in digests else None,
+        {file: folder.path(digest) for file, digest in digests.items()},
     )
 
 

@@ -27,6 +27,7 @@ from gnomon_autoscaler.registry import SCALING
 from gnomon_core.addresses import from_this_machine, http_url
 from gnomon_core.clock import Clock, WallClock, utc_now_s
 from gnomon_core.functions import FunctionKey
+from gnomon_core.interfaces import RunsEngines
 from gnomon_gateway.api.access import BasicAuth, Guard, host_rule, read_basic_auth, require_safe_binding
 from gnomon_gateway.api.application import control_application
 from gnomon_gateway.api.builds import build_routes, payload_secret
@@ -54,6 +55,7 @@ from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
 from gnomon_platforms.local.recipes import function_users, private_folders
 from gnomon_profiler.places import open_repository
 from gnomon_server.metrics import application_readings, readings
+from gnomon_server.model_engines import ModelEngines
 from gnomon_server.options import FETCHED, ServeOptions, payload_secret_file
 from gnomon_server.platforms import backend_of
 from gnomon_server.process import begin_log, check_disk_space, check_port, lock_state, memory_is_short, serve_until_signal
@@ -113,7 +115,7 @@ class Gnomon:
         require_safe_binding(options.host, self._auth)
         options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         clock = self._clock = WallClock()
-        repository = open_repository(options.models, options.state / FETCHED)
+        repository = self._repository = open_repository(options.models, options.state / FETCHED)
         builder = self._builder = EnvironmentBuilder(options.state / "built", hidden=(options.state, *private_folders()))
         backend = self._backend = backend_of(options, repository, builder, clock)
         self.platform = backend.platform
@@ -230,15 +232,19 @@ class Gnomon:
         await self._loop_lag.stop()
 
     def _start_housekeeping(self) -> None:
-        """Remove built handlers that no function uses any more, now and whenever a function changes."""
+        """Remove built handlers that no function uses any more and convert models, now and whenever a function changes."""
         loop = asyncio.get_running_loop()
+        followers: list[Housekeeping | ModelEngines] = [self._housekeeping]
+        if self.options.convert and isinstance(self.platform, RunsEngines):
+            followers.append(ModelEngines(self._repository, self._backend.store, self.manager, self._logs))
 
         def changed(_: FunctionKey) -> None:
             # The store calls this in the writer's thread.
-            loop.call_soon_threadsafe(self._housekeeping.trigger)
+            for follower in followers:
+                loop.call_soon_threadsafe(follower.trigger)
 
         self._backend.store.watch(changed)
-        self._tasks.append(asyncio.create_task(self._housekeeping.run()))
+        self._tasks += [asyncio.create_task(follower.run()) for follower in followers]
 
     def _named_images(self) -> set[str]:
         """The images of stored functions, also of those that could not be served again."""

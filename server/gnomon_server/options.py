@@ -55,7 +55,8 @@ class ServeOptions:
     `reserved_cores` what is held back for Shadows. `images` is a further table of images and their runtimes. `secrets` is the
     folder of `basic-auth-user` and `basic-auth-password`, None for one in the state folder. `policies` are the third-party
     policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may be sent to. `max_body_bytes` bounds
-    the body of a request to a function. `behind` says that OpenFaaS's own gateway is in front of this one.
+    the body of a request to a function. `behind` says that OpenFaaS's own gateway is in front of this one, `convert` that models
+    are converted for faster engines in the background.
 
     `platform` is a key of `gnomon_server.platforms.PLATFORMS`; `aws`, `cluster` and `provider` are the options of the platforms
     lambda, openfaas and provider, on which `cores`, `pool`, `reserved_cores` and `images` have no effect.
@@ -82,6 +83,7 @@ class ServeOptions:
     cluster: ClusterOptions | None = None
     provider: ProviderOptions | None = None
     behind: bool = False
+    convert: bool = False
 
     @property
     def model_folder(self) -> Path:

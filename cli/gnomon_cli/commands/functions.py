@@ -241,6 +241,8 @@ def print_instances(found: Mapping[str, Any]) -> None:
         instead = f" (in place of {asked})" if in_force["policy"] != asked else ""
         failed = f"; {in_force['error']}" if in_force["error"] and in_force["error"] not in in_force["reason"] else ""
         click.echo(f"Scaling policy: {in_force['policy']}{instead}: {in_force['reason']}{failed}")
+    if found.get("engine"):
+        click.echo(f"Engine: {found['engine']}")
     if found.get("notice"):
         click.echo(f"Notice: {found['notice']}")
     if bodies:

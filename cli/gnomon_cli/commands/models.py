@@ -24,9 +24,12 @@ from gnomon_cli.model_folder import folder_options, model_repository, profile_st
 from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
 from gnomon_core.blocks import Block, Layers
+from gnomon_core.engines import AUTO, ENGINES, PROGRAM, REPORT, EngineReport, read_report
 from gnomon_core.interfaces import ModelEntry
+from gnomon_core.packaging import how_to_install
 from gnomon_core.profiles import ModelProfile, Points
 from gnomon_profiler.add import add_from, ensure_model
+from gnomon_profiler.engines import add_engines
 from gnomon_profiler.figures.plots import draw
 from gnomon_profiler.figures.tables import correlation, drawable, short_name, write_tables
 from gnomon_profiler.measuring.assembly import ReadyTimes
@@ -35,7 +38,8 @@ from gnomon_profiler.measuring.profiling import MAX_BATCH, REPEATS, ProfileOptio
 from gnomon_profiler.measuring.store import read_profile, write_profile
 from gnomon_profiler.names import known_names
 from gnomon_profiler.places import share_profile
-from gnomon_profiler.repository import PROGRAM, WEIGHTS
+from gnomon_profiler.repository import PROGRAM as PROGRAM_FILE
+from gnomon_profiler.repository import WEIGHTS
 
 
 @click.group()
@@ -93,7 +97,7 @@ def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> Non
     default="",
     metavar="SOURCE",
     help="What NAME is: FILE.py:CALLABLE or MODULE:CALLABLE that returns the module and an example of its inputs, a model of the "
-    f"catalog, or a folder with {PROGRAM} and {WEIGHTS}.",
+    f"catalog, or a folder with {PROGRAM_FILE} and {WEIGHTS}.",
 )
 @click.option(
     "--shape",
@@ -103,6 +107,7 @@ def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> Non
     help="Of one sample of an input, float32, where the callable returns the module alone; once for each input.",
 )
 @click.option("--version", default="1", help="Under which it is kept; default 1. A version never changes.")
+@click.option("--engines/--no-engines", default=True, help="Convert it for the engines that are installed; default: do.")
 @json_option
 def add(
     *,
@@ -113,6 +118,7 @@ def add(
     source: str,
     shapes: tuple[str, ...],
     version: str,
+    engines: bool,
     as_json: bool,
 ) -> None:
     """Put a model into the repository: one of the catalog, or your own."""
@@ -124,6 +130,8 @@ def add(
         raise WrongCommand("--shape is of the inputs of a module of your own, which --from names.", "Leave it out, or say both.")
     else:
         entry = ensure_model(repository, name, version=version, weights=weights, progress=note)
+    if engines:
+        entry = add_engines(repository, entry, progress=note)
     if as_json:
         print_json(_document(entry))
     else:
@@ -157,8 +165,48 @@ def show(*, reference: str, folder: str, state: str, blocks: bool, as_json: bool
             )
     for path in (entry.program, entry.weights):
         click.echo(f"  {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    if REPORT in entry.files:
+        _show_engines(read_report(entry.files[REPORT]))
     if layers is not None:
         _show_blocks(layers)
+
+
+def _show_engines(report: EngineReport) -> None:
+    """Each engine's time beside the program's and its difference to the program's answers, or why it is not offered."""
+    batches = sorted(report.program.latency_s)
+    rows = []
+    for name in (PROGRAM, *report.engines):
+        result = report.result(name)
+        times = [_milliseconds(result.latency_s.get(batch)) for batch in batches]
+        share = "-" if result.reason else f"{report.share(name):.2f}"
+        rows.append((name, *times, share, f"{result.error:.1e}", result.reason or ("auto" if name == report.auto else "offered")))
+    click.echo("")
+    print_table(("ENGINE", *(f"b={batch} ms" for batch in batches), "OF THE PROGRAM", "ERROR", ""), rows)
+    click.echo(f"one core of {report.machine}; an error up to {report.tolerance:g} of the largest number of an output is allowed")
+
+
+@models.command(
+    cls=Command,
+    examples="""
+    gnomon models convert efficientnet-lite0
+    gnomon models convert my-model@2 --engine openvino
+    """,
+)
+@click.argument("reference")
+@folder_options
+@click.option("--engine", "engines", multiple=True, help="Convert for this engine alone; default: all that are installed.")
+@json_option
+def convert(*, reference: str, folder: str, state: str, engines: tuple[str, ...], as_json: bool) -> None:
+    """Convert a model for faster engines, compare their answers with the program's, and time all of them.
+
+    `add` and a server that serves the model do this by themselves. A model is converted once.
+    """
+    repository = model_repository(folder, state)
+    entry = add_engines(repository, repository.get(reference), engines, note)
+    if REPORT not in entry.files:
+        raise CommandFailed("No engine besides the layer program's is installed.", how_to_install("openvino"))
+    report = read_report(entry.files[REPORT])
+    print_json(report.to_json()) if as_json else _show_engines(report)
 
 
 @models.command(
@@ -273,6 +321,12 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--tries", type=click.IntRange(min=1), default=TRIES, help=f"How often a noisy batch is measured at most; default {TRIES}."
 )
+@click.option(
+    "--engine",
+    type=click.Choice((AUTO, *ENGINES)),
+    default=AUTO,
+    help="Measure it on this engine; default: as functions have it.",
+)
 @click.option("--afresh", is_flag=True, help="Measure again what its profile on this machine has, and leave out the rest of it.")
 @click.option(
     "--output",
@@ -290,6 +344,7 @@ def profile(
     batches: tuple[int, ...],
     repeats: int,
     tries: int,
+    engine: str,
     afresh: bool,
     output: Path | None,
     as_json: bool,
@@ -301,7 +356,7 @@ def profile(
     """
     repository = model_repository(folder, state)
     entry = repository.get(name)
-    options = ProfileOptions(cores, batches, repeats, tries, afresh)
+    options = ProfileOptions(cores, batches, repeats, tries, afresh, engine)
 
     def ready(one: ModelEntry) -> ReadyTimes:
         from gnomon_cli.measure_starts import measure_starts  # noqa: PLC0415 - a platform takes a while to import

@@ -291,6 +291,13 @@ machine_options = option_group(
         default=None,
         help="File with a table of further images and the runtimes that serve them here.",
     ),
+    click.option(
+        "--convert/--no-convert",
+        default=True,
+        envvar="GNOMON_CONVERT",
+        show_envvar=True,
+        help="Convert models of deployed functions for the engines that are installed, in the background; default: do.",
+    ),
 )
 """Resources of this machine, for functions that run here."""
 

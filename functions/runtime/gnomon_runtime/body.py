@@ -8,7 +8,8 @@ A forward that raises is retried on each half of the batch, down to the faulty m
 With a Shadow, batches are computed by both (`pair`). The head of a result then has the timing of each hand-over and the Shadows
 of the next batch, so that the gateway can correct its latency predictions without further messages.
 
-`Launch.options`: `program` and `weights` (paths), `weight_mode` ("shared" or "private"), `sha256` (of the files, by name: the
+`Launch.options`: `program` and `weights` (paths), `weight_mode` ("shared" or "private"), `engine` ("program" unless given) and
+`graph` (paths of its files, by name), `sha256` (of the files, by name: the
 program's is compared here, the weights' by the model repository, because hashing a mapped file would touch all of it), `layers`
 (a path; layers.json beside the program unless given), and `warm_up_batches` (sizes to run before HELLO, [1] unless given).
 
@@ -38,7 +39,8 @@ from gnomon_core.program import invalid_program
 from gnomon_core.signature import TensorSpec
 from gnomon_core.wire import Frame, Kind, Member, error_member, error_result
 from gnomon_runtime.application import IdleWork
-from gnomon_runtime.engine import LoadedProgram, load_program
+from gnomon_runtime.engine.graphs import load_model
+from gnomon_runtime.engine.loaded_model import LoadedModel, zeros
 from gnomon_runtime.engine.torch_support import TORCH_DTYPES, keep_freed_memory
 from gnomon_runtime.events import JSON, Event
 from gnomon_runtime.image_input import Preprocess, read_image
@@ -54,13 +56,13 @@ Outputs: TypeAlias = tuple[Tensor, ...]
 class ModelApplication:
     """The application of an instance with a whole model: `loaded`, or the launch's model, loaded now."""
 
-    def __init__(self, launch: Launch, loaded: LoadedProgram | None = None) -> None:
+    def __init__(self, launch: Launch, loaded: LoadedModel | None = None) -> None:
         options = launch.options
         keep_freed_memory()
         torch.set_num_threads(launch.cores)
         program = Path(options["program"])
         sha256 = _check_hash(program, options.get("sha256", {}).get("program.json"))
-        self._model = loaded or load_program(program, Path(options["weights"]), options.get("weight_mode", "shared"))
+        self._model = loaded or load_model(options, launch.cores)
         self._signature = self._model.signature
         self._output_head = head_of(self._signature.outputs)
         details = self._signature.details
@@ -75,6 +77,7 @@ class ModelApplication:
         weights = self._model.weights
         return {
             "kind": "model",
+            "engine": self._model.engine,
             "model": self._signature.model,
             "version": self._signature.version,
             "weight_mode": weights.mode,
@@ -84,7 +87,7 @@ class ModelApplication:
         }
 
     def resize(self, cores: int) -> None:
-        torch.set_num_threads(cores)
+        self._model.resize(cores)
 
     def take_orders(self, coordination: socket.socket) -> IdleWork:
         """Carry out a coordinator's orders from this socket, between batches and while idle."""
@@ -192,7 +195,7 @@ class ModelApplication:
 
     def _warm_up(self, batch: int) -> float:
         started_s = time.perf_counter()
-        self._model.executor.run(self._model.zeros(batch))
+        self._model.run(zeros(self._signature, batch))
         return round(1000 * (time.perf_counter() - started_s), 3)
 
 

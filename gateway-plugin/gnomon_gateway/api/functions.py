@@ -94,6 +94,7 @@ def _document(found: FunctionDetail, last: DecisionRecord | None) -> dict[str, A
         "replicas": found.status.replicas,
         "available_replicas": found.status.available_replicas,
         "notice": found.notice,
+        "engine": found.engine,
         "version": found.version,
         "problem": _problem(found),
         "bodies": [_body(one, found) for one in found.instances if one.kind is InstanceKind.BODY],

@@ -278,7 +278,7 @@ class Deployed:
     update began, so that no fewer serve until the new ones do. `draining` are instances that get no further batches, `retired`
     those of them that free capacity for the present version. `profile` is the profile of the function's model, `elsewhere` the
     load at other replicas, `plan` the buffer plan in force, None for the deployed limits. `been_ready` is whether an instance has
-    been ready since the function was deployed, or since this process manages it.
+    been ready since the function was deployed, or since this process manages it. `engine` is what runs its model, for its users.
     """
 
     spec: FunctionSpec
@@ -296,6 +296,7 @@ class Deployed:
     plan: SetBufferPlan | None = None
     start_failures: StartFailures = field(default_factory=StartFailures)
     been_ready: bool = False
+    engine: str = ""
     name: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -172,6 +172,12 @@ class Manager:
                 await self.instances.rolling_update.update(deployed)
             self._scaling.redeployed(deployed.name)
 
+    async def renew(self, key: FunctionKey) -> None:
+        """Replace the instances of a function whose image or model now resolves to something else, as an update does."""
+        deployed = self._functions.get(key)
+        if deployed is not None and self._elsewhere.leads:
+            await self.update(deployed.spec)
+
     async def remove(self, key: FunctionKey) -> None:
         async with self._lock(key):
             if key not in self._functions and key not in self._unserved:
@@ -296,6 +302,7 @@ class Manager:
             pairs=runtime.metrics.pairs,
             profile=runtime.profile(),
             notice=self._shadow_notice.text(deployed.spec),
+            engine=deployed.engine,
             version=deployed.version,
             cannot_start=not runtime.starting and deployed.start_failures.final(len(self.instances.of(deployed))),
         )
@@ -372,7 +379,7 @@ class Manager:
 
     def _change(self, deployed: Deployed, spec: FunctionSpec, inputs: FunctionInputs) -> None:
         """Use another deployment from now on. Instances are replaced separately."""
-        deployed.revision, deployed.secrets = inputs.revision, inputs.secrets
+        deployed.revision, deployed.secrets, deployed.engine = inputs.revision, inputs.secrets, inputs.engine
         # Before `update`, which sizes batches by the profile.
         self._latency.use_profile(lanes(spec.settings.model or deployed.name, inputs.signature).variants, inputs.profile)
         deployed.update(spec, self._checks.policy, inputs.signature, inputs.profile)
@@ -423,7 +430,7 @@ class Manager:
         )
         deployed = Deployed(
             spec, stored.version, inputs.revision, inputs.secrets, stored.created_at, runtime, inputs.profile,
-            elsewhere=self._elsewhere,
+            elsewhere=self._elsewhere, engine=inputs.engine,
         )  # fmt: skip
         runtime.forget_latency()
         self._latency.use_profile(deployed.runtime.variants, deployed.profile)

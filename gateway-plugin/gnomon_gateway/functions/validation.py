@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.functions import FunctionKey, FunctionSpec
-from gnomon_core.interfaces import FunctionStore, Platform, SchedulingPolicy, Warns
+from gnomon_core.interfaces import FunctionStore, Platform, RunsEngines, SchedulingPolicy, Warns
 from gnomon_core.policy_registry import refuse_strays
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
@@ -43,6 +43,8 @@ class FunctionInputs:
     revision: str
     signature: ModelSignature | None
     profile: ModelProfile | None
+    engine: str = ""
+    """What runs the model, and why it is another engine than was asked for; "" without a choice."""
 
 
 class Checks:
@@ -102,9 +104,10 @@ class Checks:
         secrets = await self._secrets(spec, lenient=lenient)
         return FunctionInputs(secrets, *await asyncio.to_thread(self._platform_inputs, spec))
 
-    def _platform_inputs(self, spec: FunctionSpec) -> tuple[str, ModelSignature | None, ModelProfile | None]:
+    def _platform_inputs(self, spec: FunctionSpec) -> tuple[str, ModelSignature | None, ModelProfile | None, str]:
         platform = self._platform
-        return platform.revision(spec), platform.signature(spec), platform.profile(spec)
+        engine = platform.engine(spec) if isinstance(platform, RunsEngines) else None
+        return platform.revision(spec), platform.signature(spec), platform.profile(spec), str(engine or "")
 
     def policy(self, settings: Settings) -> SchedulingPolicy:
         """See `scheduler_of`."""

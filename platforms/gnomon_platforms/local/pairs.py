@@ -288,7 +288,7 @@ class Pairs:
             )
         if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             raise _no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
-        memory_bytes = shadow_bytes(layers, pair, profile, origin.request.spec.settings.weight_mode)
+        memory_bytes = shadow_bytes(layers, pair, profile, origin.recipe.weight_mode)
         allocation = context.node.allocate(shadow_id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
         instance = Instance(
             id=shadow_id,
@@ -331,7 +331,7 @@ class Pairs:
         if known is None or origin is None or not pair.blocks or max(pair.blocks) >= len(known[0].blocks):
             return
         layers, profile = known
-        memory_bytes = shadow_bytes(layers, pair, profile, origin.request.spec.settings.weight_mode)
+        memory_bytes = shadow_bytes(layers, pair, profile, origin.recipe.weight_mode)
         allocation = self._context.node.allocate(
             shadow.instance.id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True
         )
@@ -490,7 +490,7 @@ def _create_message(instance: Instance, options: Mapping[str, Any], cpus: tuple[
         "zygote": TORCH.id,
         "shadow": instance.id,
         "body": instance.partner,
-        **{name: options[name] for name in ("program", "weights", "layers", "weight_mode")},
+        **{name: options[name] for name in ("program", "weights", "layers", "weight_mode", "engine", "graph") if name in options},
         "cores": pair.shadow_cores,
         "cpus": list(cpus),
         "blocks": list(pair.blocks),

@@ -17,6 +17,7 @@ from typing import Any
 
 from gnomon_core.background import Background
 from gnomon_core.clock import Clock, WallClock
+from gnomon_core.engines import ChosenEngine
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.functions import FunctionSpec
@@ -150,6 +151,10 @@ class LocalPlatform:
 
     def signature(self, spec: FunctionSpec) -> ModelSignature | None:
         return self._recipes.find(spec).signature
+
+    def engine(self, spec: FunctionSpec) -> ChosenEngine | None:
+        recipe = self._recipes.find(spec)
+        return recipe.engine if recipe.kind == "model" else None
 
     def nodes(self) -> tuple[Node, ...]:
         return (self._node.value(),)

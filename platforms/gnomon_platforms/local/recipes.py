@@ -22,6 +22,7 @@ from typing import Any
 
 from gnomon_core.atomic_files import replace_file
 from gnomon_core.coordination import SHADOW_KIND
+from gnomon_core.engines import ChosenEngine
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.interfaces import InstanceRequest, ModelRepository
@@ -30,6 +31,7 @@ from gnomon_core.packaging import how_to_install
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
+from gnomon_platforms.engines import engine_of
 from gnomon_platforms.images import BuiltHandler, BuiltImages, ImageTable, model_named, no_model_named, process_named
 from gnomon_platforms.local.supervision import BARE, TORCH, Environment
 from gnomon_platforms.profile_files import ProfileFiles
@@ -128,10 +130,16 @@ class Recipe:
     environment: Mapping[str, str] = field(default_factory=dict)
     content_id: str = ""
     signature: ModelSignature | None = None
+    engine: ChosenEngine = field(default_factory=ChosenEngine)
 
     def profile(self, profiles: ProfileFiles) -> ModelProfile | None:
         """The present profile of the model; None without a model or a profile."""
         return None if self.signature is None else profiles.of(self.signature, self.options)
+
+    @property
+    def weight_mode(self) -> str:
+        """Whether instances share the weights' pages: a compiled graph has a copy of its own."""
+        return "private" if self.engine.files else str(self.options.get("weight_mode", "shared"))
 
     @property
     def revision(self) -> str:
@@ -180,21 +188,26 @@ class Recipes:
             raise GnomonError(501, "torch_missing", "Models need torch, which is not installed.", how_to_install("body"))
         entry = self._repository.get(model)
         layers = {} if entry.layers is None else {"layers": str(entry.layers)}
+        engine = engine_of(entry, spec.settings.engine)
+        graph = {file: str(path) for file, path in engine.files.items()}
+        weights_bytes = sum(Path(path).stat().st_size for path in graph.values()) or entry.weights.stat().st_size
         return Recipe(
             "model",
             TORCH.python,
             TORCH.preload,
-            _memory(spec, entry.weights.stat().st_size + MODEL_OVERHEAD_BYTES),
-            readable=(str(entry.program), str(entry.weights), *layers.values()),
+            _memory(spec, weights_bytes + MODEL_OVERHEAD_BYTES),
+            readable=(str(entry.program), str(entry.weights), *layers.values(), *graph.values()),
             options={
                 "program": str(entry.program),
                 "weights": str(entry.weights),
                 "weight_mode": spec.settings.weight_mode,
                 **layers,
                 "sha256": dict(entry.sha256),
+                **({"engine": engine.name, "graph": graph} if graph else {}),
             },
             environment=environment,
             signature=entry.signature,
+            engine=engine,
         )
 
     def environment(self, recipe: Recipe, spec: FunctionSpec, secrets: Mapping[str, bytes]) -> Environment:

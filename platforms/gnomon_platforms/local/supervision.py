@@ -32,6 +32,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.launch import Sandbox
 from gnomon_core.packaging import FOR_LIBRARIES
 from gnomon_core.packet_link import PacketLink
+from gnomon_platforms.engines import engine_modules
 
 Event = dict[str, Any]
 END_S = 10.0
@@ -119,7 +120,14 @@ BARE = Environment("bare", sys.executable, ("gnomon_runtime.process",))
 TORCH = Environment(
     "torch",
     sys.executable,
-    ("numpy", "torch", "gnomon_runtime.body", "gnomon_runtime.pair.shadow_side", "gnomon_runtime.pair.rehearsal"),
+    (
+        "numpy",
+        "torch",
+        *engine_modules(),
+        "gnomon_runtime.body",
+        "gnomon_runtime.pair.shadow_side",
+        "gnomon_runtime.pair.rehearsal",
+    ),
 )
 
 Send = Callable[..., None]

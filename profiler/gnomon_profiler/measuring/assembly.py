@@ -21,7 +21,7 @@ from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network, P
 from gnomon_profiler.measuring.cells import TRANSFER_BYTES, WEIGHT_MODES, Cell, Plan, Subject, fixed_and_per_unit, loading_sets
 from gnomon_profiler.measuring.session import Machine, Result, spread_of
 
-_SAME = ("machine", "torch", "cpu_capability", "python", "gnomon", "allocator", "weights_sha256")
+_SAME = ("machine", "torch", "cpu_capability", "python", "gnomon", "allocator", "weights_sha256", "engine")
 """Of the provenance, what has to be the same. Of our version that is the release: commits are told, and tell nothing apart."""
 
 
@@ -260,6 +260,7 @@ def provenance_of(subject: Subject, context: ProfileContext) -> dict[str, str]:
         "weights": str(subject.details.get("weights", "as captured")),
         "weights_sha256": subject.sha256.get("weights.safetensors", ""),
         "allocator": ALLOCATOR,
+        **({"engine": f"{subject.engine.name} {subject.engine_version}".strip()} if subject.engine.files else {}),
     }
 
 
@@ -269,7 +270,9 @@ def _measured_as(measured: Measured, kept: StoredCells, source: str) -> dict[str
     repeats = [int(result["repeats"]) for _, result in measured.latencies()]
     megabytes = {name: f"{memory[name] / 1e6:.1f} MB" for name in ("idle_bytes", "busy_bytes", "proportional_bytes")}
     return {
-        "latency_weight_mode": "shared, resident before the first batch",
+        "latency_weight_mode": "a compiled copy of its own"
+        if measured.subject.engine.files
+        else "shared, resident before the first batch",
         "loading_shared": "mapped from a warm page cache, every page resident",
         "loading_private": f"copied from a warm page cache at {_private_gigabytes_per_s(measured):.1f} GB/s",
         "overhead": f"{megabytes['idle_bytes']} idle, {megabytes['busy_bytes']} after a batch of {largest}, "

@@ -9,11 +9,12 @@ Lines through measured points: a fixed part and a part for each byte.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gnomon_core.blocks import Layers
+from gnomon_core.engines import PROGRAM, ChosenEngine
 
 WEIGHT_MODES = ("shared", "private")
 TRANSFER_BYTES = (4096, 65536, *(size * 10**6 for size in (1, 2, 4, 8, 16, 32, 64)))
@@ -68,6 +69,13 @@ class Subject:
     layers: Layers
     sha256: Mapping[str, str]
     details: Mapping[str, Any]
+    engine: ChosenEngine = field(default_factory=ChosenEngine)
+    engine_version: str = ""
+
+    @property
+    def label(self) -> str:
+        """The model, and the engine where that is not the layer program's."""
+        return self.name if self.engine.name == PROGRAM else f"{self.name} on {self.engine.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,8 @@ def order_for(cells: Sequence[Cell], subject: Subject, plan: Plan) -> dict[str, 
         "weights": str(subject.weights),
         "layers": str(subject.layers_file),
     }
+    if subject.engine.files:
+        order |= {"engine": subject.engine.name, "graph": {file: str(path) for file, path in subject.engine.files.items()}}
     if first.what == "latency":
         most = {"most_repeats": _MOST_TIMES * plan.repeats, "budget_s": _BUDGET_S * plan.repeats}
         repeats = {"repeats": plan.repeats} | most

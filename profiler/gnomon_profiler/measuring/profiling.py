@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gnomon_core.blocks import Layers
-from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.engines import AUTO, PROGRAM, REPORT, choose_engine, read_report
+from gnomon_core.errors import GnomonError, bad_request, conflict
 from gnomon_core.interfaces import ModelEntry
-from gnomon_core.profiles import ModelProfile
+from gnomon_core.profiles import ModelProfile, profile_name
 from gnomon_profiler.measuring.assembly import (
     NO_STORED_CELLS,
     Measured,
@@ -37,7 +38,7 @@ class ProfileOptions:
     """Options of a run: cores (if empty, 1 to all of the machine's), batches, and at least `repeats` runs of each batch.
 
     A noisy cell is measured up to `tries` times. What a profile of the same model, machine and software has is taken from it, and
-    what it has besides stays in it; `afresh`, it is replaced.
+    what it has besides stays in it; `afresh`, it is replaced. `engine` is the one that runs the model, as functions name it.
     """
 
     cores: tuple[int, ...] = ()
@@ -45,6 +46,7 @@ class ProfileOptions:
     repeats: int = REPEATS
     tries: int = TRIES
     afresh: bool = False
+    engine: str = AUTO
 
 
 def profile_model(
@@ -64,18 +66,19 @@ def profile_model(
     """
     machine = this_machine()
     plan = plan_for(machine, options)
-    subject = subject_of(entry)
+    subject = subject_of(entry, options.engine)
+    name = profile_name(machine.id, subject.engine.name)
     with MeasuringProcess() as process:
         versions = software(process.hello)
         context = ProfileContext(machine, versions, datetime.now(UTC))
-        stored = None if options.afresh else store.get(subject.name, machine.id)
+        stored = None if options.afresh else store.get(subject.name, name)
         kept = NO_STORED_CELLS if stored is None else _kept(stored, plan, subject, context, progress)
         plan = replace(plan, largest=kept.largest_batch)
-        journal = Journal(store.journal(subject.name, machine.id), _identity(subject, options, machine, versions))
+        journal = Journal(store.journal(subject.name, name), _identity(subject, options, machine, versions))
         results = Session(subject, plan, journal, process, kept.cells, progress=progress).run()
     context = replace(context, when=datetime.now(UTC))
     profile = assemble(Measured(subject, plan, results), context, ready(entry) if ready else None, kept)
-    path = store.put(subject.name, machine.id, profile)
+    path = store.put(subject.name, name, profile)
     journal.remove()
     return profile, path
 
@@ -84,10 +87,10 @@ def _kept(
     stored: ModelProfile, plan: Plan, subject: Subject, context: ProfileContext, progress: Callable[[str], None]
 ) -> StoredCells:
     if why := difference(stored, subject.layers, provenance_of(subject, context)):
-        progress(f"{subject.name}: nothing is taken from its profile: {why}")
+        progress(f"{subject.label}: nothing is taken from its profile: {why}")
         return NO_STORED_CELLS
     kept = stored_cells(stored).without(plan.cells(), plan.repeats)
-    progress(f"{subject.name}: goes on from its profile of {kept.source}; --afresh measures all of it again")
+    progress(f"{subject.label}: goes on from its profile of {kept.source}; --afresh measures all of it again")
     return kept
 
 
@@ -108,11 +111,11 @@ def plan_for(machine: Machine, options: ProfileOptions) -> Plan:
     return Plan(tuple(sorted(set(cores))), tuple(sorted(set(options.batches))), options.repeats, machine.cpus, options.tries)
 
 
-def subject_of(entry: ModelEntry) -> Subject:
-    """The model and its blocks.
+def subject_of(entry: ModelEntry, requested: str = PROGRAM) -> Subject:
+    """The model and its blocks, on the engine that a function with this setting has.
 
     Raises:
-        GnomonError: 422 `no_layer_blocks`.
+        GnomonError: 422 `no_layer_blocks`; 409 `engine_not_offered` for a named engine that the model does not have.
 
     """
     name = f"{entry.name}@{entry.version}"
@@ -124,7 +127,15 @@ def subject_of(entry: ModelEntry) -> Subject:
             "Capture it again and add it under another version.",
         )
     layers = Layers.from_json(json.loads(entry.layers.read_bytes()))
-    return Subject(name, entry.program, entry.weights, entry.layers, layers, entry.sha256, entry.signature.details)
+    report = read_report(entry.files[REPORT]) if REPORT in entry.files else None
+    engine = choose_engine(requested, entry.files, report)
+    if requested not in (AUTO, engine.name):
+        raise conflict(
+            "engine_not_offered", f"{name} does not run on {requested}: {engine.shortfall}.", "gnomon models show NAME"
+        )
+    version = "" if report is None else report.result(engine.name).versions.get(engine.name, "")
+    details = entry.signature.details
+    return Subject(name, entry.program, entry.weights, entry.layers, layers, entry.sha256, details, engine, version)
 
 
 def _identity(subject: Subject, options: ProfileOptions, machine: Machine, versions: Mapping[str, str]) -> dict[str, object]:
@@ -139,6 +150,7 @@ def _identity(subject: Subject, options: ProfileOptions, machine: Machine, versi
         "repeats": options.repeats,
         "torch": versions["torch"],
         "python": versions["python"],
+        **({"engine": f"{subject.engine.name} {subject.engine_version}"} if subject.engine.files else {}),
         **({"afresh": True} if options.afresh else {}),
     }
 

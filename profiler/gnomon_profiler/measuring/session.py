@@ -170,10 +170,10 @@ class Session:
         cells = list(self._plan.cells())
         missing = [cell for cell in cells if self._found(cell) is None]
         if len(missing) < len(cells):
-            self._progress(f"{self._subject.name}: {len(cells) - len(missing)} of {len(cells)} cells are measured already")
+            self._progress(f"{self._subject.label}: {len(cells) - len(missing)} of {len(cells)} cells are measured already")
         self._measure(missing)
         while noisy := self._noisy(cells):
-            self._progress(f"{self._subject.name}: {len(noisy)} noisy cells are measured again")
+            self._progress(f"{self._subject.label}: {len(noisy)} noisy cells are measured again")
             self._measure(noisy)
         return {**self._known, **{cell: self._result(cell) for cell in cells}}
 
@@ -205,7 +205,7 @@ class Session:
                 finished += 1
                 left_s = remaining.after(cell, self._now_s())
                 self._progress(
-                    f"{self._subject.name}: {_result_text(cell, result)}  ({finished} of {len(cells)}, {_left(left_s)})"
+                    f"{self._subject.label}: {_result_text(cell, result)}  ({finished} of {len(cells)}, {_left(left_s)})"
                 )
 
 

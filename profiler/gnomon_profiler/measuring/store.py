@@ -1,9 +1,11 @@
 """Profiles by model and machine, in the folder of a model repository.
 
-    profiles/NAME@VERSION/MACHINE.json       a gnomon_core.profiles.ModelProfile
-    profiles/NAME@VERSION/MACHINE.journal    the cells of a run that is not finished
+    profiles/NAME@VERSION/MACHINE.json           a gnomon_core.profiles.ModelProfile
+    profiles/NAME@VERSION/MACHINE.journal        the cells of a run that is not finished
+    profiles/NAME@VERSION/MACHINE+ENGINE.json    the same of another engine than the layer program's
 
-A profile belongs to one program and one machine: a server looks for the profile of its model and its own machine.
+A profile belongs to one program, engine and machine: a server looks for that of its function's engine and its own machine. Below,
+`machine` is such a name (`gnomon_core.profiles.profile_name`).
 """
 
 from __future__ import annotations
@@ -24,18 +26,18 @@ class ProfileStore:
     def __init__(self, repository: Path) -> None:
         self._root = repository / FOLDER
 
-    def path(self, model: str, machine_id: str) -> Path:
+    def path(self, model: str, machine: str) -> Path:
         """The path of the profile of NAME@VERSION on a machine. The file may not exist."""
-        return self._root / model / f"{machine_id}.json"
+        return self._root / model / f"{machine}.json"
 
-    def journal(self, model: str, machine_id: str) -> Path:
+    def journal(self, model: str, machine: str) -> Path:
         """The path of the journal of an unfinished run."""
-        return self.path(model, machine_id).with_suffix(".journal")
+        return self.path(model, machine).with_suffix(".journal")
 
-    def get(self, model: str, machine_id: str) -> ModelProfile | None:
+    def get(self, model: str, machine: str) -> ModelProfile | None:
         """The profile of NAME@VERSION on a machine; None where there is none that can be read."""
         try:
-            return read_profile(self.path(model, machine_id))
+            return read_profile(self.path(model, machine))
         except (OSError, ValueError):
             return None
 
@@ -47,9 +49,9 @@ class ProfileStore:
             except (OSError, ValueError):
                 continue
 
-    def put(self, model: str, machine_id: str, profile: ModelProfile) -> Path:
+    def put(self, model: str, machine: str, profile: ModelProfile) -> Path:
         """Write a profile, whole or not at all."""
-        path = self.path(model, machine_id)
+        path = self.path(model, machine)
         write_profile(path, profile)
         return path
 

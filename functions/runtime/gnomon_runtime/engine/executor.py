@@ -1,6 +1,6 @@
 """Runs a layer program at any batch size.
 
-Preparation (`load_program`) checks the program, loads its weights and binds every operation to a callable and slots (`bind`):
+Preparation (`bind`) checks the program and binds every operation to a callable and slots:
 every value, weight and constant has a slot in one list, so that gathering an operation's arguments is one `itemgetter`. A size
 that follows the batch is a constant whose slot is set for each batch size. A run copies the list of slots, walks the operations
 and clears each slot after its last use, so that a program holds no more memory than its module does.
@@ -28,18 +28,16 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from gnomon_core.program import Argument, BatchSize, Constant, Program, Value, invalid_program, parse_program, values_in
+from gnomon_core.program import Argument, BatchSize, Constant, Program, Value, invalid_program, values_in
 from gnomon_core.signature import ModelSignature
 from gnomon_runtime.engine.allowlist import CheckedOperation, check_program, constant
 from gnomon_runtime.engine.sizes import RULES, Rule
 from gnomon_runtime.engine.torch_support import TORCH_DTYPES, Limits, aten, bindings, callable_of
-from gnomon_runtime.engine.weights import LoadedWeights, WeightMode, load_weights
 
 IN_PLACE: Mapping[str, Callable[..., Tensor]] = {
     "aten.relu.default": torch.relu_,
@@ -228,6 +226,25 @@ def _take(steps: Sequence[Step], slots: Slots) -> None:
             slots[slot] = None
 
 
+def check_inputs(signature: ModelSignature, inputs: Sequence[Tensor]) -> int:
+    """The batch size of inputs that are what the signature says. Raises ValueError for others."""
+    specs = signature.inputs
+    if len(inputs) != len(specs):
+        raise ValueError(f"the model takes {len(specs)} inputs, not {len(inputs)}")
+    for spec, tensor in zip(specs, inputs, strict=True):
+        batch = inputs[0].shape[0] if inputs[0].dim() else 0
+        if not batch or tensor.shape != (batch, *spec.shape) or tensor.dtype != TORCH_DTYPES[spec.datatype]:
+            raise ValueError(f"input {spec.name} is {tensor.dtype} {tuple(tensor.shape)}; it must be a batch of {spec}")
+    return int(inputs[0].shape[0])
+
+
+def check_outputs(signature: ModelSignature, batch: int, outputs: Sequence[Tensor]) -> None:
+    """Raise 422 `invalid_program` unless the outputs are what the signature says."""
+    for spec, tensor in zip(signature.outputs, outputs, strict=True):
+        if tensor.shape != (batch, *spec.shape) or tensor.dtype != TORCH_DTYPES[spec.datatype]:
+            raise invalid_program(f"Output {spec.name} is {tensor.dtype} {tuple(tensor.shape)} and not a batch of {spec}.")
+
+
 class Executor(PlannedOperations):
     """A program that is ready to run. Not thread-safe: one thread at a time.
 
@@ -248,58 +265,15 @@ class Executor(PlannedOperations):
             ValueError: the inputs are not what its signature says.
 
         """
-        batch = self.check_inputs(inputs)
+        batch = check_inputs(self.signature, inputs)
         outputs = self._run(batch, batch, inputs)
-        self.check_outputs(batch, outputs)
+        check_outputs(self.signature, batch, outputs)
         return outputs
 
     def peak_bytes(self, batch: int) -> int | None:
         """The peak bytes of values at this batch size, weights and inputs not counted; None before its first run."""
         plan = self._plans.get(batch)
         return plan.peak_bytes if plan else None
-
-    def check_inputs(self, inputs: Sequence[Tensor]) -> int:
-        """The batch size of inputs that are what the signature says. Raises ValueError for others."""
-        specs = self.signature.inputs
-        if len(inputs) != len(specs):
-            raise ValueError(f"the model takes {len(specs)} inputs, not {len(inputs)}")
-        for spec, tensor in zip(specs, inputs, strict=True):
-            batch = inputs[0].shape[0] if inputs[0].dim() else 0
-            if not batch or tensor.shape != (batch, *spec.shape) or tensor.dtype != TORCH_DTYPES[spec.datatype]:
-                raise ValueError(f"input {spec.name} is {tensor.dtype} {tuple(tensor.shape)}; it must be a batch of {spec}")
-        return int(inputs[0].shape[0])
-
-    def check_outputs(self, batch: int, outputs: Sequence[Tensor]) -> None:
-        """Raise 422 `invalid_program` unless the outputs are what the signature says."""
-        for spec, tensor in zip(self.signature.outputs, outputs, strict=True):
-            if tensor.shape != (batch, *spec.shape) or tensor.dtype != TORCH_DTYPES[spec.datatype]:
-                raise invalid_program(f"Output {spec.name} is {tensor.dtype} {tuple(tensor.shape)} and not a batch of {spec}.")
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedProgram:
-    """A model in memory."""
-
-    signature: ModelSignature
-    executor: Executor
-    weights: LoadedWeights
-    program: Program
-
-    def zeros(self, batch: int) -> list[Tensor]:
-        """Inputs of the right form, for a warm-up."""
-        return [torch.zeros((batch, *spec.shape), dtype=TORCH_DTYPES[spec.datatype]) for spec in self.signature.inputs]
-
-
-def load_program(program: Path, weights: Path, mode: WeightMode = "shared") -> LoadedProgram:
-    """Check a program, load its weights and bind them.
-
-    Raises:
-        GnomonError: 422 `invalid_program` when it may not run.
-
-    """
-    parsed = parse_program(program.read_bytes())
-    loaded = load_weights(weights, parsed.weights, mode)
-    return LoadedProgram(parsed.signature, Executor(parsed, loaded.tensors), loaded, parsed)
 
 
 BINDINGS: Mapping[str, Callable[..., Any]] = {

@@ -117,23 +117,33 @@ class Segment(PlannedOperations):
             return self._walk(plan, slots, before_last)
 
 
-def segments_between(program: Program, weights: Mapping[str, Tensor], runs: Sequence[tuple[int, int]]) -> list[Segment]:
-    """A whole program as segments in order: each of these runs of operations, and what lies between them.
+def borders_between(flow: Flow, operations: int, runs: Sequence[tuple[int, int]]) -> list[Border]:
+    """The borders of a whole program's segments in order: each of these runs of operations, and what lies between them.
 
     Raises:
         ValueError: the runs overlap, are out of order, or touch each other.
 
     """
-    flow = Flow(program)
-    pieces: list[Segment] = []
+    borders: list[Border] = []
     at = 0
     for begin, end in runs:
         if begin < at or (begin == at and at > 0):
             raise ValueError("runs of operations that are not apart")
         if begin > at:
-            pieces.append(Segment(program, flow.border(at, begin), weights))
-        pieces.append(Segment(program, flow.border(begin, end), weights))
+            borders.append(flow.border(at, begin))
+        borders.append(flow.border(begin, end))
         at = end
-    if at < len(program.operations):
-        pieces.append(Segment(program, flow.border(at, len(program.operations)), weights))
-    return pieces
+    if at < operations:
+        borders.append(flow.border(at, operations))
+    return borders
+
+
+def segments_between(program: Program, weights: Mapping[str, Tensor], runs: Sequence[tuple[int, int]]) -> list[Segment]:
+    """A whole program as segments (`borders_between`).
+
+    Raises:
+        ValueError: the runs overlap, are out of order, or touch each other.
+
+    """
+    borders = borders_between(Flow(program), len(program.operations), runs)
+    return [Segment(program, border, weights) for border in borders]

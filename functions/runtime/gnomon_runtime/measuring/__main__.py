@@ -16,6 +16,7 @@ from gnomon_core import packets
 from gnomon_core.errors import GnomonError
 from gnomon_runtime import linux
 from gnomon_runtime.measuring.measurements import (
+    measure_engines,
     measure_latency,
     measure_loading,
     measure_memory,
@@ -26,6 +27,7 @@ from gnomon_runtime.measuring.measurements import (
 
 Say = Callable[[dict[str, Any]], None]
 MEASURES: Mapping[str, Callable[[Mapping[str, Any], Say], None]] = {
+    "engines": measure_engines,
     "latency": measure_latency,
     "loading": measure_loading,
     "memory": measure_memory,

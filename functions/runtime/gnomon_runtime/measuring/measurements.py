@@ -54,6 +54,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import mmap
 import os
 import re
@@ -62,7 +63,8 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -73,17 +75,21 @@ from torch import Tensor
 
 from gnomon_core import packets, shared_memory
 from gnomon_core.blocks import Layers
+from gnomon_core.engines import PROGRAM
 from gnomon_core.program import Program, Weight, parse_program
 from gnomon_core.shared_memory import aligned
 from gnomon_core.signature import TensorSpec
 from gnomon_runtime.child_init import use_cores
 from gnomon_runtime.engine.executor import Executor
+from gnomon_runtime.engine.graphs import GraphModel, graph_files
+from gnomon_runtime.engine.loaded_model import ModelSegment
 from gnomon_runtime.engine.torch_support import TORCH_DTYPES, keep_freed_memory
 from gnomon_runtime.engine.weights import BlockWeights, LoadedWeights, WeightMode, load_weights
 from gnomon_runtime.instance import pin
 from gnomon_runtime.pair.headers import Kind, Message
 from gnomon_runtime.pair.link import OwnBuffer
 from gnomon_runtime.pair.remote_link import Incoming, Outgoing, prepare
+from gnomon_runtime.pair.shadow_model import HeldGraph
 
 
 def median_and_range(values: Sequence[float]) -> tuple[float, float]:
@@ -106,7 +112,7 @@ def measure_latency(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
     keep_freed_memory()
     pin(tuple(order["cpus"]))
     use_cores(int(order["cores"]))
-    model = load_timed(Path(order["program"]), Path(order["weights"]))
+    model = load_timed(Path(order["program"]), Path(order["weights"])) if "graph" not in order else load_timed_graph(order)
     touch(model.weights.tensors)
     ends = [block.end for block in read_layers(Path(order["layers"])).blocks]
     gc.collect()
@@ -140,22 +146,93 @@ def summary(runs: Sequence[Sequence[float]]) -> dict[str, Any]:
     }
 
 
-def _repeat(model: TimedProgram, batch: int, ends: Sequence[int], order: Mapping[str, Any]) -> list[tuple[float, ...]]:
+def _repeat(
+    model: TimedProgram | TimedGraph, batch: int, ends: Sequence[int], order: Mapping[str, Any]
+) -> list[tuple[float, ...]]:
     inputs = model.inputs(batch)
     for _ in range(WARM_UP_RUNS):
-        model.executor.run(inputs)
+        model.timed_run(inputs, ends)
     runs: list[tuple[float, ...]] = []
     end_s = time.perf_counter() + float(order["budget_s"])
     while len(runs) < int(order["repeats"]) or (time.perf_counter() < end_s and len(runs) < int(order["most_repeats"])):
-        runs.append(model.executor.timed_run(inputs, ends))
+        runs.append(model.timed_run(inputs, ends))
     return runs
 
 
+def measure_engines(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+    """Compare each graph with the program and time all of them in turn, on one core.
+
+    Order: `program`, `weights`, `graphs` (by engine, their files by name), `cpus`, `batches`, `repeats`, `budget_s`. Answer, for
+    the program and then each engine: `engine`, and either `reason` or `error`, `latency_s` by batch, `spread` and `load_s`.
+    """
+    keep_freed_memory()
+    pin(tuple(order["cpus"]))
+    use_cores(1)
+    timed = load_timed(Path(order["program"]), Path(order["weights"]))
+    touch(timed.weights.tensors)
+    runs: dict[str, Callable[[Sequence[Tensor]], tuple[Tensor, ...]]] = {PROGRAM: timed.executor.run}
+    answers: dict[str, dict[str, Any]] = {PROGRAM: {"engine": PROGRAM, "error": 0.0, "load_s": timed.weights.load_s}}
+    for engine, files in order["graphs"].items():
+        answers[engine] = {"engine": engine}
+        try:
+            model = GraphModel(engine, Path(order["program"]), {name: Path(path) for name, path in files.items()}, 1)
+            error = max(_relative_error(timed, model, batch) for batch in (3, 1))
+        except Exception as failure:  # noqa: BLE001 - an engine may raise anything; the others are measured all the same
+            lines = str(failure).strip().splitlines() or [type(failure).__name__]
+            answers[engine]["reason"] = lines[0][:300]
+        else:
+            runs[engine] = model.run
+            answers[engine] |= {"error": error, "load_s": model.weights.load_s}
+    for batch in map(int, order["batches"]):
+        seconds = _in_turn(runs, timed.inputs(batch), int(order["repeats"]), float(order["budget_s"]))
+        for engine, times_s in seconds.items():
+            median_s, range_s = median_and_range(times_s)
+            answers[engine].setdefault("latency_s", {})[str(batch)] = median_s
+            answers[engine]["spread"] = max(answers[engine].get("spread", 0.0), range_s / median_s)
+    for answer in answers.values():
+        say(answer)
+
+
+def _relative_error(timed: TimedProgram, model: GraphModel, batch: int) -> float:
+    """The largest difference between the outputs, relative to the largest number of each; infinite where a value is no number."""
+    inputs = timed.inputs(batch)
+    worst = 0.0
+    for ours, theirs in zip(timed.executor.run(inputs), model.run(inputs), strict=True):
+        if not ours.numel():
+            continue
+        expected, found = ours.double(), theirs.double()
+        error = float((expected - found).abs().max() / expected.abs().max().clamp_min(1e-12))
+        worst = max(worst, error) if math.isfinite(error) else math.inf
+    return worst
+
+
+def _in_turn(
+    runs: Mapping[str, Callable[[Sequence[Tensor]], Any]], inputs: Sequence[Tensor], repeats: int, budget_s: float
+) -> dict[str, list[float]]:
+    """Seconds of each, going round, so that a disturbance hits one repeat of all and not all repeats of one."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        for _ in range(WARM_UP_RUNS):
+            run(inputs)
+    ended_s = time.perf_counter() + budget_s * len(runs)
+    while len(next(iter(seconds.values()))) < repeats or time.perf_counter() < ended_s:
+        for name, run in runs.items():
+            started_s = time.perf_counter()
+            run(inputs)
+            seconds[name].append(time.perf_counter() - started_s)
+    return seconds
+
+
 _SECONDS = struct.Struct("d")
+_COMPILE_REPEATS = 3
+"""Compiling takes tens of milliseconds for each set, and varies little."""
 
 
 def measure_loading(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     """Measure each set, going round so that a disturbance hits one repeat of many sets and not all repeats of one."""
+    if "graph" in order:
+        _measure_compiling(order, say)
+        return
     path, mode = Path(order["weights"]), order["mode"]
     expected = parse_program(Path(order["program"]).read_bytes()).weights
     layers = read_layers(Path(order["layers"]))
@@ -164,6 +241,23 @@ def measure_loading(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
     repeats = [[_in_a_fork(path, expected, mode, names) for names in sets] for _ in range(int(order["repeats"]))]
     found = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
     say({"seconds": [seconds for seconds, _ in found], "ranges_s": [range_s for _, range_s in found]})
+
+
+def _measure_compiling(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+    """Seconds until a Shadow has compiled its blocks, for each set of them. Weights are read from a warm page cache."""
+    held = HeldGraph(order["engine"], Path(order["program"]), Path(order["layers"]), graph_files(order), 1)
+    sets = [list(numbers) for numbers in order["sets"]]
+    held.hold(range(len(held.layers.blocks)))
+    repeats = [[_compile_s(held, numbers) for numbers in sets] for _ in range(_COMPILE_REPEATS)]
+    found = [median_and_range(seconds) for seconds in zip(*repeats, strict=True)]
+    say({"seconds": [seconds for seconds, _ in found], "ranges_s": [range_s for _, range_s in found]})
+
+
+def _compile_s(held: HeldGraph, numbers: Sequence[int]) -> float:
+    held.release()
+    started_s = time.perf_counter()
+    held.hold(numbers)
+    return time.perf_counter() - started_s
 
 
 def _load_s(path: Path, expected: Mapping[str, Weight], mode: WeightMode, names: Iterable[str]) -> float:
@@ -196,12 +290,12 @@ def measure_memory(order: Mapping[str, Any], say: Callable[[dict[str, Any]], Non
     """Load in mode `shared` on one core, run, and read this process's mappings."""
     keep_freed_memory()
     use_cores(1)
-    model = load_timed(Path(order["program"]), Path(order["weights"]))
+    model = load_timed(Path(order["program"]), Path(order["weights"])) if "graph" not in order else load_timed_graph(order)
     touch(model.weights.tensors)
-    model.executor.run(model.inputs(1))
+    model.run(model.inputs(1))
     idle_bytes, _ = held_bytes(Path(order["weights"]))
     for _ in range(2):
-        model.executor.run(model.inputs(int(order["batch"])))
+        model.run(model.inputs(int(order["batch"])))
     busy_bytes, proportional_bytes = held_bytes(Path(order["weights"]))
     say({"idle_bytes": idle_bytes, "busy_bytes": busy_bytes, "proportional_bytes": proportional_bytes})
 
@@ -329,12 +423,12 @@ def _become_an_instance(order: Mapping[str, Any]) -> tuple[float, float]:
     keep_freed_memory()
     pin(tuple(order["cpus"]))
     use_cores(1)
-    model = load_timed(Path(order["program"]), Path(order["weights"]))
+    model = load_timed(Path(order["program"]), Path(order["weights"])) if "graph" not in order else load_timed_graph(order)
     bound_at_s = time.perf_counter() - model.weights.load_s
     started_s = time.perf_counter()
     touch(model.weights.tensors)
     touch_s = time.perf_counter() - started_s
-    model.executor.run(model.inputs(1))
+    model.run(model.inputs(1))
     return bound_at_s, time.perf_counter() - model.weights.load_s - touch_s
 
 
@@ -394,6 +488,11 @@ _SEED = 1
 class TimedExecutor(Executor):
     """An executor that also says how long each piece of a run took."""
 
+    @property
+    def planned_batches(self) -> AbstractSet[Hashable]:
+        """The batch sizes that have run before."""
+        return self._plans.keys()
+
     def timed_run(self, inputs: Sequence[Tensor], ends: Sequence[int]) -> tuple[float, ...]:
         """Seconds of each piece of one run; piece i ends before operation `ends[i]`, and the last one with the program.
 
@@ -420,8 +519,73 @@ class TimedProgram:
 
     def inputs(self, batch: int) -> list[Tensor]:
         """Normally distributed inputs, the same at each call; zeros where an input holds no floating-point numbers."""
-        generator = torch.Generator().manual_seed(_SEED)
-        return [_input(spec, batch, generator) for spec in self.program.signature.inputs]
+        return sample_inputs(self.program, batch)
+
+    def run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return self.executor.run(inputs)
+
+    def timed_run(self, inputs: Sequence[Tensor], ends: Sequence[int]) -> tuple[float, ...]:
+        """Seconds of each piece of one run; the first at a batch size is checked, and its times do not count."""
+        if inputs[0].shape[0] not in self.executor.planned_batches:
+            self.executor.run(inputs)
+        return self.executor.timed_run(inputs, ends)
+
+
+class TimedGraph:
+    """A graph of another engine that can be timed, as a whole and block by block.
+
+    An engine does not say when a block of the whole graph ends, and fuses across borders. So each block is compiled and timed by
+    itself, and their times are scaled to sum to the whole's: a block that the engine computes worse alone costs more than its
+    share, which is what a Shadow meets.
+    """
+
+    def __init__(self, model: GraphModel) -> None:
+        self._model = model
+        self.weights = model.weights
+        self._pieces: dict[tuple[int, ...], Sequence[ModelSegment]] = {}
+
+    def inputs(self, batch: int) -> list[Tensor]:
+        """The same inputs as for the layer program."""
+        return sample_inputs(self._model.program, batch)
+
+    def run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return self._model.run(inputs)
+
+    def timed_run(self, inputs: Sequence[Tensor], ends: Sequence[int]) -> tuple[float, ...]:
+        """Seconds of each piece; piece i ends before operation `ends[i]`. They sum to those of a run of the whole graph."""
+        started_s = time.perf_counter()
+        self._model.run(inputs)
+        whole_s = time.perf_counter() - started_s
+        values = dict(zip(self._model.program.inputs, inputs, strict=True))
+        pieces_s = []
+        for segment in self._segments(tuple(ends)):
+            given = [values[name] for name in segment.border.reads]
+            started_s = time.perf_counter()
+            made = segment.run(inputs[0].shape[0], given)
+            pieces_s.append(time.perf_counter() - started_s)
+            values |= zip(segment.border.makes, made, strict=True)
+        return tuple(piece_s * whole_s / sum(pieces_s) for piece_s in pieces_s)
+
+    def _segments(self, ends: tuple[int, ...]) -> Sequence[ModelSegment]:
+        if ends not in self._pieces:
+            self._pieces[ends] = self._model.pieces(ends)
+        return self._pieces[ends]
+
+
+def load_timed_graph(order: Mapping[str, Any]) -> TimedGraph:
+    """The graph that an order names, compiled for its cores.
+
+    Raises:
+        GnomonError: 422 `invalid_program`; 501 `engine_missing`.
+
+    """
+    return TimedGraph(GraphModel(order["engine"], Path(order["program"]), graph_files(order), int(order.get("cores", 1))))
+
+
+def sample_inputs(program: Program, batch: int) -> list[Tensor]:
+    """Normally distributed inputs, the same at each call; zeros where an input holds no floating-point numbers."""
+    generator = torch.Generator().manual_seed(_SEED)
+    return [_input(spec, batch, generator) for spec in program.signature.inputs]
 
 
 def load_timed(program: Path, weights: Path) -> TimedProgram:

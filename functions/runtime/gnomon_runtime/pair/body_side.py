@@ -22,7 +22,7 @@ from gnomon_core import packets
 from gnomon_core.blocks import Layers
 from gnomon_core.pairs import ELSEWHERE, MAX_SHADOWS, Pair
 from gnomon_runtime.application import Channel
-from gnomon_runtime.engine import LoadedProgram
+from gnomon_runtime.engine.loaded_model import LoadedModel
 from gnomon_runtime.pair.headers import NonsenseError
 from gnomon_runtime.pair.link import DataPath
 from gnomon_runtime.pair.orders import REFUSALS, Coordination, OrderHandler
@@ -35,7 +35,7 @@ from gnomon_runtime.pair.split_model import RunTiming, SplitModel
 class BodySide:
     """The model of a Body, and its Shadows if it has any."""
 
-    def __init__(self, model: LoadedProgram, program_sha256: str, layers: Path) -> None:
+    def __init__(self, model: LoadedModel, program_sha256: str, layers: Path) -> None:
         self._model = model
         self._sha256 = program_sha256
         self._layers_file = layers
@@ -86,7 +86,7 @@ class BodySide:
         split = self._split
         batch = inputs[0].shape[0] if inputs and inputs[0].dim() else 0
         if split is None or not split.samples(batch):
-            return self._model.executor.run(inputs), []
+            return self._model.run(inputs), []
         try:
             return split.run(inputs, left_s), split.timings
         finally:

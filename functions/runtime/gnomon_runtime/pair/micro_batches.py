@@ -15,7 +15,6 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -28,7 +27,7 @@ from gnomon_runtime.engine.torch_support import keep_freed_memory
 from gnomon_runtime.pair.headers import Kind as Say
 from gnomon_runtime.pair.headers import Message, NonsenseError
 from gnomon_runtime.pair.remote_link import StreamLink
-from gnomon_runtime.pair.shadow_model import HeldBlocks, compute_answer
+from gnomon_runtime.pair.shadow_model import compute_answer, hold_model
 
 Turn: TypeAlias = Callable[[Callable[[], Message]], Message]
 """Runs something when it is its turn, in the one thread that computes."""
@@ -43,8 +42,7 @@ class BlocksApplication:
         keep_freed_memory()
         torch.set_num_threads(launch.cores)
         options = launch.options
-        program, weights, layers = (Path(options[name]) for name in ("program", "weights", "layers"))
-        self._held = HeldBlocks(program, weights, layers, options.get("weight_mode", "shared"))
+        self._held = hold_model(options, launch.cores)
         self._held.hold(options["blocks"])
         # Large enough for any run of any blocks: pages that are never touched cost nothing.
         self._sizes = buffer_sizes(self._held.layers, launch.max_batch)
@@ -55,7 +53,7 @@ class BlocksApplication:
         return {"kind": "shadow", "blocks": list(self._held.blocks), "resident_bytes": self._held.resident_bytes}
 
     def resize(self, cores: int) -> None:
-        torch.set_num_threads(cores)
+        self._held.resize(cores)
 
     def run(self, batch: Frame) -> Frame | Iterator[Frame]:
         """Refuse: a Shadow takes no requests."""

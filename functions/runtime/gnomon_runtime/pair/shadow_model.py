@@ -10,14 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
 from gnomon_core.blocks import Layers
+from gnomon_core.engines import PROGRAM
 from gnomon_core.program import parse_program
-from gnomon_runtime.engine import Executor, LoadedProgram
+from gnomon_runtime.engine.executor import Executor
+from gnomon_runtime.engine.graphs import GraphModel, GraphSegment, graph_files, open_graph
+from gnomon_runtime.engine.loaded_model import LoadedModel, LoadedProgram, ModelSegment
 from gnomon_runtime.engine.segments import Flow, Segment
 from gnomon_runtime.engine.weights import BlockWeights, LoadedWeights, WeightMode
 from gnomon_runtime.pair.headers import Kind, Message
@@ -25,7 +30,7 @@ from gnomon_runtime.pair.link import SharedBuffer
 
 
 def compute_answer(
-    held: HeldBlocks | None, request: Message, to: SharedBuffer, back: SharedBuffer, before_last: Callable[[], None] | None = None
+    held: HeldModel | None, request: Message, to: SharedBuffer, back: SharedBuffer, before_last: Callable[[], None] | None = None
 ) -> Message:
     """Compute a hand-over whose tensors lie in `to`, and write the result to `back`. Returns the answer for the Body.
 
@@ -59,8 +64,67 @@ def read_layers(path: Path, program_sha256: str) -> Layers:
     return layers
 
 
+class HeldModel(Protocol):
+    """A model of which some blocks are held, on any engine."""
+
+    @property
+    def layers(self) -> Layers: ...
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The numbers of the blocks that are held, ascending."""
+        ...
+
+    @property
+    def resident_bytes(self) -> int:
+        """The memory of their weights."""
+        ...
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        """Hold these blocks and no others. New blocks are ready to run when this returns.
+
+        Raises:
+            ValueError: the model has no such block.
+            GnomonError: 422 `invalid_program`: one may not run, or the files do not fit each other.
+
+        """
+        ...
+
+    def segment(self, begin: int, end: int) -> ModelSegment | None:
+        """The segment of these operations; None where they are not whole blocks that are held."""
+        ...
+
+    def resize(self, cores: int) -> None:
+        """Use this many threads from the next hand-over on."""
+        ...
+
+    def load_remaining(self, piece_bytes: int) -> Iterator[int]:
+        """Load the rest of the model, a piece with each step. Blocks that are held for a Body stay as they are."""
+        ...
+
+    def whole(self, load_s: float = 0.0) -> LoadedModel:
+        """The model as a Body has it, once the rest of it is loaded."""
+        ...
+
+
+def hold_model(options: Mapping[str, Any], cores: int) -> HeldModel:
+    """The model that these options of a launch or a load name, no block of it held yet, on the engine that they name.
+
+    Raises:
+        GnomonError: 422 `invalid_program`; 501 `engine_missing`.
+        ValueError: the files do not belong together.
+        OSError: one cannot be read.
+
+    """
+    program, weights, layers = (Path(options[name]) for name in ("program", "weights", "layers"))
+    engine = options.get("engine", PROGRAM)
+    if engine == PROGRAM:
+        return HeldBlocks(program, weights, layers, options.get("weight_mode", "shared"))
+    return HeldGraph(engine, program, layers, graph_files(options), cores)
+
+
 class HeldBlocks:
-    """A model of which some blocks are held.
+    """A model of which some blocks are held as operations of its layer program.
 
     Raises:
         GnomonError: 422 `invalid_program`.
@@ -107,6 +171,9 @@ class HeldBlocks:
             self.segment(run.begin, run.end)
         self._drop_others(blocks_to_hold)
 
+    def resize(self, cores: int) -> None:
+        torch.set_num_threads(cores)
+
     def load_remaining(self, piece_bytes: int) -> Iterator[int]:
         """Make the rest of the model resident, a piece with each step. Blocks that are held for a Body stay as they are."""
         return self._weights.holding(self._program.weights, piece_bytes)
@@ -144,3 +211,69 @@ class HeldBlocks:
             found = self.layers.blocks[block]
             self._weight_names[block] = self._flow.border(found.begin, found.end).weights
         return self._weight_names[block]
+
+
+class HeldGraph:
+    """A model of which some blocks are held as compiled parts of a graph: one for each run of neighbours.
+
+    A part has its own copy of the weights of its blocks, so nothing of the layer program's weight file is read.
+
+    Raises:
+        GnomonError: 422 `invalid_program`; 501 `engine_missing`.
+        ValueError: the files do not belong together.
+        OSError: one cannot be read.
+
+    """
+
+    def __init__(self, engine: str, program: Path, layers: Path, files: Mapping[str, Path], cores: int) -> None:
+        document = program.read_bytes()
+        self.layers = read_layers(layers, hashlib.sha256(document).hexdigest())
+        self._engine, self._program, self._files, self._cores = engine, program, files, cores
+        self._flow = Flow(parse_program(document))
+        self._graph = open_graph(engine, files)
+        self._blocks: frozenset[int] = frozenset()
+        self._segments: dict[tuple[int, int], GraphSegment] = {}
+        self._whole: GraphModel | None = None
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        return tuple(sorted(self._blocks))
+
+    @property
+    def resident_bytes(self) -> int:
+        return self.layers.parameter_bytes(self._blocks) if self._blocks else 0
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        wanted = frozenset(blocks)
+        if not wanted or not wanted <= frozenset(range(len(self.layers.blocks))):
+            raise ValueError(f"blocks {sorted(wanted)} of a model that has {len(self.layers.blocks)}")
+        runs = {(run.begin, run.end) for run in self.layers.runs(wanted)}
+        self._segments = {
+            (begin, end): self._segments.get((begin, end))
+            or GraphSegment(self._graph, self._flow.border(begin, end), self._cores)
+            for begin, end in runs
+        }
+        self._blocks = wanted
+
+    def release(self) -> None:
+        """Give up all blocks."""
+        self._segments, self._blocks = {}, frozenset()
+
+    def segment(self, begin: int, end: int) -> GraphSegment | None:
+        """The compiled part of a run that is held. Another run, even within it, is another part: None."""
+        return self._segments.get((begin, end))
+
+    def resize(self, cores: int) -> None:
+        self._cores = cores
+        torch.set_num_threads(cores)
+        for segment in self._segments.values():
+            segment.resize(cores)
+
+    def load_remaining(self, piece_bytes: int) -> Iterator[int]:  # noqa: ARG002 - an engine compiles the whole graph in one piece
+        self._whole = GraphModel(self._engine, self._program, self._files, self._cores)
+        yield self.layers.parameter_bytes()
+
+    def whole(self, load_s: float = 0.0) -> LoadedModel:
+        assert self._whole is not None, "the rest of the model has been loaded"
+        self._whole.weights = replace(self._whole.weights, load_s=load_s)
+        return self._whole

@@ -30,7 +30,6 @@ import termios
 import time
 from collections.abc import Callable, Generator, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,7 +44,7 @@ from gnomon_runtime.pair.headers import Kind, NonsenseError
 from gnomon_runtime.pair.link import DataPath, Link
 from gnomon_runtime.pair.orders import REFUSALS, Coordination, OrderHandler
 from gnomon_runtime.pair.remote_link import StreamLink
-from gnomon_runtime.pair.shadow_model import HeldBlocks, compute_answer
+from gnomon_runtime.pair.shadow_model import HeldModel, compute_answer, hold_model
 
 LOAD_FAILED = 1
 GREETINGS_BYTES = 128
@@ -60,7 +59,7 @@ class ShadowSide:
 
     def __init__(self, coordination: Coordination, apply_order: Callable[[Order], None]) -> None:
         self._apply_order = apply_order
-        self._held: HeldBlocks | None = None
+        self._held: HeldModel | None = None
         self._shadow = self._body = ""
         self._afar = False
         """Whether its Body is on another node."""
@@ -139,8 +138,7 @@ class ShadowSide:
             os.dup2(descriptors[1], number)
         self._apply_order(order)
         stamps_s.append(time.monotonic())
-        program, weights, layers = (Path(message[name]) for name in ("program", "weights", "layers"))
-        held = HeldBlocks(program, weights, layers, message["weight_mode"])
+        held = hold_model(message, int(message["cores"]))
         stamps_s.append(time.monotonic())
         held.hold(int(block) for block in message["blocks"])
         stamps_s.append(time.monotonic())
@@ -149,7 +147,7 @@ class ShadowSide:
         self._phases_ms = [round(1e3 * (end_s - begin_s), 3) for begin_s, end_s in pairwise(stamps_s)]
         self._registered(held)
 
-    def _registered(self, held: HeldBlocks) -> None:
+    def _registered(self, held: HeldModel) -> None:
         self._say(
             "registered",
             shadow=self._shadow,
@@ -178,7 +176,7 @@ class ShadowSide:
         self._held.hold(int(block) for block in message["blocks"])
         if "cores" in message:
             pin(tuple(int(cpu) for cpu in message.get("cpus", ())))
-            torch.set_num_threads(int(message["cores"]))
+            self._held.resize(int(message["cores"]))
         self._say("changed", blocks=list(self._held.blocks))
 
     def _promote(self, _message: dict[str, Any], descriptors: list[int]) -> None:
@@ -288,7 +286,7 @@ PROMOTION_FDS = 2
 class Promotion:
     """The promotion of one Shadow. Duplicates the descriptors."""
 
-    def __init__(self, held: HeldBlocks, descriptors: list[int]) -> None:
+    def __init__(self, held: HeldModel, descriptors: list[int]) -> None:
         self._held = held
         self._pieces: Iterator[int] | None = held.load_remaining(PIECE_BYTES)
         self._loading_s = 0.0

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from gnomon_core.blocks import Layers
 from gnomon_core.pairs import shares
-from gnomon_runtime.engine import LoadedProgram
-from gnomon_runtime.engine.segments import Segment, segments_between
+from gnomon_runtime.engine.executor import check_inputs, check_outputs
+from gnomon_runtime.engine.loaded_model import LoadedModel, ModelSegment
 from gnomon_runtime.engine.weights import ALIGNMENT_BYTES
 from gnomon_runtime.pair.headers import Message
 from gnomon_runtime.pair.link import Outcome, joined
@@ -80,12 +80,12 @@ class SplitModel:
 
     """
 
-    def __init__(self, model: LoadedProgram, layers: Layers, partners: Iterable[Partner], blocks: Iterable[int]) -> None:
+    def __init__(self, model: LoadedModel, layers: Layers, partners: Iterable[Partner], blocks: Iterable[int]) -> None:
         self.partners = tuple(partners)
         self.timings: list[RunTiming] = []
         self._model = model
         self._runs = tuple((run.begin, run.end) for run in layers.runs(blocks))
-        self._segments = segments_between(model.program, model.weights.tensors, self._runs)
+        self._segments = model.segments(self._runs)
         self._remaining_s: dict[tuple[tuple[int, int], int], float] = {}
         """By run and batch: seconds from the end of this run to the end of the batch, when it was last measured."""
 
@@ -123,7 +123,7 @@ class SplitModel:
             GnomonError, ValueError: as the executor's own run.
 
         """
-        batch = self._model.executor.check_inputs(inputs)
+        batch = check_inputs(self._model.signature, inputs)
         started_s = time.monotonic()
         self.timings = []
         ends_s: dict[tuple[int, int], float] = {}
@@ -148,11 +148,11 @@ class SplitModel:
         done_s = time.monotonic()
         self._remaining_s |= {(run, batch): done_s - end_s for run, end_s in ends_s.items()}
         outputs = tuple(values[name] for name in program.outputs)
-        self._model.executor.check_outputs(batch, outputs)
+        check_outputs(self._model.signature, batch, outputs)
         return outputs
 
     def _compute_with_shadows(
-        self, segment: Segment, given: list[Tensor], given_away: list[Share], budget_s: float | None
+        self, segment: ModelSegment, given: list[Tensor], given_away: list[Share], budget_s: float | None
     ) -> Sequence[Tensor]:
         """The values of a run for the whole batch, of which the Shadows compute the last samples."""
         run, own = (segment.border.begin, segment.border.end), given_away[0].first
@@ -192,13 +192,13 @@ class SplitModel:
         self.timings.append(RunTiming(partner.shadow, *run, samples, outcome, expected_s, shadow_s, own_s, waited_s))
         return answer if isinstance(answer, Message) else None
 
-    def _rows(self, segment: Segment, given: list[Tensor], share: Share, answer: Message | None) -> Sequence[Tensor]:
+    def _rows(self, segment: ModelSegment, given: list[Tensor], share: Share, answer: Message | None) -> Sequence[Tensor]:
         """The rows of a Shadow's share: from its answer, or computed here without one."""
         if answer is not None:
             return share.partner.link.back.read(answer.rows)
         return segment.run(share.samples, [_aligned(rows) for rows in share.of(given)])
 
-    def _compute_alone(self, segment: Segment, given: list[Tensor], batch: int) -> Sequence[Tensor]:
+    def _compute_alone(self, segment: ModelSegment, given: list[Tensor], batch: int) -> Sequence[Tensor]:
         """Compute a run on the Body alone and end all pairs: the values of this run are not one row per sample."""
         for partner in self.partners:
             partner.over = f"the values of operations {segment.border.begin} to {segment.border.end} are not one row a sample"

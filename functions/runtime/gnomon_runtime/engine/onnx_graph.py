@@ -1,0 +1,75 @@
+"""A model as a graph of ONNX Runtime: an ONNX file in which each border value has the value's name, and its weights in another.
+
+A part is the nodes that lead from the values it reads to those it makes. ONNX Runtime can leave out what a result does not need,
+but it cannot be given a value from the middle of a graph, so a part is a graph of its own. The file of weights is mapped:
+instances of a node share the pages of what the kernels use as it is, and a part touches the weights of its nodes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+import onnxruntime  # type: ignore[import-untyped]  # it ships no types
+import torch
+from onnx.utils import Extractor
+from torch import Tensor
+
+MODEL, WEIGHTS = "model.onnx", "model.onnx.data"
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+class OnnxGraph:
+    """The graph in an ONNX file and its file of weights."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._file, self._weights = files[MODEL], files[WEIGHTS]
+
+    def compile(self, reads: Sequence[str], makes: Sequence[str], cores: int) -> OnnxPart:
+        part = cut(onnx.load(self._file, load_external_data=False), reads, makes)
+        for tensor in part.graph.initializer:
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    # A repository names files by their content.
+                    entry.value = self._weights.name
+        chosen = options(cores)
+        chosen.add_session_config_entry(_WEIGHTS_FOLDER, str(self._weights.parent))
+        return OnnxPart(onnxruntime.InferenceSession(part.SerializeToString(), chosen, ["CPUExecutionProvider"]), makes)
+
+
+def options(cores: int) -> onnxruntime.SessionOptions:
+    """One request at a time, on this many threads, which sleep while there is none."""
+    chosen = onnxruntime.SessionOptions()
+    chosen.intra_op_num_threads = cores
+    chosen.inter_op_num_threads = 1
+    chosen.log_severity_level = 3
+    # A thread that spins for its next task takes the core from the other instances of a node.
+    chosen.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return chosen
+
+
+def cut(model: onnx.ModelProto, reads: Sequence[str], makes: Sequence[str]) -> onnx.ModelProto:
+    """The part of a model that computes the values `makes` from `reads`.
+
+    Raises:
+        ValueError: the model has no such value, or the part needs another input.
+
+    """
+    try:
+        return Extractor(model).extract_model(list(reads), list(makes))
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"the graph has no part from {', '.join(reads)} to {', '.join(makes)}: {error}") from None
+
+
+class OnnxPart:
+    """A session for a part. Its results are new arrays in every run."""
+
+    def __init__(self, session: onnxruntime.InferenceSession, makes: Sequence[str]) -> None:
+        self._session = session
+        self._names = [one.name for one in session.get_inputs()]
+        self._makes = list(makes)
+
+    def run(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        given = {name: tensor.contiguous().numpy() for name, tensor in zip(self._names, values, strict=True)}
+        return tuple(torch.from_numpy(array) for array in self._session.run(self._makes, given))

@@ -1,0 +1,103 @@
+"""A model as a graph of OpenVINO: an IR, in which each border value's tensor has the value's name.
+
+A part is cut out by putting a parameter in the place of each value that it reads, and by taking the values that it makes as
+results; OpenVINO then drops everything that the results do not need. The weights file is mapped: what a part does not use is
+never read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# TBB loads a library of its own so that it does not see a preloaded allocator, and then frees with glibc what jemalloc allocated
+# (oneTBB issue 1645). With this variable, which it reads when it is loaded, it does not.
+os.environ.setdefault("TBB_ENABLE_SANITIZERS", "1")
+
+import openvino  # type: ignore[import-untyped]  # it ships no types
+from openvino import opset15
+
+MODEL, WEIGHTS = "openvino.xml", "openvino.bin"
+
+
+class OpenVinoGraph:
+    """The graph in an IR's two files. Each part is compiled from a graph that is read anew, since cutting changes it."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._model, self._weights = files[MODEL], files[WEIGHTS]
+        self._core = openvino.Core()
+
+    def compile(self, reads: Sequence[str], makes: Sequence[str], cores: int) -> OpenVinoPart:
+        part = cut(self._core.read_model(self._model, self._weights), reads, makes)
+        return OpenVinoPart(self._core.compile_model(part, "CPU", configuration(cores)))
+
+
+def configuration(cores: int) -> dict[str, Any]:
+    """One request at a time, on this many threads, which run where the process may."""
+    return {
+        "INFERENCE_NUM_THREADS": cores,
+        "NUM_STREAMS": 1,
+        "PERFORMANCE_HINT": "LATENCY",
+        "ENABLE_CPU_PINNING": False,
+        # A part answers what the program answers: fp32 is not narrowed where the machine has bf16.
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
+
+
+def cut(model: openvino.Model, reads: Sequence[str], makes: Sequence[str]) -> openvino.Model:
+    """The part of a model that computes the values `makes` from `reads`.
+
+    Raises:
+        ValueError: the model has no such value, or the part needs another input.
+
+    """
+    # Every value at a border is a result of the graph in the file. Results that are not wanted are tied to a constant: as
+    # consumers of a value they would stay part of what is compiled.
+    results = {name: result for result in model.get_results() for name in result.input(0).get_source_output().get_names()}
+    ports = {name: result.input(0).get_source_output() for name, result in results.items()}
+    ports |= {name: port for port in model.inputs for name in port.get_names()}
+    missing = [name for name in (*reads, *makes) if name not in ports]
+    if missing:
+        raise ValueError(f"the graph has no value {missing[0]!r}")
+    nothing = opset15.constant(0.0)
+    for name, result in results.items():
+        if name not in makes:
+            result.input(0).replace_source_output(nothing.output(0))
+    parameters = []
+    for name in reads:
+        port = ports[name]
+        if port.get_node().get_type_name() == "Parameter":
+            parameters.append(port.get_node())
+            continue
+        parameter = opset15.parameter(port.get_partial_shape(), port.get_element_type())
+        for target in port.get_target_inputs():
+            target.replace_source_output(parameter.output(0))
+        parameters.append(parameter)
+    try:
+        return openvino.Model([results[name] for name in makes], parameters, "part")
+    except RuntimeError as error:
+        raise ValueError(f"the part needs more than {', '.join(reads)}: {str(error).splitlines()[-1][:200]}") from None
+
+
+class OpenVinoPart:
+    """A compiled part with its one request."""
+
+    def __init__(self, compiled: openvino.CompiledModel) -> None:
+        self._request = compiled.create_infer_request()
+        self._inputs = range(len(compiled.inputs))
+        self._outputs = range(len(compiled.outputs))
+
+    def run(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        request = self._request
+        for index in self._inputs:
+            # The tensors stay alive until the request is done: `values` holds them.
+            array = values[index].contiguous().numpy()
+            request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
+        request.infer()
+        # The request's own memory is overwritten by its next run.
+        return tuple(torch.from_numpy(request.get_output_tensor(index).data.copy()) for index in self._outputs)

@@ -1,0 +1,176 @@
+"""A model runs on ONNX Runtime and OpenVINO as it does as a layer program: whole, cut anywhere, and in parts of a batch."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnomon_core.blocks import Layers
+from gnomon_core.engines import GRAPH_FILES, PROGRAM, REPORT, read_report
+from gnomon_core.errors import GnomonError
+from gnomon_core.interfaces import ModelEntry
+from gnomon_core.launch import Launch
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_profiler.add import add_model
+from gnomon_profiler.engines import add_engines, convert
+from gnomon_profiler.repository import DirectoryRepository
+from gnomon_runtime.body import ModelApplication
+from gnomon_runtime.engine import LoadedProgram, load_program
+from gnomon_runtime.engine.graphs import GraphModel
+from gnomon_runtime.measuring.measurements import sample_inputs
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.timeout(240),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+ENGINES = tuple(GRAPH_FILES)
+pytest.importorskip("openvino", reason="the extra openvino is not installed")
+pytest.importorskip("onnxruntime", reason="the extra onnxruntime is not installed")
+
+
+class Residual(nn.Module):
+    """Convolutions with batch normalisation, two ways that join, attention over positions, and two outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU())
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(16, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.Hardswish()) for _ in range(6)
+        )
+        self.attention = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.stem(image)
+        for block in self.blocks:
+            x = x + block(x)
+        tokens = self.attention(x.flatten(2).transpose(1, 2)).mean(1)
+        return self.head(tokens), tokens
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> DirectoryRepository:
+    return DirectoryRepository(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def entry(repository: DirectoryRepository) -> ModelEntry:
+    torch.manual_seed(0)
+    added = add_model(Residual().eval(), torch.zeros(1, 3, 24, 24), "residual", repository)
+    return add_engines(repository, added)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def program(entry: ModelEntry) -> LoadedProgram:
+    return load_program(entry.program, entry.weights)
+
+
+def graph(entry: ModelEntry, engine: str, cores: int = 1) -> GraphModel:
+    return GraphModel(engine, entry.program, {file: entry.files[file] for file in GRAPH_FILES[engine]}, cores)
+
+
+def close(found: Tensor, expected: Tensor) -> bool:
+    return bool((found - expected).abs().max() <= 1e-4 * expected.abs().max())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_engine_answers_as_the_program_at_every_batch_size(
+    entry: ModelEntry, program: LoadedProgram, engine: str, batch: int
+) -> None:
+    model, inputs = graph(entry, engine), sample_inputs(program.program, batch)
+    for found, expected in zip(model.run(inputs), program.run(inputs), strict=True):
+        assert close(found, expected)
+    model.resize(2)
+    for found, expected in zip(model.run(inputs), program.run(inputs), strict=True):
+        assert close(found, expected)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_pieces_cut_at_any_blocks_answer_as_the_program_and_row_by_row(
+    entry: ModelEntry, program: LoadedProgram, engine: str
+) -> None:
+    assert entry.layers is not None
+    layers = Layers.from_json(json.loads(entry.layers.read_bytes()))
+    model, chance, inputs = graph(entry, engine), random.Random(1), sample_inputs(program.program, 4)
+    expected = program.run(inputs)
+    for _ in range(4):
+        chosen = chance.sample(range(len(layers.blocks)), chance.randint(1, len(layers.blocks) - 1))
+        runs = [(run.begin, run.end) for run in layers.runs(chosen)]
+        whole, part = (through(model, runs, [tensor[rows] for tensor in inputs]) for rows in (slice(0, 4), slice(1, 3)))
+        for found, rows, answer in zip(whole, part, expected, strict=True):
+            assert close(found, answer), runs
+            assert close(rows, answer[1:3]), runs
+
+
+def through(model: GraphModel, runs: list[tuple[int, int]], inputs: list[Tensor]) -> list[Tensor]:
+    values = dict(zip(model.program.inputs, inputs, strict=True))
+    for segment in model.segments(runs):
+        given = [values[name] for name in segment.border.reads]
+        values |= zip(segment.border.makes, segment.run(len(inputs[0]), given), strict=True)
+        assert not given, "a value that only the segment holds is freed after its use"
+    return [values[name] for name in model.program.outputs]
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, PROGRAM])
+def test_body_serves_on_every_engine_and_refuses_wrong_inputs_alike(entry: ModelEntry, engine: str) -> None:
+    options = {"program": str(entry.program), "weights": str(entry.weights), "sha256": dict(entry.sha256)}
+    if engine != PROGRAM:
+        options |= {"engine": engine, "graph": {file: str(entry.files[file]) for file in GRAPH_FILES[engine]}}
+    body = ModelApplication(Launch("model", "f", "f-1", 1, 8, options=options))
+    assert body.hello()["engine"] == engine
+    head = json.dumps({"kind": "tensors", "inputs": [spec.to_json() for spec in entry.signature.inputs]}).encode()
+    sample = torch.ones(3, 24, 24).numpy().tobytes()
+    members = [Member(200, 1, b"", sample), Member(200, 1, b"", sample[:-4]), Member(200, 2, b"", sample * 2)]
+    result = body.run(Frame(Kind.BATCH, 1, 1, head=head, members=members))
+    assert isinstance(result, Frame)
+    assert [member.code for member in result.members] == [200, 400, 200]
+
+
+def test_report_names_the_quickest_engine_and_what_each_was_made_with(entry: ModelEntry) -> None:
+    report = read_report(entry.files[REPORT])
+    assert set(report.engines) == set(ENGINES)
+    for engine in ENGINES:
+        result = report.result(engine)
+        assert not result.reason
+        assert 0 <= result.error <= report.tolerance
+        assert result.versions[engine]
+        assert set(result.latency_s) == set(report.program.latency_s) == {1, 8}
+    assert report.share(report.auto) == min(1.0, *(report.share(engine) for engine in ENGINES if report.auto != PROGRAM))
+
+
+def test_converted_model_is_not_converted_again(repository: DirectoryRepository, entry: ModelEntry) -> None:
+    lines: list[str] = []
+    assert add_engines(repository, entry, progress=lines.append).sha256 == entry.sha256
+    assert lines == []
+
+
+def test_unknown_engine_is_refused_with_the_known_ones(repository: DirectoryRepository, entry: ModelEntry) -> None:
+    with pytest.raises(GnomonError) as refused:
+        add_engines(repository, entry, ["tensorrt"])
+    assert (refused.value.status, refused.value.code) == (400, "unknown_engine")
+    assert "openvino" in refused.value.hint
+
+
+def test_failed_conversion_is_a_reason_and_leaves_the_program_serving(repository: DirectoryRepository, entry: ModelEntry) -> None:
+    """The weights are another model's: the process that converts ends with an error, which nobody catches."""
+    broken = ModelEntry("broken", "1", entry.signature, entry.program, Path(entry.program), {}, None)
+    files, reasons = convert(broken, ENGINES, lambda _: None)
+    assert files == {}
+    assert all(reason.startswith("the conversion ended early") for reason in reasons.values())
+    assert set(reasons) == set(ENGINES)

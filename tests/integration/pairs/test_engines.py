@@ -1,0 +1,68 @@
+"""Bodies and Shadows on other engines than the layer program's: real instances, which answer as the model does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from gnomon_core.engines import GRAPH_FILES
+from gnomon_core.interfaces import ModelEntry
+from gnomon_profiler.engines import convert
+from tests.integration.pairs.conftest import HALVES
+from tests.pair_harness import Model, Nursery, Task, change, join, load
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.timeout(240),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+pytest.importorskip("openvino", reason="the extra openvino is not installed")
+pytest.importorskip("onnxruntime", reason="the extra onnxruntime is not installed")
+
+
+@pytest.fixture(scope="module")
+def converted(models: Callable[[str], Model]) -> Model:
+    """A captured network with its graphs beside it."""
+    model = models("resnet18")
+    folder, signature = model.folder, model.signature
+    entry = ModelEntry(
+        "resnet18", "1", signature, folder / "program.json", folder / "weights.safetensors", {}, folder / "layers.json"
+    )
+    files, reasons = convert(entry, GRAPH_FILES, lambda _: None)
+    assert reasons == {}
+    for file, data in files.items():
+        (folder / file).write_bytes(data)
+    return model
+
+
+@pytest.mark.parametrize("engine", list(GRAPH_FILES))
+def test_pair_on_an_engine_answers_as_the_model_and_survives_a_change_of_blocks(
+    converted: Model, nursery: Nursery, expected: Callable[[Model, Tensor], Tensor], engine: str
+) -> None:
+    model = Model(converted.folder, engine)
+    count = len(model.layers.blocks)
+    whole = [block for block in range(count) if model.layers.blocks[block].splittable]
+    first, second = task(model, whole[: len(whole) // 2]), task(model, whole)
+    x = torch.randn(6, *model.signature.inputs[0].shape, generator=torch.Generator().manual_seed(2))
+    body, shadow = nursery.body(model), nursery.empty()
+    try:
+        assert load(shadow, first)["say"] == "registered"
+        join(body, shadow, first)
+        for pairing in (first, second):
+            if pairing is second:
+                change(body, shadow, first, second)
+            answer, timings = body.ask(x)
+            reference = expected(Model(model.folder), x)
+            assert (answer - reference).abs().max() <= 1e-4 * reference.abs().max()
+            assert [timing["outcome"] for timing in timings] == ["answered"] * len(model.layers.runs(pairing.blocks))
+            assert sum(timing["samples"] for timing in timings) > 0
+    finally:
+        for child in (body, shadow):
+            child.end()
+
+
+def task(model: Model, blocks: list[int]) -> Task:
+    return Task(model, blocks, HALVES, [[10_000.0] * 8] * len(model.layers.runs(blocks)))
