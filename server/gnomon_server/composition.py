@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from gnomon_autoscaler.controller import Autoscaler
+from gnomon_autoscaler.policies.infaas import greedy
 from gnomon_autoscaler.registry import SCALING
 from gnomon_core.addresses import from_this_machine, http_url
 from gnomon_core.clock import Clock, WallClock, utc_now_s
@@ -36,6 +37,7 @@ from gnomon_gateway.api.invocation import GatewayApp
 from gnomon_gateway.api.namespaces import Namespaces
 from gnomon_gateway.api.secrets import Secrets
 from gnomon_gateway.applications.collector import ApplicationCollector
+from gnomon_gateway.applications.controller import ApplicationController
 from gnomon_gateway.applications.service import Applications, is_endpoint
 from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore, Invoke
@@ -180,6 +182,8 @@ class Gnomon:
         else:
             await self.manager.start(is_endpoint)
             await self.applications.start()
+            controller = ApplicationController(self.applications, self.manager, greedy.decide, greedy.GreedyState(), self._clock)
+            self._tasks += [asyncio.create_task(controller.run())]
         self._backend.follow(self.manager, self._namespaces.refresh)
         self._tasks += [asyncio.create_task(self._corrections.run())]
         if self._elsewhere.leads:

@@ -31,6 +31,8 @@ _MEMBER = "--"
 _UNFIT = re.compile(r"[^a-z0-9]+")
 _OF_ENDPOINT = frozenset({"gnomon/model", "gnomon/autoscaler", "gnomon/cores", "gnomon/max-batch"})
 _SCALE_MIN = "com.openfaas.scale.min"
+_KEPT = {"com.openfaas.scale.zero-duration": "24h"}
+"""Of members that are decided about together: they end by the application's decision, not each by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def member_settings(endpoint: FunctionSpec) -> Settings:
 
 def member_spec(endpoint: FunctionSpec, candidate: Candidate) -> FunctionSpec:
     """The deployment of a variant's member: the endpoint's own, with the model and cores of the variant, and no fewest number."""
-    policy = MEMBER_POLICY if decided_together(endpoint.settings) else endpoint.settings.autoscaler
+    together = decided_together(endpoint.settings)
+    policy = MEMBER_POLICY if together else endpoint.settings.autoscaler
     annotations = {key: text for key, text in endpoint.annotations.items() if key not in _OF_ENDPOINT} | {
         "gnomon/model": candidate.model,
         "gnomon/autoscaler": policy,
@@ -98,7 +101,7 @@ def member_spec(endpoint: FunctionSpec, candidate: Candidate) -> FunctionSpec:
         "service": member_name(endpoint.key.name, candidate.id),
         "namespace": endpoint.key.namespace,
         "annotations": annotations,
-        "labels": {**endpoint.labels, _SCALE_MIN: "0"},
+        "labels": {**endpoint.labels, _SCALE_MIN: "0", **(_KEPT if together else {})},
     }
     return read_deployment(document)
 

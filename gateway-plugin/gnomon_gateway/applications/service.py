@@ -52,6 +52,7 @@ MOST_MODELS = 100
 """Registered models of one application."""
 IMAGE = "gnomon/body"
 """Of the endpoint that an application gets with its first model."""
+_ABOUT_POLICY = "Of applications: instances of the cheapest variants that together satisfy the queries (INFaaS)."
 _LOG = logging.getLogger("gnomon.applications")
 
 
@@ -263,6 +264,7 @@ class Applications:
 
     async def deploy(self, spec: FunctionSpec) -> None:
         if not is_endpoint(spec):
+            _refuse_policy(spec)
             self._refuse_member(spec.key)
             if spec.key in self._endpoints:
                 raise conflict("function_exists", f"{spec.key} is deployed already.", "Send a PUT to change it.")
@@ -274,6 +276,7 @@ class Applications:
     async def update(self, spec: FunctionSpec) -> None:
         endpoint = self._endpoints.get(spec.key)
         if endpoint is None and not is_endpoint(spec):
+            _refuse_policy(spec)
             self._refuse_member(spec.key)
             await self._functions.update(spec)
             return
@@ -345,7 +348,8 @@ class Applications:
         return list(islice(endpoint.decisions, limit)) if endpoint is not None else self._functions.decisions(key, limit)
 
     def policies(self) -> KnownPolicies:
-        return self._functions.policies()
+        known = self._functions.policies()
+        return KnownPolicies({**known.scaling, catalogue.POLICY: _ABOUT_POLICY}, known.scheduling)
 
     # Steps of the commands; `_changing` is held
 
@@ -642,6 +646,15 @@ def check_name(name: str) -> None:
             "invalid_application",
             f"{name[:100]!r} is not the name of an application.",
             "Use 1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or digit.",
+        )
+
+
+def _refuse_policy(spec: FunctionSpec) -> None:
+    if spec.settings.autoscaler == catalogue.POLICY:
+        raise bad_request(
+            "policy_of_applications",
+            f"The policy {catalogue.POLICY} decides about the variants of an application, and {spec.key} is none.",
+            f"Name another policy, or make it an endpoint by gnomon/model: {APPLICATION}NAME.",
         )
 
 

@@ -1,0 +1,316 @@
+"""The controller of applications: each second it observes their members, asks the policy, and scales the members.
+
+    members' counters ─▶ states (variants.states) ─▶ selector          queries by what they ask for ─▶ demands ─┐
+    instances, load, nodes ─▶ ApplicationObservation ◀──────────────────────────────────────────────────────────┘
+                                       │ policy: ScalingPlan
+                                       ▼
+                      Manager.scale of each member whose number differs
+
+A member holds the number that it is given, and starts an instance by itself if a request waits for it, so that an application
+answers without the controller as well. Of endpoints whose `gnomon/autoscaler` names another policy than `infaas` only the states
+of variants are observed; that policy scales each member by itself.
+
+**Demand** is measured over `WINDOW_S` in samples per second, for each kind of query apart. A kind that has been asked for within
+`com.openfaas.scale.zero-duration` stays in demand with a load near zero: one instance that satisfies it stays. The label
+`com.openfaas.scale.min` keeps as many instances while nothing is asked for. Queries that name a variant are no demand that
+another one could serve: their variant gets the instances that they need. A member's last instance never ends under a request.
+
+**A variant's slowdown** is the mean time of its batches in a period by what its numbers say of batches of that size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from gnomon_core.clock import Clock, utc_now_s
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import InstanceKind, Node
+from gnomon_core.scaling import DecisionRecord
+from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember
+from gnomon_core.variants import CORES, MEMORY_BYTES, Query, Variant
+from gnomon_gateway.applications.application import Member
+from gnomon_gateway.applications.catalogue import POLICY
+from gnomon_gateway.applications.service import Applications, Endpoint
+from gnomon_gateway.dispatch.latency import between
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.manager import Manager
+from gnomon_gateway.variants.states import PERIOD_S, Lifecycle, Measurement
+
+TICK_S = 1.0
+WINDOW_S = 10.0
+"""Over which the load of each kind of query is measured."""
+LEAST_RPS = 1e-3
+"""The load of a kind of query that was asked for lately, and is not now."""
+HEADROOM = 1.05
+"""Capacity by load of variants that queries name: the slack of the Model-Autoscaler (INFaaS, section 5)."""
+_SCALE_MIN = "com.openfaas.scale.min"
+_LOG = logging.getLogger("gnomon.applications")
+
+StateT = TypeVar("StateT")
+Decide = Callable[[ApplicationObservation, StateT], tuple[ScalingPlan, StateT]]
+"""The policy: a plan for an observation, and the state for the next one."""
+
+
+@dataclass(slots=True)
+class LoadWindow:
+    """Counts of the queries of one kind: cumulative samples at each tick of the last `WINDOW_S`."""
+
+    samples: deque[tuple[float, int]] = field(default_factory=deque)
+    last_asked_s: float = float("-inf")
+
+    def record(self, now_s: float, total: int) -> None:
+        """Record the number of samples that have been asked for until now."""
+        before = self.samples[-1][1] if self.samples else 0
+        if total > before:
+            self.last_asked_s = now_s
+        self.samples.append((now_s, total))
+        while len(self.samples) > 1 and self.samples[1][0] <= now_s - WINDOW_S:
+            self.samples.popleft()
+
+    def rps(self, now_s: float) -> float:
+        """Samples per second over the window; over the time since the first tick where that is shorter."""
+        since_s, first = self.samples[0]
+        if len(self.samples) == 1:
+            return first / TICK_S
+        return (self.samples[-1][1] - first) / max(TICK_S, now_s - since_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A member's counters at the end of a period."""
+
+    at_s: float
+    arrived: int
+    batches: int
+    samples: float
+    busy_core_s: float
+
+
+@dataclass(slots=True)
+class MemberWatch:
+    """What is remembered of a member between two periods."""
+
+    counts: Counts
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
+    load_rps: float = 0.0
+
+
+@dataclass(slots=True)
+class Watched(Generic[StateT]):
+    """What is remembered of an endpoint between two ticks."""
+
+    state: StateT
+    demands: dict[Query, LoadWindow] = field(default_factory=dict)
+    members: dict[str, MemberWatch] = field(default_factory=dict)
+    instances: Mapping[str, int] = field(default_factory=dict)
+    error: str = ""
+
+
+class ApplicationController(Generic[StateT]):
+    """Scales the members of applications. `initial` is the state of the policy before its first decision.
+
+    `leads` is whether this process decides; `now` gives seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        applications: Applications,
+        manager: Manager,
+        decide: Decide[StateT],
+        initial: StateT,
+        clock: Clock,
+        *,
+        now: Callable[[], float] = utc_now_s,
+    ) -> None:
+        self._applications = applications
+        self._manager = manager
+        self._decide = decide
+        self._initial = initial
+        self._clock = clock
+        self._now = now
+        self._watched: dict[int, Watched[StateT]] = {}
+
+    async def run(self) -> None:
+        """Observe and scale every application each second, until cancelled."""
+        while True:
+            await self._clock.sleep(TICK_S)
+            endpoints = {id(endpoint): endpoint for endpoint in self._applications.endpoints()}
+            for gone in self._watched.keys() - endpoints.keys():
+                del self._watched[gone]
+            for number, endpoint in endpoints.items():
+                watched = self._watched.setdefault(number, Watched(self._initial))
+                try:
+                    await self._tick(endpoint, watched)
+                except Exception:  # noqa: BLE001 - the other applications must still be scaled
+                    _LOG.exception("application %s: it is not scaled: internal error", endpoint.key)
+
+    async def _tick(self, endpoint: Endpoint, watched: Watched[StateT]) -> None:
+        now_s = self._clock.now_s()
+        members = dict(endpoint.application.members)
+        self._watch_members(endpoint, watched, members, now_s)
+        self._record_demands(endpoint, watched, now_s)
+        if not endpoint.together or not members:
+            return
+        observation = self._observation(endpoint, watched, members, now_s)
+        nothing = not watched.demands and not observation.demands and not watched.instances
+        if nothing and not any(member.running for member in observation.members):
+            return
+        plan, watched.state = await asyncio.to_thread(self._decide, observation, watched.state)
+        instances = bounded(endpoint, plan, _named(watched, members, now_s), observation)
+        self._log_decision(endpoint, watched, plan, instances)
+        for variant, member in members.items():
+            await self._scale(endpoint, member, instances.get(variant, 0))
+
+    # Observation
+
+    def _watch_members(self, endpoint: Endpoint, watched: Watched[StateT], members: Mapping[str, Member], now_s: float) -> None:
+        """Measure each member's last period, and tell the selector its state."""
+        for gone in watched.members.keys() - members.keys():
+            del watched.members[gone]
+        for name, member in members.items():
+            counts = counts_of(member.runtime, now_s)
+            watch = watched.members.get(name)
+            if watch is None or watch.counts.arrived > counts.arrived:
+                watch = watched.members[name] = MemberWatch(counts)
+            ready = member.runtime.ready
+            watch.lifecycle = watch.lifecycle.loaded() if ready else watch.lifecycle.unloaded()
+            if now_s - watch.counts.at_s >= PERIOD_S:
+                measurement = measurement_of(member.variant, watch.counts, counts, ready)
+                watch.load_rps, watch.counts = measurement.rate_rps, counts
+                watch.lifecycle = watch.lifecycle.measured(measurement)
+            peak_rps = member.variant.saturation_rps * max(1, ready)
+            endpoint.application.report(name, watch.lifecycle.state, watch.load_rps / peak_rps)
+
+    @staticmethod
+    def _record_demands(endpoint: Endpoint, watched: Watched[StateT], now_s: float) -> None:
+        """Record what has been asked for, and forget what has not been for the time after which functions scale to zero."""
+        demands = endpoint.application.demands
+        for query, total in demands.items():
+            watched.demands.setdefault(query, LoadWindow()).record(now_s, total)
+        idle_s = endpoint.spec.settings.scale.zero_duration_s
+        for query, window in list(watched.demands.items()):
+            if now_s - window.last_asked_s >= idle_s:
+                del watched.demands[query]
+                demands.pop(query, None)
+
+    def _observation(
+        self, endpoint: Endpoint, watched: Watched[StateT], members: Mapping[str, Member], now_s: float
+    ) -> ApplicationObservation:
+        seen: list[VariantMember] = []
+        nodes: tuple[Node, ...] = ()
+        own = {CORES: 0.0, MEMORY_BYTES: 0.0}
+        for name, member in members.items():
+            load = self._manager.instances.load(member.runtime.name)
+            live = () if load is None else [one for one in load.instances if one.kind is InstanceKind.BODY]
+            nodes = nodes if load is None else load.nodes
+            running = sum(1 for one in live if one.state.value in ("starting", "ready"))
+            for kind, amount in member.variant.resources.items():
+                own[kind] = own.get(kind, 0.0) + running * amount
+            watch = watched.members[name]
+            ready = min(running, member.runtime.ready)
+            seen.append(VariantMember(member.variant, running, ready, watch.load_rps, watch.lifecycle.state))
+        return ApplicationObservation(
+            now_s,
+            str(endpoint.key),
+            tuple(seen),
+            tuple(_demands(endpoint, watched, members, now_s)),
+            capacity(nodes, own),
+        )
+
+    # Decisions
+
+    def _log_decision(
+        self, endpoint: Endpoint, watched: Watched[StateT], plan: ScalingPlan, instances: Mapping[str, int]
+    ) -> None:
+        if instances == watched.instances and endpoint.decisions:
+            return
+        watched.instances = instances
+        at = self._now()
+        endpoint.decisions.appendleft(DecisionRecord(at, POLICY, sum(instances.values()), (), plan.reason, "", at))
+        _LOG.info("application %s: %s", endpoint.key, plan.reason)
+
+    async def _scale(self, endpoint: Endpoint, member: Member, count: int) -> None:
+        key = member.runtime.key
+        status = self._manager.status(key)
+        if status is None or status.replicas == count or (not count and member.runtime.busy):
+            return
+        try:
+            await self._manager.scale(key, count)
+        except GnomonError as error:
+            _LOG.warning("application %s: %s is not scaled to %d: %s", endpoint.key, member.variant.id, count, error)
+
+
+def bounded(
+    endpoint: Endpoint, plan: ScalingPlan, named: Mapping[str, int], observation: ApplicationObservation
+) -> dict[str, int]:
+    """The plan with the instances of named variants: at most `scale.max` of each member, and `scale.min` of all by label."""
+    scale = endpoint.spec.settings.scale
+    wanted = {name: max(plan.instances.get(name, 0), named.get(name, 0)) for name in plan.instances.keys() | named.keys()}
+    found = {name: min(count, scale.max) for name, count in wanted.items() if count > 0}
+    missing = scale.min - sum(found.values()) if _SCALE_MIN in endpoint.spec.labels else 0
+    if missing > 0:
+        cheapest = min(observation.members, key=lambda one: (one.variant.cost_per_s, one.variant.inference_s)).variant.id
+        found[cheapest] = min(scale.max, found.get(cheapest, 0) + missing)
+    return found
+
+
+def counts_of(runtime: FunctionRuntime, now_s: float) -> Counts:
+    """A member's counters now."""
+    load, sizes = runtime.load(), runtime.metrics.batch_sizes
+    return Counts(now_s, load.arrivals, sum(sizes.counts), sizes.total, load.busy_core_s)
+
+
+def measurement_of(variant: Variant, before: Counts, after: Counts, ready: int) -> Measurement:
+    """What a period says of a variant's instances.
+
+    Example: 10 batches of 4 samples took 0.6 core seconds on 1 core, 60 ms each; the variant's batches of 4 take 50 ms: it is
+    slower by 1.2.
+    """
+    period_s = max(1e-9, after.at_s - before.at_s)
+    batches, samples = after.batches - before.batches, after.samples - before.samples
+    slowdown = 1.0
+    if batches > 0:
+        taken_s = (after.busy_core_s - before.busy_core_s) / variant.cores / batches
+        sizes = sorted(variant.latency_s)
+        expected_s = between(sizes, [variant.latency_s[size] for size in sizes], max(1, round(samples / batches)))
+        slowdown = taken_s / expected_s if expected_s else 1.0
+    per_request = samples / (after.arrived - before.arrived) if after.arrived > before.arrived and samples else 1.0
+    rate_rps = (after.arrived - before.arrived) * max(1.0, per_request) / period_s
+    return Measurement(rate_rps, variant.saturation_rps * max(1, ready), slowdown, max(0, batches))
+
+
+def _demands(endpoint: Endpoint, watched: Watched[StateT], members: Mapping[str, Member], now_s: float) -> list[Demand]:
+    """What queries ask for now and have lately, each that some variant satisfies."""
+    found = [
+        Demand(max(LEAST_RPS, window.rps(now_s)), query.latency_s, query.accuracy, query.cost_per_s, query.architecture or "")
+        for query, window in watched.demands.items()
+        if query.variant is None
+    ]
+    accepted = [one for one in found if any(one.accepts(member.variant) for member in members.values())]
+    if not accepted and _SCALE_MIN in endpoint.spec.labels and endpoint.spec.settings.scale.min:
+        accepted.append(Demand(LEAST_RPS))
+    return accepted
+
+
+def _named(watched: Watched[StateT], members: Mapping[str, Member], now_s: float) -> dict[str, int]:
+    """The instances that queries need which name their variant."""
+    load_rps: dict[str, float] = {}
+    for query, window in watched.demands.items():
+        if query.variant is not None and query.variant in members:
+            load_rps[query.variant] = load_rps.get(query.variant, 0.0) + window.rps(now_s)
+    return {name: max(1, math.ceil(HEADROOM * load / members[name].variant.saturation_rps)) for name, load in load_rps.items()}
+
+
+def capacity(nodes: tuple[Node, ...], own: Mapping[str, float]) -> dict[str, float]:
+    """What an application may use of the nodes: what is free there, and what its own instances use."""
+    cores, memory = sum(node.cores for node in nodes), sum(node.memory_bytes for node in nodes)
+    return {
+        CORES: min(float(cores), sum(node.free_cores for node in nodes) + own[CORES]),
+        MEMORY_BYTES: min(float(memory), sum(node.free_memory_bytes for node in nodes) + own[MEMORY_BYTES]),
+    }

@@ -1,0 +1,54 @@
+"""What the controller of applications makes of counters: loads, states and bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from gnomon_core.fleet import Node
+from gnomon_core.variants import CORES, MEMORY_BYTES, Variant
+from gnomon_gateway.applications.controller import WINDOW_S, Counts, LoadWindow, capacity, measurement_of
+
+VARIANT = Variant("a@1/torch/fp32/2", "a", "torch", "fp32", 2, 4, 0.7, 0.5, {1: 0.02, 4: 0.05}, 1 << 20, 80.0, 2.0)
+
+
+def test_load_is_the_samples_per_second_of_the_window() -> None:
+    window = LoadWindow()
+    for second in range(31):
+        window.record(float(second), 5 * second)
+    assert window.rps(30.0) == pytest.approx(5.0)
+    for second in range(31, 31 + int(WINDOW_S) + 1):
+        window.record(float(second), 150)
+    assert window.rps(41.0) == 0.0
+    assert window.last_asked_s == 30.0
+
+
+def test_first_queries_count_at_once() -> None:
+    window = LoadWindow()
+    window.record(100.0, 3)
+    assert window.rps(100.0) == 3.0
+    window.record(101.0, 7)
+    assert window.rps(101.0) == 4.0
+
+
+def test_slowdown_is_batch_time_by_what_the_variant_says_of_that_size() -> None:
+    before, after = Counts(10.0, 100, 50, 200.0, 4.0), Counts(12.0, 140, 60, 240.0, 5.2)
+    measured = measurement_of(VARIANT, before, after, ready=2)
+    assert measured.slowdown == pytest.approx(1.2 / 2 / 10 / 0.05), "0.06 s a batch of four, which take 0.05"
+    assert (measured.rate_rps, measured.saturation_rps, measured.batches) == (20.0, 160.0, 10)
+
+
+def test_rate_counts_samples_where_requests_have_several() -> None:
+    before, after = Counts(0.0, 0, 0, 0.0, 0.0), Counts(2.0, 10, 10, 40.0, 0.5)
+    assert measurement_of(VARIANT, before, after, ready=1).rate_rps == 20.0
+
+
+def test_idle_period_says_nothing_of_the_speed() -> None:
+    counts = Counts(0.0, 5, 5, 5.0, 1.0)
+    measured = measurement_of(VARIANT, counts, Counts(2.0, 5, 5, 5.0, 1.0), ready=0)
+    assert (measured.rate_rps, measured.slowdown, measured.batches) == (0.0, 1.0, 0)
+
+
+def test_capacity_is_what_is_free_and_what_its_own_instances_use() -> None:
+    nodes = (Node("n", 8, 100, 3.0, 40),)
+    assert capacity(nodes, {CORES: 2.0, MEMORY_BYTES: 30.0}) == {CORES: 5.0, MEMORY_BYTES: 70.0}
+    assert capacity(nodes, {CORES: 7.0, MEMORY_BYTES: 90.0}) == {CORES: 8.0, MEMORY_BYTES: 100.0}, "idle instances hold no cores"
