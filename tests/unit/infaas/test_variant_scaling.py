@@ -100,8 +100,9 @@ def test_exact_plan_is_proven() -> None:
 
 
 def test_time_limit_without_a_solution_leaves_the_heuristics_plan() -> None:
-    plan = solve(seen(Demand(1000.0, 0.3), capacity={"cores": 3.0}), Options(slack=1.0, time_limit_s=0.0))
-    assert (plan.instances, plan.gap) == ({"B": 2, "C": 1}, 1.0)
+    sharing = seen(Demand(60.0, 0.05), Demand(35.0, 0.3), capacity={"cores": 3.0})
+    plan = solve(sharing, Options(slack=1.0, time_limit_s=0.0))
+    assert (plan.instances, plan.gap) == ({"B": 1}, 1.0)
     assert "heuristic" in plan.reason
 
 

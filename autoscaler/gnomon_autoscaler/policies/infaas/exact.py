@@ -24,6 +24,7 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
+from gnomon_autoscaler.policies.infaas.decomposition import solve_apart
 from gnomon_autoscaler.policies.infaas.greedy import cheapest_mix, cover
 from gnomon_autoscaler.policies.infaas.problem import Options, Problem, changes
 from gnomon_core.variant_scaling import ApplicationObservation, ScalingPlan
@@ -41,6 +42,9 @@ def solve(observation: ApplicationObservation, options: Options | None = None) -
     """The cheapest instances for the observed demands."""
     problem = Problem(observation, options or Options())
     kept = _without_dominated(problem)
+    apart = solve_apart(problem, kept)
+    if apart is not None and apart[1] <= problem.options.proven_gap:
+        return _plan(problem, apart[0], apart[1], f"proven, gap {apart[1]:.2%}")
     covered, alone = ({}, set()) if problem.capacity else _cover_alone(problem, kept)
     program = _Program(problem, [member for member in kept if not alone.issuperset(problem.serves[member])], alone)
     found = program.solve(shortfall=False)
@@ -53,16 +57,21 @@ def solve(observation: ApplicationObservation, options: Options | None = None) -
         instances = [count + covered.get(member, 0) for member, count in enumerate(found.instances)]
         gap = found.gap
         how = f"{'proven' if found.status == _OPTIMAL else 'not proven in time'}, gap {gap:.2%}"
+    if apart is not None and apart[1] <= gap:
+        instances, gap = apart
+        how = f"not proven in time, gap {gap:.2%}"
+    return _plan(problem, instances, gap, how)
+
+
+def _plan(problem: Problem, instances: Sequence[int], gap: float, how: str) -> ScalingPlan:
     by_id = problem.by_id(instances)
-    lacking = sum(
-        lack for lack, need in zip(problem.unmet_rps(instances), problem.needs_rps, strict=True) if lack > _TOLERANCE * need
-    )
+    unmet = zip(problem.unmet_rps(instances), problem.needs_rps, strict=True)
     return ScalingPlan(
         by_id,
         problem.cost_per_s(instances),
         problem.objective(instances),
         f"exact: {changes(problem.members, by_id)}; {how}",
-        lacking,
+        sum(lack for lack, need in unmet if lack > _TOLERANCE * need),
         gap,
     )
 

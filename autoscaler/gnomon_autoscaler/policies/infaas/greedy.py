@@ -107,7 +107,7 @@ def cover(problem: Problem) -> list[int]:
     return best.instances
 
 
-def cheapest_mix(problem: Problem, demand: int, accepted: Sequence[int]) -> dict[int, int] | None:
+def cheapest_mix(problem: Problem, demand: int, accepted: Sequence[int]) -> Instances | None:
     """The cheapest instances of these members for one demand, without bounds on resources; None after too many steps."""
     offers = _Cover(problem, [], 0.0).offers(accepted)
     search = _Search(offers, problem.resources, {})
@@ -137,7 +137,43 @@ def cheapest_mix(problem: Problem, demand: int, accepted: Sequence[int]) -> dict
     return None
 
 
-def _mixed(mix: Mix) -> dict[int, int]:
+def mixes(
+    problem: Problem, demand: int, accepted: Sequence[int], prices: Mapping[str, float], distance: float
+) -> list[tuple[float, Instances]]:
+    """The mixes for a demand whose cost at these prices of resources is within a distance of the least, the cheapest first.
+
+    After too many steps some are missing at a distance, and without one there are none.
+    """
+    offers = _Cover(problem, [], 0.0).offers(accepted, prices)
+    need = problem.needs_rps[demand]
+    alone = (math.ceil(need / one.rate * (1 - ROUNDING)) * one.price for one in offers if one.limit == math.inf)
+    best = min(alone, default=math.inf) * (1 + ROUNDING)
+    found: list[tuple[float, tuple[tuple[int, int], ...]]] = []
+    stack: list[tuple[int, float, float, tuple[tuple[int, int], ...]]] = [(0, need, 0.0, ())]
+    for _ in range(STEPS):
+        if not stack:
+            break
+        place, left, spent, mix = stack.pop()
+        offer = offers[place]
+        if spent + left * offer.unit > best + distance:
+            continue
+        closing = math.ceil(left / offer.rate * (1 - ROUNDING))
+        total = spent + closing * offer.price
+        if closing <= offer.limit and total <= best + distance:
+            found.append((total, (*mix, (place, closing))))
+            best = min(best, total)
+        if place + 1 < len(offers):
+            stack += [
+                (place + 1, left - count * offer.rate, spent + count * offer.price, (*mix, (place, count)))
+                for count in range(int(min(offer.limit, closing - 1)) + 1)
+            ]
+    if stack and not distance:
+        return []
+    near = sorted(one for one in found if one[0] <= best + distance)
+    return [(total, _mixed([(offers[place], count) for place, count in mix])) for total, mix in near]
+
+
+def _mixed(mix: Mix) -> Instances:
     """The instances of each member of a mix, whose offers may be of one member twice."""
     found: dict[int, int] = {}
     for offer, count in mix:
@@ -249,6 +285,8 @@ def _unload(problem: Problem, instances: list[int], due: Mapping[int, int]) -> N
             ready = without
 
 
+Instances = dict[int, int]
+"""Numbers of instances by member."""
 Groups = list[tuple[int, ...]]
 """Demands that are covered together, in the order in which they are covered."""
 
@@ -321,13 +359,15 @@ class _Cover:
             need -= served
         self.limited = self.limited or search.limited
 
-    def offers(self, accepted: Sequence[int]) -> list[_Offer]:
+    def offers(self, accepted: Sequence[int], prices: Mapping[str, float] | None = None) -> list[_Offer]:
         """Running instances that are not in a mix yet, and further ones; the lowest price per request first."""
         problem, offers = self._problem, []
         for member in accepted:
             variant = problem.members[member].variant
             shares = (amount / (problem.capacity[kind] or 1.0) for kind, amount in problem.resources[member].items())
             charge = self._charge * max(shares, default=0.0) if self._charge else 0.0
+            if prices:
+                charge = sum(prices[kind] * amount for kind, amount in problem.resources[member].items())
             kept = problem.running[member] - self._chosen[member]
             for price, limit in ((variant.cost_per_s, float(kept)), (problem.price(member), math.inf)):
                 if limit > 0:
