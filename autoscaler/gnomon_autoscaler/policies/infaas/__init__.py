@@ -5,5 +5,6 @@
 | problem | the integer program of 4.2.1: demands, capacities, objective and options |
 | greedy | the heuristic of 4.2.2, with its waiting times; as printed, and with mixes of variants |
 | exact | the integer program solved by HiGHS, within a time limit; needs scipy (the extra `infaas`) and is imported late |
+| decomposition | the same by column generation, where demands share resources only |
 | workers | the number of workers of 4.2.3 |
 """
