@@ -1,9 +1,9 @@
 """Captures a torch module once, and writes it as a layer program with its weights.
 
 `torch.export` traces the module with a batch axis of unknown size, at a batch of 2 because a size of 1 broadcasts and would be
-taken for a constant. Its decompositions are then run with an empty table, which functionalises: no operation that changes a
-tensor in place is left, whatever the module's author wrote. What cannot be a layer program (a custom operator, control flow as
-data, a size that depends on values, a buffer that changes) is refused by name before anything is written.
+taken for a constant. Its decompositions are then run with a table of recurrent layers alone, which functionalises: no operation
+that changes a tensor in place is left, whatever the module's author wrote. What cannot be a layer program (a custom operator,
+control flow as data, a size that depends on values, a buffer that changes) is refused by name before anything is written.
 
 The program's layer blocks are found from the program alone; each operation's module is remembered only to name them.
 """
@@ -41,6 +41,7 @@ from gnomon_core.program import (
 )
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_profiler.layers import dump_layers, find_layers
+from gnomon_profiler.recurrent import DECOMPOSITIONS
 from gnomon_profiler.weights import DATATYPES, WeightFile
 
 CAPTURE_BATCH = 2
@@ -95,11 +96,16 @@ def _export(module: torch.nn.Module, example: Sequence[Tensor]) -> ExportedProgr
     module.eval()
     batch = Dim("batch", min=1, max=MAX_BATCH)
     args = tuple(tensor[:1].repeat(CAPTURE_BATCH, *([1] * (tensor.dim() - 1))) for tensor in example)
+    shapes: tuple[Any, ...] = tuple({0: batch} for _ in args)
+    if _takes_any_number(module):
+        shapes = (shapes,)
     try:
         with torch.no_grad():
-            exported = torch.export.export(module, args, dynamic_shapes=tuple({0: batch} for _ in args), strict=False)
-            functional: ExportedProgram = exported.run_decompositions({})
+            exported = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
+            functional: ExportedProgram = exported.run_decompositions(dict(DECOMPOSITIONS))
             return functional
+    except GnomonError:
+        raise
     except Exception as error:  # torch.export raises dozens of kinds, all of them about the module
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[0] if lines else type(error).__name__
@@ -110,6 +116,11 @@ def _export(module: torch.nn.Module, example: Sequence[Tensor]) -> ExportedProgr
     finally:
         for part, training in modes:
             part.training = training
+
+
+def _takes_any_number(module: torch.nn.Module) -> bool:
+    """Whether `forward` takes its inputs as `*inputs`, for which torch.export has one entry."""
+    return [one.kind for one in inspect.signature(module.forward).parameters.values()] == [inspect.Parameter.VAR_POSITIONAL]
 
 
 def _refuse_changes(exported: ExportedProgram) -> None:
