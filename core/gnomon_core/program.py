@@ -377,12 +377,13 @@ _ARITHMETIC = """
 _LOGIC = """
     eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar ge.Tensor
     logical_not.default logical_and.default logical_or.default logical_xor.default bitwise_not.default bitwise_and.Tensor
-    bitwise_or.Tensor bitwise_xor.Tensor where.self where.ScalarOther where.ScalarSelf masked_fill.Scalar masked_fill.Tensor
+    bitwise_or.Tensor bitwise_xor.Tensor __and__.Tensor __or__.Tensor where.self where.ScalarOther where.ScalarSelf
+    masked_fill.Scalar masked_fill.Tensor
 """
 _REDUCTIONS = """
-    mean.dim mean.default sum.dim_IntList sum.default prod.dim_int amax.default amin.default max.dim min.dim argmax.default
-    argmin.default var.correction var_mean.correction std.correction all.dim any.dim any.default all.default cumsum.default
-    topk.default sort.default logsumexp.default
+    mean.dim mean.default sum.dim_IntList sum.default prod.dim_int amax.default amin.default max.dim min.dim max.other min.other
+    argmax.default argmin.default var.correction var_mean.correction std.correction all.dim any.dim any.default all.default
+    cumsum.default topk.default sort.default logsumexp.default
 """
 _SHAPES = """
     view.default reshape.default _unsafe_view.default flatten.using_ints unflatten.int permute.default transpose.int t.default

@@ -132,6 +132,14 @@ def test_every_allowed_operator_exists_changes_nothing_and_has_a_size_rule() -> 
         assert name in RULES
 
 
+@pytest.mark.parametrize("name", ["__and__.Tensor", "__or__.Tensor", "max.other", "min.other"])
+def test_results_of_two_tensors_are_bounded_by_what_they_broadcast_to(name: str) -> None:
+    column, row = torch.ones(300, 1, dtype=torch.int64), torch.ones(1, 500, dtype=torch.int64)
+    base, overload = name.split(".")
+    result = getattr(getattr(torch.ops.aten, base), overload)(column, row)
+    assert result.numel() <= RULES[f"aten.{name}"]([column, row]) <= 2 * result.numel()
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [

@@ -168,6 +168,11 @@ def _broadcast(arguments: Sequence[Any]) -> int:
     return product(broadcast_shape(tensors_in(arguments)))
 
 
+def _extreme(arguments: Sequence[Any]) -> int:
+    """`max` and `min` of two tensors, or along an axis: a value and its index."""
+    return 2 * _broadcast(arguments)
+
+
 def _nothing(_arguments: Sequence[Any]) -> int:
     return 0
 
@@ -310,8 +315,10 @@ _BY_RULE: dict[Rule, str] = {
     _selected: "index_select",
     _broadcast: """
         add sub rsub mul div pow remainder fmod floor_divide maximum minimum lerp addcmul addcdiv atan2 clamp
-        eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor where masked_fill
+        eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor __and__ __or__
+        where masked_fill
     """,
+    _extreme: "max min",
 }
 _SPECIAL: dict[str, Rule] = {name: rule for rule, names in _BY_RULE.items() for name in names.split()}
 
