@@ -1,8 +1,9 @@
-"""Puts models into a repository: those of the catalog, once, and your own.
+"""Puts models into a repository: those of the catalog, once, your own, and those in other tools' formats.
 
     from gnomon_profiler import add_from, add_model
     add_model(module, torch.zeros(1, 3, 224, 224), "flowers", ".gnomon/models")
     add_from(".gnomon/models", "trees", "torchvision:resnet50")
+    add_from(".gnomon/models", "reviews", "exported.onnx")
 
 A repository is an object, a folder or an address such as s3://bucket/models. Capturing needs torch and a few seconds. What has a
 name or a source is captured by a process of its own (`capturing`); a module that you hold is captured where it is.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.interfaces import ModelEntry, ModelRepository
 from gnomon_profiler.capturing import CaptureRequest, capture_elsewhere, capture_here
+from gnomon_profiler.importing.sources import ONNX, TRANSFORMERS, format_of
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.names import in_catalog, meant, not_in_catalog
 from gnomon_profiler.repository import PROGRAM, WEIGHTS, check_name
@@ -60,8 +62,8 @@ def ensure_model(
 
 
 def add_model(
-    module: nn.Module,
-    example: Tensor | Sequence[Tensor],
+    module: nn.Module | object,
+    example: Tensor | Sequence[Tensor] | None,
     name: str,
     repository: ModelRepository | str | Path,
     *,
@@ -69,20 +71,33 @@ def add_model(
     input_names: Sequence[str] = (),
     output_names: Sequence[str] = (),
 ) -> ModelEntry:
-    """Capture a module and put it into a repository.
+    """Capture a module, or a fitted estimator of scikit-learn, and put it into a repository.
 
-    `example` is one input or several, the batch as first axis; its values do not matter where the module does not branch on them.
-    Without names, inputs are called as the parameters of `forward`, and outputs "output" or by the keys of a dict.
+    `example` is one input or several, the batch as first axis; values do not matter where the module does not branch on them. An
+    estimator needs none (None). Without names, inputs are called as the parameters of `forward`, and outputs "output" or by the
+    keys of a dict.
 
     Raises:
         GnomonError: 422 `unsupported_model`; 409 `model_exists` for another content under this name and version.
 
     """
+    from torch import nn  # noqa: PLC0415 - torch takes seconds
+
     from gnomon_profiler.catalog import examples  # noqa: PLC0415
-    from gnomon_profiler.extractor import Description, capture  # noqa: PLC0415 - torch takes seconds
+    from gnomon_profiler.extractor import Description, capture  # noqa: PLC0415
 
     described = Description(name, version, input_names=tuple(input_names), output_names=tuple(output_names))
-    return _opened(repository).put(name, version, capture(module, examples(name, example), described))
+    if isinstance(module, nn.Module):
+        return _opened(repository).put(name, version, capture(module, examples(name, example), described))
+    from gnomon_profiler.importing.row_check import check_rows  # noqa: PLC0415
+    from gnomon_profiler.importing.sklearn_estimator import is_estimator, model_of_estimator  # noqa: PLC0415
+
+    if not is_estimator(module):
+        raise bad_request("invalid_source", f"{type(module).__name__} is neither a torch module nor an estimator.", "Give one.")
+    model = model_of_estimator(module, described)
+    files = capture(model.module, model.example, model.description)
+    check_rows(model.module, model.example, files)
+    return _opened(repository).put(name, version, files)
 
 
 def add_from(
@@ -93,28 +108,33 @@ def add_from(
     version: str = VERSION,
     shapes: Sequence[Sequence[int]] = (),
     weights: Path | None = None,
+    length: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ModelEntry:
     """Put a model into a repository under a name of your own.
 
     `source` is a callable that makes it (`own_models`), a name of the catalog, for which there may be `weights` and which may be
-    short where it has one meaning (`names.meant`), or a folder with what `extractor.capture` gave; layer blocks are found where
-    the folder has none.
+    short where it has one meaning (`names.meant`), a file or folder in another tool's format (`importing`): `.onnx`, a folder of
+    transformers, `.skops`; or a folder with what `extractor.capture` gave; layer blocks are found where the folder has none.
+    `shapes` are of one sample of each input, where the source leaves them open; `length` is of a text model's sequences.
 
     Raises:
-        GnomonError: 400 `invalid_source` or `invalid_model_name`; 422 for a model that cannot be captured; 409 `model_exists`.
+        GnomonError: 400 `invalid_source`, `unsafe_source` or `invalid_model_name`; 422 for a model that cannot be captured; 409
+            `model_exists`.
 
     """
     check_name(name, version)
     folder = Path(source)
-    source = source if folder.is_dir() else meant(name, source)
-    _check_options(source, from_catalog=in_catalog(source) and not folder.is_dir(), shapes=shapes, weights=weights)
-    if folder.is_dir():
+    imported = format_of(source)
+    source = source if folder.is_dir() or imported else meant(name, source)
+    from_catalog = in_catalog(source) and not folder.is_dir() and not imported
+    _check_options(source, imported, from_catalog=from_catalog, shapes=shapes, weights=weights, length=length)
+    if folder.is_dir() and not imported:
         files = _captured(folder)
         if LAYERS not in files:
             files |= capture_elsewhere(CaptureRequest(name, captured=str(folder)), progress)
     else:
-        request = CaptureRequest(name, str(weights or ""), source, tuple(map(tuple, shapes)))
+        request = CaptureRequest(name, str(weights or ""), source, tuple(map(tuple, shapes)), length=length)
         files = capture_elsewhere(request, progress)
     progress(f"{name}: storing {sum(map(len, files.values())) / 1e6:.1f} MB")
     return _opened(repository).put(name, version, files)
@@ -128,11 +148,17 @@ def _opened(repository: ModelRepository | str | Path) -> ModelRepository:
     return open_repository(str(repository))
 
 
-def _check_options(source: str, *, from_catalog: bool, shapes: Sequence[Sequence[int]], weights: Path | None) -> None:
+def _check_options(
+    source: str, imported: str, *, from_catalog: bool, shapes: Sequence[Sequence[int]], weights: Path | None, length: int
+) -> None:
     if from_catalog and shapes:
         raise bad_request("invalid_source", f"{source} of the catalog has the inputs that it has.", "Leave out the shapes.")
+    if imported not in ("", ONNX) and shapes:
+        raise bad_request("invalid_source", f"{source[:200]} states the shapes of its inputs.", "Leave out the shapes.")
     if weights is not None and not from_catalog:
         raise bad_request("invalid_source", f"{source[:200]} comes with its own weights.", "Leave out --weights.")
+    if length < 0 or (length and imported != TRANSFORMERS):
+        raise bad_request("invalid_source", "A length is of the sequences of a transformers folder.", "Leave out --length.")
 
 
 def _existing(repository: ModelRepository, reference: str) -> ModelEntry | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.program import parse_program
+from gnomon_profiler.importing.sources import ONNX, TRANSFORMERS, format_of
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.names import in_catalog
 from gnomon_profiler.repository import PROGRAM, WEIGHTS
@@ -33,8 +34,9 @@ Progress = Callable[[str], None]
 class CaptureRequest:
     """A request to capture a model.
 
-    A name of the catalog; or with `source` what is kept under the name: a model of the catalog or a module of the user's own,
-    whose inputs may have `shapes`; or with `captured`, a folder, only the layer blocks of the program and weights in it.
+    A name of the catalog; or with `source` what is kept under the name: a model of the catalog, a module of the user's own, whose
+    inputs may have `shapes`, or a model in another tool's format (`importing`), whose sequences may have a `length`; or with
+    `captured`, a folder, only the layer blocks of the program and weights in it.
     """
 
     name: str
@@ -42,6 +44,7 @@ class CaptureRequest:
     source: str = ""
     shapes: tuple[tuple[int, ...], ...] = ()
     captured: str = ""
+    length: int = 0
 
 
 def capture_here(request: CaptureRequest, progress: Progress = lambda _: None) -> dict[str, bytes]:
@@ -56,9 +59,16 @@ def capture_here(request: CaptureRequest, progress: Progress = lambda _: None) -
     progress(f"{request.name}: loading torch and the weights")
     from gnomon_profiler.extractor import capture  # noqa: PLC0415 - torch takes seconds
 
-    model = _model(request)
+    imported = format_of(request.source) if request.source else ""
+    model = _imported(request, imported) if imported else _model(request)
     progress(f"{request.name}: capturing the network")
-    return capture(model.module, model.example, model.description)
+    files = capture(model.module, model.example, model.description)
+    if imported:
+        progress(f"{request.name}: comparing it with the source")
+        from gnomon_profiler.importing.row_check import check_rows  # noqa: PLC0415 - torch
+
+        check_rows(model.module, model.example, files)
+    return files
 
 
 def capture_elsewhere(request: CaptureRequest, progress: Progress = lambda _: None) -> dict[str, bytes]:
@@ -109,6 +119,22 @@ def _model(request: CaptureRequest) -> CatalogModel:
 
     model = load_model(request.source or request.name, Path(request.weights) if request.weights else None)
     return replace(model, description=replace(model.description, model=request.name))
+
+
+def _imported(request: CaptureRequest, kind: str) -> CatalogModel:
+    """The model in another tool's format; each needs torch and the tool's library."""
+    path = Path(request.source)
+    if kind == ONNX:
+        from gnomon_profiler.importing.onnx_module import load_onnx  # noqa: PLC0415
+
+        return load_onnx(request.name, path, request.shapes)
+    if kind == TRANSFORMERS:
+        from gnomon_profiler.importing.transformers_folder import load_transformers  # noqa: PLC0415
+
+        return load_transformers(request.name, path, request.length)
+    from gnomon_profiler.importing.sklearn_estimator import load_skops  # noqa: PLC0415
+
+    return load_skops(request.name, path)
 
 
 def _layers_of(folder: Path, name: str, progress: Progress) -> dict[str, bytes]:

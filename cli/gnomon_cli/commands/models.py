@@ -1,8 +1,9 @@
 """`gnomon models`: the model repository, profiles of its models, and figures of profiles.
 
 The repository is a folder of layer programs and weights that functions name by `gnomon/model`. A model of the catalog is
-captured here, once; one of your own comes from the callable that makes it, or as the files that
-`gnomon_profiler.extractor.capture` gives. Models in the repository have been checked, and `verify` reads every byte again.
+captured here, once; one of your own comes from the callable that makes it, from an ONNX file, a folder of transformers or a
+file of skops, or as the files that `gnomon_profiler.extractor.capture` gives. Models in the repository have been checked, and
+`verify` reads every byte again.
 
 `profile` measures for minutes how fast a model runs here, block by block, and how long it takes to load. It prints results as
 it goes and can be interrupted: the same command continues. `profiles` lists what was measured and shows one model's tables;
@@ -81,6 +82,10 @@ def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> Non
     gnomon models add my-model --from package.network:Network --shape 3x224x224
     gnomon models add my-model --from captured/ --version 2
     gnomon models add resnet50 --from torchvision:resnet50
+    gnomon models add my-model --from exported.onnx
+    gnomon models add my-model --from exported.onnx --shape 128 --shape 128
+    gnomon models add reviews --from distilbert-base/ --length 64
+    gnomon models add iris --from estimator.skops
     """,
 )
 @click.argument("name")
@@ -97,14 +102,22 @@ def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> Non
     default="",
     metavar="SOURCE",
     help="What NAME is: FILE.py:CALLABLE or MODULE:CALLABLE that returns the module and an example of its inputs, a model of the "
-    f"catalog, or a folder with {PROGRAM_FILE} and {WEIGHTS}.",
+    f"catalog, a folder with {PROGRAM_FILE} and {WEIGHTS}, an ONNX file (.onnx), a folder of Hugging Face transformers "
+    "(config.json and safetensors), or an estimator of scikit-learn (.skops).",
 )
 @click.option(
     "--shape",
     "shapes",
     multiple=True,
     metavar="3x224x224",
-    help="Of one sample of an input, float32, where the callable returns the module alone; once for each input.",
+    help="Of one sample of an input, where the callable returns the module alone (float32) or an ONNX file leaves sizes open; "
+    "once for each input.",
+)
+@click.option(
+    "--length",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Tokens of a sequence, for a folder of transformers with a text model; default 128, or what the model takes at most.",
 )
 @click.option("--version", default="1", help="Under which it is kept; default 1. A version never changes.")
 @click.option("--engines/--no-engines", default=True, help="Convert it for the engines that are installed; default: do.")
@@ -117,17 +130,20 @@ def add(
     weights: Path | None,
     source: str,
     shapes: tuple[str, ...],
+    length: int | None,
     version: str,
     engines: bool,
     as_json: bool,
 ) -> None:
-    """Put a model into the repository: one of the catalog, or your own."""
+    """Put a model into the repository: one of the catalog, your own, or one in the format of another tool."""
     repository = model_repository(folder, state)
     if source:
         sizes = [_shape(shape) for shape in shapes]
-        entry = add_from(repository, name, source, version=version, shapes=sizes, weights=weights, progress=note)
-    elif shapes:
-        raise WrongCommand("--shape is of the inputs of a module of your own, which --from names.", "Leave it out, or say both.")
+        entry = add_from(
+            repository, name, source, version=version, shapes=sizes, weights=weights, length=length or 0, progress=note
+        )
+    elif shapes or length:
+        raise WrongCommand("--shape and --length are of a model that --from names.", "Leave them out, or say --from.")
     else:
         entry = ensure_model(repository, name, version=version, weights=weights, progress=note)
     if engines:

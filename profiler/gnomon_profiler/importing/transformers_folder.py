@@ -1,0 +1,224 @@
+"""A folder of Hugging Face transformers as a model to capture: `config.json` and safetensors, read from disk alone.
+
+The folder says by `architectures` which of the library's own classes it is for. Code in the folder (`auto_map`), pickled weights
+and quantised ones are refused; nothing is downloaded. A text model is captured for sequences of one length: shorter texts are
+padded with `attention_mask` 0, and texts of another length need a model of that length under another name or version.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.packaging import how_to_install
+from gnomon_profiler.catalog import CatalogModel
+from gnomon_profiler.extractor import Description
+from gnomon_profiler.importing.sources import CONFIG, TRANSFORMERS, refuse_pickle, unreadable
+
+DEFAULT_LENGTH = 128
+_MAX_CONFIG_BYTES = 4 << 20
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_IMAGE_SIZE = 224
+_CLASSES: Mapping[str, str] = {
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForTokenClassification": "AutoModelForTokenClassification",
+    "ForQuestionAnswering": "AutoModelForQuestionAnswering",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "ForImageClassification": "AutoModelForImageClassification",
+    "Model": "AutoModel",
+}
+"""By the end of an architecture's name, the class that builds it."""
+_OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "pooler_output")
+_HINT = "Write the folder with model.save_pretrained(FOLDER), which gives config.json and model.safetensors."
+
+
+def load_transformers(name: str, folder: Path, length: int = 0) -> CatalogModel:
+    """The model in a folder. `length` is of a text model's sequences; 0 is 128, or what the model takes at most.
+
+    Raises:
+        GnomonError: 400 `unsafe_source` for code or pickles; 422 `invalid_transformers` for files that are missing or broken; 422
+            `unsupported_model` for an architecture of another kind; 400 `invalid_source` for a length that does not fit.
+
+    """
+    document = _read_config(folder)
+    architecture = _architecture(folder, document)
+    _check_weights(folder)
+    model, config = _built(folder, architecture)
+    labels = (
+        {"labels": [str(config.id2label[key]) for key in sorted(config.id2label)]} if "Classification" in architecture else {}
+    )
+    if hasattr(config, "vocab_size"):
+        count = _length(config, length)
+        names: tuple[str, ...] = ("input_ids", "attention_mask")
+        example: tuple[Tensor, ...] = (torch.zeros(1, count, dtype=torch.int64), torch.ones(1, count, dtype=torch.int64))
+        details: dict[str, Any] = {"length": count}
+    elif length:
+        raise bad_request("invalid_source", f"{architecture} takes images, which have no length.", "Leave out --length.")
+    else:
+        names, (height, width) = ("pixel_values",), _image_size(folder, config)
+        example, details = (torch.zeros(1, int(getattr(config, "num_channels", 3)), height, width),), _preprocess(folder)
+    module = Named(model, names).eval().requires_grad_(requires_grad=False)
+    outputs = _output_names(module, example, architecture)
+    details |= {"weights": f"from {folder.name}", "architecture": architecture} | labels
+    return CatalogModel(module, example, Description(name, details=details, input_names=names, output_names=outputs))
+
+
+class Named(nn.Module):
+    """A model of the library: tensors in the order of some names in, those of its outputs that a client reads out."""
+
+    def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.model, self._names = model, names
+
+    def forward(self, *inputs: Tensor) -> dict[str, Tensor]:
+        answer = self.model(**dict(zip(self._names, inputs, strict=True)), return_dict=True)
+        return {name: answer[name] for name in _OUTPUTS if isinstance(answer.get(name), Tensor)}
+
+
+def _read_config(folder: Path) -> Mapping[str, Any]:
+    document = _read_json(folder / CONFIG)
+    if "auto_map" in document or any(folder.glob("modeling_*.py")):
+        raise bad_request(
+            "unsafe_source",
+            f"{folder} has a model class of its own (auto_map, modeling_*.py): loading it would execute the code in the folder.",
+            "Take a model whose class transformers has; or, if you trust the code, build the model in a function of your own: "
+            "--from FILE.py:CALLABLE.",
+        )
+    if "quantization_config" in document:
+        raise _unsupported(f"{folder} has quantised weights.", "Save it in float32 or float16.")
+    return document
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        if path.stat().st_size > _MAX_CONFIG_BYTES:
+            raise _invalid(path, f"it has more than {_MAX_CONFIG_BYTES} bytes")
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise _invalid(path, " ".join(str(error).split())[:200]) from error
+    if not isinstance(document, dict):
+        raise _invalid(path, "it is not a JSON object")
+    return document
+
+
+def _architecture(folder: Path, document: Mapping[str, Any]) -> str:
+    named = document.get("architectures")
+    architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+    if not architecture:
+        raise _invalid(folder / CONFIG, "it names no architecture")
+    if document.get("is_encoder_decoder") or not any(architecture.endswith(end) for end in _CLASSES):
+        raise _unsupported(
+            f"The architecture {architecture[:100]!r} is not one of {', '.join(f'…{end}' for end in _CLASSES)}.",
+            "A layer program runs once for each request; what generates text step by step is served from a handler (docs/howto).",
+        )
+    return architecture
+
+
+def _check_weights(folder: Path) -> None:
+    if (folder / _WEIGHTS).is_file():
+        return
+    if (folder / _INDEX).is_file():
+        parts = _read_json(folder / _INDEX).get("weight_map")
+        for part in sorted({str(one) for one in parts.values()}) if isinstance(parts, dict) else [""]:
+            if "/" in part or "\\" in part or not part.endswith(".safetensors") or not (folder / part).is_file():
+                raise _invalid(folder / _INDEX, f"it names {part[:100]!r}, which is no safetensors file in the folder")
+        return
+    pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for path in folder.glob(pattern))
+    if pickles:
+        error = refuse_pickle(str(folder / pickles[0]), "torch")
+        error.hint = "Load it where you trust it and save it again as safetensors: model.save_pretrained(FOLDER)."
+        raise error
+    raise _invalid(folder, f"it has no {_WEIGHTS}")
+
+
+def _built(folder: Path, architecture: str) -> tuple[nn.Module, Any]:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    library = _import()
+    builder = getattr(library, next(name for end, name in _CLASSES.items() if architecture.endswith(end)))
+    try:
+        config = library.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        model, found = builder.from_pretrained(
+            folder,
+            config=config,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except Exception as error:  # the library raises many kinds, all of them about the folder
+        raise _invalid(folder, " ".join(str(error).split())[:300] or type(error).__name__) from error
+    lacking = sorted(map(str, found["missing_keys"]))
+    if lacking:
+        raise _invalid(folder, f"its weights lack {len(lacking)} tensors of {architecture}: {', '.join(lacking)[:200]}")
+    return model, config
+
+
+def _import() -> Any:
+    try:
+        return importlib.import_module(TRANSFORMERS)
+    except ImportError:
+        raise GnomonError(
+            422, "model_package_missing", "The Python package transformers is not installed.", how_to_install(TRANSFORMERS)
+        ) from None
+
+
+def _length(config: Any, asked: int) -> int:
+    """The asked length if it fits; positions of RoBERTa's family begin behind the padding's number."""
+    most = getattr(config, "max_position_embeddings", None)
+    most = int(most) if isinstance(most, int) and most > 0 else DEFAULT_LENGTH
+    if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl", "roberta-prelayernorm"):
+        most -= int(config.pad_token_id or 0) + 1
+    if asked > most:
+        raise bad_request(
+            "invalid_source", f"The model takes at most {most} tokens, not {asked}.", f"Say --length {most} or less."
+        )
+    return asked or min(most, DEFAULT_LENGTH)
+
+
+def _image_size(folder: Path, config: Any) -> tuple[int, int]:
+    size = getattr(config, "image_size", None) or _preprocess(folder).get("preprocess", {}).get("size") or _IMAGE_SIZE
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    return int(height), int(width)
+
+
+def _preprocess(folder: Path) -> dict[str, Any]:
+    """Size, mean and deviation of images in pixels from 0 to 255, where the folder has a processor's settings."""
+    path = folder / "preprocessor_config.json"
+    document = _read_json(path) if path.is_file() else {}
+    size = document.get("crop_size") or document.get("size")
+    if isinstance(size, dict):
+        size = size.get("height") or size.get("shortest_edge")
+    mean, std = document.get("image_mean"), document.get("image_std")
+    if not isinstance(size, int) or not isinstance(mean, list) or not isinstance(std, list):
+        return {}
+    scale = document.get("rescale_factor", 1 / 255)
+    return {"preprocess": {"size": size, "mean": [one / scale for one in mean], "std": [one / scale for one in std]}}
+
+
+def _output_names(module: Named, example: tuple[Tensor, ...], architecture: str) -> tuple[str, ...]:
+    try:
+        with torch.no_grad():
+            names = tuple(module(*example))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise _unsupported(f"{architecture} does not run on {', '.join(module._names)}: {reason}", _HINT) from error  # noqa: SLF001 - of this module
+    if not names:
+        raise _unsupported(f"{architecture} gives none of {', '.join(_OUTPUTS)}.", "Serve it from a handler (docs/howto).")
+    return names
+
+
+def _invalid(path: Path, reason: str) -> GnomonError:
+    return unreadable("invalid_transformers", str(path), reason, _HINT)
+
+
+def _unsupported(message: str, hint: str) -> GnomonError:
+    return GnomonError(422, "unsupported_model", message, hint)
