@@ -7,7 +7,7 @@ INFaaS's Figure 2, with a model repository that has `resnet50` and `mobilenet` (
     >>> _ = gnomon.register_model("mobilenet", app="detect-face", accuracy=0.66)
     >>> answer = gnomon.inference_query(image, app="detect-face", latency_ms=2000, accuracy=0.7)
     >>> answer.variant
-    'resnet50@1/torch/fp32/1'
+    'resnet50@1/program/fp32/1'
     >>> [len(scores) for scores in answer.output]
     [4]
 
@@ -17,7 +17,7 @@ A query that nothing satisfies is refused with the nearest variant:
     Traceback (most recent call last):
     gnomon.client.UnsatisfiedError: No variant of the application detect-face satisfies the query. ...
     >>> gnomon.inference_query(image, app="detect-face", accuracy=0.9, nearest=True).variant
-    'resnet50@1/torch/fp32/1'
+    'resnet50@1/program/fp32/1'
     >>> [model.model for model in gnomon.model_info("detect-face").models]
     ['resnet50@1', 'mobilenet@1']
 

@@ -44,7 +44,8 @@ class ModelEngines:
             await self._changed.wait()
             self._changed.clear()
             stored = await asyncio.to_thread(self._store.functions)
-            specs = [one.spec for one in stored if one.spec.settings.model and one.spec.settings.engine != PROGRAM]
+            functions = [one.spec for one in stored if one.spec.settings.application is None]
+            specs = [spec for spec in functions if spec.settings.model and spec.settings.engine != PROGRAM]
             for model in dict.fromkeys(spec.settings.model for spec in specs):
                 users = [spec for spec in specs if spec.settings.model == model]
                 if model is not None and model not in self._failed:

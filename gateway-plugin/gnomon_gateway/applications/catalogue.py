@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnomon_core.applications import MeasuredVariant, RegisteredModel, architecture_of
+from gnomon_core.engines import AUTO, ENGINES, PROGRAM
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_core.variants import Variant
 
-ENGINES: tuple[tuple[str, str], ...] = (("torch", "fp32"),)
-"""Engine and precision of each way to run a layer program."""
+PRECISION = "fp32"
+"""Of the layer program, and of the graphs that other engines run."""
 POLICY = "infaas"
 """The scaling policy of applications, which decides about all members together. Another one decides about each by itself."""
 MEMBER_POLICY = "fixed"
@@ -29,7 +30,7 @@ _MOST_NAME = 63
 _DIGEST = 8
 _MEMBER = "--"
 _UNFIT = re.compile(r"[^a-z0-9]+")
-_OF_ENDPOINT = frozenset({"gnomon/model", "gnomon/autoscaler", "gnomon/cores", "gnomon/max-batch"})
+_OF_ENDPOINT = frozenset({"gnomon/model", "gnomon/autoscaler", "gnomon/cores", "gnomon/engine", "gnomon/max-batch"})
 _SCALE_MIN = "com.openfaas.scale.min"
 _KEPT = {"com.openfaas.scale.zero-duration": "24h"}
 """Of members that are decided about together: they end by the application's decision, not each by itself."""
@@ -55,12 +56,18 @@ class Candidate:
         return architecture_of(self.model)
 
 
-def candidates(registered: RegisteredModel, endpoint: FunctionSpec, profile: ModelProfile | None) -> tuple[Candidate, ...]:
-    """The variants of a registered model, on the cores that the endpoint names, else on those of the model's profile."""
+def engines(endpoint: FunctionSpec) -> tuple[str, ...]:
+    """The engines that may run the models: the one that the endpoint names, else all."""
+    named = endpoint.settings.engine
+    return ENGINES if named == AUTO else (named,)
+
+
+def candidates(model: str, engine: str, endpoint: FunctionSpec, profile: ModelProfile | None) -> tuple[Candidate, ...]:
+    """The variants of a model on an engine, on the cores that the endpoint names, else on those of the profile there."""
     settings = endpoint.settings
     measured = sorted(cores for cores in profile.whole.seconds if cores <= settings.max_cores) if profile is not None else []
     cores = [settings.cores] if "gnomon/cores" in endpoint.annotations or not measured else measured
-    return tuple(Candidate(registered.model, engine, precision, count) for engine, precision in ENGINES for count in cores)
+    return tuple(Candidate(model, engine, PRECISION, count) for count in cores)
 
 
 def member_name(endpoint: str, variant: str) -> str:
@@ -77,9 +84,9 @@ def decided_together(settings: Settings) -> bool:
     return settings.autoscaler == POLICY or not settings.autoscaler_named
 
 
-def first_candidate(model: str, endpoint: FunctionSpec) -> Candidate:
-    """A variant by which the model is checked, before its profile is known."""
-    return Candidate(model, *ENGINES[0], endpoint.settings.cores)
+def first_candidate(model: str, endpoint: FunctionSpec, engine: str = PROGRAM) -> Candidate:
+    """A variant by which the model is checked on this engine, before its profile is known."""
+    return Candidate(model, engine, PRECISION, endpoint.settings.cores)
 
 
 def member_settings(endpoint: FunctionSpec) -> Settings:
@@ -95,6 +102,7 @@ def member_spec(endpoint: FunctionSpec, candidate: Candidate) -> FunctionSpec:
         "gnomon/model": candidate.model,
         "gnomon/autoscaler": policy,
         "gnomon/cores": str(candidate.cores),
+        "gnomon/engine": candidate.engine,
         "gnomon/max-batch": str(endpoint.settings.max_batch),
     }
     document: dict[str, Any] = dict(endpoint.raw) | {
@@ -118,7 +126,7 @@ def batches(settings: Settings) -> tuple[int, ...]:
 
 def profiled(candidate: Candidate, profile: ModelProfile | None, settings: Settings) -> MeasuredVariant | None:
     """What the model's profile says of a variant; None where it was not measured on these cores."""
-    if profile is None or (candidate.engine, candidate.precision) != ENGINES[0] or not profile.whole.measured(candidate.cores):
+    if profile is None or profile.engine != candidate.engine or not profile.whole.measured(candidate.cores):
         return None
     seconds = {size: profile.at(candidate.cores, size) for size in batches(settings)}
     return MeasuredVariant(

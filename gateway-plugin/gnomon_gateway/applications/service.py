@@ -26,6 +26,7 @@ from itertools import islice
 from gnomon_core.applications import MeasuredVariant, RegisteredModel, architecture_of
 from gnomon_core.background import Background
 from gnomon_core.clock import utc_now_s
+from gnomon_core.engines import PROGRAM
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.functions import NAME, FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.interfaces import FunctionStore, MetadataStore, StoredFunction
@@ -516,21 +517,28 @@ class Applications:
 
     async def _make_members(self, endpoint: Endpoint, registered: RegisteredModel) -> set[str]:
         """Make the members of a registered model that are missing or changed. Returns the ids of its variants."""
-        spec = endpoint.spec
-        first = catalogue.member_spec(spec, catalogue.first_candidate(registered.model, spec))
-        inputs = await self._manager.inputs(first)
-        found = catalogue.candidates(registered, spec, inputs.profile)
-        for candidate in found:
-            member, deployment = endpoint.members.get(candidate.id), catalogue.member_spec(spec, candidate)
-            if member is None or member.spec != deployment:
-                runtime = await self._manager.deploy_member(deployment)
-                if member is None:
-                    # Its first request starts an instance: until then it costs a queue, and the time to load can be measured.
-                    await self._manager.scale(deployment.key, 0)
-                endpoint.members[candidate.id] = MemberFunction(candidate, runtime, inputs.profile, deployment)
-            else:
-                member.profile = inputs.profile
-        return {candidate.id for candidate in found}
+        spec, found = endpoint.spec, set[str]()
+        for engine in catalogue.engines(spec):
+            inputs = await self._manager.inputs(
+                catalogue.member_spec(spec, catalogue.first_candidate(registered.model, spec, engine))
+            )
+            if engine_named(inputs) != engine:
+                continue  # the platform runs the layer program in its place, which is another variant
+            for candidate in catalogue.candidates(registered.model, engine, spec, inputs.profile):
+                await self._make_member(endpoint, candidate, inputs.profile)
+                found.add(candidate.id)
+        return found
+
+    async def _make_member(self, endpoint: Endpoint, candidate: Candidate, profile: ModelProfile | None) -> None:
+        member, deployment = endpoint.members.get(candidate.id), catalogue.member_spec(endpoint.spec, candidate)
+        if member is not None and member.spec == deployment:
+            member.profile = profile
+            return
+        runtime = await self._manager.deploy_member(deployment)
+        if member is None:
+            # Its first request starts an instance: until then it costs a queue, and the time to load can be measured.
+            await self._manager.scale(deployment.key, 0)
+        endpoint.members[candidate.id] = MemberFunction(candidate, runtime, profile, deployment)
 
     def _numbers(self, endpoint: Endpoint, member: MemberFunction) -> MeasuredVariant | None:
         """What is known of a variant: its profile's numbers, else those measured here; None where a batch size is missing."""
@@ -656,6 +664,11 @@ def _refuse_policy(spec: FunctionSpec) -> None:
             f"The policy {catalogue.POLICY} decides about the variants of an application, and {spec.key} is none.",
             f"Name another policy, or make it an endpoint by gnomon/model: {APPLICATION}NAME.",
         )
+
+
+def engine_named(inputs: FunctionInputs) -> str:
+    """The engine that runs a function's model: the first word of what users read, or the only one of a platform."""
+    return inputs.engine.partition(" ")[0].rstrip(":,;") or PROGRAM
 
 
 def _one_task(one: ModelSignature, other: ModelSignature) -> bool:

@@ -28,6 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gnomon_core.background import Background
+from gnomon_core.engines import AUTO
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
@@ -611,7 +612,7 @@ class FunctionRuntime:
     def _set_up(self, settings: Settings, signature: ModelSignature | None, profile: ModelProfile | None) -> None:
         """Derive lanes and latency keys from the deployment; `_profiled_variants` are those that a profile predicts."""
         self.settings, self.signature = settings, signature
-        self.variant = settings.model or self.name
+        self.variant = latency_key(settings, self.name)
         named = lanes(self.variant, signature)
         self.event_lane, self.stream_lane, self.tensor_lane = named
         self._profile = Corrected(profile) if profile is not None else None
@@ -773,6 +774,13 @@ class Lanes(NamedTuple):
     def variants(self) -> tuple[str, ...]:
         """The keys of their latencies."""
         return self.tensor.variant, self.event.variant
+
+
+def latency_key(settings: Settings, function: str) -> str:
+    """The key of a function in the latency model: its model, with the engine that it names; its own name without a model."""
+    if settings.model is None:
+        return function
+    return settings.model if settings.engine == AUTO else f"{settings.model}+{settings.engine}"
 
 
 def lanes(variant: str, signature: ModelSignature | None) -> Lanes:

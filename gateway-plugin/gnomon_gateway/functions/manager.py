@@ -32,7 +32,7 @@ from gnomon_core.profiles import REREAD_S
 from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import Settings
 from gnomon_gateway.functions.deployments import Deployed, OtherReplicas, StartFailures
-from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime, lanes
+from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime, lanes, latency_key
 from gnomon_gateway.functions.instances import Instances, ScalingControl, outlive_gateway, refuse_foreign_autoscaler
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.profiles import LatencyModels
@@ -381,7 +381,7 @@ class Manager:
         """Use another deployment from now on. Instances are replaced separately."""
         deployed.revision, deployed.secrets, deployed.engine = inputs.revision, inputs.secrets, inputs.engine
         # Before `update`, which sizes batches by the profile.
-        self._latency.use_profile(lanes(spec.settings.model or deployed.name, inputs.signature).variants, inputs.profile)
+        self._latency.use_profile(lanes(latency_key(spec.settings, deployed.name), inputs.signature).variants, inputs.profile)
         deployed.update(spec, self._checks.policy, inputs.signature, inputs.profile)
         deployed.start_failures = StartFailures()
         self._shadow_notice.report(spec)

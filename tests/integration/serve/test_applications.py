@@ -172,7 +172,7 @@ def test_malformed_constraints_are_refused_with_what_is_allowed(
 
 def test_unknown_model_or_variant_of_a_query_is_not_found(gateway: Serving) -> None:
     assert infer(gateway, "faces", {"model": "exactt"}).status == 404
-    assert infer(gateway, "faces", {"variant": "quick@1/torch/fp32/64"}).status == 404
+    assert infer(gateway, "faces", {"variant": "quick@1/program/fp32/64"}).status == 404
     assert infer(gateway, "nobody").status == 404
     assert gateway.call("POST", "/v2/models/faces/versions/1/infer", {}).status == 404
 

@@ -121,7 +121,7 @@ def test_command_line_adds_lists_describes_and_removes(serving: Serving, client:
     assert "resnet50@1, mobilenet@1" in listed
     described = command(serving, "describe", "faces").stdout
     assert "answers at /v2/models/faces/infer" in described
-    assert "resnet50@1/torch/fp32/1" in described
+    assert "resnet50@1/program/fp32/1" in described
     assert "0.76" in described
     assert command(serving, "remove", "faces", "mobilenet").returncode == 0
     assert [model.model for model in client.model_info("faces").models] == ["resnet50@1"]

@@ -8,7 +8,7 @@ from gnomon_core.fleet import Node
 from gnomon_core.variants import CORES, MEMORY_BYTES, Variant
 from gnomon_gateway.applications.controller import WINDOW_S, Counts, LoadWindow, capacity, measurement_of
 
-VARIANT = Variant("a@1/torch/fp32/2", "a", "torch", "fp32", 2, 4, 0.7, 0.5, {1: 0.02, 4: 0.05}, 1 << 20, 80.0, 2.0)
+VARIANT = Variant("a@1/program/fp32/2", "a", "program", "fp32", 2, 4, 0.7, 0.5, {1: 0.02, 4: 0.05}, 1 << 20, 80.0, 2.0)
 
 
 def test_load_is_the_samples_per_second_of_the_window() -> None:
