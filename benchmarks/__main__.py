@@ -33,6 +33,7 @@ NAMES = (
     "cold_start",
     "scaling",
     "noop",
+    "served_models",
     "weight_bound",
     "overload",
     "regression",

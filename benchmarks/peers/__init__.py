@@ -82,6 +82,42 @@ def mosec(workload: str, folder: Path, *, batch: int, wait_ms: int = 0, deadline
 
 
 @contextlib.contextmanager
+def network(
+    peer: str, name: str, folder: Path, *, engine: str, onnx_file: Path, body: bytes, batch: int, wait_ms: int = 0
+) -> Iterator[Endpoint]:
+    """Serve a network by Mosec or LitServe, raw tensors in and out, with one worker of one thread."""
+    port = free_port()
+    command = [str(python_of(peer)), str(HERE / "applications" / f"{peer}_network.py")]
+    if peer == "mosec":
+        command += ["--address", "127.0.0.1", "--port", str(port), "--timeout", "60000", "--log-level", "warning"]
+    environment = {
+        "NETWORK": name,
+        "ENGINE": engine,
+        "ONNX": str(onnx_file),
+        "BATCH": str(batch),
+        "WAIT_MS": str(wait_ms),
+        "PORT": str(port),
+        "PYTHONPATH": str(HERE / "applications"),
+        "OMP_NUM_THREADS": "1",
+    }
+    with running(command, folder, environment):
+        url = f"http://127.0.0.1:{port}/{'inference' if peer == 'mosec' else 'predict'}"
+        sent, kind = (body, "application/octet-stream") if peer == "mosec" else form(body)
+        endpoint = Endpoint(peer, url, sent, {"Content-Type": kind})
+        endpoint.wait_for_answer()
+        yield endpoint
+
+
+def form(image: bytes) -> tuple[bytes, str]:
+    """A form with one file, and its content type."""
+    head = b'--gnomon\r\nContent-Disposition: form-data; name="image"; filename="image"\r\n'
+    return (
+        head + b"Content-Type: application/octet-stream\r\n\r\n" + image + b"\r\n--gnomon--\r\n",
+        "multipart/form-data; boundary=gnomon",
+    )
+
+
+@contextlib.contextmanager
 def mlserver(workload: str, folder: Path, *, batch: int, wait_ms: int = 0) -> Iterator[Endpoint]:
     """Serve one workload with one worker process of one thread."""
     folder.mkdir(parents=True, exist_ok=True)

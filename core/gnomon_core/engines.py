@@ -13,12 +13,18 @@ inputs; `auto` is the quickest engine that is offered, `program` where that is n
 from __future__ import annotations
 
 import json
+import logging
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gnomon_core.packaging import how_to_install
+
+_LOG = logging.getLogger(__name__)
 FORMAT = "gnomon-engines/1"
 REPORT = "engines.json"
 PROGRAM = "program"
@@ -163,6 +169,43 @@ def choose_engine(requested: str, files: Mapping[str, Path], report: EngineRepor
     if reason:
         return ChosenEngine(shortfall=f"{name}: {reason}")
     return ChosenEngine(name, {file: files[file] for file in result.files})
+
+
+_PACKAGES = {"onnxruntime": ("onnxruntime", "onnx"), "openvino": ("openvino",)}
+"""What an instance imports; a conversion needs more."""
+
+
+def engine_of(files: Mapping[str, Path], requested: str) -> ChosenEngine:
+    """The engine here for a model with these files; the program, with the reason, where the requested one cannot be had."""
+    chosen = choose_engine(requested, files, _readable_report(files.get(REPORT)))
+    if chosen.name != PROGRAM and not is_installed(chosen.name):
+        return ChosenEngine(shortfall=f"{chosen.name} is not installed. {how_to_install(chosen.name)}")
+    return chosen
+
+
+@cache
+def is_installed(engine: str) -> bool:
+    """Whether the packages that run this engine are installed."""
+    return all(find_spec(package) is not None for package in _PACKAGES[engine])
+
+
+def engine_options(chosen: ChosenEngine) -> dict[str, Any]:
+    """The options of a launch that name the engine; none for the program."""
+    return {"engine": chosen.name, "graph": {file: str(path) for file, path in chosen.files.items()}} if chosen.files else {}
+
+
+def _readable_report(path: Path | None) -> EngineReport | None:
+    try:
+        return None if path is None else _cached_report(path)
+    except (OSError, ValueError) as error:
+        _LOG.warning("the report on engines %s cannot be read: %s", path, error)
+        return None
+
+
+@cache
+def _cached_report(path: Path) -> EngineReport:
+    """The report in a file, whose name is the hash of its content: it is read once."""
+    return read_report(path)
 
 
 def read_report(path: Path) -> EngineReport:

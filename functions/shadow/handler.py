@@ -1,15 +1,16 @@
 """The Shadow: holds some layer blocks of a model and computes them for a Body on another node, in an image.
 
 `GNOMON_MODEL` names the model, `resnet50` or `resnet50@1`; `GNOMON_BLOCKS` the blocks, `0-5,7`. `GNOMON_MODELS` is the
-repository: a folder, a volume at /models unless said otherwise, or `s3://bucket/prefix`, of which only these blocks' weights are
-fetched. `GNOMON_WEIGHTS=private` gives the instance its own copy of them. On one machine a Shadow is made from an empty process
-that is kept ready, and this file is not run.
+repository: a folder, a volume at /models unless said otherwise, or `s3://bucket/prefix`, of which only these blocks' weights
+are fetched. `GNOMON_WEIGHTS=private` gives the instance its own copy of them, `GNOMON_ENGINE` names an engine as for a Body. On
+one machine a Shadow is made from an empty process that is kept ready, and this file is not run.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from gnomon_core.engines import PROGRAM, engine_of, engine_options
 from gnomon_core.errors import bad_request
 from gnomon_core.launch import Launch
 from gnomon_profiler.places import repository_of_instance
@@ -32,6 +33,7 @@ def gnomon_application(launch: Launch) -> Application:
         "weights": str(entry.weights),
         "layers": str(entry.layers),
         "weight_mode": variables.get("GNOMON_WEIGHTS") or "shared",
+        **engine_options(engine_of(entry.files, variables.get("GNOMON_ENGINE") or PROGRAM)),
         "blocks": blocks,
     }
     return BlocksApplication(replace(launch, kind="shadow", options=options))

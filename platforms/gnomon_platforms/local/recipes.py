@@ -22,7 +22,7 @@ from typing import Any
 
 from gnomon_core.atomic_files import replace_file
 from gnomon_core.coordination import SHADOW_KIND
-from gnomon_core.engines import ChosenEngine
+from gnomon_core.engines import ChosenEngine, engine_of, engine_options
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.interfaces import InstanceRequest, ModelRepository
@@ -31,7 +31,6 @@ from gnomon_core.packaging import how_to_install
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.common import MODEL_OVERHEAD_BYTES
-from gnomon_platforms.engines import engine_of
 from gnomon_platforms.images import BuiltHandler, BuiltImages, ImageTable, model_named, no_model_named, process_named
 from gnomon_platforms.local.supervision import BARE, TORCH, Environment
 from gnomon_platforms.profile_files import ProfileFiles
@@ -188,22 +187,22 @@ class Recipes:
             raise GnomonError(501, "torch_missing", "Models need torch, which is not installed.", how_to_install("body"))
         entry = self._repository.get(model)
         layers = {} if entry.layers is None else {"layers": str(entry.layers)}
-        engine = engine_of(entry, spec.settings.engine)
-        graph = {file: str(path) for file, path in engine.files.items()}
-        weights_bytes = sum(Path(path).stat().st_size for path in graph.values()) or entry.weights.stat().st_size
+        engine = engine_of(entry.files, spec.settings.engine)
+        graph = [str(path) for path in engine.files.values()]
+        weights_bytes = sum(path.stat().st_size for path in engine.files.values()) or entry.weights.stat().st_size
         return Recipe(
             "model",
             TORCH.python,
             TORCH.preload,
             _memory(spec, weights_bytes + MODEL_OVERHEAD_BYTES),
-            readable=(str(entry.program), str(entry.weights), *layers.values(), *graph.values()),
+            readable=(str(entry.program), str(entry.weights), *layers.values(), *graph),
             options={
                 "program": str(entry.program),
                 "weights": str(entry.weights),
                 "weight_mode": spec.settings.weight_mode,
                 **layers,
                 "sha256": dict(entry.sha256),
-                **({"engine": engine.name, "graph": graph} if graph else {}),
+                **engine_options(engine),
             },
             environment=environment,
             signature=entry.signature,

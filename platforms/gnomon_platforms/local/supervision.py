@@ -28,11 +28,11 @@ from typing import Any
 
 from gnomon_core import packets
 from gnomon_core.clock import Clock
+from gnomon_core.engines import is_installed
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.launch import Sandbox
 from gnomon_core.packaging import FOR_LIBRARIES
 from gnomon_core.packet_link import PacketLink
-from gnomon_platforms.engines import engine_modules
 
 Event = dict[str, Any]
 END_S = 10.0
@@ -116,6 +116,9 @@ class Environment:
     sandbox: Sandbox | None = None
 
 
+_ENGINE_MODULES = ("onnx.utils",) if is_installed("onnxruntime") else ()
+"""ONNX Runtime and OpenVINO themselves start a thread when they are imported, which a fork does not have and waits for: instances
+import them, in 50 to 100 ms. The library that reads ONNX files starts none, and takes 190 ms."""
 BARE = Environment("bare", sys.executable, ("gnomon_runtime.process",))
 TORCH = Environment(
     "torch",
@@ -123,7 +126,7 @@ TORCH = Environment(
     (
         "numpy",
         "torch",
-        *engine_modules(),
+        *_ENGINE_MODULES,
         "gnomon_runtime.body",
         "gnomon_runtime.pair.shadow_side",
         "gnomon_runtime.pair.rehearsal",
