@@ -216,14 +216,16 @@ def load(endpoint: Endpoint, connections: int, seconds: int) -> Load:
     return Load(found["requests"] / found["duration_us"] * 1e6, found["p50_us"] / 1e3)
 
 
-def alternate(endpoints: Mapping[str, Endpoint], connections: int, seconds: int, repeats: int) -> dict[str, list[Load]]:
-    """Load the endpoints in turn, again and again, after a round that warms them up and does not count.
+def alternate(
+    endpoints: Mapping[str, Endpoint], connections: int, seconds: int, repeats: int, warm_s: int = 1
+) -> dict[str, list[Load]]:
+    """Load the endpoints in turn, again and again, after a round of `warm_s` each that warms them up and does not count.
 
     The machine's drift meets all of them alike; a ratio of two is taken within a round.
     """
     found: dict[str, list[Load]] = {name: [] for name in endpoints}
     for name, endpoint in endpoints.items():
-        load(endpoint, connections, 1)
+        load(endpoint, connections, warm_s)
         step(f"{name} is warm")
     for number in range(repeats):
         for name, endpoint in endpoints.items():

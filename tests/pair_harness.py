@@ -212,7 +212,7 @@ class Model:
     """A captured model's files, and the engine that runs it; a graph's files have the names that the converters give them."""
 
     folder: Path
-    engine: str = PROGRAM
+    engine: str = field(default=PROGRAM, kw_only=True)
 
     @property
     def layers(self) -> Layers:
@@ -231,7 +231,9 @@ class Model:
 
     def sandbox(self) -> Sandbox:
         """A sandbox in which the files can be read."""
-        return Sandbox(readable=tuple(str(file) for file in self.folder.iterdir()))
+        options = self.options()
+        graph = options.pop("graph", {}).values()
+        return Sandbox(readable=(*(path for name, path in options.items() if name != "engine"), *graph))
 
 
 @dataclass(frozen=True)

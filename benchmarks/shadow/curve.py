@@ -22,14 +22,18 @@ from benchmarks.shadow.models import (
     first_share,
     in_mode,
     named,
+    on_fastest_engine,
     samples_of,
     share_of,
     stored,
 )
+from gnomon_core.engines import PROGRAM, engine_of
 from tests.pair_harness import Nursery, Task, change
 
 BATCH = 8
 HALVES = tuple(batch // 2 for batch in range(1, BATCH + 1))
+ON_ENGINES = ("resnet50",)
+"""Models that are measured once more on the engine that functions have by default."""
 SHARES = tuple(tenth / 10 for tenth in range(1, 11))
 LEAST_TURNS = 3
 MOST_TURNS = 9
@@ -46,6 +50,8 @@ def main(pace: Pace) -> None:
         else:
             with nursery(cpus) as place:
                 figures += points(place, cpus, model, 1.0 if pace.quick else 5.0)
+                if name in ON_ENGINES:
+                    figures += points(place, cpus, on_fastest_engine(model), 5.0)
         # What has been measured is kept, whatever becomes of the next model.
         found = [*figures, *left_out(missing)]
         write("shadow_curve", found, repeats=LEAST_TURNS, packages=("gnomon", "torch", "torchvision"), folder=pace.results)
@@ -77,7 +83,9 @@ def figure_of(model: StoredModel, blocks: tuple[int, ...], ratios: list[float], 
     share = f"{100 * share_of(model.layers, blocks):3.0f} % of the weights"
     answers = f"within {difference:.1e}" if difference else "bit-equal"
     detail = f"{named(model.layers, blocks).partition(',')[0]}, {size_mb:.1f} MB; answers {answers}"
-    [figure] = in_mode([at_quantile(f"{model.entry.name}: {share}, pair ÷ Body alone", ratios, "", detail=detail)])
+    engine = engine_of(model.entry.files, model.engine).name
+    name = model.entry.name if engine == PROGRAM else f"{model.entry.name} on {engine}"
+    [figure] = in_mode([at_quantile(f"{name}: {share}, pair ÷ Body alone", ratios, "", detail=detail)])
     return figure
 
 

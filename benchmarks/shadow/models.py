@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,10 +25,12 @@ from benchmarks.gnomon import MODELS
 from benchmarks.programs import step
 from benchmarks.report import Figure
 from gnomon_core.blocks import Layers
+from gnomon_core.engines import AUTO, engine_of, engine_options
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_profiler.add import ensure_model
+from gnomon_profiler.engines import add_engines
 from gnomon_profiler.measuring.profiling import MAX_BATCH, ProfileOptions, profile_model
 from gnomon_profiler.measuring.store import ProfileStore
 from gnomon_profiler.repository import DirectoryRepository
@@ -62,8 +65,9 @@ class StoredModel(Model):
     def signature(self) -> ModelSignature:
         return self.entry.signature
 
-    def options(self) -> dict[str, str]:
-        return {"program": str(self.entry.program), "weights": str(self.entry.weights), "layers": str(self._layers_file)}
+    def options(self) -> dict[str, Any]:
+        files = {"program": str(self.entry.program), "weights": str(self.entry.weights), "layers": str(self._layers_file)}
+        return files | engine_options(engine_of(self.entry.files, self.engine))
 
     @property
     def reference(self) -> str:
@@ -86,6 +90,11 @@ def stored(name: str) -> StoredModel:
     """A model of `CATALOG`, captured first if it is not there."""
     entry = ensure_model(repository(), CATALOG[name], progress=step)
     return StoredModel(entry.program.parent, entry)
+
+
+def on_fastest_engine(model: StoredModel) -> StoredModel:
+    """The model on the engine that functions have by default, converted first if it is not."""
+    return StoredModel(model.folder, add_engines(repository(), model.entry, progress=step), engine=AUTO)
 
 
 def first_blocks(layers: Layers, *, at_most_bytes: float) -> tuple[int, ...]:

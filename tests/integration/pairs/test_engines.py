@@ -42,7 +42,7 @@ def converted(models: Callable[[str], Model]) -> Model:
 def test_pair_on_an_engine_answers_as_the_model_and_survives_a_change_of_blocks(
     converted: Model, nursery: Nursery, expected: Callable[[Model, Tensor], Tensor], engine: str
 ) -> None:
-    model = Model(converted.folder, engine)
+    model = Model(converted.folder, engine=engine)
     count = len(model.layers.blocks)
     whole = [block for block in range(count) if model.layers.blocks[block].splittable]
     first, second = task(model, whole[: len(whole) // 2]), task(model, whole)
