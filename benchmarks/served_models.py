@@ -26,7 +26,7 @@ from gnomon_profiler.repository import DirectoryRepository
 NETWORKS = {"EfficientNet-Lite0": "efficientnet-lite0", "ResNet50": "torchvision:resnet50", "ViT-B/16": "torchvision:vit_b_16"}
 CONNECTIONS, BATCH = 16, 8
 MOST_REPEATS = 3
-LOAD_S = {"EfficientNet-Lite0": 5, "ResNet50": 10, "ViT-B/16": 20}
+LOAD_S = {"EfficientNet-Lite0": 5, "ResNet50": 8, "ViT-B/16": 12}
 """Some ten batches of the slowest system each."""
 GOALS = {"EfficientNet-Lite0": 1.9, "ResNet50": 1.35, "ViT-B/16": 1.15}
 SETTINGS = f"1 worker, 1 thread, {CONNECTIONS} connections, B={BATCH}"
