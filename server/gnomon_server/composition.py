@@ -240,7 +240,9 @@ class Gnomon:
         loop = asyncio.get_running_loop()
         followers: list[Housekeeping | ModelEngines] = [self._housekeeping]
         if self.options.convert and isinstance(self.platform, RunsEngines):
-            followers.append(ModelEngines(self._repository, self._backend.store, self.manager, self._logs))
+            followers.append(
+                ModelEngines(self._repository, self.options.model_folder, self._backend.store, self.manager, self._logs)
+            )
 
         def changed(_: FunctionKey) -> None:
             # The store calls this in the writer's thread.

@@ -296,7 +296,7 @@ machine_options = option_group(
         default=True,
         envvar="GNOMON_CONVERT",
         show_envvar=True,
-        help="Convert models of deployed functions for the engines that are installed, in the background; default: do.",
+        help="Convert models of deployed functions for installed engines and profile them, in the background; default: do.",
     ),
 )
 """Resources of this machine, for functions that run here."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -38,7 +40,8 @@ class ProfileOptions:
     """Options of a run: cores (if empty, 1 to all of the machine's), batches, and at least `repeats` runs of each batch.
 
     A noisy cell is measured up to `tries` times. What a profile of the same model, machine and software has is taken from it, and
-    what it has besides stays in it; `afresh`, it is replaced. `engine` is the one that runs the model, as functions name it.
+    what it has besides stays in it; `afresh`, it is replaced. `engine` is the one that runs the model, as functions name it. With `most_spread` a
+    profile whose cells vary by more, in the middle, is not stored: something else used the machine.
     """
 
     cores: tuple[int, ...] = ()
@@ -47,6 +50,7 @@ class ProfileOptions:
     tries: int = TRIES
     afresh: bool = False
     engine: str = AUTO
+    most_spread: float | None = None
 
 
 def profile_model(
@@ -61,7 +65,8 @@ def profile_model(
     Blocks for minutes. `ready` asks a platform how long starts take; without it those of bare forks are measured.
 
     Raises:
-        GnomonError: 422 `no_layer_blocks` for a model without blocks, 400 `cores_beyond_machine`, 500 `measuring_failed`.
+        GnomonError: 422 `no_layer_blocks` for a model without blocks, 400 `cores_beyond_machine`, 500 `measuring_failed`, 409
+            `machine_disturbed` above `most_spread`.
 
     """
     machine = this_machine()
@@ -78,9 +83,18 @@ def profile_model(
         results = Session(subject, plan, journal, process, kept.cells, progress=progress).run()
     context = replace(context, when=datetime.now(UTC))
     profile = assemble(Measured(subject, plan, results), context, ready(entry) if ready else None, kept)
+    if (spread := _disturbance(profile)) > (options.most_spread or math.inf):
+        journal.remove()
+        found = f"{subject.label}: its batches varied by {100 * spread:.0f} % while they were measured; the profile is not kept"
+        raise conflict("machine_disturbed", f"{found}.", "Measure on a quiet machine: gnomon models profile NAME")
     path = store.put(subject.name, name, profile)
     journal.remove()
     return profile, path
+
+
+def _disturbance(profile: ModelProfile) -> float:
+    """The relative interquartile range of the batches, in the middle."""
+    return statistics.median(profile.spread.values()) if profile.spread else 0.0
 
 
 def _kept(
