@@ -39,9 +39,9 @@ REPEATS = 10
 class ProfileOptions:
     """Options of a run: cores (if empty, 1 to all of the machine's), batches, and at least `repeats` runs of each batch.
 
-    A noisy cell is measured up to `tries` times. What a profile of the same model, machine and software has is taken from it, and
-    what it has besides stays in it; `afresh`, it is replaced. `engine` is the one that runs the model, as functions name it. With `most_spread` a
-    profile whose cells vary by more, in the middle, is not stored: something else used the machine.
+    A noisy cell is measured up to `tries` times. What a profile of the same model, machine and software has is taken from it,
+    and what it has besides stays in it; `afresh`, it is replaced. `engine` is the one that runs the model, as functions name
+    it. With `most_spread` a profile whose cells vary by more, in the middle, is not stored: something else used the machine.
     """
 
     cores: tuple[int, ...] = ()
