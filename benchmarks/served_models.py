@@ -52,7 +52,7 @@ def start_all(stack: contextlib.ExitStack, name: str) -> tuple[dict[str, Endpoin
     entry = add_engines(repository, ensure_model(repository, name, progress=step), progress=step)
     report = read_report(entry.files[REPORT])
     onnx_file = exported(name)
-    ours = stack.enter_context(gnomon.serving(options=("--cores", "1", "--pool", "0")))
+    ours = stack.enter_context(gnomon.serving(options=("--cores", "1", "--pool", "0", "--no-convert")))
     specs = entry.signature.inputs
     endpoints: dict[str, Endpoint] = {}
     for engine in (AUTO, PROGRAM):

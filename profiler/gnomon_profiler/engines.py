@@ -50,10 +50,13 @@ def add_engines(
     entry: ModelEntry,
     engines: Iterable[str] = (),
     progress: Progress = lambda _: None,
+    *,
+    background: bool = False,
 ) -> ModelEntry:
     """The entry with its engines, converted and measured now unless it has a report already.
 
-    `engines` are all that are installed unless some are named. Without any there is nothing to do.
+    `engines` are all that are installed unless some are named. Without any there is nothing to do. In the `background` the CPU is
+    left to what serves.
 
     Raises:
         GnomonError: 400 for an unknown engine, 501 `engine_missing` for one that is not installed.
@@ -63,7 +66,7 @@ def add_engines(
     if not chosen or REPORT in entry.files:
         return entry
     files, reasons = convert(entry, chosen, progress)
-    report = measure(entry, files, reasons, progress)
+    report = measure(entry, files, reasons, progress, background=background)
     kept = {file for result in report.engines.values() for file in result.files}
     document = json.dumps(report.to_json(), indent=1, sort_keys=True).encode()
     stored = {PROGRAM_FILE: entry.program.read_bytes(), WEIGHTS: entry.weights.read_bytes()}
@@ -118,7 +121,9 @@ def convert(entry: ModelEntry, engines: Iterable[str], progress: Progress) -> tu
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}, reasons
 
 
-def measure(entry: ModelEntry, files: Mapping[str, bytes], reasons: Mapping[str, str], progress: Progress) -> EngineReport:
+def measure(
+    entry: ModelEntry, files: Mapping[str, bytes], reasons: Mapping[str, str], progress: Progress, *, background: bool = False
+) -> EngineReport:
     """Compare each graph with the program and time both in turn, on one core."""
     from gnomon_profiler.conversion import versions  # noqa: PLC0415 - needs torch
 
@@ -131,7 +136,7 @@ def measure(entry: ModelEntry, files: Mapping[str, bytes], reasons: Mapping[str,
         for file, data in files.items():
             (folder / file).write_bytes(data)
         machine = this_machine()
-        with MeasuringProcess() as process:
+        with MeasuringProcess(background=background) as process:
             order = {
                 "measure": "engines",
                 "program": str(entry.program),

@@ -110,7 +110,7 @@ class ModelEngines:
             return False  # the function is refused or reported elsewhere
         if REPORT in entry.files:
             return False
-        return REPORT in add_engines(self._repository, entry, progress=progress).files
+        return REPORT in add_engines(self._repository, entry, progress=progress, background=True).files
 
     def _tell(self, keys: Iterable[FunctionKey], line: str) -> None:
         for key in keys:

@@ -73,7 +73,7 @@ def profile_model(
     plan = plan_for(machine, options)
     subject = subject_of(entry, options.engine)
     name = profile_name(machine.id, subject.engine.name)
-    with MeasuringProcess() as process:
+    with MeasuringProcess(background=options.most_spread is not None) as process:
         versions = software(process.hello)
         context = ProfileContext(machine, versions, datetime.now(UTC))
         stored = None if options.afresh else store.get(subject.name, name)

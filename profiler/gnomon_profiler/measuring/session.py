@@ -291,13 +291,17 @@ def _own_version() -> str:
 
 
 MODULE = "gnomon_runtime.measuring"
+BACKGROUND_NICENESS = 15
 _ERROR_TAIL_BYTES = 600
 
 
 class MeasuringProcess:
-    """The measuring process, as a context manager. `hello` describes its machine and software."""
+    """The measuring process, as a context manager. `hello` describes its machine and software.
 
-    def __init__(self) -> None:
+    In the background it leaves the CPU to whatever serves: beside load its times vary, and the profile is not kept.
+    """
+
+    def __init__(self, *, background: bool = False) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._socket, theirs = packets.socket_pair()
         with theirs:
@@ -309,6 +313,8 @@ class MeasuringProcess:
                 start_new_session=True,
                 env={**os.environ, **FOR_LIBRARIES},
             )
+        if background:
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, BACKGROUND_NICENESS)
         self.hello: Mapping[str, Any] = {}
 
     def __enter__(self) -> Self:

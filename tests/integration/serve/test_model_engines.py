@@ -1,0 +1,99 @@
+"""A server converts the models of its functions by itself: the program serves meanwhile, and no request notices the change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gnomon_profiler.engines import installed_engines
+from gnomon_profiler.extractor import Description, capture
+from gnomon_profiler.repository import DirectoryRepository
+from tests.integration.serve.conftest import Serving, started
+from tests.waiting import eventually
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif("onnxruntime" not in installed_engines(), reason="the extra onnxruntime is not installed"),
+]
+CONVERSION_LIMIT_S = 200.0
+IMAGE = np.random.default_rng(1).random((1, 3, 16, 16), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with a small network, on which no engine was tried yet."""
+    folder = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 14 * 14, 4))
+    files = capture(module.eval(), (torch.zeros(1, 3, 16, 16),), Description("net", "1", "", {}, ("values",)))
+    DirectoryRepository(folder).put("net", "1", files)
+    return folder
+
+
+@pytest.fixture
+def serving(models: Path, tmp_path: Path) -> Iterator[Serving]:
+    with started(tmp_path / "state", "--models", str(models), "--convert") as server:
+        yield server
+
+
+def engine_of(serving: Serving, name: str) -> str:
+    engine: str = serving.call("GET", f"/gnomon/functions/{name}").json()["engine"]
+    return engine
+
+
+def infer(serving: Serving, name: str) -> tuple[int, list[float]]:
+    document = {"inputs": [{"name": "input", "shape": [1, 3, 16, 16], "datatype": "FP32", "data": IMAGE.ravel().tolist()}]}
+    answer = serving.call("POST", f"/v2/models/{name}/infer", document)
+    return answer.status, answer.json()["outputs"][0]["data"] if answer.status == 200 else []
+
+
+def test_deployed_model_changes_to_its_engine_without_losing_a_request(serving: Serving) -> None:
+    annotations = {"gnomon/model": "net", "gnomon/engine": "onnxruntime"}
+    assert serving.deploy("net", "", image="gnomon/body", annotations=annotations).status == 202
+    eventually(lambda: infer(serving, "net")[0] == 200, "the program answers")
+    assert engine_of(serving, "net").startswith("program (the model has not been converted")
+    _, expected = infer(serving, "net")
+    stop, answers = threading.Event(), list[tuple[int, list[float]]]()
+
+    def ask() -> None:
+        while not stop.is_set():
+            answers.append(infer(serving, "net"))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        eventually(lambda: engine_of(serving, "net") == "onnxruntime", "the model is converted", CONVERSION_LIMIT_S)
+        eventually(lambda: [body["version"] for body in bodies(serving)] == [2], "the instances are replaced", 60.0)
+    finally:
+        stop.set()
+        asking.join()
+    assert {status for status, _ in answers} == {200}
+    for _, values in answers:
+        np.testing.assert_allclose(values, expected, rtol=1e-3, atol=1e-5)
+    serving.kill()
+    serving.start("--models", str(models_of(serving)), "--convert")
+    eventually(lambda: infer(serving, "net")[0] == 200, "it answers after a restart")
+    assert engine_of(serving, "net") == "onnxruntime"
+
+
+def bodies(serving: Serving) -> list[dict[str, int]]:
+    found: list[dict[str, int]] = serving.call("GET", "/gnomon/functions/net").json()["bodies"]
+    return found
+
+
+def models_of(serving: Serving) -> str:
+    assert serving.process is not None
+    arguments = list(map(str, serving.process.args)) if isinstance(serving.process.args, list) else []
+    return arguments[arguments.index("--models") + 1]
+
+
+def test_unknown_engine_is_refused_with_the_known_ones(serving: Serving) -> None:
+    answer = serving.deploy("odd", "", image="gnomon/body", annotations={"gnomon/model": "net", "gnomon/engine": "tensorrt"})
+    assert answer.status == 400
+    assert "onnxruntime or openvino" in answer.data.decode()
