@@ -114,7 +114,9 @@ def serving(state: Path | None = None, options: Sequence[str] = ()) -> Iterator[
     with contextlib.ExitStack() as stack:
         folder = state or Path(stack.enter_context(temporary()))
         port = free_port()
-        command = [COMMAND, "serve", "--port", str(port), "--state", str(folder / "state"), "--models", str(MODELS), *options]
+        command = [COMMAND, "serve", "--port", str(port), "--state", str(folder / "state"), "--models", str(MODELS)]
+        # What is measured must not share the machine with conversions and profiles.
+        command += ["--no-convert", *options]
         environment = {"UV_TORCH_BACKEND": torch_build()} if torch_build() else {}
         program = stack.enter_context(running(command, folder, environment))
         program.wait_ready(f"http://127.0.0.1:{port}/healthz")

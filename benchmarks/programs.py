@@ -51,6 +51,14 @@ class Program:
                 start_new_session=True,
             )
 
+    def pause(self) -> None:
+        """Stop the program's processes until `resume`: an idle server may poll, and take the core from the one under load."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused program go on."""
+        os.killpg(self.process.pid, signal.SIGCONT)
+
     def wait_ready(self, url: str, limit_s: float = START_LIMIT_S) -> None:
         """Return when a GET of this address is answered 200.
 

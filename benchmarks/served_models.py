@@ -15,8 +15,8 @@ import json
 from pathlib import Path
 
 from benchmarks import gnomon, peers
-from benchmarks.load import Load, alternate, rates, ratios
-from benchmarks.programs import Endpoint, Pace, start, step
+from benchmarks.load import Load, load, rates, ratios
+from benchmarks.programs import Endpoint, Pace, Program, start, step
 from benchmarks.report import Figure, measured, write
 from gnomon_core.engines import AUTO, PROGRAM, REPORT, read_report
 from gnomon_profiler.add import ensure_model
@@ -38,23 +38,43 @@ def main(pace: Pace) -> None:
     figures: list[Figure] = []
     for title, name in NETWORKS.items():
         with contextlib.ExitStack() as stack:
-            endpoints, engine = start_all(stack, name)
-            found = alternate(endpoints, CONNECTIONS, LOAD_S[title], min(pace.repeats, MOST_REPEATS), warm_s=LOAD_S[title])
+            endpoints, programs, engine = start_all(stack, name)
+            found = in_turns(endpoints, programs, LOAD_S[title], min(pace.repeats, MOST_REPEATS))
         figures += figures_of(title, engine, found)
     packages = ("gnomon", "torch", "onnxruntime", "openvino")
     write("served_models", figures, repeats=min(pace.repeats, MOST_REPEATS), packages=packages, folder=pace.results)
 
 
-def start_all(stack: contextlib.ExitStack, name: str) -> tuple[dict[str, Endpoint], str]:
-    """Every system with every setting, serving, and the engine that `auto` is."""
+def in_turns(endpoints: dict[str, Endpoint], programs: dict[str, Program], seconds: int, repeats: int) -> dict[str, list[Load]]:
+    """Load the endpoints in turn, after a round that warms them up. The peers that are not under load are paused."""
+    found: dict[str, list[Load]] = {name: [] for name in endpoints}
+    for number in range(repeats + 1):
+        for name, endpoint in endpoints.items():
+            program = programs.get(name)
+            if program is not None:
+                program.resume()
+            measured_load = load(endpoint, CONNECTIONS, seconds)
+            if program is not None:
+                program.pause()
+            if number:
+                found[name].append(measured_load)
+            step(
+                f"round {number} of {repeats}: {name} {measured_load.requests_rps:.1f}/s, median {measured_load.median_ms:.0f} ms"
+            )
+    return found
+
+
+def start_all(stack: contextlib.ExitStack, name: str) -> tuple[dict[str, Endpoint], dict[str, Program], str]:
+    """Every system with every setting, serving; the programs of the peers, paused; and the engine that `auto` is."""
     folder = stack.enter_context(gnomon.temporary())
     repository = DirectoryRepository(gnomon.MODELS)
     entry = add_engines(repository, ensure_model(repository, name, progress=step), progress=step)
     report = read_report(entry.files[REPORT])
     onnx_file = exported(name)
-    ours = stack.enter_context(gnomon.serving(options=("--cores", "1", "--pool", "0", "--no-convert")))
+    ours = stack.enter_context(gnomon.serving(options=("--cores", "1", "--pool", "0")))
     specs = entry.signature.inputs
     endpoints: dict[str, Endpoint] = {}
+    programs: dict[str, Program] = {}
     for engine in (AUTO, PROGRAM):
         function = f"net-{engine}"
         annotations = {"gnomon/model": name, "gnomon/engine": engine, "gnomon/max-batch": str(BATCH)}
@@ -72,8 +92,9 @@ def start_all(stack: contextlib.ExitStack, name: str) -> tuple[dict[str, Endpoin
         for engine in ("torch", "onnxruntime"):
             place = folder / f"{peer}-{engine}"
             served = peers.network(peer, name, place, engine=engine, onnx_file=onnx_file, body=IMAGE, batch=BATCH)
-            endpoints[f"{peer}, {engine}"] = stack.enter_context(served)
-    return endpoints, report.auto
+            endpoints[f"{peer}, {engine}"], programs[f"{peer}, {engine}"] = stack.enter_context(served)
+            programs[f"{peer}, {engine}"].pause()
+    return endpoints, programs, report.auto
 
 
 def tensor_endpoint(url: str, function: str, tensor: str) -> Endpoint:

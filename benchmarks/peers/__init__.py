@@ -22,7 +22,7 @@ from pathlib import Path
 
 import uv
 
-from benchmarks.programs import Endpoint, free_port, running, step
+from benchmarks.programs import Endpoint, Program, free_port, running, step
 from benchmarks.workloads import body_of
 
 HERE = Path(__file__).resolve().parent
@@ -84,8 +84,8 @@ def mosec(workload: str, folder: Path, *, batch: int, wait_ms: int = 0, deadline
 @contextlib.contextmanager
 def network(
     peer: str, name: str, folder: Path, *, engine: str, onnx_file: Path, body: bytes, batch: int, wait_ms: int = 0
-) -> Iterator[Endpoint]:
-    """Serve a network by Mosec or LitServe, raw tensors in and out, with one worker of one thread."""
+) -> Iterator[tuple[Endpoint, Program]]:
+    """Serve a network by Mosec or LitServe, raw tensors in and out, with one worker of one thread. It may be paused."""
     port = free_port()
     command = [str(python_of(peer)), str(HERE / "applications" / f"{peer}_network.py")]
     if peer == "mosec":
@@ -100,12 +100,15 @@ def network(
         "PYTHONPATH": str(HERE / "applications"),
         "OMP_NUM_THREADS": "1",
     }
-    with running(command, folder, environment):
+    with running(command, folder, environment) as program:
         url = f"http://127.0.0.1:{port}/{'inference' if peer == 'mosec' else 'predict'}"
         sent, kind = (body, "application/octet-stream") if peer == "mosec" else form(body)
         endpoint = Endpoint(peer, url, sent, {"Content-Type": kind})
         endpoint.wait_for_answer()
-        yield endpoint
+        try:
+            yield endpoint, program
+        finally:
+            program.resume()
 
 
 def form(image: bytes) -> tuple[bytes, str]:

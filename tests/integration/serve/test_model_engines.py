@@ -48,7 +48,7 @@ def engine_of(serving: Serving, name: str) -> str:
 
 
 def infer(serving: Serving, name: str) -> tuple[int, list[float]]:
-    document = {"inputs": [{"name": "input", "shape": [1, 3, 16, 16], "datatype": "FP32", "data": IMAGE.ravel().tolist()}]}
+    document = {"inputs": [{"name": "values", "shape": [1, 3, 16, 16], "datatype": "FP32", "data": IMAGE.ravel().tolist()}]}
     answer = serving.call("POST", f"/v2/models/{name}/infer", document)
     return answer.status, answer.json()["outputs"][0]["data"] if answer.status == 200 else []
 
