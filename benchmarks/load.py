@@ -206,7 +206,7 @@ def load(endpoint: Endpoint, connections: int, seconds: int) -> Load:
         body.flush()
         environment = {**os.environ, "BODY_FILE": body.name, "CONTENT_TYPE": endpoint.headers["Content-Type"]}
         headers = [f"-H{name}: {value}" for name, value in endpoint.headers.items() if name != "Content-Type"]
-        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}", "--timeout", "10", *headers, "-s", str(SCRIPT), endpoint.url]
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}", "--timeout", "60", *headers, "-s", str(SCRIPT), endpoint.url]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NoLoadError(f"wrk: {done.stdout}{done.stderr}")

@@ -41,8 +41,9 @@ def main(pace: Pace) -> None:
             endpoints, programs, engine = start_all(stack, name)
             found = in_turns(endpoints, programs, LOAD_S[title], min(pace.repeats, MOST_REPEATS))
         figures += figures_of(title, engine, found)
-    packages = ("gnomon", "torch", "onnxruntime", "openvino")
-    write("served_models", figures, repeats=min(pace.repeats, MOST_REPEATS), packages=packages, folder=pace.results)
+        # What has been measured is kept, whatever becomes of the next network.
+        packages = ("gnomon", "torch", "onnxruntime", "openvino")
+        write("served_models", figures, repeats=min(pace.repeats, MOST_REPEATS), packages=packages, folder=pace.results)
 
 
 def in_turns(endpoints: dict[str, Endpoint], programs: dict[str, Program], seconds: int, repeats: int) -> dict[str, list[Load]]:
