@@ -29,6 +29,7 @@ NAMES = (
     "batch_baselines",
     "selection",
     "variant_scaling",
+    "infaas",
     "engine",
     "cold_start",
     "scaling",

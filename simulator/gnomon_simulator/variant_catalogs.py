@@ -73,3 +73,127 @@ def made_up_variants(count: int, chance: random.Random, *, architectures: int = 
                 )
             )
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A published network: its family, top-1 accuracy on ImageNet, GFLOPs of one sample, and megabytes of weights."""
+
+    name: str
+    family: str
+    accuracy: float
+    gflops: float
+    weights_mb: float
+
+
+NETWORKS = (
+    Architecture("mobilenetv1", "mobilenet", 0.706, 0.57, 17),
+    Architecture("mobilenetv2", "mobilenet", 0.718, 0.48, 14),
+    Architecture("alexnet", "alexnet", 0.566, 0.72, 244),
+    Architecture("densenet121", "densenet", 0.750, 2.9, 32),
+    Architecture("densenet169", "densenet", 0.762, 3.4, 57),
+    Architecture("densenet201", "densenet", 0.773, 4.3, 80),
+    Architecture("resnet18", "resnet", 0.698, 1.8, 47),
+    Architecture("resnet34", "resnet", 0.733, 3.7, 87),
+    Architecture("resnet50", "resnet", 0.761, 4.1, 102),
+    Architecture("resnet101", "resnet", 0.774, 7.8, 178),
+    Architecture("resnet152", "resnet", 0.783, 11.6, 241),
+    Architecture("resnext50", "resnet", 0.776, 4.3, 100),
+    Architecture("resnext101", "resnet", 0.793, 16.5, 355),
+    Architecture("vgg16", "vgg", 0.716, 15.5, 528),
+    Architecture("vgg19", "vgg", 0.724, 19.6, 548),
+    Architecture("inceptionv1", "inception", 0.698, 1.5, 27),
+    Architecture("inceptionv3", "inception", 0.779, 5.7, 109),
+    Architecture("inceptionv4", "inception", 0.802, 12.3, 171),
+    Architecture("inceptionresnetv2", "inception", 0.804, 13.2, 224),
+    Architecture("nasnetmobile", "nasnet", 0.740, 0.56, 21),
+    Architecture("nasnetlarge", "nasnet", 0.825, 23.8, 356),
+    Architecture("gnmt", "gnmt", 0.610, 3.8, 640),
+)
+"""The 22 architectures of INFaaS's Table 6. The accuracy of the translation model is made up: only classifiers have one here."""
+VARIANTS_OF_FAMILY = {
+    "mobilenet": 13,
+    "alexnet": 9,
+    "densenet": 22,
+    "resnet": 61,
+    "vgg": 30,
+    "inception": 25,
+    "nasnet": 6,
+    "gnmt": 9,
+}
+RESNET50_GFLOPS = 4.1
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerated:
+    """How ResNet50 runs on a device: `overhead_s` for a batch and `sample_s` for each sample, in proportion to the GFLOPs."""
+
+    hardware: str
+    engine: str
+    cores: int
+    overhead_s: float
+    sample_s: float
+    cost_per_s: float
+    load_s: float
+    batches: tuple[int, ...]
+
+
+TABLE_2_DEVICES = (
+    Accelerated(CPU, "tensorflow", 4, 0.005, 0.195, 1.0, 0.6, (1, 2, 4, 8)),
+    Accelerated(INFERENTIA, "neuron", 1, 0.004, 0.008, 3.0, 3.0, (1, 2, 4, 8)),
+    Accelerated(GPU, "tensorrt", 1, 0.003, 0.001, 16.0, 2.0, (1, 2, 4, 8, 16, 32, 64)),
+)
+"""The devices of Table 2: four CPUs answer 5 samples per second, an Inferentia core 100 (2 in 20 ms), a V100 800 (12 in 15)."""
+FURTHER_DEVICES = (
+    Accelerated(CPU, "caffe2", 2, 0.005, 0.40, 0.5, 0.6, (1, 2, 4, 8)),
+    Accelerated(CPU, "pytorch", 4, 0.005, 0.22, 1.0, 0.8, (1, 2, 4, 8)),
+    Accelerated(GPU, "tensorflow", 1, 0.006, 0.003, 16.0, 3.0, (1, 2, 4, 8, 16, 32, 64)),
+)
+
+
+def table_6_variants(chance: random.Random) -> tuple[Variant, ...]:
+    """The 175 variants of INFaaS's Table 6, with the costs and times of Table 2 in proportion to published GFLOPs.
+
+    Every architecture has the CPU, Inferentia and GPU variant of Table 2 with the least batch; which others it has, chance says.
+    Each instance has an accelerator, or an Inferentia core, to itself: that is what Table 2's costs pay for. A load takes 0.6 to
+    11 s, as in section 1.
+    """
+    found: list[Variant] = []
+    for family, count in VARIANTS_OF_FAMILY.items():
+        networks = [network for network in NETWORKS if network.family == family]
+        every = [(device, batch) for device in (*TABLE_2_DEVICES, *FURTHER_DEVICES) for batch in device.batches]
+        always = [(device, device.batches[0]) for device in TABLE_2_DEVICES]
+        for number, network in enumerate(networks):
+            share = count // len(networks) + (number < count % len(networks))
+            more = chance.sample([one for one in every if one not in always], max(0, share - len(always)))
+            found += [scaled_variant(network, device, batch) for device, batch in (always + more)[:share]]
+    return tuple(found)
+
+
+def scaled_variant(network: Architecture, device: Accelerated, max_batch: int) -> Variant:
+    """A network on a device, in proportion to ResNet50 there."""
+    sample_s = device.sample_s * network.gflops / RESNET50_GFLOPS
+    sizes = sorted({size for size in BATCHES if size < max_batch} | {max_batch})
+    latency_s = {size: device.overhead_s + sample_s * size for size in sizes}
+    return Variant(
+        id=f"{network.name}-{device.engine}-{device.hardware}{device.cores}-{max_batch}",
+        architecture=network.name,
+        engine=device.engine,
+        precision="fp32",
+        cores=device.cores,
+        max_batch=max_batch,
+        accuracy=network.accuracy,
+        load_s=min(11.0, device.load_s + network.weights_mb / 100.0),
+        latency_s=latency_s,
+        memory_bytes=int(3e6 * network.weights_mb),
+        saturation_rps=max_batch / latency_s[max_batch],
+        cost_per_s=device.cost_per_s,
+        hardware=device.hardware,
+        devices={} if device.hardware == CPU else {device.hardware: 1.0},
+    )
+
+
+def table_2_variants() -> tuple[Variant, ...]:
+    """ResNet50 as in Table 2: A (4 CPUs, 200 ms, 5/s, 1 $/s), B (Inferentia, 20 ms, 100/s, 3 $/s), C (V100, 15 ms, 800/s, 16)."""
+    [resnet50] = [network for network in NETWORKS if network.name == "resnet50"]
+    return tuple(scaled_variant(resnet50, device, batch) for device, batch in zip(TABLE_2_DEVICES, (1, 2, 12), strict=True))

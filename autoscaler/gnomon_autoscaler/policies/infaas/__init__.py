@@ -7,4 +7,5 @@
 | exact | the integer program solved by HiGHS, within a time limit; needs scipy (the extra `infaas`) and is imported late |
 | decomposition | the same by column generation, where demands share resources only |
 | workers | the number of workers of 4.2.3 |
+| baselines | what section 6 compares it with: Clipper+ and SM+ |
 """

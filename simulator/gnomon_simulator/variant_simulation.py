@@ -1,0 +1,512 @@
+"""An application of variants in virtual time: queries with constraints, their selection, and the scaling of variants and workers.
+
+    trace ─▶ queries of each kind ─▶ VariantSelector ─▶ a member's queue ─▶ batches on the member's instances
+                                         ▲ states, loads              │ counters
+                                         └── each second ─────────────┴─▶ ApplicationObservation ─▶ policy ─▶ instances, workers
+
+It follows a gateway with applications: a member has one queue in the order of arrival, an instance that is free takes a batch of
+what waits, and the controller looks each second at the members' counters, tells the selector their states, and asks the policy.
+
+**What is exact, and what is aggregated.** Every query has its own arrival time, batch and latency. Within a second the selector
+learns nothing (the gateway's learns at the controller's ticks too), so that the queries of one kind in that second have one
+choice, which is made once. Between two ticks members do not affect each other: each one's queue runs through the second by
+itself. An instance that becomes ready within a second takes batches from then on, but queries are sent to its variant from the
+next tick on, unless they were sent there to wait for it.
+
+**Batches.** A batch is what waits, up to the variant's largest. It is smaller where only that answers its oldest query in time.
+A query that even a batch of one would answer late is dropped; while more wait than a batch holds, so is one that a full batch
+would answer late, because smaller batches would lower the throughput of an overloaded member. All systems are treated alike.
+
+**Not simulated.** Instances do not contend: each has its cores or accelerator to itself, so that none is Interfered. Batches take
+exactly the time in their variant's profile. Starts never fail.
+
+Two ways of sending queries are simulated. The gateway's sends all queries of a kind to the one variant that the selector chooses,
+even where the policy has loaded a mix. With `split` the queries of a kind are shared among all loaded variants that satisfy them,
+in proportion to what their instances sustain, and an unloaded variant is only chosen where none is loaded.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappush, heapreplace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from gnomon_autoscaler.policies.infaas import workers as worker_policy
+from gnomon_core.errors import bad_request
+from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember
+from gnomon_core.variants import Query, Variant
+from gnomon_gateway.variants.selection import VariantSelector, preference, satisfies
+from gnomon_gateway.variants.states import PERIOD_S, Lifecycle, Measurement
+from gnomon_simulator.events import stream
+from gnomon_simulator.traces import Trace
+from gnomon_simulator.variant_workers import Cluster, Worker, Workers
+
+TICK_S: Final = 1.0
+WINDOW_S: Final = 10
+"""Over which the load of each kind of query and of each member is measured."""
+LEAST_RPS = 1e-3
+"""The load of a kind of query that was asked for lately, and is not now."""
+IDLE_S = 900.0
+"""After which a kind of query that nobody asks for is no demand."""
+WORKERS_PERIOD_S = 2
+ROUNDING = 1e-9
+STRIDE = 0.6180339887498949
+"""Multiples of it are spread evenly over the unit interval."""
+
+Times = npt.NDArray[np.float64]
+Decide = Callable[[ApplicationObservation, Any], tuple[ScalingPlan, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryKind:
+    """Queries that ask for the same, and their share of all. `latency_s` of the query is their objective."""
+
+    query: Query
+    share: float
+
+    @property
+    def objective_s(self) -> float:
+        return float("inf") if self.query.latency_s is None else self.query.latency_s
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What serves the application: a policy with its first state, and how queries are sent.
+
+    `fixed` names the variant of each kind of query where a developer has fixed it.
+    """
+
+    name: str
+    decide: Decide
+    initial: object
+    fixed: tuple[str, ...] = ()
+    split: bool = False
+    scales_workers: bool = True
+
+
+@dataclass(slots=True)
+class SimulatedApplication:
+    """What became of the queries, and what it cost.
+
+    A query is answered in time, answered late, dropped, or refused because no variant satisfies it. `changes` are the instances
+    that began and ended, as (time, variant, +1 or -1); `sent` counts queries by kind and variant.
+    """
+
+    system: str
+    duration_s: float
+    queries: int = 0
+    in_time: int = 0
+    late: int = 0
+    dropped: int = 0
+    refused: int = 0
+    instance_cost: float = 0.0
+    worker_cost: float = 0.0
+    instance_s: float = 0.0
+    starts: int = 0
+    batches: int = 0
+    unplaced: int = 0
+    latencies_s: array[float] = field(default_factory=lambda: array("f"))
+    changes: list[tuple[float, str, int]] = field(default_factory=list)
+    sent: Counter[tuple[int, str]] = field(default_factory=Counter)
+
+    @property
+    def violations(self) -> int:
+        """Queries that were not answered within their objective."""
+        return self.queries - self.in_time
+
+    @property
+    def violation_share(self) -> float:
+        return self.violations / max(1, self.queries)
+
+    @property
+    def goodput_rps(self) -> float:
+        """Queries per second that were answered within their objective."""
+        return self.in_time / self.duration_s
+
+    @property
+    def cost_per_s(self) -> float:
+        """The mean cost of the running instances."""
+        return self.instance_cost / self.duration_s
+
+    def percentile_s(self, percent: float) -> float:
+        """A percentile of the answered queries' latency; NaN where there are none."""
+        return float(np.percentile(self.latencies_s, percent)) if self.latencies_s else float("nan")
+
+
+def simulate_application(
+    variants: Sequence[Variant],
+    kinds: Sequence[QueryKind],
+    load: Trace,
+    system: System,
+    *,
+    cluster: Cluster | None = None,
+    seed: int = 1,
+) -> SimulatedApplication:
+    """Serve the load in virtual time. Without a cluster resources are not bounded, and there are no workers to pay.
+
+    Raises:
+        GnomonError: 400 `bad_trace` where the trace's bins are not of a second; 400 `bad_query_kinds`.
+
+    """
+    if load.bin_s != TICK_S:
+        raise bad_request("bad_trace", f"The trace has bins of {load.bin_s} s.", "Give counts per second.")
+    if not kinds or not all(kind.share > 0.0 for kind in kinds) or len(system.fixed) not in (0, len(kinds)):
+        raise bad_request("bad_query_kinds", "A kind of query has no share of the load, or no variant.", "Give one to each.")
+    return _Simulation(variants, kinds, load, system, cluster=cluster, seed=seed).run()
+
+
+@dataclass(slots=True)
+class _Instance:
+    worker: Worker | None
+    began_s: float
+    ready_s: float
+
+
+class _Member:
+    """A variant's queue and instances."""
+
+    def __init__(self, variant: Variant, result: SimulatedApplication, workers: Workers | None) -> None:
+        self.variant = variant
+        self.lifecycle = Lifecycle()
+        self.arrived: deque[int] = deque([0] * WINDOW_S, maxlen=WINDOW_S)
+        self._arrived_now = 0
+        self._batches_of_period = 0
+        self._result = result
+        self._workers = workers
+        sizes = sorted(variant.latency_s)
+        table = [variant.latency_s[size] for size in sizes]
+        # Seconds of a batch, by its size less one.
+        self._seconds = [float(np.interp(size, sizes, table)) for size in range(1, variant.max_batch + 1)]
+        self.instances: dict[int, _Instance] = {}
+        self._free: list[tuple[float, int]] = []
+        self._number = 0
+        self._ending: list[tuple[float, Worker]] = []
+        self._added: list[tuple[Times, float]] = []
+        self._times: list[float] = []
+        self._deadlines: list[float] = []
+        self._head = 0
+
+    @property
+    def waiting(self) -> bool:
+        return self._head < len(self._times) or bool(self._added)
+
+    @property
+    def running(self) -> int:
+        return len(self.instances)
+
+    def ready(self, now_s: float) -> int:
+        """The number of instances that can take batches."""
+        return sum(1 for one in self.instances.values() if one.ready_s <= now_s)
+
+    @property
+    def load_rps(self) -> float:
+        return sum(self.arrived) / WINDOW_S
+
+    # Instances
+
+    def scale(self, count: int, now_s: float) -> None:
+        """Have so many instances. The last one stays while queries wait."""
+        if not count and self.waiting:
+            count = min(1, self.running)
+        while self.running < count and self.start(now_s, now_s + self.variant.load_s):
+            pass
+        if self.running > count:
+            # Those that still load go first, then idle ones, then whoever is free first.
+            numbers = sorted(self.instances, key=lambda one: (self.instances[one].ready_s <= now_s, self._free_s(one), -one))
+            for number in numbers[: self.running - count]:
+                self._stop(number, now_s)
+
+    def start(self, now_s: float, ready_s: float) -> bool:
+        """Begin an instance; False where it fits on no worker."""
+        worker = None
+        if self._workers is not None:
+            worker = self._workers.place(self.variant, now_s)
+            if worker is None:
+                self._result.unplaced += 1
+                return False
+        self._number += 1
+        self.instances[self._number] = _Instance(worker, now_s, ready_s)
+        heappush(self._free, (ready_s, self._number))
+        self._result.starts += 1
+        self._result.changes.append((now_s, self.variant.id, 1))
+        return True
+
+    def _free_s(self, number: int) -> float:
+        return next(free_s for free_s, one in self._free if one == number)
+
+    def _stop(self, number: int, now_s: float) -> None:
+        """End an instance: at once where it is idle or loads, else after its batch."""
+        instance = self.instances.pop(number)
+        end_s = now_s if instance.ready_s > now_s else max(now_s, self._free_s(number))
+        self._free = [one for one in self._free if one[1] != number]
+        heapify(self._free)
+        self._account(instance, end_s)
+        if instance.worker is not None:
+            self._ending.append((end_s, instance.worker))
+
+    def _account(self, instance: _Instance, end_s: float) -> None:
+        self._result.instance_s += end_s - instance.began_s
+        self._result.instance_cost += self.variant.cost_per_s * (end_s - instance.began_s)
+        self._result.changes.append((end_s, self.variant.id, -1))
+
+    def release(self, now_s: float) -> None:
+        """Give back what ended instances had."""
+        for end_s, worker in self._ending:
+            if end_s <= now_s:
+                worker.take(self.variant, -1)
+        self._ending = [one for one in self._ending if one[0] > now_s]
+
+    def finish(self, end_s: float) -> None:
+        """The end of the simulation: queries that wait are violations, instances are paid until then."""
+        self.merge()
+        self._result.dropped += len(self._times) - self._head
+        for instance in self.instances.values():
+            self._account(instance, max(end_s, instance.began_s))
+
+    # Queries
+
+    def add(self, times: Times, objective_s: float) -> None:
+        """Queries of this second, ascending."""
+        self._added.append((times, objective_s))
+        self._arrived_now += len(times)
+
+    def merge(self) -> None:
+        """Put what was added into the queue, in the order of arrival."""
+        if not self._added:
+            return
+        if self._head:
+            del self._times[: self._head], self._deadlines[: self._head]
+            self._head = 0
+        times = np.concatenate([one for one, _ in self._added])
+        deadlines = np.concatenate([one + objective_s for one, objective_s in self._added])
+        if len(self._added) > 1:
+            order = np.argsort(times, kind="stable")
+            times, deadlines = times[order], deadlines[order]
+        self._times += times.tolist()
+        self._deadlines += deadlines.tolist()
+        self._added.clear()
+
+    def serve(self, until_s: float) -> None:
+        """Begin every batch that begins before then."""
+        self.merge()
+        times, deadlines, seconds, free = self._times, self._deadlines, self._seconds, self._free
+        head, count, largest, result = self._head, len(times), self.variant.max_batch, self._result
+        answered = result.latencies_s
+        while head < count and free:
+            free_s, number = free[0]
+            start_s = max(free_s, times[head])
+            if start_s >= until_s:
+                break
+            waiting = bisect_right(times, start_s, head, count) - head
+            size = min(waiting, largest)
+            in_time = bisect_right(seconds, deadlines[head] - start_s + ROUNDING)
+            if not in_time or (in_time < size and waiting > largest):
+                result.dropped += 1
+                head += 1
+                continue
+            size = min(size, in_time)
+            finish_s = start_s + seconds[size - 1]
+            for place in range(head, head + size):
+                answered.append(finish_s - times[place])
+                if finish_s <= deadlines[place] + ROUNDING:
+                    result.in_time += 1
+                else:
+                    result.late += 1
+            head += size
+            result.batches += 1
+            self._batches_of_period += 1
+            heapreplace(free, (finish_s, number))
+        self._head = head
+
+    def end_second(self) -> None:
+        self.arrived.append(self._arrived_now)
+        self._arrived_now = 0
+
+    def measure(self, now_s: float) -> None:
+        """The state after a period."""
+        seconds = int(PERIOD_S / TICK_S)
+        rate_rps = sum(list(self.arrived)[-seconds:]) / PERIOD_S
+        peak_rps = self.variant.saturation_rps * max(1, self.ready(now_s))
+        self.lifecycle = self.lifecycle.measured(Measurement(rate_rps, peak_rps, 1.0, self._batches_of_period))
+        self._batches_of_period = 0
+
+
+class _Simulation:
+    def __init__(
+        self,
+        variants: Sequence[Variant],
+        kinds: Sequence[QueryKind],
+        load: Trace,
+        system: System,
+        *,
+        cluster: Cluster | None,
+        seed: int,
+    ) -> None:
+        self._kinds = kinds
+        self._load = load
+        self._system = system
+        self._state: Any = system.initial
+        self._chance = np.random.default_rng(stream(seed, "queries").getrandbits(64))
+        self._workers = None if cluster is None else Workers(cluster)
+        self._result = SimulatedApplication(system.name, load.duration_s)
+        self._members = {one.id: _Member(one, self._result, self._workers) for one in variants}
+        self._selector = VariantSelector(variants)
+        self._queries = [self._sent_as(place) for place in range(len(kinds))]
+        self._accepted = [sorted((one for one in variants if satisfies(one, query)), key=preference) for query in self._queries]
+        self._asked = [deque([0] * WINDOW_S, maxlen=WINDOW_S) for _ in kinds]
+        self._last_asked_s = [float("-inf")] * len(kinds)
+        self._edges = np.cumsum([kind.share for kind in kinds]) / sum(kind.share for kind in kinds)
+        self._edges[-1] = 1.0
+        # Members with instances or queries, in a fixed order.
+        self._loaded: dict[str, _Member] = {}
+
+    def _sent_as(self, place: int) -> Query:
+        """The query of a kind as the selector gets it."""
+        return Query(variant=self._system.fixed[place]) if self._system.fixed else self._kinds[place].query
+
+    def run(self) -> SimulatedApplication:
+        self._warm()
+        for number, expected in enumerate(self._load.counts):
+            now_s = number * TICK_S
+            if number:
+                self._tick(number, now_s)
+            self._send(expected, now_s)
+            for member in list(self._loaded.values()):
+                if not member.running and member.waiting:
+                    member.start(now_s, now_s + member.variant.load_s)
+                member.serve(now_s + TICK_S)
+                member.end_second()
+        end_s = self._load.duration_s
+        for member in self._members.values():
+            member.finish(end_s)
+        if self._workers is not None:
+            self._result.worker_cost = self._workers.cost(end_s)
+        self._result.changes.sort(key=lambda one: (one[0], -one[2]))
+        return self._result
+
+    def _warm(self) -> None:
+        """Every system begins with the instances that it wants for the mean load of the first seconds, ready."""
+        first = self._load.counts[:WINDOW_S]
+        mean_rps = sum(first) / len(first)
+        shares = np.diff(self._edges, prepend=0.0)
+        for place, share in enumerate(shares):
+            count = round(mean_rps * share * WINDOW_S)
+            self._asked[place].extend([0] * (WINDOW_S - 1) + [count])
+            self._last_asked_s[place] = 0.0
+            if self._system.fixed:
+                self._members[self._system.fixed[place]].arrived.append(count)
+        plan, self._state = self._system.decide(self._observation(0.0), self._state)
+        for name, wanted in plan.instances.items():
+            for _ in range(wanted):
+                if self._members[name].start(0.0, 0.0):
+                    self._loaded[name] = self._members[name]
+        self._tell(0.0)
+
+    def _tick(self, number: int, now_s: float) -> None:
+        """What the controller does each second."""
+        for member in self._loaded.values():
+            member.release(now_s)
+            if number % int(PERIOD_S) == 0:
+                member.measure(now_s)
+        plan, self._state = self._system.decide(self._observation(now_s), self._state)
+        # What ends makes room for what begins.
+        for name in sorted(self._loaded, key=lambda one: plan.instances.get(one, 0) - self._loaded[one].running):
+            if plan.instances.get(name, 0) <= self._loaded[name].running:
+                self._loaded[name].scale(plan.instances.get(name, 0), now_s)
+                self._loaded[name].release(now_s)
+        for name, count in plan.instances.items():
+            if count > self._members[name].running:
+                self._loaded[name] = self._members[name]
+                self._members[name].scale(count, now_s)
+        if self._workers is not None and self._system.scales_workers and number % WORKERS_PERIOD_S == 0:
+            self._scale_workers(self._workers, now_s)
+        self._tell(now_s)
+
+    def _scale_workers(self, workers: Workers, now_s: float) -> None:
+        states = {name: member.lifecycle.state for name, member in self._members.items()}
+        plan = worker_policy.decide(workers.observations(now_s, states), worker_policy.WorkerOptions(most=workers.most))
+        for hardware in plan.add:
+            workers.add(hardware, now_s)
+        for name in plan.remove:
+            workers.remove(name, now_s)
+
+    def _observation(self, now_s: float) -> ApplicationObservation:
+        members = tuple(
+            VariantMember(one.variant, one.running, one.ready(now_s), one.load_rps, one.lifecycle.state)
+            if one.running
+            else VariantMember(one.variant, load_rps=one.load_rps)
+            for one in self._members.values()
+        )
+        demands = []
+        for place, query in enumerate(self._queries):
+            if self._system.fixed or not self._accepted[place] or now_s - self._last_asked_s[place] >= IDLE_S:
+                continue
+            load_rps = max(LEAST_RPS, sum(self._asked[place]) / WINDOW_S)
+            demands.append(Demand(load_rps, query.latency_s, query.accuracy, query.cost_per_s, query.architecture or ""))
+        capacity = {} if self._workers is None else self._workers.capacity(now_s)
+        return ApplicationObservation(now_s, "simulated", members, tuple(demands), capacity)
+
+    def _tell(self, now_s: float) -> None:
+        """Tell the selector which variants are loaded, and in which state."""
+        for name, member in list(self._loaded.items()):
+            ready = member.ready(now_s)
+            member.lifecycle = member.lifecycle.loaded() if ready else member.lifecycle.unloaded()
+            if ready:
+                load = member.load_rps / (member.variant.saturation_rps * ready)
+                self._selector.instance_loaded(name, "", member.lifecycle.state, load)
+            else:
+                self._selector.instance_unloaded(name, "")
+                if not member.running and not member.waiting and not member.load_rps:
+                    member.release(float("inf"))
+                    del self._loaded[name]
+
+    def _send(self, expected: float, now_s: float) -> None:
+        """Send the queries of a second to their variants."""
+        count = int(expected)
+        if expected > count and self._chance.random() < expected - count:
+            count += 1
+        self._result.queries += count
+        times = np.sort(self._chance.random(count)) * TICK_S + now_s
+        kinds = np.searchsorted(self._edges, self._chance.random(count), side="right")
+        order = np.argsort(kinds, kind="stable")
+        bounds = np.searchsorted(kinds[order], np.arange(len(self._kinds) + 1)).tolist()
+        for place in range(len(self._kinds)):
+            begin, end = bounds[place], bounds[place + 1]
+            self._asked[place].append(end - begin)
+            if begin < end:
+                self._last_asked_s[place] = now_s
+                self._send_kind(place, times[order[begin:end]], now_s)
+
+    def _send_kind(self, place: int, times: Times, now_s: float) -> None:
+        choice = self._selector.select(self._queries[place])
+        if not choice.satisfies:
+            self._result.refused += len(times)
+            return
+        objective_s = self._kinds[place].objective_s
+        members = [self._members[one.id] for one in self._accepted[place] if one.id in self._loaded] if self._system.split else []
+        if not members:
+            member = self._loaded[choice.variant.id] = self._members[choice.variant.id]
+            self._give(place, member, times, objective_s)
+            return
+        capacities = np.array([one.variant.saturation_rps * one.ready(now_s) for one in members])
+        if not capacities.any():  # all of them load: the preferred one, rather than one more
+            self._give(place, members[0], times, objective_s)
+            return
+        edges = np.cumsum(capacities) / capacities.sum()
+        edges[-1] = 1.0
+        spread = (np.arange(1, len(times) + 1) + now_s) * STRIDE % 1.0
+        chosen = np.searchsorted(edges, spread, side="right")
+        for number, member in enumerate(members):
+            self._give(place, member, times[chosen == number], objective_s)
+
+    def _give(self, place: int, member: _Member, times: Times, objective_s: float) -> None:
+        if len(times):
+            self._result.sent[place, member.variant.id] += len(times)
+            member.add(times, objective_s)

@@ -1,0 +1,188 @@
+"""An application of variants in virtual time: queries, batches, instances and costs add up, and no answer misses its accuracy."""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from gnomon_autoscaler.policies.infaas import baselines, greedy
+from gnomon_core.errors import GnomonError
+from gnomon_core.variants import CPU, Query, Variant
+from gnomon_simulator.traces import Trace
+from gnomon_simulator.variant_catalogs import (
+    GPU,
+    INFERENTIA,
+    VARIANTS_OF_FAMILY,
+    made_up_variants,
+    table_2_variants,
+    table_6_variants,
+)
+from gnomon_simulator.variant_simulation import QueryKind, SimulatedApplication, System, simulate_application
+from gnomon_simulator.variant_workers import EC2_KINDS, Cluster, Workers
+
+A, B, C = sorted(table_2_variants(), key=lambda variant: variant.cost_per_s)
+INFAAS = System("infaas", greedy.decide, greedy.GreedyState())
+SPLIT = dataclasses.replace(INFAAS, split=True)
+WITHIN_300_MS = (QueryKind(Query(latency_s=0.3), 1.0),)
+
+
+def preloaded(*counts: tuple[Variant, int]) -> System:
+    """So many instances of one variant, whatever the load is."""
+    [(variant, count)] = counts
+    return System("fixed", baselines.clipper, {variant.id: count}, (variant.id,))
+
+
+def load(*rates_rps: float, seconds: int = 20) -> Trace:
+    return Trace(1.0, tuple(rate for rate in rates_rps for _ in range(seconds)))
+
+
+def integral(result: SimulatedApplication, variants: Sequence[Variant]) -> float:
+    """The integral of the running instances' costs over time, from when instances began and ended."""
+    price = {one.id: one.cost_per_s for one in variants}
+    total, rate, before_s = 0.0, 0.0, 0.0
+    for time_s, name, change in result.changes:
+        total += rate * (time_s - before_s)
+        rate, before_s = rate + change * price[name], time_s
+    assert rate == pytest.approx(0.0)
+    return total
+
+
+def test_table_2s_variants_have_its_rates_and_costs() -> None:
+    assert [one.saturation_rps for one in (A, B, C)] == pytest.approx([5.0, 100.0, 800.0])
+    assert [one.inference_s for one in (A, B, C)] == pytest.approx([0.2, 0.02, 0.015])
+    assert [one.cost_per_s for one in (A, B, C)] == [1.0, 3.0, 16.0]
+
+
+def test_table_6_has_175_variants_of_22_architectures_within_the_papers_ranges() -> None:
+    variants = table_6_variants(random.Random(1))
+    assert len(variants) == len({one.id for one in variants}) == sum(VARIANTS_OF_FAMILY.values()) == 175
+    assert len({one.architecture for one in variants}) == 22
+    assert {one.hardware for one in variants} == {CPU, INFERENTIA, GPU}
+    assert all(0.566 <= one.accuracy <= 0.825 and 0.59 <= one.load_s <= 11.0 for one in variants)
+    assert variants == table_6_variants(random.Random(1))
+
+
+def test_one_instance_answers_what_it_sustains_and_every_query_is_counted() -> None:
+    """A answers five per second one at a time, somewhat fewer where it waits for a query that it can still answer in time."""
+    result = simulate_application([A], WITHIN_300_MS, load(10.0), preloaded((A, 1)))
+    assert result.queries == 200
+    assert result.in_time + result.late + result.dropped + result.refused == result.queries
+    assert 4.0 < result.goodput_rps <= 5.0
+    assert result.late == 0
+    assert max(result.latencies_s) <= 0.3 + 1e-6
+
+
+def test_batches_raise_the_throughput_to_the_saturation_rate() -> None:
+    result = simulate_application([C], WITHIN_300_MS, load(1600.0, seconds=5), preloaded((C, 1)))
+    assert result.goodput_rps == pytest.approx(800.0, rel=0.05)
+    assert result.in_time / result.batches == pytest.approx(12.0, rel=0.02)
+
+
+def test_a_batch_is_small_where_its_oldest_query_has_little_time() -> None:
+    kinds = (QueryKind(Query(latency_s=0.015), 1.0),)
+    result = simulate_application([C], kinds, load(400.0, seconds=5), preloaded((C, 1)))
+    assert result.late == 0
+    assert max(result.latencies_s) <= 0.015 + 1e-6
+
+
+@pytest.mark.parametrize("system", [INFAAS, SPLIT], ids=["selector", "split"])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_answer_is_below_its_accuracy_floor_or_of_another_architecture(system: System, seed: int) -> None:
+    chance = random.Random(seed)
+    variants = made_up_variants(40, chance, architectures=4)
+    some = [chance.choice(variants) for _ in range(3)]
+    kinds = (
+        *(QueryKind(Query(one.inference_s * 2.0, one.accuracy), 0.2) for one in some),
+        QueryKind(Query(architecture=some[0].architecture), 0.2),
+        QueryKind(Query(accuracy=0.99), 0.2),
+    )
+    result = simulate_application(variants, kinds, load(5.0, 60.0, 2.0), system, seed=seed)
+    by_id = {one.id: one for one in variants}
+    assert result.in_time > 0
+    for (place, name), count in result.sent.items():
+        query = kinds[place].query
+        assert count > 0
+        assert by_id[name].accuracy >= (query.accuracy or 0.0)
+        assert query.architecture in (None, by_id[name].architecture)
+    assert result.refused == pytest.approx(0.2 * result.queries, rel=0.3)  # none is that accurate
+    assert result.in_time + result.late + result.dropped + result.refused == result.queries
+
+
+@pytest.mark.parametrize("cluster", [None, Cluster({CPU: 1, INFERENTIA: 1, GPU: 1}, 8)], ids=["unbounded", "workers"])
+@pytest.mark.parametrize("system", [INFAAS, SPLIT], ids=["selector", "split"])
+def test_cost_is_the_integral_of_the_running_instances(system: System, cluster: Cluster | None) -> None:
+    variants = table_2_variants()
+    result = simulate_application(variants, WITHIN_300_MS, load(4.0, 700.0, 40.0), system, cluster=cluster)
+    assert len(result.changes) == 2 * result.starts > 4
+    assert result.instance_cost == pytest.approx(integral(result, variants))
+
+
+def test_instances_that_never_change_cost_their_price_for_the_whole_time() -> None:
+    result = simulate_application([B], WITHIN_300_MS, load(30.0), preloaded((B, 2)), cluster=Cluster({INFERENTIA: 1}, 1))
+    assert result.instance_cost == pytest.approx(2 * 3.0 * 20.0)
+    assert result.worker_cost == pytest.approx(3.0 * 20.0)
+
+
+def test_infaas_upgrades_for_a_burst_and_returns_to_the_cheaper_variant() -> None:
+    result = simulate_application(table_2_variants(), WITHIN_300_MS, load(4.0, 80.0, 4.0, seconds=60), SPLIT)
+    began = [name for _, name, change in result.changes if change > 0]
+    assert began[0] == A.id
+    assert B.id in began
+    ended = [time_s for time_s, name, change in result.changes if name == B.id and change < 0]
+    assert ended
+    assert max(ended) < 180.0
+    assert result.instance_cost < 180.0 * B.cost_per_s
+
+
+def test_shared_mix_serves_what_one_chosen_variant_does_not() -> None:
+    """At 1,000 per second the policy loads two B and a C; the selector sends all to B until it is overloaded."""
+    one = simulate_application(table_2_variants(), WITHIN_300_MS, load(950.0), INFAAS)
+    shared = simulate_application(table_2_variants(), WITHIN_300_MS, load(950.0), SPLIT)
+    assert shared.violation_share < 0.02
+    assert one.violation_share > 5.0 * shared.violation_share
+
+
+def test_same_seed_gives_the_same_run_and_another_seed_other_arrivals() -> None:
+    first, again, other = (
+        simulate_application(table_2_variants(), WITHIN_300_MS, load(50.0), SPLIT, seed=seed) for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first.latencies_s != other.latencies_s
+
+
+def test_workers_are_added_for_load_and_ended_without_it() -> None:
+    cluster = Cluster({CPU: 1}, 6, start_s=5.0)
+    system = System("sm+", partial(baselines.sagemaker, fixed=(A.id,)), baselines.ReplicaState(), (A.id,))
+    busy = simulate_application([A], WITHIN_300_MS, load(20.0, seconds=60), system, cluster=cluster)
+    assert busy.worker_cost > 1.5 * 2.0 * 60.0
+    calm = simulate_application([A], WITHIN_300_MS, load(20.0, 1.0, seconds=60), system, cluster=cluster)
+    assert calm.worker_cost < 2.0 * busy.worker_cost
+
+
+def test_an_instance_is_placed_where_least_is_left_and_only_on_its_hardware() -> None:
+    workers = Workers(Cluster({CPU: 2, INFERENTIA: 1}, 3))
+    first, second, third = (workers.place(A, 0.0) for _ in range(3))
+    assert first is not None
+    assert first is second
+    assert third is not None
+    assert third is not first
+    assert workers.place(C, 0.0) is None  # there is no GPU
+    assert [workers.place(B, 0.0) is None for _ in range(5)] == [False] * 4 + [True]
+    assert workers.capacity(0.0) == {"cores": 8.0 * 2 + 4.0, INFERENTIA: 4.0, GPU: 0.0}
+    assert {kind.hardware for kind in EC2_KINDS} == {CPU, INFERENTIA, GPU}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "trace", "code"),
+    [
+        ((), load(1.0), "bad_query_kinds"),
+        ((QueryKind(Query(), 0.0),), load(1.0), "bad_query_kinds"),
+        (WITHIN_300_MS, Trace(0.1, (1.0,)), "bad_trace"),
+    ],
+)
+def test_unusable_loads_are_refused(kinds: Sequence[QueryKind], trace: Trace, code: str) -> None:
+    with pytest.raises(GnomonError) as refused:
+        simulate_application([A], kinds, trace, SPLIT)
+    assert refused.value.code == code
