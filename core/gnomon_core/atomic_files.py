@@ -57,6 +57,23 @@ def replace_file(path: Path, content: str | bytes, *, durable: bool, mode: int |
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def move_file(file: Path, path: Path, *, mode: int) -> None:
+    """Move a whole file of the same file system to its place, with this mode, so that it outlives a power failure there.
+
+    Raises:
+        OSError: it cannot be moved. The old content stays.
+
+    """
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fchmod(descriptor, mode)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    file.replace(path)
+    _synchronise(path.parent)
+
+
 def make_folder(folder: Path, mode: int = 0o777) -> None:
     """Make a folder that outlives a power failure, and those above it that are missing. It has `mode`, less the umask."""
     if folder.is_dir():

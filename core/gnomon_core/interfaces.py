@@ -435,6 +435,13 @@ class ModelRepository(Protocol):
         """
         ...
 
+    def put_files(self, name: str, version: str, files: Mapping[str, Path]) -> ModelEntry:
+        """As `put`, with the paths of the files, which may be large: they are not held in memory.
+
+        The files belong to the repository from now on, which may move them to another place.
+        """
+        ...
+
     def list(self) -> Iterable[ModelEntry]: ...
 
     def verify(self, reference: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from gnomon_core.errors import not_found
 from gnomon_core.fleet import Instance
@@ -86,6 +87,9 @@ class NoModels:
         return self.get(reference)
 
     def put(self, name: str, version: str, files: Mapping[str, bytes]) -> ModelEntry:
+        raise NotImplementedError
+
+    def put_files(self, name: str, version: str, files: Mapping[str, Path]) -> ModelEntry:
         raise NotImplementedError
 
     def list(self) -> Iterable[ModelEntry]:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.interfaces import ModelEntry, ModelRepository
+from gnomon_core.model_files import check_name
 from gnomon_profiler.capturing import CaptureRequest, capture_elsewhere, capture_here
 from gnomon_profiler.importing.sources import ONNX, TRANSFORMERS, format_of
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.names import in_catalog, meant, not_in_catalog
-from gnomon_profiler.repository import PROGRAM, WEIGHTS, check_name
+from gnomon_profiler.repository import PROGRAM, WEIGHTS
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -29,21 +29,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gnomon_core.atomic_files import make_folder, replacing
+from gnomon_core.atomic_files import make_folder, move_file, replacing
+from gnomon_core.engines import REPORT, EngineReport
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.interfaces import ModelEntry
+from gnomon_core.model_files import FILE, NAME, SHA256, VERSION, check_name
 from gnomon_core.nearest_names import did_you_mean
-from gnomon_core.program import ALLOWED_OPERATORS, invalid_program, parse_program
+from gnomon_core.program import ALLOWED_OPERATORS, MAX_PROGRAM_BYTES, invalid_program, parse_program
 from gnomon_core.signature import ModelSignature
 from gnomon_profiler.layers_file import LAYERS, check_layers
 
 PROGRAM = "program.json"
 WEIGHTS = "weights.safetensors"
-NAME = re.compile(r"[a-z0-9][a-z0-9._:-]{0,126}")
-VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_FILE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _MANIFEST_FORMAT = "gnomon-model/1"
+_MAX_DOCUMENT_BYTES = MAX_PROGRAM_BYTES + 1
+"""As much is read of a file that is parsed: enough to see that it is too long."""
+Content: TypeAlias = bytes | Path
+"""A file's bytes, or where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,32 +70,18 @@ class Manifest:
         return self.signature == other.signature and other.sha256.items() <= self.sha256.items()
 
 
-def new_manifest(name: str, version: str, files: Mapping[str, bytes], extra: Mapping[str, str] | None = None) -> Manifest:
+def new_manifest(name: str, version: str, files: Mapping[str, Content], extra: Mapping[str, str] | None = None) -> Manifest:
     """The manifest of files that may be stored.
 
     Raises:
-        GnomonError: 400 for a name or a file that cannot be; 422 for a program that may not run, or for another one's blocks.
+        GnomonError: 400 for a name or a file that cannot be; 422 for a program that may not run, for another one's blocks, or for
+            a report on engines that cannot be read.
 
     """
     check_name(name, version)
     signature = replace(_check_files(files), model=name, version=version)
-    digests = {file: hashlib.sha256(data).hexdigest() for file, data in sorted(files.items())}
+    digests = {file: _digest(content) for file, content in sorted(files.items())}
     return Manifest(name, version, signature, digests, extra or {})
-
-
-def check_name(name: str, version: str) -> None:
-    """Refuse what cannot name a model.
-
-    Raises:
-        GnomonError: 400 `invalid_model_name`.
-
-    """
-    if not NAME.fullmatch(name) or not VERSION.fullmatch(version):
-        raise bad_request(
-            "invalid_model_name",
-            f"{name[:150]!r} version {version[:100]!r} cannot name a model.",
-            "Use lower-case letters, digits, '.', '_', ':' and '-', beginning with a letter or digit.",
-        )
 
 
 def read_manifest(name: str, version: str, data: bytes) -> Manifest:
@@ -111,7 +99,7 @@ def read_manifest(name: str, version: str, data: bytes) -> Manifest:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise corrupt_manifest(name, version, error) from None
     readable = document.get("format") == _MANIFEST_FORMAT and {PROGRAM, WEIGHTS} <= set(digests)
-    if not readable or not all(_SHA256.fullmatch(digest) for digest in (*digests.values(), *extra.values())):
+    if not readable or not all(SHA256.fullmatch(digest) for digest in (*digests.values(), *extra.values())):
         raise corrupt_manifest(name, version, ValueError("not a manifest"))
     return Manifest(name, version, signature, digests, extra)
 
@@ -134,20 +122,47 @@ def newer(new: Manifest, old: Manifest) -> bool:
     )
 
 
-def _check_files(files: Mapping[str, bytes]) -> ModelSignature:
+def _check_files(files: Mapping[str, Content]) -> ModelSignature:
     """The signature that the program states, once the program is one that may run."""
     missing = {PROGRAM, WEIGHTS} - set(files)
-    if missing or not all(_FILE.fullmatch(file) for file in files):
+    if missing or not all(FILE.fullmatch(file) for file in files):
         raise bad_request(
             "invalid_model", f"A model needs {PROGRAM} and {WEIGHTS}, under plain file names.", "Use gnomon's Extractor."
         )
-    program = parse_program(files[PROGRAM])
+    document = _document(files[PROGRAM])
+    program = parse_program(document)
     refused = sorted(set(program.operators()) - ALLOWED_OPERATORS)
     if refused:
         raise invalid_program(f"Operators that may not run: {', '.join(refused)}.")
     if LAYERS in files:
-        check_layers(files[LAYERS], files[PROGRAM], program)
+        check_layers(_document(files[LAYERS]), document, program)
+    if REPORT in files:
+        _check_report(_document(files[REPORT]))
     return program.signature
+
+
+def _check_report(data: bytes) -> None:
+    try:
+        _ = EngineReport.from_json(json.loads(data)).auto
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise GnomonError(
+            422, "invalid_engines", f"{REPORT} cannot be read: {error}.", "Leave it out, and convert the model again."
+        ) from None
+
+
+def _document(content: Content) -> bytes:
+    """The bytes of a file that is parsed, which is never a large one."""
+    if isinstance(content, bytes):
+        return content
+    with content.open("rb") as file:
+        return file.read(_MAX_DOCUMENT_BYTES)
+
+
+def _digest(content: Content) -> str:
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    with content.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sorted_versions(versions: Iterable[str]) -> list[str]:
@@ -188,6 +203,7 @@ def corrupt_manifest(name: str, version: str, error: Exception) -> GnomonError:
 
 Writer: TypeAlias = Callable[[bytes], int]
 _CHUNK_BYTES = 1 << 20
+OBJECT_MODE = 0o444
 
 
 class ObjectFolder:
@@ -231,16 +247,26 @@ class ObjectFolder:
                 leftover.unlink()
             yield
 
-    def publish(self, data: bytes, path: Path) -> None:
-        """Put a file in its place, whole. While `writing`."""
+    def publish(self, content: Content, path: Path) -> None:
+        """Put a file in its place, whole; one that is on this file system is moved there. While `writing`."""
+        if isinstance(content, Path):
+            make_folder(path.parent)
+            if content.stat().st_dev == self._incoming.stat().st_dev:
+                move_file(content, path, mode=OBJECT_MODE)
+                return
         with self.incoming(path) as write:
-            write(data)
+            if isinstance(content, bytes):
+                write(content)
+                return
+            with content.open("rb") as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    write(chunk)
 
     @contextmanager
     def incoming(self, path: Path) -> Iterator[Writer]:
         """A file that grows and is put in its place at the end, or not at all. While `writing`."""
         make_folder(path.parent)
-        with replacing(path, durable=True, mode=0o444, aside=self._incoming) as file:
+        with replacing(path, durable=True, mode=OBJECT_MODE, aside=self._incoming) as file:
             yield file.write
 
 
@@ -258,6 +284,12 @@ class BaseRepository(ABC):
 
     NAME or NAME@VERSION ─▶ its versions ─▶ the newest, or the named one ─▶ its manifest
     """
+
+    def put(self, name: str, version: str, files: Mapping[str, bytes]) -> ModelEntry:
+        return self._put(name, version, files)
+
+    def put_files(self, name: str, version: str, files: Mapping[str, Path]) -> ModelEntry:
+        return self._put(name, version, files)
 
     def verify(self, reference: str) -> bool:
         """Whether every file of the entry has its SHA-256; each is read again."""
@@ -290,6 +322,10 @@ class BaseRepository(ABC):
         except OSError as error:
             raise corrupt_manifest(name, version, error) from None
         return read_manifest(name, version, data)
+
+    @abstractmethod
+    def _put(self, name: str, version: str, files: Mapping[str, Content]) -> ModelEntry:
+        """Add a version of these files, atomically."""
 
     @abstractmethod
     def _versions(self, name: str) -> list[str]:
@@ -344,13 +380,15 @@ class DirectoryRepository(BaseRepository):
         """The whole entry: its weights are mapped, and only what is touched of them becomes resident."""
         return self.get(reference)
 
-    def put(self, name: str, version: str, files: Mapping[str, bytes]) -> ModelEntry:
+    def _put(self, name: str, version: str, files: Mapping[str, Content]) -> ModelEntry:
         manifest = new_manifest(name, version, files)
         with self._folder.writing():
+            replaced = replaces(manifest, self._existing(manifest))
             for file, digest in manifest.sha256.items():
                 if not self._folder.is_whole(digest, afresh=True):
                     self._folder.publish(files[file], self._folder.path(digest))
-            self._publish_manifest(manifest)
+            if replaced:
+                self._folder.publish(manifest.to_bytes(), self._path(name, version))
         return entry_of(self._read(name, version), self._folder)
 
     def list(self) -> Iterator[ModelEntry]:
@@ -376,14 +414,12 @@ class DirectoryRepository(BaseRepository):
     def _manifest(self, name: str, version: str) -> bytes:
         return self._path(name, version).read_bytes()
 
-    def _publish_manifest(self, manifest: Manifest) -> None:
-        path = self._path(manifest.name, manifest.version)
+    def _existing(self, manifest: Manifest) -> bytes:
+        """The document of this version; empty where there is none."""
         try:
-            existing = path.read_bytes()
+            return self._manifest(manifest.name, manifest.version)
         except OSError:
-            existing = b""
-        if replaces(manifest, existing):
-            self._folder.publish(manifest.to_bytes(), path)
+            return b""
 
 
 def entry_of(manifest: Manifest, folder: ObjectFolder) -> ModelEntry:

@@ -26,8 +26,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib
+import io
 import json
 import logging
+import mmap
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -38,14 +40,14 @@ from typing import Any, TypeAlias
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelEntry
+from gnomon_core.model_files import NAME, VERSION
 from gnomon_core.packaging import how_to_install
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.repository import (
-    NAME,
     PROGRAM,
-    VERSION,
     WEIGHTS,
     BaseRepository,
+    Content,
     Manifest,
     ObjectFolder,
     corrupt_file,
@@ -165,9 +167,12 @@ class S3Repository(BaseRepository):
             sha256=dict(manifest.sha256) | {WEIGHTS: digest},
         )
 
-    def put(self, name: str, version: str, files: Mapping[str, bytes]) -> ModelEntry:
-        index = TensorIndex.of(files[WEIGHTS]).to_bytes() if WEIGHTS in files else b""
+    def _put(self, name: str, version: str, files: Mapping[str, Content]) -> ModelEntry:
+        index = _index(files[WEIGHTS]) if WEIGHTS in files else b""
         manifest = new_manifest(name, version, files, {INDEX: hashlib.sha256(index).hexdigest()})
+        existing = self._bucket.read(_manifest(name, version))
+        if existing is not None:
+            replaces(manifest, existing[0])  # refuses another content before it is uploaded
         for file, digest in manifest.sha256.items():
             self._bucket.put_object(_object(digest), files[file], digest)
         self._bucket.put_object(_object(manifest.extra[INDEX]), index, manifest.extra[INDEX])
@@ -268,12 +273,20 @@ class S3Repository(BaseRepository):
                 return
         raise GnomonError(503, "repository_busy", f"Others keep writing {manifest.name}@{manifest.version}.", "Try again.")
 
-    def _keep(self, manifest: Manifest, files: Mapping[str, bytes]) -> None:
+    def _keep(self, manifest: Manifest, files: Mapping[str, Content]) -> None:
         """Keep uploaded files in the local folder, so that they need not be fetched."""
         with self._folder.writing():
             for file, digest in manifest.sha256.items():
                 if not self._folder.is_whole(digest):
                     self._folder.publish(files[file], self._folder.path(digest))
+
+
+def _index(weights: Content) -> bytes:
+    """The index of a weight file's tensors, as a document."""
+    if isinstance(weights, bytes) or not weights.stat().st_size:
+        return TensorIndex.of(weights if isinstance(weights, bytes) else b"").to_bytes()
+    with weights.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        return TensorIndex.of(mapped).to_bytes()
 
 
 def _object(digest: str) -> str:
@@ -342,12 +355,15 @@ class Bucket:
             found.update(chunk)
         return found.hexdigest() == digest
 
-    def put_object(self, key: str, data: bytes, digest: str) -> None:
-        """Store bytes with this SHA-256, which S3 verifies, unless the object exists."""
+    def put_object(self, key: str, content: Content, digest: str) -> None:
+        """Store a file with this SHA-256, which S3 verifies, unless the object exists."""
         checksum = base64.b64encode(bytes.fromhex(digest)).decode()
+        size = len(content) if isinstance(content, bytes) else content.stat().st_size
         with self._s3_errors():
-            if not self._is_stored_as(key, len(data), checksum):
-                self._client.put_object(Bucket=self._name, Key=self._prefix + key, Body=data, ChecksumSHA256=checksum)
+            if self._is_stored_as(key, size, checksum):
+                return
+            with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as body:
+                self._client.put_object(Bucket=self._name, Key=self._prefix + key, Body=body, ChecksumSHA256=checksum)
 
     def put_if(self, key: str, data: bytes, etag: str | None) -> bool:
         """Store bytes if the object still has this ETag, or does not exist for none; False if it has changed."""

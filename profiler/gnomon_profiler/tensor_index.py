@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from mmap import mmap
 from typing import Any
 
 from gnomon_core.errors import bad_request
@@ -41,7 +42,7 @@ class TensorIndex:
     tensors: Mapping[str, StoredTensor]
 
     @staticmethod
-    def of(file: bytes) -> TensorIndex:
+    def of(file: bytes | mmap) -> TensorIndex:
         """The index of a safetensors file.
 
         Raises:
@@ -115,7 +116,7 @@ def with_header(header: Mapping[str, Any], pieces: Sequence[bytes]) -> bytes:
     return b"".join([len(text).to_bytes(_LENGTH_BYTES, "little"), text, *pieces])
 
 
-def _stored(file: bytes, start: int, entry: Mapping[str, Any]) -> StoredTensor:
+def _stored(file: bytes | mmap, start: int, entry: Mapping[str, Any]) -> StoredTensor:
     begin, end = (start + int(offset) for offset in entry["data_offsets"])
     if not start <= begin <= end <= len(file):
         raise ValueError(f"a tensor from {begin} to {end} of {len(file)} bytes")

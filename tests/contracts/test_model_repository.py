@@ -32,6 +32,14 @@ from tests.contracts.small_models import files, two_blocks, with_layers
 from tests.refusals import refused
 
 
+def on_disk(folder: Path, contents: dict[str, bytes]) -> dict[str, Path]:
+    """These files in a new folder."""
+    folder.mkdir()
+    for name, data in contents.items():
+        (folder / name).write_bytes(data)
+    return {name: folder / name for name in contents}
+
+
 class ModelRepositoryContract:
     @pytest.fixture
     def repository(self) -> ModelRepository:
@@ -55,6 +63,24 @@ class ModelRepositoryContract:
         assert got.layers.read_bytes() == with_layers(files())["layers.json"]
         assert set(got.sha256) == {"program.json", "weights.safetensors", "layers.json"}
         assert repository.verify("scale")
+
+    def test_files_on_disk_are_stored_like_bytes(self, repository: ModelRepository, tmp_path: Path) -> None:
+        made, _ = two_blocks()
+        put = repository.put_files("two", "1", on_disk(tmp_path / "first", made))
+        assert repository.put("two", "1", made) == put == repository.put_files("two", "1", on_disk(tmp_path / "again", made))
+        assert {file: path.read_bytes() for file, path in put.files.items()} == made
+        assert repository.verify("two")
+        with refused(409, "model_exists"):
+            repository.put_files("two", "1", on_disk(tmp_path / "other", files()))
+        with refused(422, "invalid_layers"):
+            repository.put_files("three", "1", on_disk(tmp_path / "wrong", made | {"program.json": files()["program.json"]}))
+        assert [entry.name for entry in repository.list()] == ["two"]
+
+    def test_a_report_on_engines_that_cannot_be_read_is_refused(self, repository: ModelRepository) -> None:
+        for report in (b"", b"[]", b"{}", b'{"format": "gnomon-engines/1", "program": {}, "engines": {"openvino": 1}}'):
+            with refused(422, "invalid_engines"):
+                repository.put("scale", "1", files() | {"engines.json": report})
+        assert list(repository.list()) == []
 
     def test_an_entry_without_layer_blocks_is_served_and_may_get_them_later(self, repository: ModelRepository) -> None:
         assert repository.put("scale", "1", files()).layers is None
@@ -194,6 +220,15 @@ class TestDirectoryRepository(ModelRepositoryContract):
             assert not repository.verify("scale")
             assert list(repository.list()) == []
         assert repository.put("scale", "1", files()) == entry
+
+    def test_a_refused_version_leaves_no_files(self, repository: DirectoryRepository, root: Path, tmp_path: Path) -> None:
+        repository.put("scale", "1", files())
+        before = sorted(root.rglob("*"))
+        with refused(409, "model_exists"):
+            repository.put("scale", "1", files(3.0))
+        with refused(409, "model_exists"):
+            repository.put_files("scale", "1", on_disk(tmp_path / "other", files(4.0)))
+        assert sorted(root.rglob("*")) == before
 
     def test_files_are_read_only_and_kept_once(self, repository: DirectoryRepository, root: Path) -> None:
         first = repository.put("scale", "1", files())
