@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -39,13 +39,13 @@ class Gateway:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
+        body: bytes | Iterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         authenticated: bool = True,
         stream: bool = False,
         patient: bool = False,
     ) -> urllib3.BaseHTTPResponse:
-        """Send a request and return the answer, whatever its status.
+        """Send a request and return the answer, whatever its status. A body of chunks needs a `Content-Length` among the headers.
 
         `stream` leaves the body to be read piece by piece; `patient` waits for it without limit once connected.
 

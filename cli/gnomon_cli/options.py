@@ -128,6 +128,19 @@ class Target:
             return ""
 
 
+def server_options(function: F) -> F:
+    """-g, -k, --tls-no-verify, --timeout as one `target`, of a command that is about this machine unless -g names a server."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, gateway: str, token: str, tls_no_verify: bool, timeout: float, **options: Any) -> Any:
+        gateway = gateway or click.get_current_context().find_root().params.get("gateway", "")
+        target = Target(gateway, token, not tls_no_verify, timeout, "") if gateway else None
+        return function(*args, target=target, **options)
+
+    gateway = click.option("-g", "--gateway", default="", metavar="URL", help="Server whose models it is about, not this folder.")
+    return cast("F", option_group(gateway, *_connection_options(60.0))(wrapped))
+
+
 def gateway_options(*, functions: bool = False, timeout_s: float = 60.0, timeout_help: str = "") -> Callable[[F], F]:
     """-g, -f, -k, --tls-no-verify, --timeout; with `functions` also --filter, --regex, --envsubst: all as one `target`."""
 
@@ -143,15 +156,7 @@ def gateway_options(*, functions: bool = False, timeout_s: float = 60.0, timeout
                 "-g", "--gateway", default="", metavar="URL", help="Gateway; default: stack file, OPENFAAS_URL, 127.0.0.1:8080."
             ),
             click.option("-f", "--yaml", default="", metavar="FILE", help="Stack file; default: stack.yaml or stack.yml here."),
-            click.option("-k", "--token", default="", metavar="JWT", help="Token instead of the login that is kept."),
-            click.option("--tls-no-verify", is_flag=True, help="Do not check the gateway's certificate."),
-            click.option(
-                "--timeout",
-                type=Duration(),
-                default=timeout_s,
-                metavar="DURATION",
-                help=timeout_help or f"For each call; default {timeout_s:g}s.",
-            ),
+            *_connection_options(timeout_s, timeout_help),
         ]
         if functions:
             options += [
@@ -166,6 +171,21 @@ def gateway_options(*, functions: bool = False, timeout_s: float = 60.0, timeout
         return cast("F", option_group(*options)(wrapped))
 
     return decorate
+
+
+def _connection_options(timeout_s: float, timeout_help: str = "") -> list[Callable[[F], F]]:
+    """-k, --tls-no-verify, --timeout."""
+    return [
+        click.option("-k", "--token", default="", metavar="JWT", help="Token instead of the login that is kept."),
+        click.option("--tls-no-verify", is_flag=True, help="Do not check the gateway's certificate."),
+        click.option(
+            "--timeout",
+            type=Duration(),
+            default=timeout_s,
+            metavar="DURATION",
+            help=timeout_help or f"For each call; default {timeout_s:g}s.",
+        ),
+    ]
 
 
 policy_option = click.option(

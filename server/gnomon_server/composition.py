@@ -34,6 +34,7 @@ from gnomon_gateway.api.application import control_application
 from gnomon_gateway.api.builds import build_routes, payload_secret
 from gnomon_gateway.api.control import Control, this_version
 from gnomon_gateway.api.invocation import GatewayApp
+from gnomon_gateway.api.models import ModelRoutes
 from gnomon_gateway.api.namespaces import Namespaces
 from gnomon_gateway.api.secrets import Secrets
 from gnomon_gateway.applications.collector import ApplicationCollector
@@ -58,7 +59,7 @@ from gnomon_platforms.local.recipes import function_users, private_folders
 from gnomon_profiler.places import open_repository
 from gnomon_server.metrics import application_readings, readings
 from gnomon_server.model_engines import ModelEngines
-from gnomon_server.options import FETCHED, ServeOptions, payload_secret_file
+from gnomon_server.options import FETCHED, UPLOADS, ServeOptions, payload_secret_file
 from gnomon_server.platforms import backend_of
 from gnomon_server.process import begin_log, check_disk_space, check_port, lock_state, memory_is_short, serve_until_signal
 from gnomon_server.scaling import ScalingAdapter
@@ -292,9 +293,10 @@ class Gnomon:
         )
         asynchronous = AsyncEndpoint(self._async_queue, self._callbacks, lambda key: functions.status(key) is not None, utc_now_s)
         build = build_routes(self._builder, payload_secret(payload_secret_file(self.options.state)))
+        models = ModelRoutes(self._repository, self.options.state / UPLOADS, max_bytes=self.options.max_model_bytes)
         hosts = host_rule(self.options.host, self.options.allowed_hosts, behind=self.options.behind)
         self._guard = Guard(hosts, self._auth, function_users() if self._backend.isolates_users else range(0))
-        application = control_application(control, self._guard, counters, [asynchronous.handlers(), *build])
+        application = control_application(control, self._guard, counters, [asynchronous.handlers(), models.handlers(), *build])
         return GatewayApp(
             self.manager.directory,
             application,

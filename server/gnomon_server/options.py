@@ -19,6 +19,9 @@ DEFAULT_STATE = ".gnomon"
 FETCHED = "fetched-models"
 """The folder, in the state folder, of models fetched from a remote repository, with their profiles."""
 
+UPLOADS = "uploads"
+"""The folder, in the state folder, of models that are being uploaded."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
@@ -55,8 +58,8 @@ class ServeOptions:
     `reserved_cores` what is held back for Shadows. `images` is a further table of images and their runtimes. `secrets` is the
     folder of `basic-auth-user` and `basic-auth-password`, None for one in the state folder. `policies` are the third-party
     policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may be sent to. `max_body_bytes` bounds
-    the body of a request to a function. `behind` says that OpenFaaS's own gateway is in front of this one, `convert` that models
-    are converted for faster engines in the background.
+    the body of a request to a function, `max_model_bytes` an upload of a model. `behind` says that OpenFaaS's own gateway is in
+    front of this one, `convert` that models are converted for faster engines in the background.
 
     `platform` is a key of `gnomon_server.platforms.PLATFORMS`; `aws`, `cluster` and `provider` are the options of the platforms
     lambda, openfaas and provider, on which `cores`, `pool`, `reserved_cores` and `images` have no effect.
@@ -77,6 +80,7 @@ class ServeOptions:
     callback_hosts: tuple[str, ...]
     allowed_hosts: tuple[str, ...]
     max_body_bytes: int
+    max_model_bytes: int
     verbose: bool
     platform: str = "local"
     aws: LambdaOptions | None = None

@@ -3,7 +3,7 @@
 The repository is a folder of layer programs and weights that functions name by `gnomon/model`. A model of the catalog is
 captured here, once; one of your own comes from the callable that makes it, from an ONNX file, a folder of transformers or a
 file of skops, or as the files that `gnomon_profiler.extractor.capture` gives. Models in the repository have been checked, and
-`verify` reads every byte again.
+`verify` reads every byte again. With `-g URL`, `add` uploads to a server, and `list` and `show` are about its models.
 
 `profile` measures for minutes how fast a model runs here, block by block, and how long it takes to load. It prints results as
 it goes and can be interrupted: the same command continues. `profiles` lists what was measured and shows one model's tables;
@@ -13,7 +13,8 @@ cores beyond the measured ones are marked and follow from a serial fraction. `fi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,15 @@ import click
 from gnomon_cli.command import Command
 from gnomon_cli.errors import CommandFailed, WrongCommand
 from gnomon_cli.model_folder import folder_options, model_repository, profile_store
-from gnomon_cli.options import json_option
+from gnomon_cli.options import Target, json_option, server_options
 from gnomon_cli.output import note, print_json, print_table
+from gnomon_cli.remote_models import RemoteModels
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.engines import AUTO, ENGINES, PROGRAM, REPORT, EngineReport, read_report
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.packaging import how_to_install
 from gnomon_core.profiles import ModelProfile, Points
+from gnomon_core.signature import ModelSignature
 from gnomon_profiler.add import add_from, ensure_model
 from gnomon_profiler.engines import add_engines
 from gnomon_profiler.figures.plots import draw
@@ -54,21 +57,29 @@ def models() -> None:
     examples="""
     gnomon models list
     gnomon models list --catalog
+    gnomon models list -g http://server:8080
     """,
 )
 @folder_options
+@server_options
 @click.option("--catalog", is_flag=True, help="What `add` knows, instead of what is there.")
 @json_option
-def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> None:
-    """List the models in the repository."""
+def list_models(*, folder: str, state: str, target: Target | None, catalog: bool, as_json: bool) -> None:
+    """List the models in the repository, or in a server's with -g."""
     if catalog:
         print_json(list(known_names())) if as_json else click.echo("\n".join(known_names()))
         return
-    entries = list(model_repository(folder, state).list())
+    if target is not None:
+        documents = RemoteModels(target.gateway()).list()
+        found = [_Model.of_document(document) for document in documents]
+    else:
+        entries = list(model_repository(folder, state).list())
+        documents = [_document(entry) for entry in entries] if as_json else []
+        found = [_Model.of_entry(entry, details=False) for entry in entries]
     if as_json:
-        print_json([_document(entry) for entry in entries])
+        print_json(documents)
         return
-    rows = [(entry.name, entry.version, entry.signature.kind or "tensors", f"{_size_mb(entry):.1f}") for entry in entries]
+    rows = [(one.name, one.version, one.signature.kind or "tensors", f"{one.size_mb():.1f}") for one in found]
     print_table(("MODEL", "VERSION", "KIND", "MB"), rows)
 
 
@@ -86,10 +97,12 @@ def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> Non
     gnomon models add my-model --from exported.onnx --shape 128 --shape 128
     gnomon models add reviews --from distilbert-base/ --length 64
     gnomon models add iris --from estimator.skops
+    gnomon models add iris --from estimator.skops -g http://server:8080
     """,
 )
 @click.argument("name")
 @folder_options
+@server_options
 @click.option(
     "--weights",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -127,6 +140,7 @@ def add(
     name: str,
     folder: str,
     state: str,
+    target: Target | None,
     weights: Path | None,
     source: str,
     shapes: tuple[str, ...],
@@ -135,7 +149,14 @@ def add(
     engines: bool,
     as_json: bool,
 ) -> None:
-    """Put a model into the repository: one of the catalog, your own, or one in the format of another tool."""
+    """Put a model into the repository: one of the catalog, your own, or one in the format of another tool.
+
+    With -g it is captured here, put into the repository here, and uploaded to the server. One that is here already is uploaded
+    as it is.
+    """
+    remote = None if target is None else RemoteModels(target.gateway())
+    if remote is not None:
+        remote.find(name, version)  # a server that refuses says so before minutes of capturing
     repository = model_repository(folder, state)
     if source:
         sizes = [_shape(shape) for shape in shapes]
@@ -148,10 +169,12 @@ def add(
         entry = ensure_model(repository, name, version=version, weights=weights, progress=note)
     if engines:
         entry = add_engines(repository, entry, progress=note)
+    document = _document(entry) if remote is None else remote.upload(entry, note)
     if as_json:
-        print_json(_document(entry))
+        print_json(document)
     else:
-        click.echo(f"{entry.name}@{entry.version} is in the repository. Serve it with the annotation gnomon/model: {entry.name}")
+        place = "in the repository" if target is None else f"on {target.url()}"
+        click.echo(f"{entry.name}@{entry.version} is {place}. Serve it with the annotation gnomon/model: {entry.name}")
 
 
 @models.command(
@@ -160,31 +183,80 @@ def add(
     gnomon models show efficientnet-lite0
     gnomon models show efficientnet-lite0@1 --json
     gnomon models show torchvision:resnet50 --blocks
+    gnomon models show my-model@2 -g http://server:8080
     """,
 )
 @click.argument("reference")
 @folder_options
+@server_options
 @click.option("--blocks", is_flag=True, help="Its layer blocks: what a Shadow can hold.")
 @json_option
-def show(*, reference: str, folder: str, state: str, blocks: bool, as_json: bool) -> None:
-    """Show what a model takes and gives, where its files are, and its layer blocks."""
-    entry = model_repository(folder, state).get(reference)
-    layers = _layers_of(entry) if blocks else None
+def show(*, reference: str, folder: str, state: str, target: Target | None, blocks: bool, as_json: bool) -> None:
+    """Show what a model takes and gives, its files, and its layer blocks."""
+    if target is not None:
+        document = RemoteModels(target.gateway()).get(reference, layers=blocks)
+        one = _Model.of_document(document)
+    else:
+        entry = model_repository(folder, state).get(reference)
+        document, one = _document(entry), _Model.of_entry(entry, details=True)
+    if blocks and one.layers is None:
+        raise CommandFailed(f"{one.name}@{one.version} has no layer blocks.", "Add it again with `gnomon models add`.")
     if as_json:
-        print_json(_document(entry) | ({} if layers is None else {"blocks": _blocks_document(layers)}))
+        document.pop("layers", None)
+        print_json(document | ({"blocks": _blocks_document(one.layers)} if blocks and one.layers is not None else {}))
         return
-    click.echo(f"{entry.name}@{entry.version}  {entry.signature.kind or 'tensors in, tensors out'}")
-    for direction, tensors in (("in ", entry.signature.inputs), ("out", entry.signature.outputs)):
+    click.echo(f"{one.name}@{one.version}  {one.signature.kind or 'tensors in, tensors out'}")
+    for direction, tensors in (("in ", one.signature.inputs), ("out", one.signature.outputs)):
         for tensor in tensors:
             click.echo(
                 f"  {direction}  {tensor.name}: {tensor.datatype} {'×'.join(map(str, tensor.shape)) or 'scalar'} per sample"
             )
-    for path in (entry.program, entry.weights):
-        click.echo(f"  {path} ({path.stat().st_size / 1e6:.1f} MB)")
-    if REPORT in entry.files:
-        _show_engines(read_report(entry.files[REPORT]))
-    if layers is not None:
-        _show_blocks(layers)
+    for file, size in one.files.items():
+        click.echo(f"  {file} ({size / 1e6:.1f} MB)")
+    if one.engines is not None:
+        _show_engines(one.engines)
+    if blocks and one.layers is not None:
+        _show_blocks(one.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A model of this machine's repository or of a server's, as it is shown. `files` are the program's and the weights' sizes."""
+
+    name: str
+    version: str
+    signature: ModelSignature
+    files: Mapping[str, int]
+    engines: EngineReport | None
+    layers: Layers | None
+
+    @staticmethod
+    def of_entry(entry: ModelEntry, *, details: bool) -> _Model:
+        return _Model(
+            entry.name,
+            entry.version,
+            entry.signature,
+            {str(path): path.stat().st_size for path in (entry.program, entry.weights)},
+            read_report(entry.files[REPORT]) if details and REPORT in entry.files else None,
+            Layers.from_json(json.loads(entry.layers.read_bytes())) if details and entry.layers is not None else None,
+        )
+
+    @staticmethod
+    def of_document(document: Mapping[str, Any]) -> _Model:
+        try:
+            return _Model(
+                document["name"],
+                document["version"],
+                ModelSignature.from_json(document["signature"]),
+                {file: document["files"][file] for file in (PROGRAM_FILE, WEIGHTS)},
+                EngineReport.from_json(document["engines"]) if "engines" in document else None,
+                Layers.from_json(document["layers"]) if "layers" in document else None,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CommandFailed(f"The server describes a model in another way: {error!r}.", "Is it of this version?") from None
+
+    def size_mb(self) -> float:
+        return sum(self.files.values()) / 1e6
 
 
 def _show_engines(report: EngineReport) -> None:
@@ -245,12 +317,6 @@ def verify(*, references: tuple[str, ...], folder: str, state: str) -> None:
         raise CommandFailed(f"Broken: {', '.join(broken)}.", "Add them again with `gnomon models add`.")
 
 
-def _layers_of(entry: ModelEntry) -> Layers:
-    if entry.layers is None:
-        raise CommandFailed(f"{entry.name}@{entry.version} has no layer blocks.", "Add it again with `gnomon models add`.")
-    return Layers.from_json(json.loads(entry.layers.read_bytes()))
-
-
 def _blocks_document(layers: Layers) -> list[dict[str, Any]]:
     """Each block as in `layers.json`, with what it alone would have a Shadow given and give back, per sample."""
     numbered = enumerate(zip(layers.to_json()["blocks"], layers.blocks, strict=True))
@@ -293,10 +359,6 @@ def _document(entry: ModelEntry) -> dict[str, Any]:
         "files": files,
         "sha256": dict(entry.sha256),
     }
-
-
-def _size_mb(entry: ModelEntry) -> float:
-    return (entry.program.stat().st_size + entry.weights.stat().st_size) / 1e6
 
 
 SHOWN_BEYOND = (4, 8, 16)

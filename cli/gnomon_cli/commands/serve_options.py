@@ -256,6 +256,14 @@ listening_options = option_group(
         metavar="BYTES",
         help="Largest body of a request to a function, from 1Mi to 512Mi; default 64Mi.",
     ),
+    click.option(
+        "--max-model",
+        "max_model_bytes",
+        type=Bytes(1 << 20, 1 << 40),
+        default="8Gi",
+        metavar="BYTES",
+        help="Largest model that may be uploaded, from 1Mi; default 8Gi.",
+    ),
     click.option("--callback-host", "callback_hosts", multiple=True, metavar="HOST", help="Host that X-Callback-Url may name."),
 )
 """Addresses, login and limits of the gateway."""

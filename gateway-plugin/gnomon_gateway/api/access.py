@@ -109,6 +109,9 @@ ROUTES: tuple[Route, ...] = (
     Route("/system/logs", ("GET",), Access.AUTH),
     Route("/gnomon/functions/{name}", ("GET",), Access.AUTH),
     Route("/gnomon/functions/{name}/decisions", ("GET",), Access.AUTH),
+    Route("/gnomon/models", ("GET",), Access.AUTH),
+    Route("/gnomon/models/{reference}", ("GET",), Access.AUTH),
+    Route("/gnomon/models/{name}/{version}", ("PUT",), Access.AUTH),
     Route("/gnomon/policies", ("GET",), Access.AUTH),
     Route("/build", ("POST",), Access.HMAC),
 )

@@ -31,6 +31,7 @@ Gnomon {release} serves functions here.
   GET  /system/functions            what is deployed (OpenFaaS's API: faas-cli and gnomon are its clients)
   GET  /system/applications         applications, whose queries name a goal instead of a model
   GET  /gnomon/functions/NAME       a function with its instances, and why it was scaled: …/decisions
+  GET  /gnomon/models               the model repository: gnomon models list, show and add with -g
   GET  /healthz, /metrics           for probes and Prometheus
 
 List the functions with `gnomon list` or `faas-cli list`; deploy with `gnomon deploy -f stack.yml`.

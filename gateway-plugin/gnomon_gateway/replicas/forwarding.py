@@ -14,8 +14,8 @@ that two replicas which disagree about the owner cannot send it back and forth. 
     PUT /system/functions ─▶ replica: authorised? ─ internal listener, with the client's login ─▶ leader ─▶ control application
 
 Only the leader writes to the cluster and knows all decisions. While nobody leads, a control request waits. A replica answers the
-paths in `OWN` itself: its health, its metrics, and the calls that it keeps. Authorisation is checked where the client connects,
-because the leader's kernel does not know whose connection that is.
+paths in `OWN` itself: its health, its metrics, the calls that it keeps, and the model repository, which all replicas share.
+Authorisation is checked where the client connects, because the leader's kernel does not know whose connection that is.
 """
 
 from __future__ import annotations
@@ -504,7 +504,7 @@ def _budget_s(exchange: Exchange, runtime: FunctionRuntime) -> float:
     return budget_s
 
 
-OWN = ("/healthz", "/metrics", "/async-function/")
+OWN = ("/healthz", "/metrics", "/async-function/", "/gnomon/models")
 LEADER_TIMEOUT_S = 25.0
 """Timeout of a request that waits for a leader: the 15 s of the Lease, and the start of the next leader."""
 RETRY_S = 0.1

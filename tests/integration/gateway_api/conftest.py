@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -27,6 +28,7 @@ from gnomon_gateway.api.access import BasicAuth, Guard, host_rule
 from gnomon_gateway.api.application import control_application
 from gnomon_gateway.api.control import Control, Version
 from gnomon_gateway.api.namespaces import Namespaces
+from gnomon_gateway.api.requests import Handlers
 from gnomon_gateway.api.secrets import Secrets
 from gnomon_gateway.asynchronous.callbacks import CallbackHosts, Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore, FunctionAnswer, Invocation
@@ -166,9 +168,10 @@ async def start_gateway(tmp_path: Path) -> AsyncIterator[StartGateway]:
             invoke: Callable[[Invocation], Awaitable[FunctionAnswer]] = echo,
             callbacks: Callbacks | None = None,
             limits: AsyncLimits | None = None,
+            more: Handlers = MappingProxyType({}),
         ) -> Gateway:
             callbacks = callbacks or Callbacks(CallbackHosts([]), Random(1))
-            return await stack.enter_async_context(_running(tmp_path, auth, invoke, callbacks, limits))
+            return await stack.enter_async_context(_running(tmp_path, auth, invoke, callbacks, limits=limits, more=more))
 
         yield start
 
@@ -180,7 +183,7 @@ async def gateway(start_gateway: StartGateway) -> Gateway:
 
 @contextlib.asynccontextmanager
 async def _running(
-    folder: Path, auth: BasicAuth | None, invoke: Any, callbacks: Callbacks, limits: AsyncLimits | None
+    folder: Path, auth: BasicAuth | None, invoke: Any, callbacks: Callbacks, *, limits: AsyncLimits | None, more: Handlers
 ) -> AsyncIterator[Gateway]:
     functions, counters, clock = MemoryFunctions(), ControlCounters(), WallClock()
     store = SqliteStore(folder / "gnomon.db")
@@ -211,7 +214,7 @@ async def _running(
         healthy=lambda: healthy[0],
     )
     endpoint = AsyncEndpoint(queue, callbacks, lambda key: key in functions.deployed, utc_now_s)
-    application = control_application(control, Guard(host_rule("127.0.0.1"), auth), counters, [endpoint.handlers()])
+    application = control_application(control, Guard(host_rule("127.0.0.1"), auth), counters, [endpoint.handlers(), more])
     # Made with its protocol's number: asyncio turns Nagle's algorithm off only where it sees that one, and each answer would wait
     # 40 ms for an acknowledgement otherwise.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:

@@ -1,0 +1,88 @@
+"""The model repository of a server: `gnomon models add`, `list` and `show` with `-g URL`.
+
+    entry in the local repository ─▶ archive, chunk by chunk ─▶ PUT /gnomon/models/NAME/VERSION
+
+Nothing is sent where the server has the same content already. An upload that is interrupted leaves nothing on the server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from gnomon_cli.client import Gateway
+from gnomon_core.interfaces import ModelEntry
+from gnomon_core.model_archive import MEDIA_TYPE, Archive
+from gnomon_core.model_files import check_name
+
+PATH = "/gnomon/models"
+_NOTES = 10
+"""How many lines of progress an upload has."""
+_LEAST_BYTES = 8 << 20
+"""Lines of progress are at least this far apart."""
+
+
+class RemoteModels:
+    """The models of one server, as its documents: name, version, signature, and by file sizes and SHA-256.
+
+    Raises:
+        CommandFailed: from every method, where the server cannot be reached or refuses.
+
+    """
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def list(self) -> list[dict[str, Any]]:
+        documents: list[dict[str, Any]] = self._gateway.json("GET", PATH)
+        return documents
+
+    def get(self, reference: str, *, layers: bool = False) -> dict[str, Any]:
+        """A model, with its report on engines (`engines`) and on demand its layer blocks (`layers`), if it has them."""
+        query = {"layers": "true"} if layers else None
+        document: dict[str, Any] = self._gateway.json("GET", f"{PATH}/{quote(reference, safe='@:')}", query=query)
+        return document
+
+    def find(self, name: str, version: str) -> dict[str, Any] | None:
+        """This version of a model; None if the server has none."""
+        check_name(name, version)
+        answer = self._gateway.call("GET", f"{PATH}/{quote(f'{name}@{version}', safe='@:')}")
+        if answer.status == HTTPStatus.NOT_FOUND and b'"model_not_found"' in answer.data:
+            return None
+        self._gateway.check(answer)
+        document: dict[str, Any] = json.loads(answer.data)
+        return document
+
+    def upload(self, entry: ModelEntry, progress: Callable[[str], None]) -> dict[str, Any]:
+        """Add a version with all of its files, and return its document. `progress` gets a line now and then."""
+        reference = f"{entry.name}@{entry.version}"
+        there = self.find(entry.name, entry.version)
+        if there is not None and dict(entry.sha256).items() <= there["sha256"].items():
+            progress(f"{reference}: {self._gateway.url} has it already")
+            return there
+        archive = Archive(entry.files, entry.sha256)
+        answer = self._gateway.call(
+            "PUT",
+            f"{PATH}/{quote(entry.name, safe=':')}/{quote(entry.version)}",
+            body=_with_progress(archive, archive.size_bytes, lambda text: progress(f"{reference}: {text}")),
+            headers={"Content-Type": MEDIA_TYPE, "Content-Length": str(archive.size_bytes)},
+            patient=True,
+        )
+        self._gateway.check(answer)
+        document: dict[str, Any] = json.loads(answer.data)
+        return document
+
+
+def _with_progress(chunks: Iterable[bytes], size_bytes: int, progress: Callable[[str], None]) -> Iterator[bytes]:
+    step = max(size_bytes // _NOTES, _LEAST_BYTES)
+    sent = noted = 0
+    progress(f"uploading {size_bytes / 1e6:.1f} MB")
+    for chunk in chunks:
+        yield chunk
+        sent += len(chunk)
+        if sent - noted >= step:
+            noted = sent
+            progress(f"sent {sent / 1e6:.1f} of {size_bytes / 1e6:.1f} MB")
