@@ -24,6 +24,7 @@ for name in wanted:
             count += 1
 assert count > 3, count
 """
+INTEGER_PROGRAMS = [f"gnomon_autoscaler.policies.infaas.{module}" for module in ("decomposition", "exact")]
 PARTS = {
     # What the wheel brings without an extra is enough for the command line and every policy but those that plan, which say so.
     "": (
@@ -31,6 +32,8 @@ PARTS = {
         # What serves needs the gateway's extra and says so; a node's coordinator needs its own.
         [
             "gnomon_autoscaler.policies.batch",
+            # The integer programs of variants need scipy; the heuristic does not.
+            *INTEGER_PROGRAMS,
             "gnomon_coordinator.node",
             "gnomon_cli.measure_lambda",
         ],
@@ -39,6 +42,7 @@ PARTS = {
         ["gnomon_gateway", "gnomon_platforms", "gnomon_autoscaler", "gnomon_server", "gnomon_cli"],
         # AWS Lambda needs boto3 and Kubernetes its client, and they say so.
         [
+            *INTEGER_PROGRAMS,
             "gnomon_platforms.aws_lambda",
             "gnomon_platforms.kubernetes",
             "gnomon_platforms.knative",
@@ -49,10 +53,14 @@ PARTS = {
     "lambda": (["gnomon_platforms.aws_lambda"], []),
     "kubernetes": (["gnomon_platforms.kubernetes", "gnomon_platforms.openfaas", "gnomon_platforms.knative"], []),
     "node": (["gnomon_coordinator"], []),
-    # Arrivals drawn from a Markovian process need the planner's extra.
-    "replay": (["gnomon_simulator"], ["gnomon_simulator.markov"]),
-    "planner": (["gnomon_planner", "gnomon_autoscaler"], []),
-    "body": (["gnomon_runtime"], []),
+    # Arrivals drawn from a Markovian process need the planner's extra, and so do applications of variants.
+    "replay": (["gnomon_simulator"], ["gnomon_simulator.markov", "gnomon_simulator.variant_simulation"]),
+    "planner": (["gnomon_planner", "gnomon_autoscaler"], INTEGER_PROGRAMS),
+    "infaas": (["gnomon_autoscaler.policies.infaas"], []),
+    # Engines are extras of their own.
+    "body": (["gnomon_runtime"], [f"gnomon_runtime.engine.{engine}_graph" for engine in ("onnx", "openvino")]),
+    "onnxruntime": (["gnomon_runtime"], ["gnomon_runtime.engine.openvino_graph"]),
+    "openvino": (["gnomon_runtime"], ["gnomon_runtime.engine.onnx_graph"]),
 }
 
 

@@ -69,7 +69,7 @@ def test_deployed_model_changes_to_its_engine_without_losing_a_request(serving: 
     asking.start()
     try:
         eventually(lambda: engine_of(serving, "net") == "onnxruntime", "the model is converted", CONVERSION_LIMIT_S)
-        eventually(lambda: [body["version"] for body in bodies(serving)] == [2], "the instances are replaced", 60.0)
+        eventually(lambda: {body["version"] for body in bodies(serving)} == {2}, "the instances are replaced", 60.0)
     finally:
         stop.set()
         asking.join()
