@@ -1,13 +1,14 @@
 """INFaaS's evaluation in virtual time: variants of models against systems whose developer has fixed one variant (section 6).
 
-    python -m benchmarks.infaas [--quick] [--afresh]
+    python -m benchmarks.infaas [--quick] [--afresh] [PART…]     resnet50, models, hour, day: all of them by default
 
 Everything is simulated: `gnomon_simulator.variant_simulation` serves the queries with the policies that applications have.
 Nothing is executed, and the numbers do not depend on the machine. There are three seeds, which draw the catalog's further
 variants, the order of the cold models, and every query's time and kind. Results are kept in .cache/benchmarks until the code
 changes that decides them, so that an interrupted run goes on where it was; --afresh forgets them.
 
-`infaas_loads` says which loads, catalogs and systems there are.
+`infaas_loads` says which loads, catalogs and systems there are. Each part has a file of results: `infaas_resnet50.json` has
+Table 3 and the patterns of 6.2, `infaas_models.json` is 6.1.
 
 **Figures.** Throughput is queries per second answered within the objective; all others are violations. Cost is the integral of
 the running instances' costs, as in 6.2, `worker_cost` that of the workers, as in 6.1. The goals, 1.3 times the throughput and
@@ -39,25 +40,27 @@ SOURCES = (
     "simulator/gnomon_simulator/variant_catalogs.py",
 )
 SEEDS = (1, 2, 3)
+PARTS: Mapping[str, tuple[str, ...]] = {"resnet50": tuple(PATTERNS), "models": ("models",), "hour": ("hour",), "day": ("day",)}
 TABLE_3 = ((10.0, 0.3, 2.0), (10.0, 0.05, 3.0), (1000.0, 0.3, 22.0))
 THROUGHPUT, VIOLATIONS, COST = 1.3, 1.6, 0.5
 
 Summary = dict[str, float]
 
 
-def main(pace: Pace, *, afresh: bool = False) -> None:
+def main(pace: Pace, parts: Sequence[str] = (), *, afresh: bool = False) -> None:
     kept = ResultCache("infaas", SOURCES)
     if afresh:
         kept.forget()
     seeds = SEEDS[:1] if pace.quick else SEEDS
-    figures = table_3()
-    for name, make in LOADS.items():
-        found: dict[str, list[Summary]] = {}
-        for seed in seeds:
-            for system, summary in summaries(name, make, seed, kept, quick=pace.quick):
-                found.setdefault(system, []).append(summary)
-        figures += patterns_figures(name, found) if name in PATTERNS else figures_of(name, found)
-    write("infaas", figures, repeats=len(seeds), packages=("gnomon", "numpy"), folder=pace.results)
+    for part in parts or PARTS:
+        figures = table_3() if part == "resnet50" else []
+        for load in PARTS[part]:
+            found: dict[str, list[Summary]] = {}
+            for seed in seeds:
+                for system, summary in summaries(load, LOADS[load], seed, kept, quick=pace.quick):
+                    found.setdefault(system, []).append(summary)
+            figures += patterns_figures(load, found) if load in PATTERNS else figures_of(load, found)
+        write(f"infaas_{part}", figures, repeats=len(seeds), packages=("gnomon", "numpy", "scipy"), folder=pace.results)
 
 
 def summaries(name: str, make: MakeCase, seed: int, kept: ResultCache, *, quick: bool) -> Iterator[tuple[str, Summary]]:
@@ -174,5 +177,6 @@ def ratio(one: float, other: float) -> float:
 if __name__ == "__main__":
     parser = pace_parser(__doc__ or "")
     parser.add_argument("--afresh", action="store_true", help="forget earlier results")
+    parser.add_argument("parts", nargs="*", choices=(*PARTS, []), metavar="PART", help=", ".join(PARTS))
     asked = parser.parse_args()
-    ended_well(lambda: main(pace_of(asked), afresh=asked.afresh))
+    ended_well(lambda: main(pace_of(asked), asked.parts, afresh=asked.afresh))
