@@ -27,6 +27,7 @@ from gnomon_core.scaling import CreateBody, DecisionRecord
 from gnomon_gateway.api.access import BasicAuth, Guard, host_rule
 from gnomon_gateway.api.application import control_application
 from gnomon_gateway.api.control import Control, Version
+from gnomon_gateway.api.models import ModelRoutes
 from gnomon_gateway.api.namespaces import Namespaces
 from gnomon_gateway.api.requests import Handlers
 from gnomon_gateway.api.secrets import Secrets
@@ -46,6 +47,7 @@ from gnomon_gateway.metrics import (
     PairMetrics,
 )
 from gnomon_gateway.store import SqliteStore
+from gnomon_profiler.repository import DirectoryRepository
 from tests.waiting import until
 
 USER, PASSWORD = "admin", "s3cret"
@@ -214,7 +216,10 @@ async def _running(
         healthy=lambda: healthy[0],
     )
     endpoint = AsyncEndpoint(queue, callbacks, lambda key: key in functions.deployed, utc_now_s)
-    application = control_application(control, Guard(host_rule("127.0.0.1"), auth), counters, [endpoint.handlers(), more])
+    models = ModelRoutes(DirectoryRepository(folder / "models"), folder / "uploads")
+    # `more` may have routes of models of its own.
+    parts = [endpoint.handlers(), {**models.handlers(), **more}]
+    application = control_application(control, Guard(host_rule("127.0.0.1"), auth), counters, parts)
     # Made with its protocol's number: asyncio turns Nagle's algorithm off only where it sees that one, and each answer would wait
     # 40 ms for an acknowledgement otherwise.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
