@@ -20,7 +20,7 @@ from gnomon_core.functions import FunctionKey
 
 @dataclass(frozen=True, slots=True)
 class MeasuredVariant:
-    """What was measured of a variant on this platform.
+    """Measurements of a variant on this platform.
 
     `latency_s` is seconds of a batch by its size, `load_s` seconds from the decision to the first answer, `accuracy` the share of
     the validation set that this variant answers right; None where only the model's is known.

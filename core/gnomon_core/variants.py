@@ -54,7 +54,7 @@ class Variant:
 
     @property
     def resources(self) -> dict[str, float]:
-        """What one instance needs of each resource type."""
+        """The amount of each resource type that one instance needs."""
         return {CORES: float(self.cores), MEMORY_BYTES: float(self.memory_bytes), **self.devices}
 
 
@@ -72,7 +72,7 @@ class VariantState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What an answer must satisfy. None is no constraint; `architecture` or `variant` name what is to answer, as users may.
+    """The constraints that an answer must satisfy. None is no constraint; `architecture` or `variant` name what is to answer.
 
     `latency_s` bounds the time in which the variant answers, `accuracy` is the least share of right answers, `cost_per_s` the
     most that the answering variant may cost.

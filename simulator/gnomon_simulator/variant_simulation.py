@@ -78,7 +78,7 @@ class QueryKind:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What serves the application: a policy with its first state, and how queries are sent.
+    """The system that serves the application: a policy with its first state, and how queries are sent.
 
     `fixed` names the variant of each kind of query where a developer has fixed it.
     """
@@ -93,7 +93,7 @@ class System:
 
 @dataclass(slots=True)
 class SimulatedApplication:
-    """What became of the queries, and what it cost.
+    """The outcome of the queries, and its cost.
 
     A query is answered in time, answered late, dropped, or refused because no variant satisfies it. `changes` are the instances
     that began and ended, as (time, variant, +1 or -1); `sent` counts queries by kind and variant.
@@ -410,7 +410,7 @@ class _Simulation:
         self._tell(0.0)
 
     def _tick(self, number: int, now_s: float) -> None:
-        """What the controller does each second."""
+        """The controller's work of one second."""
         for member in self._loaded.values():
             member.release(now_s)
             if number % int(PERIOD_S) == 0:

@@ -106,7 +106,10 @@ class Workers:
         return worker
 
     def capacity(self, now_s: float) -> dict[str, float]:
-        """What all instances may use together. Cores of workers with accelerators are for their accelerators' instances."""
+        """The resources that all instances may use together.
+
+        Cores of workers with accelerators are for their accelerators' instances.
+        """
         found: dict[str, float] = {CORES: 0.0}
         for worker in self.all.values():
             if worker.ready_s > now_s:
@@ -135,5 +138,5 @@ class Workers:
         return found
 
     def cost(self, end_s: float) -> float:
-        """What the workers have cost until then."""
+        """The cost of the workers until then."""
         return self._spent + sum(worker.kind.cost_per_s * (end_s - worker.started_s) for worker in self.all.values())

@@ -75,7 +75,7 @@ def clipper(observation: ApplicationObservation, instances: Mapping[str, int]) -
 
 @dataclass(frozen=True, slots=True)
 class ReplicaState:
-    """What SM+ remembers: since when a variant could do with fewer instances, and with how many at least since then."""
+    """The state of SM+: since when a variant could do with fewer instances, and with how many at least since then."""
 
     surplus: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
@@ -113,7 +113,7 @@ def _needed(variant: Variant, load_rps: float, slack: float) -> int:
 
 
 def _granted(observation: ApplicationObservation, wanted: Mapping[str, int], running: Mapping[str, int]) -> dict[str, int]:
-    """What runs and stays, and one instance after the other for the variant that lacks the largest share, while they fit."""
+    """The instances that run and stay, and one after the other for the variant that lacks the largest share, while they fit."""
     variants = {member.variant.id: member.variant for member in observation.members}
     resources = {
         name: {kind: amount for kind, amount in variants[name].resources.items() if amount and kind in observation.capacity}

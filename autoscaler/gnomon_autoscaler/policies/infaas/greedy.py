@@ -56,7 +56,7 @@ class Surplus:
 
 @dataclass(frozen=True, slots=True)
 class GreedyState:
-    """What the heuristic remembers between decisions: the surplus of variants, by id."""
+    """The state of the heuristic between decisions: the surplus of variants, by id."""
 
     surplus: Mapping[str, Surplus] = field(default_factory=dict)
 
@@ -333,7 +333,7 @@ class _Cover:
         return self._chosen
 
     def _least_cost(self) -> float:
-        """What the load costs at the lowest price per request."""
+        """The cost of the load at the lowest price per request."""
         return sum(
             need * min(self._problem.price(member) / self._problem.members[member].variant.saturation_rps for member in accepted)
             for need, accepted in zip(self._problem.needs_rps, self._problem.accepted, strict=True)

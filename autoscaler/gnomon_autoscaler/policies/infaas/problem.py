@@ -80,12 +80,12 @@ class Problem:
         )
 
     def price(self, member: int) -> float:
-        """What one instance more costs: C·(1 + λ·T_load)."""
+        """The cost of one more instance: C·(1 + λ·T_load)."""
         variant = self.members[member].variant
         return variant.cost_per_s * (1.0 + self.options.loading_weight * variant.load_s)
 
     def cost_per_s(self, instances: Sequence[int]) -> float:
-        """What these instances cost."""
+        """The cost of these instances."""
         return sum(member.variant.cost_per_s * count for member, count in zip(self.members, instances, strict=True))
 
     def objective(self, instances: Sequence[int]) -> float:
@@ -101,11 +101,11 @@ class Problem:
         return set[int](self.accepted[demands[0]]).intersection(*(self.accepted[demand] for demand in demands[1:]))
 
     def unmet_rps(self, instances: Sequence[int]) -> tuple[float, ...]:
-        """What each demand lacks with these instances; what is missing altogether is the least possible."""
+        """The rate that each demand lacks with these instances; what is missing altogether is the least possible."""
         return _Flow(self, instances).unmet_rps()
 
     def free(self, instances: Sequence[int]) -> dict[str, float]:
-        """What these instances leave of each bounded resource type; negative where they need more than there is."""
+        """The amount of each bounded resource type that these instances leave; negative where they need more than there is."""
         left = dict(self.capacity)
         for resources, count in zip(self.resources, instances, strict=True):
             take(resources, count, left)
@@ -136,7 +136,7 @@ class _Flow:
         self._accepted = [[member for member in accepted if member in self._spare] for accepted in problem.accepted]
 
     def unmet_rps(self) -> tuple[float, ...]:
-        """What each demand lacks."""
+        """The rate that each demand lacks."""
         lacking = [0.0] * len(self._accepted)
         for demand in self._problem.strictest_first:
             need = left = self._problem.needs_rps[demand]
