@@ -27,6 +27,7 @@ from benchmarks.report import Figure, measured, unless_missing, write
 from gnomon_profiler.catalog import CatalogModel, load_model
 from gnomon_profiler.extractor import capture
 from gnomon_runtime.engine import load_program
+from gnomon_runtime.engine.loaded_model import zeros
 from gnomon_runtime.engine.torch_support import keep_freed_memory
 
 GOAL_RATIO = 1.03
@@ -134,7 +135,7 @@ def _time_one(folder: Path, batch: int, *, kept: bool) -> None:
     if kept:
         keep_freed_memory()
     program = load_program(folder / "program.json", folder / "weights.safetensors")
-    inputs = program.zeros(batch)
+    inputs = zeros(program.signature, batch)
     times = []
     for _ in range(8):
         began_s = time.process_time()

@@ -64,7 +64,7 @@ def main(pace: Pace, parts: Sequence[str] = (), *, afresh: bool = False) -> None
 
 
 def summaries(name: str, make: MakeCase, seed: int, kept: ResultCache, *, quick: bool) -> Iterator[tuple[str, Summary]]:
-    """What each system did with a load and a seed."""
+    """The result of each system for a load and a seed."""
     case = make(seed, quick=quick)
     for system, cluster in case.systems:
         key = f"{name}/{system.name}/{seed}{'/quick' if quick else ''}"

@@ -179,7 +179,7 @@ def day(seed: int, *, quick: bool) -> Case:
 
 
 def cost_of_peak(peak_rps: float, variant: Variant) -> float:
-    """What the instances cost that serve a highest load."""
+    """The cost of the instances that serve a highest load."""
     return math.ceil(SLACK * peak_rps / variant.saturation_rps) * variant.cost_per_s
 
 

@@ -58,7 +58,7 @@ def main(pace: Pace) -> None:
 
 
 def times(architectures: int, goal_s: float, pace: Pace, *, tight: bool) -> list[Figure]:
-    """What the program and the heuristic take."""
+    """The times of the program and of the heuristic."""
     exact_s, greedy_s, gaps, lacking = [], [], [], []
     for repeat in range(pace.repeats):
         observation = of_architectures(architectures, repeat, tight=tight)

@@ -47,7 +47,7 @@ class RemoteModels:
         return document
 
     def find(self, name: str, version: str) -> dict[str, Any] | None:
-        """This version of a model; None if the server has none."""
+        """The document of this version of a model; None if the server has none."""
         check_name(name, version)
         answer = self._gateway.call("GET", f"{PATH}/{quote(f'{name}@{version}', safe='@:')}")
         if answer.status == HTTPStatus.NOT_FOUND and b'"model_not_found"' in answer.data:

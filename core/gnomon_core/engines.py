@@ -172,7 +172,7 @@ def choose_engine(requested: str, files: Mapping[str, Path], report: EngineRepor
 
 
 _PACKAGES = {"onnxruntime": ("onnxruntime", "onnx"), "openvino": ("openvino",)}
-"""What an instance imports; a conversion needs more."""
+"""The packages that an instance imports; a conversion needs more."""
 
 
 def engine_of(files: Mapping[str, Path], requested: str) -> ChosenEngine:

@@ -11,13 +11,32 @@ have left room. `gnomon doctor` says which one a machine has.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+from gnomon_core.errors import GnomonError
 
 
 def how_to_install(extra: str) -> str:
     """A sentence that tells a user how to install this extra, such as `models`."""
     return f"In a clone of Gnomon, in the environment that runs it: pip install '.[{extra}]'."
+
+
+def import_package(module: str, extra: str) -> Any:
+    """Import a module of a package that this extra brings.
+
+    Raises:
+        GnomonError: 422 `model_package_missing`, with how to install it.
+
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        message = f"The Python package {package} is not installed."
+        raise GnomonError(422, "model_package_missing", message, how_to_install(extra)) from None
 
 
 _JEMALLOC = "libjemalloc.so.2"

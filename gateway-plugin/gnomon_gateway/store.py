@@ -50,7 +50,7 @@ CREATE TABLE registered_model (
 ) WITHOUT ROWID;
 """
 _UPGRADES = {1: _MODELS}
-"""What a file of each earlier version lacks."""
+"""The tables that a file of each earlier version lacks."""
 
 _log = logging.getLogger(__name__)
 

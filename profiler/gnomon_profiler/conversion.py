@@ -14,7 +14,6 @@ import operator
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,7 +23,8 @@ from torch import Tensor, fx
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.program import Argument, BatchSize, Constant, Operation, Program, Value
-from gnomon_profiler.weights import DATATYPES
+from gnomon_profiler.program_runs import constant_of, overload_of
+from gnomon_profiler.weights import TORCH_TYPES
 
 BATCH_AT_EXPORT = 3
 """Neither 0 nor 1, which torch.export takes for constants, nor a size that networks have for other reasons."""
@@ -49,23 +49,19 @@ def export(program: Program, weights: Mapping[str, Tensor], layers: Layers | Non
         GnomonError: 422 `not_convertible` with torch's reason.
 
     """
-    outputs = tuple(dict.fromkeys((*program.outputs, *_border_values(program, layers))))
+    inputs = set(program.inputs)
+    borders = () if layers is None else (name for name in layers.value_bytes if name not in inputs)
+    outputs = tuple(dict.fromkeys((*program.outputs, *borders)))
     module = graph_module(program, weights, outputs)
-    dtypes = {name: dtype for dtype, name in DATATYPES.items()}
-    example = tuple(torch.zeros((BATCH_AT_EXPORT, *spec.shape), dtype=dtypes[spec.datatype]) for spec in program.signature.inputs)
+    example = tuple(
+        torch.zeros((BATCH_AT_EXPORT, *spec.shape), dtype=TORCH_TYPES[spec.datatype]) for spec in program.signature.inputs
+    )
     batch = torch.export.Dim("batch", min=1, max=MAX_BATCH)
     try:
         exported = torch.export.export(module, example, dynamic_shapes=tuple({0: batch} for _ in example), strict=False)
     except Exception as error:  # noqa: BLE001 - a converter may raise anything; it is the reason that the engine is not offered
         raise _not_convertible("torch.export", error) from None
     return Exported(exported, program.inputs, outputs)
-
-
-def _border_values(program: Program, layers: Layers | None) -> list[str]:
-    if layers is None:
-        return []
-    inputs = set(program.inputs)
-    return [name for block in layers.blocks for name in (*block.reads, *block.makes) if name not in inputs]
 
 
 def graph_module(program: Program, weights: Mapping[str, Tensor], outputs: tuple[str, ...]) -> fx.GraphModule:
@@ -90,7 +86,7 @@ def _add(graph: fx.Graph, operation: Operation, nodes: dict[str, fx.Node], batch
         *tensors, momentum, epsilon = args
         nodes[str(operation.results[0])] = graph.call_function(torch.batch_norm, (*tensors, False, momentum, epsilon, False))
         return
-    overload = _overload(operation.op)
+    overload = overload_of(operation.op)
     result = graph.call_function(overload, tuple(args), kwargs)
     if len(overload._schema.returns) == 1 and "[]" not in str(overload._schema.returns[0].type) and len(operation.results) == 1:  # noqa: SLF001 - torch has no public schema
         if operation.results[0] is not None:
@@ -109,18 +105,11 @@ def _argument(graph: fx.Graph, argument: Argument, nodes: Mapping[str, fx.Node],
             size: Any = batch if times == 1 else graph.call_function(operator.mul, (batch, times))
             size = graph.call_function(operator.add, (size, plus)) if plus else size
             return graph.call_function(operator.floordiv, (size, over)) if over != 1 else size
-        case Constant("device", name):
-            return torch.device(name)
-        case Constant(_, name):
-            return getattr(torch, name)
+        case Constant():
+            return constant_of(argument)
         case tuple():
             return [_argument(graph, item, nodes, batch) for item in argument]
     return argument
-
-
-def _overload(name: str) -> Any:
-    _, base, overload = name.split(".")
-    return getattr(getattr(torch.ops.aten, base), overload)
 
 
 def to_openvino(exported: Exported) -> Files:
@@ -172,22 +161,6 @@ def to_onnx(exported: Exported) -> Files:
 
 
 CONVERTERS: Mapping[str, Callable[[Exported], Files]] = {"onnxruntime": to_onnx, "openvino": to_openvino}
-_PACKAGES = {"onnxruntime": ("onnx", "onnxruntime", "onnxscript"), "openvino": ("openvino",)}
-
-
-def versions(engine: str) -> dict[str, str]:
-    """The versions of the packages that an engine needs beside torch.
-
-    Raises:
-        GnomonError: 501 `engine_missing` where one is not installed.
-
-    """
-    try:
-        return {package: version(package) for package in _PACKAGES[engine]}
-    except PackageNotFoundError as error:
-        from gnomon_core.packaging import how_to_install  # noqa: PLC0415
-
-        raise GnomonError(501, "engine_missing", f"{error.name} is not installed.", how_to_install(engine)) from None
 
 
 def _not_convertible(tool: str, error: Exception) -> GnomonError:

@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gnomon_core.program import ALLOWED_OPERATORS, Argument, BatchSize, Constant, Operation, Program, Value, invalid_program
 from gnomon_profiler.layers_file import Flow
-from gnomon_profiler.weights import DATATYPES
+from gnomon_profiler.weights import TORCH_TYPES
 
 Rule: TypeAlias = Callable[[Sequence[Any], Tensor], int]
 """From an operation's arguments, in the schema's order, and its result."""
@@ -131,9 +131,8 @@ def measure(program: Program, weights: Mapping[str, Tensor]) -> Measures:
 
 
 def _inputs(program: Program, batch: int) -> dict[str, Tensor]:
-    dtypes = {name: dtype for dtype, name in DATATYPES.items()}
     return {
-        name: torch.empty((batch, *spec.shape), dtype=dtypes[spec.datatype])
+        name: torch.empty((batch, *spec.shape), dtype=TORCH_TYPES[spec.datatype])
         for name, spec in zip(program.inputs, program.signature.inputs, strict=True)
     }
 
@@ -171,7 +170,7 @@ class Runner:
         if refused:
             raise invalid_program(f"Operators that may not run: {', '.join(refused)}.")
         self._operations = program.operations
-        self._overloads = {name: _overload(name) for name in program.operators()}
+        self._overloads = {name: overload_of(name) for name in program.operators()}
         self._weights = weights
         self._flow = Flow.of(program)
 
@@ -207,16 +206,20 @@ class Runner:
                 return values[name] if name in values else self._weights[name]
             case BatchSize():
                 return argument.at(batch)
-            case Constant("device", name):
-                return torch.device(name)
-            case Constant(_, name):
-                return getattr(torch, name)
+            case Constant():
+                return constant_of(argument)
             case tuple():
                 return [self._resolve(item, values, batch) for item in argument]
         return argument
 
 
-def _overload(name: str) -> Any:
+def constant_of(constant: Constant) -> Any:
+    """The object of torch that a constant of a program names."""
+    return torch.device(constant.name) if constant.kind == "device" else getattr(torch, constant.name)
+
+
+def overload_of(name: str) -> Any:
+    """The ATen overload of this name, which the caller has compared with the allow-list."""
     _, base, overload = name.split(".")
     return getattr(getattr(torch.ops.aten, base), overload)
 

@@ -105,4 +105,4 @@ DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     _aten.rnn_tanh.input: _simple(_rnn_step(torch.tanh)),
     _aten.rnn_relu.input: _simple(_rnn_step(torch.relu)),
 }
-"""What torch.export puts in place of ATen's recurrent layers."""
+"""Functions that torch.export puts in place of ATen's recurrent layers."""

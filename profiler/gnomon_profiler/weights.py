@@ -22,6 +22,7 @@ DATATYPES: Mapping[torch.dtype, str] = {
     torch.int8: "INT8", torch.int16: "INT16", torch.int32: "INT32", torch.int64: "INT64",
     torch.float16: "FP16", torch.bfloat16: "BF16", torch.float32: "FP32", torch.float64: "FP64",
 }  # fmt: skip
+TORCH_TYPES: Mapping[str, torch.dtype] = {name: dtype for dtype, name in DATATYPES.items()}
 
 _STORED_AS: Mapping[torch.dtype, str] = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64",

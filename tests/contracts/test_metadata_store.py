@@ -1,4 +1,4 @@
-"""What every `MetadataStore` promises. A store inherits `MetadataStoreContract` and says how it is opened."""
+"""The promises of every `MetadataStore`. A store inherits `MetadataStoreContract` and says how it is opened."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -25,6 +25,7 @@ def main(folder: Path, cores: int, batches: list[int], repeats: int) -> None:
     import torch
 
     from gnomon_runtime.engine import load_program
+    from gnomon_runtime.engine.loaded_model import zeros
     from gnomon_runtime.engine.torch_support import keep_freed_memory
 
     keep_freed_memory()
@@ -33,11 +34,11 @@ def main(folder: Path, cores: int, batches: list[int], repeats: int) -> None:
     seconds: dict[int, list[float]] = {batch: [] for batch in batches}
     peaks_mb = {}
     for batch in sorted(batches):
-        program.executor.run(_photographs(program.zeros(batch)))
+        program.executor.run(_photographs(zeros(program.signature, batch)))
         peaks_mb[batch] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB_PER_MB
     for number in range(repeats):
         for batch in sorted(batches, reverse=bool(number % 2)):
-            inputs = _photographs(program.zeros(batch))
+            inputs = _photographs(zeros(program.signature, batch))
             begun_s = time.perf_counter()
             program.executor.run(inputs)
             seconds[batch].append(time.perf_counter() - begun_s)

@@ -100,7 +100,7 @@ class Application:
             member.runtime.capacity_changed = partial(self._tell, name)
 
     def report(self, variant: str, state: VariantState, load: float) -> None:
-        """What was measured of a variant's instances: their state, and the share of their saturation rate that they serve."""
+        """Report the measured state of a variant's instances, and the share of their saturation rate that they serve."""
         if variant in self._members:
             self._reported[variant] = (state, load)
             self._tell(variant)

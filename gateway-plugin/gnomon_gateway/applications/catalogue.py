@@ -125,7 +125,7 @@ def batches(settings: Settings) -> tuple[int, ...]:
 
 
 def profiled(candidate: Candidate, profile: ModelProfile | None, settings: Settings) -> MeasuredVariant | None:
-    """What the model's profile says of a variant; None where it was not measured on these cores."""
+    """The numbers of a variant in its model's profile; None where it was not measured on these cores."""
     if profile is None or profile.engine != candidate.engine or not profile.whole.measured(candidate.cores):
         return None
     seconds = {size: profile.at(candidate.cores, size) for size in batches(settings)}

@@ -94,7 +94,7 @@ class Counts:
 
 @dataclass(slots=True)
 class MemberWatch:
-    """What is remembered of a member between two periods."""
+    """The state of a member between two periods."""
 
     counts: Counts
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
@@ -103,7 +103,7 @@ class MemberWatch:
 
 @dataclass(slots=True)
 class Watched(Generic[StateT]):
-    """What is remembered of an endpoint between two ticks."""
+    """The state of an endpoint between two ticks."""
 
     state: StateT
     demands: dict[Query, LoadWindow] = field(default_factory=dict)
@@ -267,7 +267,7 @@ def counts_of(runtime: FunctionRuntime, now_s: float) -> Counts:
 
 
 def measurement_of(variant: Variant, before: Counts, after: Counts, ready: int) -> Measurement:
-    """What a period says of a variant's instances.
+    """The readings of a variant's instances in a period.
 
     Example: 10 batches of 4 samples took 0.6 core seconds on 1 core, 60 ms each; the variant's batches of 4 take 50 ms: it is
     slower by 1.2.
@@ -286,7 +286,7 @@ def measurement_of(variant: Variant, before: Counts, after: Counts, ready: int) 
 
 
 def _demands(endpoint: Endpoint, watched: Watched[StateT], members: Mapping[str, Member], now_s: float) -> list[Demand]:
-    """What queries ask for now and have lately, each that some variant satisfies."""
+    """The constraints of present and recent queries, each that some variant satisfies."""
     found = [
         Demand(max(LEAST_RPS, window.rps(now_s)), query.latency_s, query.accuracy, query.cost_per_s, query.architecture or "")
         for query, window in watched.demands.items()
@@ -308,7 +308,7 @@ def _named(watched: Watched[StateT], members: Mapping[str, Member], now_s: float
 
 
 def capacity(nodes: tuple[Node, ...], own: Mapping[str, float]) -> dict[str, float]:
-    """What an application may use of the nodes: what is free there, and what its own instances use."""
+    """The resources that an application may use: those that are free on the nodes, and those of its own instances."""
     cores, memory = sum(node.cores for node in nodes), sum(node.memory_bytes for node in nodes)
     return {
         CORES: min(float(cores), sum(node.free_cores for node in nodes) + own[CORES]),

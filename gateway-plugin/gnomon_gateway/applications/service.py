@@ -446,7 +446,7 @@ class Applications:
                 )
 
     def _measured(self, application: FunctionKey, model: str, variant: str) -> MeasuredVariant:
-        """What is known of a variant whose accuracy a client measured."""
+        """The numbers of a variant whose accuracy a client measured."""
         endpoint = self._endpoint_of(application)
         member = endpoint.members.get(variant) if endpoint is not None else None
         found = None if endpoint is None or member is None else self._numbers(endpoint, member)
@@ -522,7 +522,7 @@ class Applications:
             inputs = await self._manager.inputs(
                 catalogue.member_spec(spec, catalogue.first_candidate(registered.model, spec, engine))
             )
-            if engine_named(inputs) != engine:
+            if (inputs.engine.name if inputs.engine is not None else PROGRAM) != engine:
                 continue  # the platform runs the layer program in its place, which is another variant
             for candidate in catalogue.candidates(registered.model, engine, spec, inputs.profile):
                 await self._make_member(endpoint, candidate, inputs.profile)
@@ -541,7 +541,7 @@ class Applications:
         endpoint.members[candidate.id] = MemberFunction(candidate, runtime, profile, deployment)
 
     def _numbers(self, endpoint: Endpoint, member: MemberFunction) -> MeasuredVariant | None:
-        """What is known of a variant: its profile's numbers, else those measured here; None where a batch size is missing."""
+        """The numbers of a variant: its profile's, else those measured here; None where a batch size is missing."""
         registered = self._models.get(endpoint.key, {}).get(member.candidate.model)
         stored = registered.variants.get(member.candidate.id) if registered is not None else None
         settings = endpoint.spec.settings
@@ -664,11 +664,6 @@ def _refuse_policy(spec: FunctionSpec) -> None:
             f"The policy {catalogue.POLICY} decides about the variants of an application, and {spec.key} is none.",
             f"Name another policy, or make it an endpoint by gnomon/model: {APPLICATION}NAME.",
         )
-
-
-def engine_named(inputs: FunctionInputs) -> str:
-    """The engine that runs a function's model: the first word of what users read, or the only one of a platform."""
-    return inputs.engine.partition(" ")[0].rstrip(":,;") or PROGRAM
 
 
 def _one_task(one: ModelSignature, other: ModelSignature) -> bool:

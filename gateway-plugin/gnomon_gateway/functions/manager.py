@@ -379,7 +379,7 @@ class Manager:
 
     def _change(self, deployed: Deployed, spec: FunctionSpec, inputs: FunctionInputs) -> None:
         """Use another deployment from now on. Instances are replaced separately."""
-        deployed.revision, deployed.secrets, deployed.engine = inputs.revision, inputs.secrets, inputs.engine
+        deployed.revision, deployed.secrets, deployed.engine = inputs.revision, inputs.secrets, str(inputs.engine or "")
         # Before `update`, which sizes batches by the profile.
         self._latency.use_profile(lanes(latency_key(spec.settings, deployed.name), inputs.signature).variants, inputs.profile)
         deployed.update(spec, self._checks.policy, inputs.signature, inputs.profile)
@@ -430,7 +430,7 @@ class Manager:
         )
         deployed = Deployed(
             spec, stored.version, inputs.revision, inputs.secrets, stored.created_at, runtime, inputs.profile,
-            elsewhere=self._elsewhere, engine=inputs.engine,
+            elsewhere=self._elsewhere, engine=str(inputs.engine or ""),
         )  # fmt: skip
         runtime.forget_latency()
         self._latency.use_profile(deployed.runtime.variants, deployed.profile)

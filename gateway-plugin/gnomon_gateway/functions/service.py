@@ -58,7 +58,7 @@ class FunctionDetail:
     profile: ModelProfile | None = None
     notice: str = ""
     engine: str = ""
-    """What runs the function's model; "" without a model, or where its platform has one engine."""
+    """The engine that runs the function's model; "" without a model, or where its platform has one engine."""
     version: int = 0
     """The version of the latest deployment, and of its instances."""
     cannot_start: bool = False

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from gnomon_core.engines import ChosenEngine
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.interfaces import FunctionStore, Platform, RunsEngines, SchedulingPolicy, Warns
@@ -43,8 +44,8 @@ class FunctionInputs:
     revision: str
     signature: ModelSignature | None
     profile: ModelProfile | None
-    engine: str = ""
-    """What runs the model, and why it is another engine than was asked for; "" without a choice."""
+    engine: ChosenEngine | None = None
+    """The engine that runs the model; None where the platform has one engine, or without a model."""
 
 
 class Checks:
@@ -104,10 +105,10 @@ class Checks:
         secrets = await self._secrets(spec, lenient=lenient)
         return FunctionInputs(secrets, *await asyncio.to_thread(self._platform_inputs, spec))
 
-    def _platform_inputs(self, spec: FunctionSpec) -> tuple[str, ModelSignature | None, ModelProfile | None, str]:
+    def _platform_inputs(self, spec: FunctionSpec) -> tuple[str, ModelSignature | None, ModelProfile | None, ChosenEngine | None]:
         platform = self._platform
         engine = platform.engine(spec) if isinstance(platform, RunsEngines) else None
-        return platform.revision(spec), platform.signature(spec), platform.profile(spec), str(engine or "")
+        return platform.revision(spec), platform.signature(spec), platform.profile(spec), engine
 
     def policy(self, settings: Settings) -> SchedulingPolicy:
         """See `scheduler_of`."""

@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 
 class Endpoint(Protocol):
-    """What an infer request names: a model's function or an application."""
+    """The target of an infer request: a model's function or an application."""
 
     @property
     def key(self) -> FunctionKey: ...

@@ -42,7 +42,7 @@ PERIOD_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured of an instance in a period. `slowdown` is the mean of measured / profiled time over its batches."""
+    """Measurements of an instance in a period. `slowdown` is the mean of measured / profiled time over its batches."""
 
     rate_rps: float
     saturation_rps: float

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.packaging import how_to_install
+from gnomon_core.packaging import import_package
 from gnomon_profiler.importing.sources import ONNX, unreadable
 
 MAX_FILE_BYTES = (2 << 30) - 1
@@ -124,23 +124,8 @@ def read_model(model: Any, name: str, folder: Path | None = None) -> Graph:
         raise _invalid(name, _in_short(error)) from error
 
 
-def import_onnx() -> Any:
-    """The package `onnx`.
-
-    Raises:
-        GnomonError: 422 `model_package_missing`.
-
-    """
-    try:
-        return importlib.import_module(ONNX)
-    except ImportError:
-        raise GnomonError(
-            422, "model_package_missing", "The Python package onnx is not installed.", how_to_install(ONNX)
-        ) from None
-
-
 def _parse(name: str, data: bytes) -> Any:
-    onnx = import_onnx()
+    onnx = import_package(ONNX, ONNX)
     try:
         model = onnx.ModelProto.FromString(data)
     except Exception as error:  # protobuf's DecodeError, whose module depends on its version
@@ -176,7 +161,7 @@ class _Reader:
     """Reads one model; `_total` counts the bytes of its tensors."""
 
     def __init__(self, model: Any, name: str, folder: Path | None) -> None:
-        self._onnx = import_onnx()
+        self._onnx = import_package(ONNX, ONNX)
         self._model, self._name, self._folder = model, name, folder
         self._total_bytes = 0
         self._versions = {("" if one.domain == "ai.onnx" else one.domain): int(one.version) for one in model.opset_import}

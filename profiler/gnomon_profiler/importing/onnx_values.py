@@ -46,7 +46,7 @@ Results: TypeAlias = Value | tuple[Value | None, ...]
 
 
 class Unsupported(Exception):  # noqa: N818 - it says what, not that
-    """What of an operator a layer program cannot hold or this importer does not know."""
+    """A part of an operator that a layer program cannot hold or this importer does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def constant(numbers: Sequence[Any], dtype: torch.dtype) -> Tensor:
 
 
 def known(numbers: Any) -> Known:
-    """What numpy computed of known numbers; it gives a scalar of objects as the object itself."""
+    """The result that numpy computed of known numbers; numpy gives a scalar of objects as the object itself."""
     if isinstance(numbers, np.ndarray):
         return Known(numbers)
     array = np.empty((), dtype=object if isinstance(numbers, torch.SymInt) else np.asarray(numbers).dtype)

@@ -7,13 +7,12 @@ model takes `features`, float32, one row for each sample. A classifier gives `la
 
 from __future__ import annotations
 
-import importlib
 import zipfile
 from pathlib import Path
 from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.packaging import how_to_install
+from gnomon_core.packaging import import_package
 from gnomon_profiler.catalog import CatalogModel
 from gnomon_profiler.extractor import Description
 from gnomon_profiler.importing.onnx_file import read_model
@@ -40,7 +39,7 @@ def load_skops(name: str, path: Path) -> CatalogModel:
             `model_of_estimator`.
 
     """
-    skops = _import("skops.io")
+    skops = import_package("skops.io", SKLEARN)
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(info.file_size for info in archive.infolist())
@@ -79,8 +78,8 @@ def model_of_estimator(estimator: Any, description: Description) -> CatalogModel
         raise _unsupported(
             f"{kind} is not fitted, or does not say how many features it takes (n_features_in_).", "Call fit first."
         )
-    converter = _import("skl2onnx")
-    floats = _import("skl2onnx.common.data_types").FloatTensorType([None, features])
+    converter = import_package("skl2onnx", SKLEARN)
+    floats = import_package("skl2onnx.common.data_types", SKLEARN).FloatTensorType([None, features])
     classes = getattr(estimator, "classes_", None)
     options = {id(estimator): {"zipmap": False}} if hasattr(estimator, "predict_proba") else None
     try:
@@ -122,16 +121,6 @@ def _drop_labels(graph: Any) -> None:
     constants = [type(one).FromString(one.SerializeToString()) for one in constants]
     del graph.initializer[:]
     graph.initializer.extend(constants)
-
-
-def _import(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        package = module.partition(".")[0]
-        raise GnomonError(
-            422, "model_package_missing", f"The Python package {package} is not installed.", how_to_install(SKLEARN)
-        ) from None
 
 
 def _invalid(path: Path, reason: str) -> GnomonError:

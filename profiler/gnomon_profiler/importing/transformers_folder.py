@@ -7,7 +7,6 @@ padded with `attention_mask` 0, and texts of another length need a model of that
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.packaging import how_to_install
+from gnomon_core.packaging import import_package
 from gnomon_profiler.catalog import CatalogModel
 from gnomon_profiler.extractor import Description
 from gnomon_profiler.importing.sources import CONFIG, TRANSFORMERS, refuse_pickle, unreadable
@@ -141,7 +140,7 @@ def _check_weights(folder: Path) -> None:
 
 def _built(folder: Path, architecture: str) -> tuple[nn.Module, Any]:
     os.environ["HF_HUB_OFFLINE"] = "1"
-    library = _import()
+    library = import_package(TRANSFORMERS, TRANSFORMERS)
     builder = getattr(library, next(name for end, name in _CLASSES.items() if architecture.endswith(end)))
     try:
         config = library.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -160,15 +159,6 @@ def _built(folder: Path, architecture: str) -> tuple[nn.Module, Any]:
     if lacking:
         raise _invalid(folder, f"its weights lack {len(lacking)} tensors of {architecture}: {', '.join(lacking)[:200]}")
     return model, config
-
-
-def _import() -> Any:
-    try:
-        return importlib.import_module(TRANSFORMERS)
-    except ImportError:
-        raise GnomonError(
-            422, "model_package_missing", "The Python package transformers is not installed.", how_to_install(TRANSFORMERS)
-        ) from None
 
 
 def _length(config: Any, asked: int) -> int:

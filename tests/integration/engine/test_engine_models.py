@@ -3,7 +3,6 @@
 import json
 import statistics
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +33,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> DirectoryRepository:
 @pytest.fixture(scope="module")
 def lite0(repository: DirectoryRepository) -> ModelEntry:
     return ensure_model(repository, "efficientnet-lite0", own_process=False)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def captured(module: nn.Module, shape: tuple[int, ...], folder: Path) -> LoadedProgram:

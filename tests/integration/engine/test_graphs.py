@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,14 +64,6 @@ def entry(repository: DirectoryRepository) -> ModelEntry:
     torch.manual_seed(0)
     added = add_model(Residual().eval(), torch.zeros(1, 3, 24, 24), "residual", repository)
     return add_engines(repository, added)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -167,10 +158,10 @@ def test_unknown_engine_is_refused_with_the_known_ones(repository: DirectoryRepo
     assert "openvino" in refused.value.hint
 
 
-def test_failed_conversion_is_a_reason_and_leaves_the_program_serving(repository: DirectoryRepository, entry: ModelEntry) -> None:
+def test_failed_conversion_is_a_reason_and_leaves_the_program_serving(entry: ModelEntry, tmp_path: Path) -> None:
     """The weights are another model's: the process that converts ends with an error, which nobody catches."""
     broken = ModelEntry("broken", "1", entry.signature, entry.program, Path(entry.program), {}, None)
-    files, reasons = convert(broken, ENGINES, lambda _: None)
-    assert files == {}
+    reasons = convert(broken, ENGINES, tmp_path, lambda _: None)
+    assert list(tmp_path.iterdir()) == []
     assert all(reason.startswith("the conversion ended early") for reason in reasons.values())
     assert set(reasons) == set(ENGINES)

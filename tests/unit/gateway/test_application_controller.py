@@ -1,4 +1,4 @@
-"""What the controller of applications makes of counters: loads, states and bounds."""
+"""The controller of applications, from counters to decisions: loads, states and bounds."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from gnomon_core.engines import PROGRAM
 from gnomon_core.program import Program, parse_program
 from gnomon_core.signature import ModelSignature
 from gnomon_runtime.engine.executor import Executor
@@ -88,7 +89,7 @@ class LoadedProgram:
 
     @property
     def engine(self) -> str:
-        return "program"
+        return PROGRAM
 
     def run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return self.executor.run(inputs)
@@ -98,10 +99,6 @@ class LoadedProgram:
 
     def resize(self, cores: int) -> None:
         torch.set_num_threads(cores)
-
-    def zeros(self, batch: int) -> list[Tensor]:
-        """Inputs of the right form, for a warm-up."""
-        return zeros(self.signature, batch)
 
 
 def load_program(program: Path, weights: Path, mode: WeightMode = "shared") -> LoadedProgram:

@@ -112,7 +112,7 @@ def measure_latency(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
     keep_freed_memory()
     pin(tuple(order["cpus"]))
     use_cores(int(order["cores"]))
-    model = load_timed(Path(order["program"]), Path(order["weights"])) if "graph" not in order else load_timed_graph(order)
+    model = load_subject(order)
     touch(model.weights.tensors)
     ends = [block.end for block in read_layers(Path(order["layers"])).blocks]
     gc.collect()
@@ -290,7 +290,7 @@ def measure_memory(order: Mapping[str, Any], say: Callable[[dict[str, Any]], Non
     """Load in mode `shared` on one core, run, and read this process's mappings."""
     keep_freed_memory()
     use_cores(1)
-    model = load_timed(Path(order["program"]), Path(order["weights"])) if "graph" not in order else load_timed_graph(order)
+    model = load_subject(order)
     touch(model.weights.tensors)
     model.run(model.inputs(1))
     idle_bytes, _ = held_bytes(Path(order["weights"]))
@@ -423,7 +423,7 @@ def _become_an_instance(order: Mapping[str, Any]) -> tuple[float, float]:
     keep_freed_memory()
     pin(tuple(order["cpus"]))
     use_cores(1)
-    model = load_timed(Path(order["program"]), Path(order["weights"])) if "graph" not in order else load_timed_graph(order)
+    model = load_subject(order)
     bound_at_s = time.perf_counter() - model.weights.load_s
     started_s = time.perf_counter()
     touch(model.weights.tensors)
@@ -572,14 +572,17 @@ class TimedGraph:
         return self._pieces[ends]
 
 
-def load_timed_graph(order: Mapping[str, Any]) -> TimedGraph:
-    """The graph that an order names, compiled for its cores.
+def load_subject(order: Mapping[str, Any]) -> TimedProgram | TimedGraph:
+    """The model that an order names: its layer program, or where the order has a graph, that, compiled for the order's cores.
 
     Raises:
         GnomonError: 422 `invalid_program`; 501 `engine_missing`.
 
     """
-    return TimedGraph(GraphModel(order["engine"], Path(order["program"]), graph_files(order), int(order.get("cores", 1))))
+    program = Path(order["program"])
+    if "graph" not in order:
+        return load_timed(program, Path(order["weights"]))
+    return TimedGraph(GraphModel(order["engine"], program, graph_files(order), int(order.get("cores", 1))))
 
 
 def sample_inputs(program: Program, batch: int) -> list[Tensor]:

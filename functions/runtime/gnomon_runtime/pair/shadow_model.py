@@ -123,6 +123,14 @@ def hold_model(options: Mapping[str, Any], cores: int) -> HeldModel:
     return HeldGraph(engine, program, layers, graph_files(options), cores)
 
 
+def _checked(blocks: Iterable[int], layers: Layers) -> frozenset[int]:
+    """The numbers of blocks, which the model has. Raises ValueError for others, or for none."""
+    chosen = frozenset(blocks)
+    if not chosen or not chosen <= frozenset(range(len(layers.blocks))):
+        raise ValueError(f"blocks {sorted(chosen)} of a model that has {len(layers.blocks)}")
+    return chosen
+
+
 class HeldBlocks:
     """A model of which some blocks are held as operations of its layer program.
 
@@ -161,9 +169,7 @@ class HeldBlocks:
             GnomonError: 422 `invalid_program`: one may not run, or the weight file does not fit it.
 
         """
-        blocks_to_hold = frozenset(blocks)
-        if not blocks_to_hold or not blocks_to_hold <= frozenset(range(len(self.layers.blocks))):
-            raise ValueError(f"blocks {sorted(blocks_to_hold)} of a model that has {len(self.layers.blocks)}")
+        blocks_to_hold = _checked(blocks, self.layers)
         for block in sorted(blocks_to_hold - self._blocks):
             self._weights.hold(self._weights_of(block))
         self._blocks |= blocks_to_hold
@@ -244,9 +250,7 @@ class HeldGraph:
         return self.layers.parameter_bytes(self._blocks) if self._blocks else 0
 
     def hold(self, blocks: Iterable[int]) -> None:
-        wanted = frozenset(blocks)
-        if not wanted or not wanted <= frozenset(range(len(self.layers.blocks))):
-            raise ValueError(f"blocks {sorted(wanted)} of a model that has {len(self.layers.blocks)}")
+        wanted = _checked(blocks, self.layers)
         runs = {(run.begin, run.end) for run in self.layers.runs(wanted)}
         self._segments = {
             (begin, end): self._segments.get((begin, end))
