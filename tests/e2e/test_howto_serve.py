@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.conftest import DEFAULT_URL, ROOT, blocks, shell
 
+ELSEWHERE_URL = "http://server:8080"
 HOWTO = (ROOT / "docs/howto/serve-your-own-model.md").read_text()
 # Blocks that carry no name of their own, by the sentence that names them.
 UNNAMED = {"json": "reviews/weights.json", "text": "reviews/requirements.txt"}
@@ -34,9 +35,11 @@ def test_both_ways_work_as_written(tmp_path: Path, environment: dict[str, str], 
         if language != "sh":
             write(tmp_path, language, text, url)
         elif "make templates" not in text:
-            result = shell(text.replace(DEFAULT_URL, url), known, tmp_path)
+            # The server elsewhere is this one too: the same content again is no error.
+            result = shell(text.replace(DEFAULT_URL, url).replace(ELSEWHERE_URL, url), known, tmp_path)
             assert result.returncode == 0, f"{text}\n{result.stdout}{result.stderr}"
             said += f"{result.stdout}\n"
     answers = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-    assert len(answers[0]["outputs"][0]["data"]) == 3, "the captured module gives three scores"
-    assert answers[1]["good"] > 0.5, "a great film is a good one"
+    scores = [answer["outputs"][0]["data"] for answer in answers if "outputs" in answer]
+    assert [len(one) for one in scores] == [3], "the captured module gives three scores"
+    assert [answer["good"] > 0.5 for answer in answers if "good" in answer] == [True], "a great film is a good one"

@@ -15,6 +15,7 @@ from gnomon_core.blocks import Layers
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_runtime.engine import load_program
+from gnomon_runtime.engine.loaded_model import zeros
 
 SIDE, CHANNELS, CONVOLUTIONS = 64, 32, 8
 MAX_BATCH = 4
@@ -74,10 +75,11 @@ def measured_s(program: Path, weights: Path) -> float:
     torch.set_num_threads(1)
     try:
         model = load_program(program, weights, "shared")
+        inputs = zeros(model.signature, 1)
         times = []
         for _ in range(7):
             began_s = time.perf_counter()
-            model.executor.run(model.zeros(1))
+            model.run(inputs)
             times.append(time.perf_counter() - began_s)
     finally:
         torch.set_num_threads(threads)
