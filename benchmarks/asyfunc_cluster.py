@@ -47,8 +47,9 @@ from benchmarks.report import Figure, ResultCache, write
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
 from gnomon_autoscaler.policies.asyfunc.mls import Configuration, configurations
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge
-from gnomon_autoscaler.registry import Policies, PolicyPlugin
+from gnomon_autoscaler.registry import Policies
 from gnomon_core.errors import bad_request
+from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.profiles import FORMAT, ModelProfile, Network
 from gnomon_core.scaling import CreateShadow
 from gnomon_core.settings import ScaleSettings, Settings

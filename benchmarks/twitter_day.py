@@ -57,8 +57,9 @@ from gnomon_core.interfaces import ScalingPolicy
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import History, Observation, PolicyState, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings
+from gnomon_planner.numerics import Vector
 from gnomon_planner.plans import HELD, LAMBDA
-from gnomon_planner.validation import Bounds, Indices, Vector, buffered, busy_quantile, instance_waits, rebuffered
+from gnomon_planner.validation import Bounds, Indices, buffered, busy_quantile, instance_waits, rebuffered
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
 from gnomon_simulator.traces import Trace, read_trace

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, sustained
-from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin, scaling_policy
+from gnomon_autoscaler.registry import BUILT_IN, scaling_policy
 from gnomon_autoscaler.replica_policy import actions_towards
 from gnomon_autoscaler.runner import state_from_json, state_to_json
 from gnomon_autoscaler.testing import Timeline
 from gnomon_autoscaler.windows import LoadWindows
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import Pair, best_split, pair_seconds
+from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.scaling import (
     CreateBody,

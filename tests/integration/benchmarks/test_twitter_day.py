@@ -11,7 +11,7 @@ import pytest
 from benchmarks import twitter_day
 from benchmarks.programs import QUICK_RESULTS
 from benchmarks.twitter_day import CASES, HOUR_S, HOURS, Case, of_hour
-from gnomon_planner.validation import Vector
+from gnomon_planner.numerics import Vector
 
 LAMBDA, HELD = (next(case for case in CASES if case.paid == paid) for paid in ("Lambda", "held"))
 

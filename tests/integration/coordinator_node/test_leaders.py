@@ -74,7 +74,7 @@ class Held(Script):
         about = {"name": "node-a", "uid": "uid-n", "resourceVersion": "1"}
         node = {"metadata": about, "status": {"allocatable": amounts, "conditions": [condition("Ready")]}}
         self.held = {"nodes": [node], "deployments": [made]}
-        self.pods = {"gnomon/managed": [pod], "app.kubernetes.io": [coordinator], "": [pod, coordinator]}
+        self.pods: dict[str, list[Any]] = {"gnomon/managed": [pod], "app.kubernetes.io": [coordinator], "": [pod, coordinator]}
         self.secret = {"metadata": {"name": "line.gnomon"}, "data": {TOKEN_KEY: base64.b64encode(b"t").decode()}}
 
     def next(self, asked: Asked) -> Any:

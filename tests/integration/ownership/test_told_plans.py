@@ -13,10 +13,11 @@ import pytest
 
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.executor import at_once
-from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
+from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import Capabilities
+from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.scaling import Decision, Observation, PolicyState, SetBufferPlan
 from gnomon_gateway.api.access import Guard, host_rule
 from gnomon_gateway.api.invocation import GatewayApp

@@ -108,7 +108,8 @@ def test_a_restricted_pods_volume_is_a_socket_of_its_own(
 
     def registered() -> bool:
         # The client refuses the answer while there is no driver: `drivers` is null then.
-        found = json.loads(storage.read_csi_node(node, _preload_content=False).data)["spec"]["drivers"] or ()
+        answer: Any = storage.read_csi_node(node, _preload_content=False)
+        found = json.loads(answer.data)["spec"]["drivers"] or ()
         return any(one["name"] == volumes.NAME and one["nodeID"] == node for one in found)
 
     until(registered, "the kubelet to register the driver")

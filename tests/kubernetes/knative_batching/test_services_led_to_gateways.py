@@ -31,9 +31,9 @@ from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT, GATEWAY_L
 from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
 from tests.cluster import envoy, settings
 from tests.cluster.client import Cluster
-from tests.cluster.knative import condition
+from tests.cluster.knative import SERVING, condition
 from tests.cluster.phases import CannotBeHad
-from tests.kubernetes.knative_autoscaler.test_on_knative import ANNOTATION, SERVING, Ksvc, Load, knative
+from tests.kubernetes.knative_autoscaler.test_on_knative import ANNOTATION, Ksvc, Load, knative
 
 __all__ = ["knative"]
 

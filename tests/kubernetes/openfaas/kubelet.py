@@ -123,7 +123,7 @@ class Kubelet:
                 continue
 
     def _pods(self) -> list[Mapping[str, Any]]:
-        answer = self._core.list_pod_for_all_namespaces(field_selector=f"spec.nodeName={self.name}", _preload_content=False)
+        answer: Any = self._core.list_pod_for_all_namespaces(field_selector=f"spec.nodeName={self.name}", _preload_content=False)
         items: list[Mapping[str, Any]] = json.loads(answer.data)["items"]
         # Others, such as a DaemonSet's, are played by who tests them.
         return [pod for pod in items if FUNCTION_LABEL in pod["metadata"].get("labels", {})]

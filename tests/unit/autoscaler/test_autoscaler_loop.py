@@ -13,12 +13,13 @@ import pytest
 
 from gnomon_autoscaler.controller import LONG_SKIPS_S, Autoscaler, DecisionLog
 from gnomon_autoscaler.executor import Outcome, at_once
-from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin, replica_policy_plugin
+from gnomon_autoscaler.registry import BUILT_IN, replica_policy_plugin
 from gnomon_autoscaler.replica_policy import DesiredCount, Memory
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock, WallClock
 from gnomon_core.interfaces import ScalingPolicy
+from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, FunctionLoad, LoadCounters, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 from tests.timelines import running

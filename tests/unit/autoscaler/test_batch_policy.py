@@ -10,10 +10,11 @@ import pytest
 
 from gnomon_autoscaler.policies.batch.overload import HOLD_S, overloaded
 from gnomon_autoscaler.policies.batch.policy import Batch
-from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin, scaling_policy
+from gnomon_autoscaler.registry import BUILT_IN, scaling_policy
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.errors import GnomonError
+from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.scaling import Decision, History, Observation, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
 from tests.refusals import refused

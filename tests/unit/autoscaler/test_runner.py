@@ -9,13 +9,14 @@ import pytest
 
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.executor import at_once
-from gnomon_autoscaler.registry import BUILT_IN, PolicyPlugin
+from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_autoscaler.runner import Runner, StartBackoff, state_from_json, state_to_json
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction, Timeline
 from gnomon_autoscaler.windows import LoadWindows
 from gnomon_core.clock import VirtualClock
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
+from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.scaling import (
     Action,
     CreateBody,

@@ -93,13 +93,14 @@ def test_members_of_several_samples_get_their_own_results(table: ModelApplicatio
 
 def test_a_member_that_makes_the_model_raise_fails_alone(table: ModelApplication) -> None:
     runs: list[int] = []
-    original = table._model.executor.run
+    model: Any = table._model
+    original = model.executor.run
 
     def counted(inputs: Any) -> Any:
         runs.append(inputs[0].shape[0])
         return original(inputs)
 
-    table._model.executor.run = counted  # type: ignore[method-assign]
+    model.executor.run = counted
     members = [indices((0, 1)) for _ in range(16)]
     members[5] = indices((0, 99))
     answer = run(table, members)

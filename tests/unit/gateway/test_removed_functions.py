@@ -114,7 +114,7 @@ class Client:
         self.told: list[GnomonError] = []
 
     def answer(self, member: Member, head: bytes) -> None:
-        self.heard.append(str(member.status))
+        self.heard.append(head.decode())
 
     def refuse(self, error: GnomonError) -> None:
         self.heard.append(error.code)

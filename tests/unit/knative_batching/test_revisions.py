@@ -28,9 +28,10 @@ from gnomon_platforms.knative.autoscaler.metrics import (
     learned_to_text,
     waiting,
 )
+from gnomon_platforms.knative.autoscaler.objects import buffered
 from gnomon_platforms.knative.batching import channel as slots
 from gnomon_platforms.knative.batching.channel import PodName, Waiting
-from gnomon_platforms.knative.batching.revisions import RevisionReader, buffered
+from gnomon_platforms.knative.batching.revisions import RevisionReader
 from gnomon_server.knative_gateway import RevisionMetrics
 from tests.integration.knative_batching.test_revisions import Telling
 from tests.unit.knative_autoscaler.played import pod

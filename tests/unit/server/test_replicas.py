@@ -12,12 +12,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.executor import at_once
-from gnomon_autoscaler.registry import BUILT_IN, Policies, PolicyPlugin
+from gnomon_autoscaler.registry import BUILT_IN, Policies
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import read_deployment
 from gnomon_core.interfaces import Capabilities
+from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.scaling import Decision, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_gateway.functions.deployments import OtherReplicas
