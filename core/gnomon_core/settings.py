@@ -105,7 +105,7 @@ BATCHING_MAX_BATCH = 8
 MOST_DEADLINE_S = 86_400.0
 DEFAULT_POLICY = "openfaas"
 """The scaling policy of functions that name none."""
-READINGS = ("arrivals", "loading", "weights", "shadows", "gain", "objective")
+READINGS = ("arrivals", "loading", "weights", "shadows", "gain", "objective", "kappa")
 """Where `asyfunc` can be had as AsyFunc prints it, or in another reading; what each changes: `policies.asyfunc.options`."""
 _WINDOW = duration_s(60, 21_600)
 """Of `gnomon/plan-window`: a policy keeps a count for each second of it."""
@@ -279,7 +279,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
         Setting("gnomon/burst-cores", "burst_cores", choice("shadow", "resize", "either"), "shadow, resize or either", "what free cores do for a burst: a Shadow, a larger Body, or what is better", "", _SPLITTERS),
         Setting("gnomon/promotion", "promotion", flag, "true or false", "whether a Shadow may become a Body where another Body is needed", "", _SPLITTERS),
         Setting("gnomon/blocks", "blocks", choice("ratio", "contiguous"), "ratio or contiguous", "which layer blocks a Shadow may hold: those with most MACs for their weights, or the best and its neighbours, with one hand-over", "", _SPLITTERS),
-        Setting("gnomon/reading", "readings", several(*READINGS), f"some of {', '.join(READINGS)}, with commas between them", "where the paper is read as it is printed: the rate of a burst is that of arrivals (`arrivals`), a Shadow's loading counts (`loading`), memory is that of weights (`weights`), R_max has Shadows (`shadows`); or otherwise: η by the gain (`gain`), or by the objective (`objective`)", "none of them", _SPLITTERS),
+        Setting("gnomon/reading", "readings", several(*READINGS), f"some of {', '.join(READINGS)}, with commas between them", "where the paper is read as it is printed: the rate of a burst is that of arrivals (`arrivals`), a Shadow's loading counts (`loading`), memory is that of weights (`weights`), R_max has Shadows (`shadows`), dear memory counts less (`kappa`); or otherwise: η by the gain (`gain`), or by the objective (`objective`)", "none of them", _SPLITTERS),
         Setting("gnomon/ablation", "ablation", choice("layers", "adaptive", "both"), "layers, adaptive or both", "what `asyfunc-` does without: Shadows, adaptive scheduling, or both", "", ("asyfunc-",)),
     )),
 )  # fmt: skip

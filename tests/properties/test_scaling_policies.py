@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
+from gnomon_autoscaler.policies.asyfunc.mls import from_nothing
 from gnomon_autoscaler.policies.asyfunc.pairing import Knowledge, sustained
 from gnomon_autoscaler.registry import BUILT_IN, scaling_policy
 from gnomon_autoscaler.replica_policy import actions_towards
@@ -259,6 +260,7 @@ def any_options(draw: st.DrawFn) -> Options:
         shadows_count=draw(st.booleans()),
         overhead_counts=draw(st.booleans()),
         objective=draw(st.booleans()),
+        printed_kappa=draw(st.booleans()),
         contiguous=draw(st.booleans()),
         fewer_shadow_cores=draw(st.booleans()),
         load_counts=draw(st.booleans()),
@@ -459,3 +461,19 @@ def test_cores_taken_for_bursts_are_released(
     assert line.shadows == []
     assert {body.id: body.cores for body in line.instances.values()} == {name: born[name] for name in line.instances}
     assert "grown" not in line.runner.state.values
+
+
+@given(profiles(), st.floats(0.5, 200.0), st.tuples(st.floats(1e-4, 1e3), st.floats(1e-4, 1e3)), st.sampled_from([0.3, 1.0, 3.0]))
+@settings(deadline=None, max_examples=300)
+def test_dearer_memory_never_uses_more_of_it(
+    profile: ModelProfile, rate_rps: float, prices: tuple[float, float], slo_s: float
+) -> None:
+    """The memory of all Bodies that the rate needs, whatever κ."""
+    cheap, dear = sorted(prices)
+    chosen = Settings(autoscaler="asyfunc", slo_s=slo_s, max_batch=8, max_cores=4)
+
+    def memory_bytes(kappa: float) -> float:
+        known = Knowledge(profile, chosen, Options(kappa=kappa))
+        return from_nothing(known, rate_rps, 0.8) * profile.memory_bytes(known.parameter_bytes)
+
+    assert memory_bytes(dear) <= memory_bytes(cheap)

@@ -97,7 +97,7 @@ def test_a_shadow_becomes_a_body_where_another_is_wanted(two_cores: Serving, lin
 
 
 def test_a_body_grows_for_a_burst_and_is_as_large_as_before_afterwards(two_cores: Serving, line: Network) -> None:
-    with function(two_cores, line, "growth", burst_cores="resize", max_cores="2", kappa="100") as burst:
+    with function(two_cores, line, "growth", burst_cores="resize", max_cores="2", kappa="100", reading="kappa") as burst:
         [body] = burst.ready("bodies")
         assert burst.now()["bodies"][0]["cores"] == 1
         with Load(burst.ask, CALLERS) as load:

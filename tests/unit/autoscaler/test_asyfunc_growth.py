@@ -33,7 +33,8 @@ from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, PROFILE, b
 
 # 10 rps on one core, 20 on two; and 13.3 on two where half of it is serial.
 PARALLEL, SERIAL = partly_serial(0.0), partly_serial(0.5)
-RESIZE, EITHER = Options(burst_cores="resize"), Options(burst_cores="either")
+PRINTED = Options(kappa=1.0, printed_kappa=True)
+RESIZE, EITHER = replace(PRINTED, burst_cores="resize"), replace(PRINTED, burst_cores="either")
 BOTH = Pair(1, (0, 1), (0, 1, 1, 2, 2, 3, 3, 4))
 
 
@@ -54,7 +55,7 @@ def test_a_body_grows_where_that_is_what_free_cores_are_for() -> None:
         "burst of 15.00 rps in 500 ms, R_max 10.00: above γ = 1; a grows from 1 core to 2 cores (b = 1 in 50 ms, η 12.5); "
         "R_max 20.00 then"
     )
-    assert scaled(small_batches([2.0, 15.0], body("a")), Options()).resized == ()
+    assert scaled(small_batches([2.0, 15.0], body("a")), PRINTED).resized == ()
 
 
 def test_a_pair_and_a_larger_body_are_compared_as_wholes() -> None:
@@ -171,14 +172,14 @@ def test_burst_cores_annotation_is_validated_and_sets_the_needed_capabilities() 
 
 
 def test_a_shadow_is_chosen_as_before_where_bodies_may_not_grow() -> None:
-    assert [type(one) for one in scaled(small_batches([15.0], body("a")), Options()).created] == [CreateShadow]
+    assert [type(one) for one in scaled(small_batches([15.0], body("a")), PRINTED).created] == [CreateShadow]
 
 
 # On one core 10 rps, on two 20, on four 40.
 LARGER = made_up_profile(
     MODEL, LATENCY_S, cores=(1, 2, 4), gmacs=4.0, overhead_bytes=100 * MB, border_bytes=MB, network=Network(0.01, 5e-9)
 )
-KNOWN = Knowledge(LARGER, Settings(slo_s=1.0, max_batch=8), Options())
+KNOWN = Knowledge(LARGER, Settings(slo_s=1.0, max_batch=8), PRINTED)
 CALM, BURST = [5.0] * 19, [15.0]
 
 
@@ -186,7 +187,7 @@ def decided(rates_rps: list[float], held: LocalNode) -> tuple[Action, ...]:
     """What `asyfunc` does with one Body of one core on this node."""
     seen = observed(rates_rps, body("a", node=held.name), nodes=[held.value()])
     settings = replace(seen.settings, max_cores=1, scale=ScaleSettings(min=1, max=4))
-    decision, _ = AsyFunc("asyfunc", Options()).decide(replace(seen, settings=settings, profile=PROFILE), PolicyState())
+    decision, _ = AsyFunc("asyfunc", PRINTED).decide(replace(seen, settings=settings, profile=PROFILE), PolicyState())
     return decision.actions
 
 
@@ -211,14 +212,14 @@ def test_a_lasting_rise_on_a_full_node_gets_a_body_instead() -> None:
 
 def test_a_shadow_may_have_what_is_free_beside_the_reserve() -> None:
     for free, reserve, cores in ((1, 0, 1), (0, 2, 2), (1, 1, 2), (0.5, 1.5, 2)):
-        found = look(observed([99.0] * 8, body("a")), Options(), node(cores=free, reserve=reserve), profile=LARGER)
+        found = look(observed([99.0] * 8, body("a")), PRINTED, node(cores=free, reserve=reserve), profile=LARGER)
         assert [made.pair.shadow_cores for made in found.created] == [cores]
 
 
 def test_no_two_shadows_count_on_the_same_reserve() -> None:
-    found = look(observed([99.0] * 8, body("a"), body("b")), Options(), node(cores=0, reserve=1))
+    found = look(observed([99.0] * 8, body("a"), body("b")), PRINTED, node(cores=0, reserve=1))
     assert len(found.created) == 1
-    found = look(observed([99.0] * 8, body("a"), body("b")), Options(), node(cores=1, reserve=1))
+    found = look(observed([99.0] * 8, body("a"), body("b")), PRINTED, node(cores=1, reserve=1))
     assert len(found.created) == 2
 
 
@@ -226,19 +227,19 @@ def test_a_further_shadow_may_have_it() -> None:
     pair = Pair(1, (0, 1), (0, 1, 1, 2, 2, 3, 3, 4))
     there = [body("a", partner="s", pair=pair), body("s", kind=InstanceKind.SHADOW, partner="a", pair=pair)]
     for reserve, shadows in ((0, 0), (1, 1)):
-        found = look(observed([99.0] * 8, *there), Options(max_shadows=2), node(cores=0, reserve=reserve))
+        found = look(observed([99.0] * 8, *there), replace(PRINTED, max_shadows=2), node(cores=0, reserve=reserve))
         assert len(found.created) == shadows
 
 
 def test_a_shadow_elsewhere_may_have_that_nodes() -> None:
     nodes = [node("full", 0), node("n2", 0.5), node("n3", 0, reserve=2)]
-    found = look(observed([99.0] * 8, body("a", node="full"), nodes=nodes), Options(), *nodes, profile=LARGER)
+    found = look(observed([99.0] * 8, body("a", node="full"), nodes=nodes), PRINTED, *nodes, profile=LARGER)
     assert [(made.pair.node, made.pair.shadow_cores) for made in found.created] == [("n3", 2)]
 
 
 def test_a_body_does_not_grow_by_it() -> None:
-    assert best_growth(KNOWN, Options(), body("a"), 15.0, FreeCapacity([node(cores=0, reserve=2)])) is None
-    assert best_growth(KNOWN, Options(), body("a"), 15.0, FreeCapacity([node(cores=1, reserve=2)])) is not None
+    assert best_growth(KNOWN, PRINTED, body("a"), 15.0, FreeCapacity([node(cores=0, reserve=2)])) is None
+    assert best_growth(KNOWN, PRINTED, body("a"), 15.0, FreeCapacity([node(cores=1, reserve=2)])) is not None
 
 
 @pytest.mark.parametrize("free", [4, 1])
@@ -248,7 +249,7 @@ def test_bodies_come_to_the_reserve_when_no_node_has_room_for_any(free: int) -> 
     made = so_many_more(KNOWN, room, rate_rps=10.0, count=3, memory_bytes=0)
     assert made == [CreateBody(free, "n2"), CreateBody(4, "n1"), CreateBody(4, None)]
     room = FreeCapacity([node("n1", 0, reserve=4), node("n2", free)])
-    assert scale_out(KNOWN, Options(), room, rate_rps=999.0, rate_max_rps=0.0, memory_bytes=0) == made[:2]
+    assert scale_out(KNOWN, PRINTED, room, rate_rps=999.0, rate_max_rps=0.0, memory_bytes=0) == made[:2]
 
 
 def test_other_nodes_are_ordered_by_their_capacity_for_shadows() -> None:

@@ -21,7 +21,7 @@ from tests.made_up_models import BlockPlan, made_up_profile
 from tests.refusals import refused
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, PROFILE, body, look, node, observed
 
-DEFAULTS = Options()
+DEFAULTS = Options(kappa=1.0, printed_kappa=True)
 TWO_CORES = made_up_profile(MODEL, LATENCY_S, cores=(1, 2), gmacs=4.0, overhead_bytes=100 * MB)
 # With a Shadow of one core: the first half as 4 + 4 makes eight in 0.6 s, 13.33 rps; both halves in 0.4 s, 20 rps.
 FIRST, BOTH = 8 / 0.6, 8 / 0.4
@@ -114,7 +114,7 @@ def test_m_phi_without_overhead_always_prefers_the_smallest_block_set() -> None:
     stem = (BlockPlan(0.02, 10_000), BlockPlan(0.98, 99_990_000))
     profile = made_up_profile(stem, LATENCY_S, gmacs=4.0, overhead_bytes=100 * MB)
     seen = observed([15.0], body("a"))
-    literal = scaled(seen, options=Options(overhead_counts=False), profile=profile)
+    literal = scaled(seen, options=replace(DEFAULTS, overhead_counts=False), profile=profile)
     assert literal.created[0].pair.blocks == (0,)
     assert "R_max 10.10 then" in literal.reason  # a Shadow that carries nothing
     assert scaled(seen, profile=profile).created[0].pair.blocks == (0, 1)
@@ -122,7 +122,7 @@ def test_m_phi_without_overhead_always_prefers_the_smallest_block_set() -> None:
 
 def test_the_split_is_the_quickest_and_its_latency_that_of_the_pair() -> None:
     profile = replace(TWO_CORES, transfer_fixed_s=0.01)
-    known = Knowledge(profile, Settings(slo_s=1.0, max_batch=8), Options())
+    known = Knowledge(profile, Settings(slo_s=1.0, max_batch=8), DEFAULTS)
     assert known.pairings.ranked(2, 1)
     for pairing in known.pairings.ranked(2, 1):
         assert pairing.pair.split == best_split(profile, (2, 1), pairing.pair.blocks, 8)
@@ -144,9 +144,9 @@ def test_shadows_are_added_until_the_burst_is_met() -> None:
 def test_a_body_whose_node_is_full_is_passed_over_and_not_the_end() -> None:
     """Line 3 breaks off at the first node without free cores."""
     seen = observed([40.0], body("a", node="full"), body("b"))
-    known = Knowledge(PROFILE, seen.settings, Options())
+    known = Knowledge(PROFILE, seen.settings, DEFAULTS)
     room = FreeCapacity([node("full", 0.5), node("n1", 1.0)])
-    found = Tick(known, Options(), seen, seen.live).scale(room)
+    found = Tick(known, DEFAULTS, seen, seen.live).scale(room)
     assert [made.body for made in found.created] == ["b"]
 
 
@@ -162,12 +162,12 @@ def test_fewer_cores_for_a_shadow_where_they_are_better() -> None:
     serial = made_up_profile(MODEL, LATENCY_S, cores=(1, 2), serial_fraction=0.8, gmacs=4.0)
     seen = observed([15.0], body("a"))
     assert scaled(seen, profile=serial).created[0].pair.shadow_cores == 2
-    assert scaled(seen, profile=serial, options=Options(fewer_shadow_cores=True)).created[0].pair.shadow_cores == 1
+    assert scaled(seen, profile=serial, options=replace(DEFAULTS, fewer_shadow_cores=True)).created[0].pair.shadow_cores == 1
 
 
 def test_memory_must_be_free_as_well() -> None:
     seen = observed([15.0], body("a"))
-    private = Options(weight_mode="private")
+    private = replace(DEFAULTS, weight_mode="private")
     assert scaled(seen, memory=119 * MB, options=private).created == ()
     assert scaled(seen, memory=120 * MB, options=private).created[0].pair.blocks == (0,)
     # Of shared weights the Body holds every page already.
@@ -198,7 +198,7 @@ def test_the_wait_counts_and_loading_does_not() -> None:
     assert "b = 2 as 1 + 1" in scaled(seen, profile=slow).reason
     assert "b = 6 as 3 + 3" in scaled(observed([40.0], body("a"), slo_s=1.2), profile=slow).reason
     # Line 13 puts the loading of 5 s on the first batch. Here none waits for it: a pair begins when its Shadow has registered.
-    assert scaled(seen, profile=slow, options=Options(load_counts=True)).created == ()
+    assert scaled(seen, profile=slow, options=replace(DEFAULTS, load_counts=True)).created == ()
 
 
 def test_where_no_set_raises_r_max_there_is_no_shadow() -> None:
@@ -218,7 +218,7 @@ def test_queue_that_cannot_end_in_time_is_a_burst() -> None:
     found = scaled(holding(seen, 14))
     assert [made.body for made in found.created] == ["a"]
     assert found.reason.startswith("burst of 14.00 rps, for 14 requests to end in 1000 ms, R_max 10.00: above γ = 1; a (1 core)")
-    assert scaled(holding(seen, 14), options=Options(backlog=False)) == LayerLevel()
+    assert scaled(holding(seen, 14), options=replace(DEFAULTS, backlog=False)) == LayerLevel()
 
 
 def test_queue_that_ends_in_time_is_no_burst() -> None:
@@ -254,7 +254,7 @@ def test_a_shadow_stays_while_what_waits_needs_it() -> None:
     assert scaled(holding(calm, 15, 12, 9, 5)) == LayerLevel()
     assert scaled(holding(calm, 12, 9, 5, 5)) == LayerLevel()
     assert [gone.id for gone in scaled(holding(calm, 12, 9, 5, 5, 5)).released] == ["s-a"]
-    literal = scaled(holding(calm, 15, 12), options=Options(backlog=False))
+    literal = scaled(holding(calm, 15, 12), options=replace(DEFAULTS, backlog=False))
     assert [gone.id for gone in literal.released] == ["s-a"]
 
 
@@ -271,7 +271,7 @@ def test_the_shadow_of_least_eta_goes_first_and_only_so_many_as_may() -> None:
 
 
 def test_gamma_moves_both() -> None:
-    early = Options(gamma=0.5)
+    early = replace(DEFAULTS, gamma=0.5)
     assert scaled(observed([6.0], body("a")), options=early).created
     there = (body("a", partner="s-a", pair=PAIR), shadow("a", PAIR))
     assert scaled(observed([6.0] * 4, *there), options=early).released == ()
@@ -401,7 +401,7 @@ def scaled_further(
     profile: ModelProfile = PROFILE,
 ) -> LayerLevel:
     """What layer-level scaling does at these rates of the last half seconds, oldest first."""
-    options = Options(max_shadows=most, kappa=1.0)
+    options = Options(max_shadows=most, kappa=1.0, printed_kappa=True)
     return look(observed(rates_rps, *instances), options, node(cores=free, memory=memory), profile=profile)
 
 
@@ -425,8 +425,8 @@ def test_draining_or_promoted_shadow_still_counts_for_its_body() -> None:
     assert scaled_further([25.0], *draining).created == ()
     assert len(scaled_further([25.0], *draining, most=3).created) == 1
     rising = as_bodies(observed([25.0], *body_with("a", nth_shadow("s1", ONE), nth_shadow("s2", TWO))), ["s1"])
-    assert look(rising, Options(max_shadows=2), node()).created == ()
-    assert len(look(rising, Options(max_shadows=3), node()).created) == 1
+    assert look(rising, replace(DEFAULTS, max_shadows=2), node()).created == ()
+    assert len(look(rising, replace(DEFAULTS, max_shadows=3), node()).created) == 1
 
 
 def test_a_body_without_a_shadow_comes_first() -> None:
@@ -499,7 +499,9 @@ def test_a_small_shadow_goes_before_a_large_one() -> None:
     two_cores = made_up_profile(MODEL, LATENCY_S, cores=(1, 2), gmacs=4.0, overhead_bytes=100 * MB)
     large, small = best_splits(two_cores, (1, 2, 1), BOTH_BLOCKS, 8)
     there = body_with("a", nth_shadow("s1", Pair(2, BOTH_BLOCKS, large)), nth_shadow("s2", Pair(1, BOTH_BLOCKS, small)))
-    known = Knowledge(two_cores, Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8), Options(max_shadows=2, kappa=1.0))
+    known = Knowledge(
+        two_cores, Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8), Options(max_shadows=2, kappa=1.0, printed_kappa=True)
+    )
     both = there[0].pair
     assert both is not None
     weaker = min((known.pairings.efficiency(1, both, number), name) for number, name in enumerate(("s1", "s2")))[1]
@@ -516,7 +518,7 @@ def test_the_annotation_says_what_is_allowed() -> None:
 
 def crowded(*nodes: Node, profile: ModelProfile = PRICED) -> LayerLevel:
     """A burst, and a Body on n1 that has its first Shadow there."""
-    options = Options(max_shadows=2, kappa=1.0)
+    options = Options(max_shadows=2, kappa=1.0, printed_kappa=True)
     return look(observed([99.0], *body_with("a", nth_shadow("s1", HALVED)), nodes=nodes), options, *nodes, profile=profile)
 
 
@@ -544,7 +546,7 @@ def test_further_shadow_on_another_node_needs_a_price_and_a_node_that_connects_i
 def test_room_elsewhere_shrinks_with_each_further_shadow() -> None:
     nodes = [node("n1", 0), node("n2", 1), node("n3", 1)]
     there = [one for name in "abc" for one in body_with(name, nth_shadow(f"s-{name}", HALVED))]
-    options = Options(max_shadows=2, kappa=1.0)
+    options = Options(max_shadows=2, kappa=1.0, printed_kappa=True)
     found = look(observed([99.0], *there, nodes=nodes), options, *nodes, profile=PRICED)
     assert [(made.body, made.pair.node) for made in found.created] == [("a", "n2"), ("b", "n3")]
 

@@ -29,7 +29,7 @@ from tests.made_up_models import BlockPlan, made_up_profile
 from tests.timelines import play
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, kinds
 
-OPTIONS = Options()
+OPTIONS = Options(kappa=1.0, printed_kappa=True)
 ONE_BLOCK = (BlockPlan(1.0, 100_000_000),)
 # 1, 2, 3, 4 samples on one core; half of it on two, a quarter on four. 2 GMACs are worth 2 cores at κ = 1.
 PROFILE = made_up_profile(ONE_BLOCK, (0.2, 0.3, 0.4, 0.5), cores=(1, 2, 4), gmacs=2.0)
@@ -71,7 +71,7 @@ def test_without_a_rate_only_a_batch_of_one_fills() -> None:
 def test_the_unit_of_rho_m_decides_the_cores(unit: float, cores: int) -> None:
     """5 % serial: in GMACs 10 choose 16 cores, in MACs 10,000,000,000 choose 1. Hence κ."""
     amdahl = made_up_profile(ONE_BLOCK, (1.0,), cores=range(1, 17), serial_fraction=0.05, gmacs=10.0)
-    options = Options(kappa=unit)
+    options = Options(kappa=unit, printed_kappa=True)
     known = Knowledge(amdahl, Settings(slo_s=2.0), options)
     assert configurations(known, 1.0)[0].cores == cores
 
@@ -90,7 +90,7 @@ def test_the_sum_and_the_objective_move_in_opposite_directions() -> None:
     amdahl = made_up_profile(ONE_BLOCK, (1.0,), cores=range(1, 17), serial_fraction=0.05, gmacs=10.0)
 
     def cores(kappa: float, *, objective: bool) -> int:
-        known = Knowledge(amdahl, Settings(slo_s=2.0), Options(kappa=kappa, objective=objective))
+        known = Knowledge(amdahl, Settings(slo_s=2.0), Options(kappa=kappa, objective=objective, printed_kappa=True))
         return configurations(known, 1.0)[0].cores
 
     assert [cores(kappa, objective=False) for kappa in (0.1, 100.0)] == [16, 1]
@@ -165,7 +165,14 @@ def test_bodies_for_a_rate_without_any_existing_ones() -> None:
 # A Shadow of both halves makes 20 rps of a Body's 10.
 HALVES = made_up_profile(MODEL, LATENCY_S, cores=(1, 2), serial_fraction=0.5, gmacs=4.0, overhead_bytes=100 * MB)
 SETTINGS = Settings(
-    autoscaler="asyfunc", slo_s=1.0, max_batch=8, max_cores=1, kappa=1.0, promotion=True, scale=ScaleSettings(min=1, max=6)
+    autoscaler="asyfunc",
+    slo_s=1.0,
+    max_batch=8,
+    max_cores=1,
+    kappa=1.0,
+    readings=("kappa",),
+    promotion=True,
+    scale=ScaleSettings(min=1, max=6),
 )
 PAIR = Pair(1, (0, 1), (0, 1, 1, 2, 2, 3, 3, 4))
 
@@ -272,7 +279,7 @@ def test_the_rest_of_the_model_fits_and_no_two_count_on_the_same_room() -> None:
 
 def test_promotion_sustains_as_much_as_a_new_body() -> None:
     assert able(instance("a"), shadow("s", "a"), instance("b"), shadow("t", "b", cores=2), max_cores=2) in (["t", "s"], ["t"])
-    known = Knowledge(HALVES, replace(SETTINGS, max_cores=2), Options())
+    known = Knowledge(HALVES, replace(SETTINGS, max_cores=2), OPTIONS)
     assert known.rates.rate_rps(2) > known.rates.rate_rps(1)
 
 
@@ -299,3 +306,20 @@ def test_bodies_out_of_shadows_hold_a_whole_model() -> None:
     assert {one.memory_bytes for one in line.instances.values()} == {MEMORY_BYTES}
     actions: list[Action] = [action for _, decision in line.decisions for action in decision.actions]
     assert sum(isinstance(action, PromoteShadow) for action in actions) == 1
+
+
+def test_dearer_memory_raises_the_weight_of_throughput_per_memory() -> None:
+    """κ₀ = 0.125, so that ρ₀·m of 100 MB is 0.25 cores; four times κ₀ count the second term four times, as printed a quarter."""
+    settings = Settings(slo_s=0.5, max_batch=4)
+    found = {
+        printed: best_batch(Knowledge(PROFILE, settings, Options(kappa=0.5, printed_kappa=printed)), 1, 10.0)
+        for printed in (False, True)
+    }
+    assert found[False] is not None
+    assert found[False].efficiency == pytest.approx(2 / 0.3 + 4 * 2 / (0.25 * 0.3))
+    assert found[True] is not None
+    assert found[True].efficiency == pytest.approx(2 / 0.3 + 2 / (0.25 * 0.3) / 4)
+    calibrated = Knowledge(PROFILE, settings, Options())
+    named = Knowledge(PROFILE, settings, Options(kappa=0.125))
+    printed = Knowledge(PROFILE, settings, Options(kappa=0.125, printed_kappa=True))
+    assert configurations(calibrated, 10.0) == configurations(named, 10.0) == configurations(printed, 10.0)

@@ -28,7 +28,9 @@ from tests.timelines import play
 from tests.unit.autoscaler.asyfunc_stage import MB, PROFILE, body, kinds, node, observed, partly_serial
 
 # A Shadow of the first half makes 13.3 rps of a Body's 10, one of both 20.
-SETTINGS = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8, max_cores=1, kappa=1.0, scale=ScaleSettings(min=1, max=6))
+SETTINGS = Settings(
+    autoscaler="asyfunc", slo_s=1.0, max_batch=8, max_cores=1, kappa=1.0, readings=("kappa",), scale=ScaleSettings(min=1, max=6)
+)
 
 
 def timeline(settings: Settings = SETTINGS, *, cores: int = 8, start_s: float = 0.5) -> Timeline:
@@ -262,6 +264,7 @@ GROWING = Settings(
     max_batch=8,
     max_cores=2,
     kappa=100.0,
+    readings=("kappa",),
     burst_cores="resize",
     scale=ScaleSettings(min=1, max=6),
 )
@@ -522,16 +525,17 @@ def test_a_pair_counts_with_its_own_latency() -> None:
 def test_eta_is_throughput_per_core_and_per_memory_in_cores() -> None:
     profile = made_up_profile(HALVES, LATENCY_S, gmacs=4.0, overhead_bytes=50 * MB)
     # 4 GMACs for 100 MB: 150 MB are worth 6 cores at κ = 1.
-    efficiency = Efficiency.of(profile, 1.0)
+    paper = Options(kappa=1.0, printed_kappa=True)
+    efficiency = Efficiency.of(profile, 1.0, paper)
     assert efficiency.memory_cores(100 * MB) == pytest.approx(6.0)
     assert efficiency.at(8, 0.5, 2, 100 * MB) == pytest.approx(8 / (2 * 0.5) + 8 / (6 * 0.5))
-    assert Efficiency.of(profile, 1.0, overhead_counts=False).memory_cores(100 * MB) == pytest.approx(4.0)
-    assert Efficiency.of(profile, 1.0, objective=True).at(8, 0.5, 2, 100 * MB) == pytest.approx(16 / 8)
+    assert Efficiency.of(profile, 1.0, replace(paper, overhead_counts=False)).memory_cores(100 * MB) == pytest.approx(4.0)
+    assert Efficiency.of(profile, 1.0, replace(paper, objective=True)).at(8, 0.5, 2, 100 * MB) == pytest.approx(16 / 8)
 
 
 def test_memory_costs_nothing_where_a_model_has_no_parameters() -> None:
     profile = made_up_profile((BlockPlan(1.0, 0),), LATENCY_S)
-    assert Efficiency.of(profile, 1.0).at(2, 0.5, 4, 0) == pytest.approx(1.0)
+    assert Efficiency.of(profile, 1.0, Options()).at(2, 0.5, 4, 0) == pytest.approx(1.0)
 
 
 # The first and the last block have two fifths of the work and few weights each, the one between them nearly all weights.
@@ -563,7 +567,7 @@ def test_a_burst_s_shadow_holds_the_best_blocks_or_neighbours() -> None:
 
 
 def test_without_annotations_everything_is_as_it_was_settled() -> None:
-    assert asyfunc_options(annotated(kappa="1")) == Options()
+    assert asyfunc_options(read_settings({}, {"gnomon/autoscaler": "asyfunc"})) == Options()
 
 
 @pytest.mark.parametrize("name", NAMES)

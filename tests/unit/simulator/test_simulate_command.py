@@ -157,7 +157,7 @@ def test_a_node_holds_cores_for_shadows_and_has_a_pool(tmp_path: Path) -> None:
     def simulated(**nodes: Any) -> Any:
         options = SimulateOptions(
             ArrivalOptions(rate_rps=3.0, duration_s=30.0), labels={"com.openfaas.scale.max": "3"}, profile=profile,
-            annotations={"gnomon/autoscaler": "asyfunc", "gnomon/slo-ms": "4000", "gnomon/max-cores": "1", "gnomon/kappa": "1"},
+            annotations={"gnomon/autoscaler": "asyfunc", "gnomon/slo-ms": "4000", "gnomon/max-cores": "1"},
             warm=1, json=True, **nodes,
         )  # fmt: skip
         return figures(options)[0]

@@ -221,7 +221,7 @@ def test_asyfunc_promotes_as_it_does_live() -> None:
 
 def test_asyfunc_grows_a_body_as_it_does_live() -> None:
     settings = Settings(
-        autoscaler="asyfunc", slo_s=4.0, deadline_s=20.0, max_batch=4, max_cores=2, kappa=100.0, burst_cores="resize",
+        autoscaler="asyfunc", slo_s=4.0, deadline_s=20.0, max_batch=4, max_cores=2, kappa=100.0, readings=("kappa",), burst_cores="resize",
         scale=ScaleSettings(max=4),
     )  # fmt: skip
     model = replace(MODEL, whole=LatencyTable({cores: {1: 0.5 / cores**0.8} for cores in (1, 2)}))
@@ -411,7 +411,8 @@ ONE_NODE = (NodePlan("n1", 4),)
 def burst_run(max_shadows: int, nodes: Sequence[NodePlan] = ONE_NODE, model: ModelProfile = SLOW_BODY) -> FunctionResult:
     """5 rps, ten seconds of 25, and 5 again, on one node of four cores or on these, one for each instance."""
     settings = Settings(
-        autoscaler="asyfunc", slo_s=1.0, deadline_s=1.0, max_batch=8, max_cores=1, kappa=1.0, max_shadows=max_shadows,
+        autoscaler="asyfunc", slo_s=1.0, deadline_s=1.0, max_batch=8, max_cores=1, kappa=1.0, readings=("kappa",),
+        max_shadows=max_shadows,
         scale=ScaleSettings(min=1, max=1),
     )  # fmt: skip
     plan = FunctionPlan("f", settings, modelled(model), [*CALM, *BURST, *AFTER], "given", warm=1)

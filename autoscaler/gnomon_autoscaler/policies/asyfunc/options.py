@@ -20,6 +20,7 @@ READINGS: Mapping[str, Mapping[str, bool]] = {
     "shadows": {"shadows_count": True},
     "gain": {"gain": True},
     "objective": {"objective": True},
+    "kappa": {"printed_kappa": True},
 }
 """The options that each name in `gnomon/reading` sets."""
 
@@ -38,12 +39,13 @@ class Options:
     """Options of the policy, including the readings of the paper.
 
     `alpha`, `beta` and `gamma` are the paper's thresholds (Algorithms 1 and 2). `kappa` None follows from the profile and the
-    objective, as it does for a function that names none; 1 is the number of the worked examples. `weight_mode` says which loading
+    objective. `weight_mode` says which loading
     times apply. `layers` and `adaptive` switch layer-level scaling and adaptive scheduling.
 
     - `shadows_count`: R_max of the model level includes Shadows, as Eq. 1 prints it.
     - `overhead_counts`: m and m_Φ include the memory of an instance besides its weights.
     - `objective`: configurations are ranked by Eq. 2 and Eq. 4, throughput per (c + ρ·m), not by the sum of lines 7 and 15.
+    - `printed_kappa`: κ is in ρ·m as lines 7 and 15 print it, so that dear memory counts less (see `pairing`).
     - `contiguous`: a block set grows from the best block to its neighbours, so that there is one hand-over.
     - `fewer_shadow_cores`: Shadows of fewer than min(free cores, C_max) cores are considered, too.
     - `load_counts`: a batch that waits for the Shadow to load must be timely as well (line 13).
@@ -57,7 +59,7 @@ class Options:
     alpha: float = 0.8
     beta: float = 0.6
     gamma: float = 1.0
-    kappa: float | None = 1.0
+    kappa: float | None = None
     period_s: float = PERIOD_S
     tick_s: float = TICK_S
     release_ticks: int = RELEASE_TICKS
@@ -67,6 +69,7 @@ class Options:
     shadows_count: bool = False
     overhead_counts: bool = True
     objective: bool = False
+    printed_kappa: bool = False
     contiguous: bool = False
     fewer_shadow_cores: bool = False
     load_counts: bool = False

@@ -25,11 +25,19 @@ says how many cores a GMAC is worth, so that the two terms have the same unit:
 
     ρ·m = κ · GMACs of the model · m / size of its parameters
 
-κ follows from the profile (`calibrated`): the cores that execute a GMAC within the objective. Then c and ρ·m both count cores
+κ₀ follows from the profile (`calibrated`): the cores that execute a GMAC within the objective. Then c and ρ·m both count cores
 that are busy for one objective, and no unit decides the result.
 
-Example: a model of 4 GMACs and 100 MB, κ = 1: an instance that holds 150 MB is worth 6 cores. With 2 cores and 8 samples in 0.5
-s, η = 8 / (2 · 0.5) + 8 / (6 · 0.5) = 10.67.
+Example: a model of 4 GMACs and 100 MB, κ = κ₀ = 1: an instance that holds 150 MB is worth 6 cores. With 2 cores and 8 samples in
+0.5 s, η = 8 / (2 · 0.5) + 8 / (6 · 0.5) = 10.67.
+
+**Price of memory.** A function may name another κ than κ₀. As printed, a higher κ makes the second term smaller: the dearer
+memory is, the less throughput per memory counts, and small Bodies that hold the model many times win. Here κ / κ₀ is the weight
+of that term, so that dearer memory never uses more; with κ₀ both are the same.
+
+    η = n / (c·t) + κ/κ₀ · n / (ρ₀·m·t)        printed_kappa: η = n / (c·t) + n / (ρ·m·t)
+
+Example: the same instance with κ = 4: η = 8 + 4 · 2.67 = 18.67; as printed, 24 cores' worth of memory, 8 + 0.67 = 8.67.
 
 The sum is the paper's heuristic for its objective, to serve the rate with the least Σ(c + ρ·m); `objective` ranks by that itself,
 n / ((c + ρ·m)·t). They can disagree: docs/decisions/0011-mls.md.
@@ -158,19 +166,27 @@ def calibrated(profile: ModelProfile, slo_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """η for one model. `cores_per_byte` is κ·ρ: how many cores a byte of memory is worth."""
+    """η for one model.
+
+    `cores_per_byte` is κ·ρ: how many cores a byte of memory is worth. `weight` is that of throughput per memory.
+    """
 
     profile: ModelProfile
     cores_per_byte: float
     overhead_counts: bool = True
     objective: bool = False
+    weight: float = 1.0
 
     @staticmethod
-    def of(profile: ModelProfile, kappa: float, *, overhead_counts: bool = True, objective: bool = False) -> Efficiency:
+    def of(profile: ModelProfile, slo_s: float, options: Options) -> Efficiency:
         """η with ρ of the model's layers and κ cores per GMAC. Memory costs nothing where a model has no parameters."""
+        calibrated_kappa = calibrated(profile, slo_s)
+        kappa, weight = calibrated_kappa if options.kappa is None else options.kappa, 1.0
+        if calibrated_kappa > 0.0 and not (options.printed_kappa or options.objective):
+            kappa, weight = calibrated_kappa, kappa / calibrated_kappa
         parameter_bytes = profile.layers.parameter_bytes()
         cores_per_byte = kappa * profile.layers.macs() / GIGA / parameter_bytes if parameter_bytes else 0.0
-        return Efficiency(profile, cores_per_byte, overhead_counts, objective)
+        return Efficiency(profile, cores_per_byte, options.overhead_counts, options.objective, weight)
 
     def memory_cores(self, parameter_bytes: int) -> float:
         """ρ·m of an instance with so many bytes of weights, in cores."""
@@ -186,7 +202,7 @@ class Efficiency:
         memory_cores = sum(self.memory_cores(each) for each in parameter_bytes)
         if self.objective:
             return rate_rps / (cores + memory_cores)
-        return rate_rps / cores + (rate_rps / memory_cores if memory_cores else 0.0)
+        return rate_rps / cores + (self.weight * rate_rps / memory_cores if memory_cores else 0.0)
 
 
 KEPT_PAIRS = 4096
@@ -428,7 +444,7 @@ class Knowledge:
         self.profile = profile
         self.rates = Rates(profile, settings.slo_s, settings.max_batch, settings.max_cores)
         self.kappa = calibrated(profile, settings.slo_s) if options.kappa is None else options.kappa
-        self.efficiency = Efficiency.of(profile, self.kappa, overhead_counts=options.overhead_counts, objective=options.objective)
+        self.efficiency = Efficiency.of(profile, settings.slo_s, options)
         self.pairings = Pairings(self.rates, self.efficiency, options)
         distant = profile.over_network()
         self.pairings_elsewhere = None if distant is None else self._pairings(distant, settings, options)
