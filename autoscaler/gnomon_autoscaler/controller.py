@@ -530,7 +530,7 @@ class Autoscaler:
     def _runner(self, function: str) -> Runner:
         runner = self._runners.get(function)
         if runner is None:
-            runner = self._runners[function] = Runner(function, self._policies, self._origin_s, heir=True)
+            runner = self._runners[function] = Runner(function, self._policies, self._origin_s)
             saved = self._saved.pop(function, None)
             if saved is not None:
                 try:

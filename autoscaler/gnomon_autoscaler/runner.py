@@ -6,10 +6,13 @@ in a worker thread: `sample`, `due_call`, then `accept` or `fail`. The loop repo
 It is time when the policy's period has passed, when an operator or a changed setting asks, and when a request waits and no
 instance lives. Between those, instances that ended by themselves are replaced, so that the last decision stays true.
 
-**Inherited instances** (`InheritedInstances`). A new leader's windows are empty, which looks like no load to every policy: in the
-midst of a peak it would end all Shadows, and all Bodies but the least. Instances that an earlier process made are kept until the
-windows reach as far back as policies look (`Settings.stable_window_s`). More may be made at once, and an operator's number holds
-at once.
+**Inherited instances** (`InheritedInstances`). Windows are empty at first, which looks like no load to every policy: in the midst
+of a peak a new leader would end all Shadows, and all Bodies but the least, and warm instances would end before the first request.
+What there is at the first observation is kept until the windows reach as far back as policies look (`Settings.stable_window_s`):
+as many Bodies, and the same Shadows. More may be made at once, what is more may end at once, and an operator's number holds at
+once.
+
+    9 warm Bodies, second 0, 0 rps seen: 9 stay    second 20, a burst made 3 more and is over: 3 end    second 60: as decided
 
 **Observation** (`observe`). While a new version is rolled out, instances of the old one are being replaced by the gateway: they
 are left out, so that no policy counts them twice and none of them is chosen as a victim.
@@ -60,29 +63,43 @@ from gnomon_core.settings import Settings
 
 
 class InheritedInstances:
-    """Instances of one function that an earlier process created. `heir` is whether there may be any."""
+    """Instances of one function that were there before its load was recorded."""
 
-    def __init__(self, *, heir: bool) -> None:
-        self._first, self._found = heir, False
+    def __init__(self) -> None:
+        self._first = True
+        self._bodies = 0
+        self._shadows: frozenset[str] = frozenset()
 
-    def observe(self, live: Sequence[Instance]) -> None:
-        """The function's Bodies that serve or are about to. Those of the first observation are inherited."""
+    def observe(self, live: Sequence[Instance], shadows: Sequence[Instance]) -> None:
+        """The function's Bodies that serve or are about to, and its Shadows. Those of the first observation are inherited."""
         if self._first:
-            self._first, self._found = False, bool(live)
+            self._first, self._bodies = False, len(live)
+            self._shadows = frozenset(shadow.id for shadow in shadows) if live else frozenset()
 
     def restrict(self, decision: Decision, seen: Observation) -> tuple[Decision, str]:
         """The decision without removals that come too early, and the reason; "" if the decision is unchanged."""
-        if not self._found:
+        if not self._bodies:
             return decision, ""
-        covered_s = len(seen.history.arrivals) * seen.history.bin_s
-        self._found = covered_s < seen.settings.stable_window_s
-        kept = tuple(action for action in decision.actions if not isinstance(action, DestroyBody | DestroyShadow))
-        if not self._found or seen.requested is not None or len(kept) == len(decision.actions):
+        if len(seen.history.arrivals) * seen.history.bin_s >= seen.settings.stable_window_s:
+            self._bodies, self._shadows = 0, frozenset()
+        if not self._bodies or seen.requested is not None:
             return decision, ""
-        desired = decision.desired if decision.desired is None else max(decision.desired, len(seen.live))
+        bodies = len(seen.live)
+        kept: list[Action] = []
+        for action in decision.actions:
+            if isinstance(action, DestroyBody):
+                if bodies <= self._bodies:
+                    continue
+                bodies -= 1
+            elif isinstance(action, DestroyShadow) and action.id in self._shadows:
+                continue
+            kept.append(action)
+        if len(kept) == len(decision.actions):
+            return decision, ""
+        desired = decision.desired if decision.desired is None else max(decision.desired, bodies)
         # A constant text, so that repeated decisions are one record.
-        reason = f"taken over: no instance ends before {seen.settings.stable_window_s:g} s of load are recorded"
-        return replace(decision, actions=kept, desired=desired), reason
+        reason = f"a short history: what there was stays until {seen.settings.stable_window_s:g} s of load are recorded"
+        return replace(decision, actions=tuple(kept), desired=desired), reason
 
 
 def newest(instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
@@ -319,14 +336,9 @@ class _FailedPolicy:
 
 
 class Runner:
-    """Windows, policy, state and last decision of one function. It is sampled at `origin_s` and each bin after that.
+    """Windows, policy, state and last decision of one function. It is sampled at `origin_s` and each bin after that."""
 
-    An `heir` may find instances of an earlier process.
-    """
-
-    def __init__(
-        self, function: str, policies: Policies = BUILT_IN, origin_s: float | None = None, *, heir: bool = False
-    ) -> None:
+    def __init__(self, function: str, policies: Policies = BUILT_IN, origin_s: float | None = None) -> None:
         self.function = function
         self.windows = LoadWindows(origin_s=origin_s)
         self._origin_s = origin_s
@@ -337,7 +349,7 @@ class Runner:
         self.policy_name = ""
         """The policy that decides now: the settings' own, or `fixed` in its place."""
         self.held_back = ""
-        """Why the last decision is carried out in part only: its function does not start, or was taken over."""
+        """Why the last decision is carried out in part only: its function does not start, or its history is short."""
         self._policies = policies
         self._policy: ScalingPolicy | None = None
         self._settings: Settings | None = None
@@ -345,7 +357,7 @@ class Runner:
         """The settings at the last sample; a policy may not have decided by them yet."""
         self._requested: int | None = None
         self._last_requested: int | None = None
-        self._inherited = InheritedInstances(heir=heir)
+        self._inherited = InheritedInstances()
         self._body_starts = StartBackoff()
         self._shadow_starts = StartBackoff()
         self._next_s = float("-inf")
@@ -399,8 +411,8 @@ class Runner:
         # A Shadow ends with its Body, and is no sign of whether Bodies start.
         serving = {body.id for body in bodies if body.state in LIVE}
         self._live_bodies = len(serving)
-        self._inherited.observe([body for body in bodies if body.id in serving])
         shadows = tuple(instance for instance in instances if instance.kind is InstanceKind.SHADOW)
+        self._inherited.observe([body for body in bodies if body.id in serving], shadows)
         self._shadow_starts.expect_ends(shadow.id for shadow in self._shadow_starts.seen if shadow.partner not in serving)
         self._shadow_starts.observe(now_s, shadows)
 

@@ -10,7 +10,7 @@ import pytest
 from gnomon_autoscaler.controller import Autoscaler
 from gnomon_autoscaler.executor import at_once
 from gnomon_autoscaler.registry import BUILT_IN
-from gnomon_autoscaler.runner import Runner, StartBackoff, state_from_json, state_to_json
+from gnomon_autoscaler.runner import InheritedInstances, Runner, StartBackoff, observe, state_from_json, state_to_json
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction, Timeline
 from gnomon_autoscaler.windows import LoadWindows
 from gnomon_core.clock import VirtualClock
@@ -24,6 +24,7 @@ from gnomon_core.scaling import (
     DestroyBody,
     DestroyShadow,
     FunctionLoad,
+    History,
     LoadCounters,
     Observation,
     PolicyState,
@@ -430,21 +431,21 @@ def played(runner: Runner, policy: str, rps: float, until_s: float, *, from_s: f
 
 @pytest.mark.parametrize("policy", sorted(BUILT_IN))
 def test_nothing_that_was_found_ends_before_its_load_is_known(policy: str) -> None:
-    runner = Runner("f.ns", heir=True)
+    runner = Runner("f.ns")
     assert played(runner, policy, 1.0, 59.5) == []
     assert runner.desired is None or runner.desired >= 3
 
 
 @pytest.mark.parametrize("policy", ["asyfunc", "lv", "od", "openfaas"])
 def test_superfluous_inherited_instances_end(policy: str) -> None:
-    runner = Runner("f.ns", heir=True)
+    runner = Runner("f.ns")
     assert {action for _, action in played(runner, policy, 1.0, 120.0)} >= {DestroyBody}
 
 
 def test_reason_says_why_the_leader_waits() -> None:
-    runner = Runner("f.ns", heir=True)
+    runner = Runner("f.ns")
     runner.tick(0.0, load("asyfunc", 1.0, 0.0))
-    why = "taken over: no instance ends before 60 s of load are recorded"
+    why = "a short history: what there was stays until 60 s of load are recorded"
     assert runner.held_back == why
     played(runner, "asyfunc", 1.0, 30.0, from_s=0.5)
     assert runner.held_back == why, "one record for as long as it waits, not one each time"
@@ -452,15 +453,28 @@ def test_reason_says_why_the_leader_waits() -> None:
     assert runner.held_back == ""
 
 
+def test_bodies_and_shadows_beyond_those_that_were_found_end_at_once() -> None:
+    found = InheritedInstances()
+    seen = [replace(load("lv", 1.0, 0.0).instances[0], id=f"b{number}") for number in range(4)]
+    shadow = replace(seen[0], id="s0", kind=InstanceKind.SHADOW, partner="b0")
+    found.observe(seen[:3], [shadow])
+    removals = (*(DestroyBody(body.id) for body in reversed(seen)), DestroyShadow("s0"), DestroyShadow("s1"))
+    now = observe(5.0, "f.ns", replace(load("lv", 1.0, 5.0), instances=tuple(seen)), History(0.5, 5.0, (1.0,) * 10), None)
+    decision, why = found.restrict(Decision(removals, "none needed", 0), now)
+    assert decision.actions == (DestroyBody("b3"), DestroyShadow("s1"))
+    assert decision.desired == 3
+    assert "short history" in why
+
+
 def test_manual_scale_holds_at_once() -> None:
-    runner = Runner("f.ns", heir=True)
+    runner = Runner("f.ns")
     played(runner, "fixed", 1.0, 1.0)
     decision = runner.tick(1.5, load("fixed", 1.0, 1.5, requested=1))
     assert sum(isinstance(action, DestroyBody) for action in decision.actions) == 2
 
 
-def test_a_function_that_begins_here_is_nobodys_heir() -> None:
-    runner = Runner("f.ns", heir=True)
+def test_a_function_without_instances_holds_none() -> None:
+    runner = Runner("f.ns")
     runner.tick(0.0, replace(load("lv", 0.0, 0.0), instances=()))
     assert played(runner, "lv", 1.0, 59.5, from_s=0.5)
 

@@ -221,7 +221,8 @@ def test_asyfunc_promotes_as_it_does_live() -> None:
 
 def test_asyfunc_grows_a_body_as_it_does_live() -> None:
     settings = Settings(
-        autoscaler="asyfunc", slo_s=4.0, deadline_s=20.0, max_batch=4, max_cores=2, kappa=100.0, readings=("kappa",), burst_cores="resize",
+        autoscaler="asyfunc", slo_s=4.0, deadline_s=20.0, max_batch=4, max_cores=2, kappa=100.0, readings=("kappa",),
+        burst_cores="resize",
         scale=ScaleSettings(max=4),
     )  # fmt: skip
     model = replace(MODEL, whole=LatencyTable({cores: {1: 0.5 / cores**0.8} for cores in (1, 2)}))

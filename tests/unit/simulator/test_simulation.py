@@ -583,3 +583,24 @@ def test_mark_calls_for_a_burst_what_its_machine_does_not_carry() -> None:
     assert 300 <= len(called(both)) <= 600
     assert both.violations < 0.6 * alone.violations
     assert "overflow to functions" in " ".join(decision.reason for decision in alone.decisions)
+
+
+@pytest.mark.parametrize("policy", sorted(set(BUILT_IN) - {"mark"}))
+def test_warm_instances_are_kept_until_policies_have_seen_enough(policy: str) -> None:
+    """Forty requests a second for nine instances: at second 0 windows are empty, which is not "no load"."""
+    busy = settings(1, 20, autoscaler=policy, scheduler=None, slo_s=1.0, deadline_s=1.0, max_batch=4, max_cores=1)
+    quick = modelled(MODEL) if policy.startswith("asyfunc") else Profile("v", LatencyTable({1: {1: 0.1, 4: 0.4}}))
+    result = run(FunctionPlan("f", busy, quick, constant(40.0, 50.0), "given", warm=9), [NodePlan("node-1", 64)])
+    assert result.fewest_instances >= 9
+    assert result.start_up_requests == len(result.requests)
+    assert (result.start_up_violations, result.steady_violation_rate) == (result.violations, 0.0)
+
+
+def test_start_up_is_told_apart() -> None:
+    """The one instance is away from second 1 to 5; later nothing is late."""
+    slow = Profile("v", LatencyTable({1: {1: 0.2}}), load_s=4.0)
+    result = run(FunctionPlan("f", settings(1, 1, slo_s=0.5), slow, constant(1.0, 80.0), "given", warm=1, crashes_s=(0.9,)))
+    assert (result.start_up_s, result.start_up_requests) == (60.0, 60)
+    assert result.start_up_violations == result.violations > 0
+    assert result.summary()["start_up"] == {"seconds": 60.0, "requests": 60, "violations": result.violations}
+    assert result.steady_violation_rate == 0.0
