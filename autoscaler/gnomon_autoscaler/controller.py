@@ -20,7 +20,8 @@ The fleet gives an idle function a stamp: a value that changes with whatever con
 again as soon as its stamp differs, when it is poked, and when its time is over.
 
 **Busy functions.** Between two turns of its policy only the counters of a function are sampled, if nothing else has changed
-(`CountingFleet`): the bins are as exact, for a tenth of the work. A function with requests in its windows gets no stamp.
+(`CountingFleet`): the bins are as exact, for a tenth of the work. Where the policy decides on a count, they are not sampled
+either. A function with requests in its windows gets no stamp.
 
 **The decision log** keeps what was decided, when and why. A policy that decides every second and keeps deciding the same would
 bury everything else; such a run of equal decisions is one record, with the reason for which it began. A record is one log line.
@@ -408,12 +409,15 @@ class Autoscaler:
         self._try_to_observe(function, self._last_tick_s)
 
     def _count_requests(self, function: str) -> bool:
-        """Sample a function's counters alone, between two turns of its policy; False if a full observation is needed."""
+        """Sample at most a function's counters, between two turns of its policy; False if a full observation is needed."""
         runner = self._runners.get(function)
         now_s = self._clock.now_s()
         if self._counting is None or runner is None or not runner.between_turns(now_s) or function in self._idle:
             return False
-        stamp, counters = self._counting.stamp_without_requests(function), self._counting.counters(function)
+        stamp = self._counting.stamp_without_requests(function)
+        if runner.needs_no_sample(stamp):
+            return True
+        counters = self._counting.counters(function)
         return counters is not None and runner.record_counters(now_s, counters, stamp)
 
     def _try_to_observe(self, function: str, before_s: float) -> None:

@@ -96,7 +96,8 @@ class LoadFormula:
     name: str = "openfaas"
     # Another number than the Community rule's, because neither can read the other's memory.
     version: int = 2
-    period_s: float = 1.0
+    # As often as Knative's autoscaler: a request that no instance can serve does not wait for it.
+    period_s: float = 2.0
     default_scheduler: str = "immediate"
 
     def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
