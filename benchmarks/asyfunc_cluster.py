@@ -55,7 +55,7 @@ from gnomon_core.scaling import CreateShadow
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.events import stream
-from gnomon_simulator.opt import with_opt, without_loading
+from gnomon_simulator.opt import most_instances, with_opt, without_loading
 from gnomon_simulator.profiles import Profile, modelled
 from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_platform import NodePlan
@@ -183,7 +183,7 @@ def measure(cell: Cell) -> Outcome:
     profile = modelled(model, cell.mode)
     run = _Runs(settings, profile, arrivals, warm)
     # Rows, not results: of a quick model an hour is 13 million requests, a gigabyte for each policy.
-    rows = {"opt": _row("opt", run.baseline("opt", without_loading(profile), best, MANY))}
+    rows = {"opt": _row("opt", run.baseline("opt", without_loading(profile), best, roomy(model, settings, arrivals)))}
     nodes = math.ceil(SPARE * math.ceil(rows["opt"].most / (NODE_CORES // best.cores)))
     for name, options in {**ABLATIONS, **(READINGS if cell.readings else {})}.items():
         rows[name] = _row(name, run.asyfunc(replace(options, kappa=cell.kappa, weight_mode=cell.mode), nodes))
@@ -218,8 +218,15 @@ def read_model(path: Path, serial: float | None) -> ModelProfile:
     return model if serial is None else model.extrapolated(serial)
 
 
+def roomy(model: ModelProfile, settings: Settings, arrivals: Sequence[float]) -> int:
+    """Nodes on which `opt` never lacks room, those that drain included."""
+    known = (model.whole.at(settings.cores, batch) for batch in range(1, settings.max_batch + 1))
+    most = most_instances(arrivals, [seconds for seconds in known if seconds is not None], settings.slo_s)
+    return 2 * math.ceil(most / (NODE_CORES // settings.cores))
+
+
 @cache
-def hour(duration_s: float, rate_rps: float) -> list[float]:
+def hour(duration_s: float, rate_rps: float) -> Sequence[float]:
     """The arrivals at this mean rate, the same for every policy."""
     trace = read_trace(TRACE).slice(START_S, duration_s)
     return from_trace(trace.scaled(rate_rps * trace.duration_s / trace.requests), stream(1, "arrivals"))
@@ -262,7 +269,7 @@ def chosen(model: ModelProfile, settings: Settings, rate_rps: float) -> Configur
 class _Runs:
     """Runs of one hour, under one policy after the other."""
 
-    def __init__(self, settings: Settings, profile: Profile, arrivals: list[float], warm: int) -> None:
+    def __init__(self, settings: Settings, profile: Profile, arrivals: Sequence[float], warm: int) -> None:
         self._settings = settings
         self._profile = profile
         self._arrivals = arrivals

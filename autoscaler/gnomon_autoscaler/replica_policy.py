@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, TypeAlias, TypeGuard
 
 from gnomon_core.fleet import Instance, InstanceState, Node
@@ -119,12 +120,21 @@ _NOTHING = (0.0, 0.0, 0)
 
 
 class FreeCapacity:
-    """Free cores, reserve and free memory by node. Capacity that was taken stays taken; unknown nodes are ignored."""
+    """Free cores, reserve and free memory by node. Capacity that was taken stays taken; unknown nodes are ignored.
+
+    Most decisions ask for none: nodes are looked at when the first one is asked for.
+    """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        all_nodes = tuple(nodes)
-        self._free = {node.name: (node.free_cores, node.reserve_cores, node.free_memory_bytes) for node in all_nodes}
-        self._makes_shadows = {node.name for node in all_nodes if node.pairs}
+        self._nodes = tuple(nodes)
+
+    @cached_property
+    def _free(self) -> dict[str, tuple[float, float, int]]:
+        return {node.name: (node.free_cores, node.reserve_cores, node.free_memory_bytes) for node in self._nodes}
+
+    @cached_property
+    def _makes_shadows(self) -> set[str]:
+        return {node.name for node in self._nodes if node.pairs}
 
     def best_node(self, cores: int, memory_bytes: int = 0, *, reserve: bool = False) -> str | None:
         """The node with most free cores where a Body fits; None if it fits nowhere. `reserve`: the reserve counts as free."""

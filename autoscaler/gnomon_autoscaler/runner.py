@@ -375,9 +375,9 @@ class Runner:
         self._live_bodies = 0
         self._state_error_logged = False
 
-    def tick(self, now_s: float, load: FunctionLoad) -> Decision | None:
-        """Take a sample. Returns the decision to carry out, None if none is due."""
-        self.sample(now_s, load)
+    def tick(self, now_s: float, load: FunctionLoad, stamp: object = None) -> Decision | None:
+        """Take a sample. Returns the decision to carry out, None if none is due. `stamp` is that of `sample`."""
+        self.sample(now_s, load, stamp)
         call = self.due_call(now_s, load)
         if call is None:
             return self.replacement(now_s, load)

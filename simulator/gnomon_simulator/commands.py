@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
@@ -24,6 +24,7 @@ from gnomon_simulator import arrivals
 from gnomon_simulator.arrivals import read_demand, stretch
 from gnomon_simulator.events import stream
 from gnomon_simulator.profiles import Noise, Profile, constant, read_profile
+from gnomon_simulator.progress import Progress
 from gnomon_simulator.replay import Plan, Target, replay_apart
 from gnomon_simulator.replay_report import Outcome, Token
 from gnomon_simulator.results import table
@@ -51,7 +52,7 @@ class ArrivalOptions:
     scale: float = 1.0
     seed: int = 1
 
-    def times_s(self) -> list[float]:
+    def times_s(self) -> Sequence[float]:
         """The arrivals, from second 0.
 
         Raises:
@@ -70,7 +71,7 @@ class ArrivalOptions:
             raise bad_request("bad_arrivals", "There is not one arrival in this stretch.", "Choose a longer or busier one.")
         return times_s
 
-    def _times_s(self) -> list[float]:
+    def _times_s(self) -> Sequence[float]:
         if self.trace is not None:
             demand = stretch(read_demand(self.trace, self.function), self.start_s, self.duration_s)
             if isinstance(demand, Trace):
@@ -157,7 +158,9 @@ def simulate(options: SimulateOptions, out: TextIO | None = None, begun: Callabl
         plan = FunctionPlan(
             "function", chosen, profile, times_s, options.knowledge, options.warm, policies=scaling, schedulers=scheduling
         )
-        results.append(run_simulation([plan], nodes, options.arrivals.seed)["function"])
+        progress = Progress(f"simulate {settings.autoscaler}")
+        results.append(run_simulation([plan], nodes, options.arrivals.seed, watch=progress.at)["function"])
+        progress.end()
     shown = json.dumps([result.summary() for result in results], indent=2) if options.json else table(results)
     print(shown, file=out or sys.stdout, flush=True)
     if options.requests is not None:

@@ -47,6 +47,14 @@ class Opt:
         return bisect_left(self.arrivals_s, begin_s + length_s) - bisect_left(self.arrivals_s, begin_s)
 
 
+def most_instances(arrivals_s: Sequence[float], latency_s: Sequence[float], slo_s: float) -> int:
+    """No more than this does `opt` ever want: the densest half objective, at what an instance does with batches of one."""
+    stretch_s = slo_s / 2
+    densest = max([bisect_left(arrivals_s, at_s + stretch_s, row) - row for row, at_s in enumerate(arrivals_s)], default=0)
+    alone = capacity(latency_s, slo_s, 0.0)
+    return max(1, whole(densest / stretch_s / alone.rate_rps)) if alone is not None else 1
+
+
 def with_opt(arrivals_s: Sequence[float]) -> Policies:
     """The built-in policies and `opt` for these arrivals."""
     return {

@@ -71,11 +71,11 @@ class Requests:
         """Nothing has been answered."""
         count = len(arrivals_s)
         return Requests(
-            arrived_s=array("d", arrivals_s),
+            arrived_s=arrivals_s if isinstance(arrivals_s, array) else array("d", arrivals_s),
             dispatched_s=array("d", [NEVER]) * count,
             finished_s=array("d", [NEVER]) * count,
             status=array("h", [0]) * count,
-            instance=array("l", [NOWHERE]) * count,
+            instance=array("i", [NOWHERE]) * count,
             batch=array("h", [0]) * count,
         )
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,15 +48,39 @@ class SimulatedPlatform:
         self._events = events
         self._chance = chance
         self._live: dict[str, InstanceLifetime] = {}
+        self._fleets: defaultdict[str, _Fleet] = defaultdict(_Fleet)
+        self._node_values: tuple[Node, ...] = ()
+        self._changed = set(self._nodes)
+        """The nodes whose value is not in `_node_values`."""
+        self._unchanged_until_s = 0.0
+        """When the pool of another node changes by itself."""
         self.instance_lifetimes: list[InstanceLifetime] = []
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes and what is free on them."""
-        return tuple(node.value(self._events.now_s) for node in self._nodes.values())
+        """The nodes and what is free on them. Kept until one changes: a look costs the same however many there are."""
+        now_s = self._events.now_s
+        if self._changed or now_s >= self._unchanged_until_s:
+            before = dict(zip(self._nodes, self._node_values, strict=bool(self._node_values)))
+            self._node_values = tuple(
+                [
+                    node.value(now_s) if name in self._changed or now_s >= node.unchanged_until_s else before[name]
+                    for name, node in self._nodes.items()
+                ]
+            )
+            self._changed.clear()
+            self._unchanged_until_s = min([node.unchanged_until_s for node in self._nodes.values()], default=math.inf)
+        return self._node_values
 
     def instances(self, function: str) -> tuple[Instance, ...]:
         """The function's instances that are not gone, oldest first."""
-        return tuple(lifetime.instance for lifetime in self._live.values() if lifetime.instance.function == function)
+        fleet = self._fleets[function]
+        if fleet.instances is None:
+            fleet.instances = tuple([lifetime.instance for lifetime in fleet.live.values()])
+        return fleet.instances
+
+    def stamp(self, function: str) -> int:
+        """A number that changes with the function's instances."""
+        return self._fleets[function].stamp
 
     def has(self, instance_id: str) -> bool:
         """Whether the instance is not gone."""
@@ -101,7 +126,7 @@ class SimulatedPlatform:
         if (
             lifetime is None
             or lifetime.instance.state is not InstanceState.READY
-            or len(self._shadows_of(body_id)) >= MAX_SHADOWS
+            or len(self._shadows_of(lifetime.instance.function, body_id)) >= MAX_SHADOWS
         ):
             raise GnomonError(409, "no_such_body", f"{body_id} does not serve, or has {MAX_SHADOWS} Shadows.", "Decide again.")
         body, profile = lifetime.instance, lifetime.profile
@@ -117,6 +142,7 @@ class SimulatedPlatform:
         self._begin(shadow, profile)
         node = self._nodes[place]
         fork_s = 0.0 if node.take_container(self._events.now_s) else node.plan.fork_s
+        self._changed.add(place)
         self._events.at(self._events.now_s + fork_s + profile.shadow_load_s(pair), self._registered, name, changed)
         return shadow
 
@@ -151,6 +177,7 @@ class SimulatedPlatform:
         lifetime.gone_s = now_s
         node.take(-shadow.cores, -shadow.memory_bytes, now_s, shadow=True)
         node.take(shadow.cores, lifetime.profile.memory_bytes, now_s)
+        self._changed.add(shadow.node)
         body = replace(
             shadow, kind=InstanceKind.BODY, state=_STARTING, memory_bytes=lifetime.profile.memory_bytes, started_s=now_s,
             partner=None, pair=None,
@@ -158,6 +185,7 @@ class SimulatedPlatform:
         promoted = InstanceLifetime(body, lifetime.profile, lifetime.factor, now_s, was_of=shadow.partner)
         self.instance_lifetimes.append(promoted)
         self._live[shadow_id] = promoted
+        self._fleets[body.function].put(promoted)
         self._events.at(now_s + lifetime.profile.promotion_s(shadow.pair), self._promoted, shadow_id, changed, ready)
         return body
 
@@ -171,6 +199,7 @@ class SimulatedPlatform:
         if lifetime is None:
             return None
         instance = lifetime.instance
+        self._fleets[instance.function].remove(instance_id)
         lifetime.account(self._events.now_s)
         lifetime.gone_s = self._events.now_s
         self._take(instance, -instance.cores, -instance.memory_bytes)
@@ -178,7 +207,7 @@ class SimulatedPlatform:
             return self._work_with(lifetime.was_of, instance_id, None) if lifetime.was_of in self._live else None
         if instance.kind is InstanceKind.SHADOW:
             return self._work_with(instance.partner, instance_id, None) if instance.partner in self._live else None
-        for shadow in self._shadows_of(instance_id):
+        for shadow in self._shadows_of(instance.function, instance_id):
             self.destroy(shadow)
         return None
 
@@ -243,10 +272,12 @@ class SimulatedPlatform:
         lifetime = self._live[body_id]
         shadows = {**lifetime.instance.shadows, shadow_id: pair}
         lifetime.instance = lifetime.instance.working_with({shadow: pair for shadow, pair in shadows.items() if pair is not None})
+        self._fleets[lifetime.instance.function].changed()
         return lifetime.instance
 
-    def _shadows_of(self, body_id: str) -> list[str]:
-        shadows = (lifetime.instance for lifetime in self._live.values() if lifetime.instance.kind is InstanceKind.SHADOW)
+    def _shadows_of(self, function: str, body_id: str) -> list[str]:
+        fleet = self._fleets[function]
+        shadows = (lifetime.instance for lifetime in fleet.live.values() if lifetime.instance.kind is InstanceKind.SHADOW)
         return [shadow.id for shadow in shadows if shadow.partner == body_id]
 
     def _name(self, function: str) -> str:
@@ -258,12 +289,14 @@ class SimulatedPlatform:
         lifetime = InstanceLifetime(instance, profile, profile.noise.factor(), now_s)
         self.instance_lifetimes.append(lifetime)
         self._live[instance.id] = lifetime
+        self._fleets[instance.function].put(lifetime)
         self._take(instance, instance.cores, instance.memory_bytes)
         return instance
 
     def _change(self, instance_id: str, **changes: Any) -> Instance:
         lifetime = self._live[instance_id]
         lifetime.instance = replace(lifetime.instance, **changes)
+        self._fleets[lifetime.instance.function].changed()
         return lifetime.instance
 
     def _place(self, cores: int, memory_bytes: int, node: str | None, *, shadow: bool = False) -> str:
@@ -281,6 +314,30 @@ class SimulatedPlatform:
     def _take(self, instance: Instance, cores: int, memory_bytes: int) -> None:
         shadow = instance.kind is InstanceKind.SHADOW
         self._nodes[instance.node].take(cores, memory_bytes, self._events.now_s, shadow=shadow)
+        self._changed.add(instance.node)
+
+
+class _Fleet:
+    """The live instances of one function, by id; `instances` is what is seen of them, None after a change."""
+
+    __slots__ = ("instances", "live", "stamp")
+
+    def __init__(self) -> None:
+        self.live: dict[str, InstanceLifetime] = {}
+        self.instances: tuple[Instance, ...] | None = None
+        self.stamp = 0
+
+    def put(self, lifetime: InstanceLifetime) -> None:
+        self.live[lifetime.instance.id] = lifetime
+        self.changed()
+
+    def remove(self, instance_id: str) -> None:
+        del self.live[instance_id]
+        self.changed()
+
+    def changed(self) -> None:
+        self.instances = None
+        self.stamp += 1
 
 
 def _no_capacity(cores: int, memory_bytes: int) -> GnomonError:
@@ -341,6 +398,12 @@ class SimulatedNode:
     def reserve_cores(self) -> float:
         """Cores held for Shadows now: fewer than configured while Shadows use them, or while Bodies need them."""
         return max(0.0, min(self.plan.reserved_cores - self._shadows_cores, self.unclaimed_cores))
+
+    @property
+    def unchanged_until_s(self) -> float:
+        """When the pool forks or ends containers, if nothing else happens before; infinity if it has its size."""
+        due_s = self._pool.due_s(self._containers)
+        return math.inf if due_s is None else due_s
 
     def has_room(self, cores: int, memory_bytes: int, *, reserve: bool) -> bool:
         """Whether an instance fits, into the reserve as well or beside it."""

@@ -21,7 +21,7 @@ evenly.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -57,10 +57,26 @@ from gnomon_simulator.profiles import Profile
 from gnomon_simulator.results import OK, ON_DEMAND_INSTANCE, FunctionResult, Requests
 from gnomon_simulator.simulated_platform import NodePlan, SimulatedPlatform
 
+STEPS = 1000
+"""Reports of progress during a run."""
 
-def simulate(plans: Sequence[FunctionPlan], nodes: Sequence[NodePlan], seed: int = 1) -> Mapping[str, FunctionResult]:
-    """Run the functions together and return what each of them did, by name."""
+
+def simulate(
+    plans: Sequence[FunctionPlan],
+    nodes: Sequence[NodePlan],
+    seed: int = 1,
+    *,
+    watch: Callable[[float, float], None] | None = None,
+) -> Mapping[str, FunctionResult]:
+    """Run the functions together and return what each of them did, by name.
+
+    `watch` is told now and then how many virtual seconds are over, and of how many; it changes nothing.
+    """
     events = Events()
+    end_s = max([plan.arrivals_s[-1] for plan in plans if plan.arrivals_s], default=0.0)
+    if watch is not None:
+        for step in range(1, STEPS + 1):
+            events.at(step * end_s / STEPS, watch, step * end_s / STEPS, end_s)
     platform = SimulatedPlatform(nodes, events, stream(seed, "execution"))
     functions = [SimulatedFunction(plan, platform, events) for plan in plans]
     with _uncollected():
@@ -172,6 +188,12 @@ class SimulatedFunction(Actuator[None]):
         self._poked = False
         self._row = 0
         self._instance_counts: set[int] = set()
+        self._counted_stamp: int | None = None
+        """The stamp of the instances whose number was counted last."""
+        self._seen_busy: dict[tuple[str, int], tuple[Instance, Instance]] = {}
+        """What is seen of a busy instance with so many requests, and the instance that it was made from."""
+        self._known_latency: tuple[int, tuple[float, ...]] | None = None
+        """The revision of the latency model and what it predicts for the function's cores."""
 
     def begin(self) -> None:
         """Enter what is known beforehand: the first arrival, the deployment, the crashes."""
@@ -307,11 +329,17 @@ class SimulatedFunction(Actuator[None]):
 
     def _decide(self) -> None:
         now_s = self._events.now_s
-        decision = self._runner.tick(now_s, self._load())
-        if decision is not None:
-            error = self._apply(decision)
-            self._decisions.add(now_s, self._runner.policy_name, decision, error)
-        self._instance_counts.add(sum(body.state is not InstanceState.DRAINING for body in self._bodies()))
+        stamp, counters = self._platform.stamp(self.plan.name), self._counters()
+        # Between two turns of the policy, while nothing but requests has changed, the counters are all that there is to see.
+        if not (self._runner.between_turns(now_s) and self._runner.record_counters(now_s, counters, stamp)):
+            decision = self._runner.tick(now_s, self._load(counters), stamp)
+            if decision is not None:
+                error = self._apply(decision)
+                self._decisions.add(now_s, self._runner.policy_name, decision, error)
+            stamp = self._platform.stamp(self.plan.name)
+        if stamp != self._counted_stamp:
+            self._counted_stamp = stamp
+            self._instance_counts.add(sum(body.state is not InstanceState.DRAINING for body in self._bodies()))
 
     def _apply(self, decision: Decision) -> str:
         try:
@@ -364,29 +392,45 @@ class SimulatedFunction(Actuator[None]):
             memory_mb = worker.memory_mb
             self._execute(self._dispatcher.instance_ready(worker.id, worker.cores, plan.max_batch, now_s, memory_mb=memory_mb))
 
-    def _load(self) -> FunctionLoad:
+    def _counters(self) -> LoadCounters:
+        counters = self._dispatcher.counters(self._events.now_s)
+        return counters if self._on_demand is None else self._on_demand.counted(counters)
+
+    def _load(self, counters: LoadCounters) -> FunctionLoad:
         settings = self.plan.settings  # as live: a buffer plan changes what the dispatcher does, not what was deployed
         latency, variant = self._dispatcher.latency, self.plan.profile.variant
-        known = [latency.seconds(variant, settings.cores, batch) for batch in range(1, settings.max_batch + 1)]
-        counters = self._dispatcher.counters(self._events.now_s)
         sizes = {body.size for body in self._bodies()}
         return FunctionLoad(
             settings=settings,
-            counters=counters if self._on_demand is None else self._on_demand.counted(counters),
+            counters=counters,
             instances=tuple([self._seen(instance) for instance in self._platform.instances(self.plan.name)]),
             nodes=self._platform.nodes(),
-            latency_s=tuple([seconds for seconds in known if seconds is not None]) if None not in known else (),
+            latency_s=self._latency_s(),
             profile=self.plan.profile.model,
             latency_spread=max((latency.spread(variant, size) or 0.0 for size in sizes), default=0.0),
             plan=self.buffer_plan,
         )
+
+    def _latency_s(self) -> tuple[float, ...]:
+        """What batches of 1, 2, … take on the function's cores; empty where that is not known."""
+        latency, settings = self._dispatcher.latency, self.plan.settings
+        if self._known_latency is None or self._known_latency[0] != latency.revision:
+            sizes = range(1, settings.max_batch + 1)
+            known = [latency.seconds(self.plan.profile.variant, settings.cores, batch) for batch in sizes]
+            told = tuple([seconds for seconds in known if seconds is not None]) if None not in known else ()
+            self._known_latency = latency.revision, told
+        return self._known_latency[1]
 
     def _seen(self, instance: Instance) -> Instance:
         """The instance with the state that only the dispatcher knows."""
         worker = self._dispatcher.workers.by_id.get(instance.id)
         if worker is None or not worker.batches:
             return instance
-        return replace(instance, busy=True, in_flight=sum(len(batch.requests) for batch in worker.batches.values()))
+        in_flight = sum([len(batch.requests) for batch in worker.batches.values()])
+        made = self._seen_busy.get((instance.id, in_flight))
+        if made is None or made[0] is not instance:
+            made = self._seen_busy[instance.id, in_flight] = instance, replace(instance, busy=True, in_flight=in_flight)
+        return made[1]
 
     def _count_starting(self) -> None:
         self._dispatcher.workers.set_starting(sum(body.state is InstanceState.STARTING for body in self._bodies()))

@@ -696,9 +696,13 @@ class Deadlines:
         self.next_s = self._heap[0][0]
 
     def forget(self) -> None:
-        """A request was answered; its entry is dead from now on."""
+        """A request was answered; its entry is dead from now on. At the top it goes at once, so that no timer is set for it."""
         self._live -= 1
         heap = self._heap
+        if heap and heap[0][2].state == ANSWERED:
+            while heap and heap[0][2].state == ANSWERED:
+                heapq.heappop(heap)
+            self.next_s = heap[0][0] if heap else _NEVER
         if len(heap) > _SMALL_HEAP and len(heap) > 2 * self._live:
             self._heap = [entry for entry in heap if entry[2].state != ANSWERED]
             heapq.heapify(self._heap)

@@ -22,7 +22,7 @@ from tests.processes import superposed
 def test_every_bin_gets_its_requests() -> None:
     arrivals = from_trace(Trace(0.5, (3, 0, 2)), stream(1, "arrivals"))
     assert Counter(int(time_s / 0.5) for time_s in arrivals) == {0: 3, 2: 2}
-    assert arrivals == sorted(arrivals)
+    assert list(arrivals) == sorted(arrivals)
 
 
 def test_within_a_bin_they_are_uniform() -> None:
