@@ -19,8 +19,10 @@ developer knows. `sm` begins with `clipper`'s workers, `infaas` with two Inferen
 workers. Developers fix GPU variants for popular models and CPU variants for the others, as in 6.1. For the day both baselines
 have the variants that serve the highest second at the least cost.
 
-`infaas` sends the queries of a kind to the variant that the gateway's selector chooses. `infaas_split` shares them among all
-loaded variants that satisfy them, and `infaas_split_30` does so with 30 % headroom in place of the paper's 5 %.
+`infaas` is what applications have: queries are shared among the loaded variants by what is ahead of them, and the number of
+instances leaves queries no longer to wait than their objective does, but for 5 % of them. `infaas_capacity` has instances for the
+capacity alone, with the paper's slack. `infaas_printed` has that as well, and sends the queries of a kind to the cheapest loaded
+variant, as in Algorithm 1.
 """
 
 from __future__ import annotations
@@ -35,12 +37,13 @@ from typing import Protocol
 
 from gnomon_autoscaler.policies.infaas import baselines, greedy
 from gnomon_autoscaler.policies.infaas.problem import Options
-from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan
+from gnomon_core.variant_scaling import ApplicationObservation, ScalingPlan
 from gnomon_core.variants import CPU, Query, Variant
+from gnomon_gateway.variants.selection import Rule
 from gnomon_simulator.events import stream
 from gnomon_simulator.traces import Trace, read_trace
 from gnomon_simulator.variant_catalogs import GPU, INFERENTIA, NETWORKS, table_2_variants, table_6_variants
-from gnomon_simulator.variant_simulation import QueryKind, System
+from gnomon_simulator.variant_simulation import QueryKind, System, demand_of
 from gnomon_simulator.variant_workers import Cluster
 
 TRACE = Path(__file__).parent / "traces" / "twitter_may25_1s.csv.gz"
@@ -151,10 +154,6 @@ def developers_choice(
     )
 
 
-def demand_of(query: Query) -> Demand:
-    return Demand(0.0, query.latency_s, query.accuracy, query.cost_per_s, query.architecture or "")
-
-
 def day(seed: int, *, quick: bool) -> Case:
     """The whole day: three kinds of query that name no model, for three ResNets."""
     load = twitter().slice(0.0, QUICK_DAY_S) if quick else twitter()
@@ -173,7 +172,7 @@ def day(seed: int, *, quick: bool) -> Case:
     systems = (
         (clipper_plus("clipper_peak", fixed, counts), Cluster(workers, MOST_WORKERS)),
         (sagemaker_plus("sm", fixed), Cluster(workers, MOST_WORKERS)),
-        (infaas_systems()[0], Cluster(at_first, MOST_WORKERS)),
+        *((system, Cluster(at_first, MOST_WORKERS)) for system in infaas_systems()),
     )
     return Case(variants, kinds, load, systems)
 
@@ -241,11 +240,11 @@ def _sagemaker(
 
 
 def infaas_systems() -> tuple[System, ...]:
-    generous = partial(greedy.decide, options=Options(slack=1.3))
+    capacity = partial(greedy.decide, options=Options(late_share=None))
     return (
         System("infaas", greedy.decide, greedy.GreedyState()),
-        System("infaas_split", greedy.decide, greedy.GreedyState(), split=True),
-        System("infaas_split_30", generous, greedy.GreedyState(), split=True),
+        System("infaas_capacity", capacity, greedy.GreedyState()),
+        System("infaas_printed", capacity, greedy.GreedyState(), rule=Rule.PRINTED),
     )
 
 

@@ -20,15 +20,38 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
 
 from benchmarks.programs import Pace, start, step
 from benchmarks.report import Figure, measured, write
 from gnomon_core.variants import Choice, Query, Variant, VariantState
-from gnomon_gateway.variants.selection import VariantSelector, distance, preference, satisfies, shortfall, start_order
+from gnomon_gateway.variants.selection import (
+    Rule,
+    VariantSelector,
+    distance,
+    expected_s,
+    preference,
+    satisfies,
+    shortfall,
+    single_s,
+    start_order,
+)
 from gnomon_simulator.variant_catalogs import made_up_variants
 
-Instances = Mapping[tuple[str, str], tuple[VariantState, float]]
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Instances of a variant on a worker, with so many samples that wait or execute there."""
+
+    state: VariantState = VariantState.ACTIVE
+    load: float = 0.0
+    instances: int = 1
+    pending: int = 0
+
+
+Instances = Mapping[tuple[str, str], Loaded]
 Workers = Mapping[str, tuple[str, float]]
 
 STRAINED = (VariantState.OVERLOADED, VariantState.INTERFERED)
@@ -99,24 +122,25 @@ def of_hardest(pace: Pace) -> list[Figure]:
     ]
 
 
-def loaded(variants: Sequence[Variant], chance: random.Random) -> dict[tuple[str, str], tuple[VariantState, float]]:
-    """Instances of a quarter of the variants, on workers with their hardware."""
+def loaded(variants: Sequence[Variant], chance: random.Random) -> dict[tuple[str, str], Loaded]:
+    """One to three instances of a quarter of the variants, on workers with their hardware; half of them have samples to do."""
     instances = {}
     for variant in chance.sample(list(variants), len(variants) // 4):
         workers = [name for name, (hardware, _) in WORKERS.items() if hardware == variant.hardware]
         for worker in chance.sample(workers, chance.randint(1, len(workers))):
             state = chance.choice(STRAINED) if chance.random() < 0.25 else VariantState.ACTIVE
-            instances[variant.id, worker] = (state, chance.random())
+            count = chance.randint(1, 3)
+            instances[variant.id, worker] = Loaded(state, chance.random(), count, chance.randrange(2 * count + 1))
     return instances
 
 
-def selector_of(variants: Sequence[Variant], instances: Instances) -> VariantSelector:
+def selector_of(variants: Sequence[Variant], instances: Instances, rule: Rule = Rule.SOONEST) -> VariantSelector:
     """A selector that has been told all that."""
-    selector = VariantSelector(variants)
+    selector = VariantSelector(variants, rule)
     for worker, (hardware, utilization) in WORKERS.items():
         selector.worker_changed(worker, hardware, utilization)
-    for (variant, worker), (state, load) in instances.items():
-        selector.instance_loaded(variant, worker, state, load)
+    for (variant, worker), one in instances.items():
+        selector.instance_loaded(variant, worker, one.state, one.load, instances=one.instances, pending=partial(int, one.pending))
     return selector
 
 
@@ -148,54 +172,58 @@ def timed(
     return sorted(taken), sorted(changed)
 
 
-def brute_force(variants: tuple[Variant, ...], instances: Instances, workers: Workers, query: Query) -> Choice:
-    """Algorithm 1 by looking at every variant and every instance."""
-
-    def least_loaded(variant: Variant, *states: VariantState) -> str:
-        return min(
-            (load, worker)
-            for (name, worker), (state, load) in instances.items()
-            if (name, state) in {(variant.id, one) for one in states}
-        )[1]
+def brute_force(
+    variants: tuple[Variant, ...], instances: Instances, workers: Workers, query: Query, rule: Rule = Rule.SOONEST
+) -> Choice:
+    """The choice by looking at every variant and every instance."""
+    hardware = {kind for kind, _ in workers.values()}
 
     def least_utilized(variant: Variant) -> str:
         return min(((used, name) for name, (kind, used) in workers.items() if kind == variant.hardware), default=(0.0, ""))[1]
 
-    states: dict[str, set[VariantState]] = {variant.id: set() for variant in variants}
-    for (name, _), (state, _) in instances.items():
-        states[name].add(state)
     matching = [variant for variant in variants if satisfies(variant, query)]
-    if active := [variant for variant in matching if VariantState.ACTIVE in states[variant.id]]:
-        found = min(active, key=preference)
-        return Choice(found, least_loaded(found, VariantState.ACTIVE))
-    hardware = {kind for kind, _ in workers.values()}
-    if inactive := [one for one in matching if not states[one.id] and (not workers or one.hardware in hardware)]:
-        found = min(inactive, key=start_order)
-        return Choice(found, least_utilized(found), loaded=False)
-    rest = {variant.id: variant for variant in matching}
-    if strained := [
-        (load, preference(rest[name]), worker)
-        for (name, worker), (state, load) in instances.items()
-        if name in rest and state in STRAINED
-    ]:
-        _, (*_, name), worker = min(strained)
-        return Choice(rest[name], worker)
-    named = [
-        variant
-        for variant in variants
-        if query.architecture in (None, variant.architecture) and query.variant in (None, variant.id)
-    ]
+    active = loaded_choice(matching, instances, (VariantState.ACTIVE,), rule)
+    if active is not None and (rule is Rule.PRINTED or query.latency_s is None or active[0] <= query.latency_s):
+        return active[1]
+    there = {name for name, _ in instances}
+    startable = [one for one in matching if one.id not in there and (not workers or one.hardware in hardware)]
+    unloaded = min(startable, key=start_order, default=None)
+    start = None if unloaded is None else Choice(unloaded, least_utilized(unloaded), loaded=False)
+    strained = loaded_choice(matching, instances, STRAINED, rule)
+    loaded = min((one for one in (active, strained) if one is not None), key=itemgetter(0), default=None)
+    steps = [None if loaded is None else loaded[1], start]
+    for choice in reversed(steps) if rule is Rule.PRINTED else steps:
+        if choice is not None:
+            return choice
+    named = [one for one in variants if query.architecture in (None, one.architecture) and query.variant in (None, one.id)]
     found = min(named, key=lambda variant: (distance(variant, query), preference(variant)))
     misses = shortfall(found, query)
-    if VariantState.ACTIVE in states[found.id]:
-        worker, loaded = least_loaded(found, VariantState.ACTIVE), True
-    elif states[found.id]:
-        worker, loaded = least_loaded(found, *STRAINED), True
-    else:
-        worker, loaded = least_utilized(found), False
-        if workers and found.hardware not in hardware:
-            misses = ", ".join(part for part in (misses, f"no worker has {found.hardware}") if part)
-    return Choice(found, worker, loaded, satisfies=False, shortfall=misses)
+    for states in ((VariantState.ACTIVE,), STRAINED):
+        if (placed := loaded_choice([found], instances, states, rule)) is not None:
+            return replace(placed[1], satisfies=False, shortfall=misses)
+    if workers and found.hardware not in hardware:
+        misses = ", ".join(part for part in (misses, f"no worker has {found.hardware}") if part)
+    return Choice(found, least_utilized(found), loaded=False, satisfies=False, shortfall=misses)
+
+
+def loaded_choice(
+    variants: Sequence[Variant], instances: Instances, states: Sequence[VariantState], rule: Rule
+) -> tuple[float, Choice] | None:
+    """The choice among the instances of these variants in these states, and when it is expected to answer."""
+    known = {variant.id: variant for variant in variants}
+    found = []
+    for (name, worker), one in instances.items():
+        if name in known and one.state in states:
+            variant = known[name]
+            seconds = expected_s(variant, one.pending, one.instances)
+            if rule is Rule.SOONEST:
+                order: tuple[object, ...] = (seconds, single_s(variant), preference(variant), one.load, worker)
+            elif VariantState.ACTIVE in states:
+                order = (preference(variant), one.load, worker)
+            else:
+                order = (one.load, preference(variant), worker)
+            found.append((order, seconds, Choice(variant, worker)))
+    return min(found, key=itemgetter(0))[1:] if found else None
 
 
 if __name__ == "__main__":

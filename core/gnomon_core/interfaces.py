@@ -395,8 +395,20 @@ class VariantSelector(Protocol):
         """
         ...
 
-    def instance_loaded(self, variant: str, worker: str, state: VariantState = VariantState.ACTIVE, load: float = 0.0) -> None:
-        """The variant answers on this worker, with this state and share of its saturation rate."""
+    def instance_loaded(
+        self,
+        variant: str,
+        worker: str,
+        state: VariantState = VariantState.ACTIVE,
+        load: float = 0.0,
+        *,
+        instances: int = 1,
+        pending: Callable[[], int] = ...,
+    ) -> None:
+        """So many instances of the variant answer on this worker, with this state and share of their saturation rate.
+
+        `pending` gives the samples that wait or execute there; a selection calls it.
+        """
         ...
 
     def instance_unloaded(self, variant: str, worker: str) -> None:

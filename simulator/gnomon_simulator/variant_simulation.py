@@ -8,10 +8,11 @@ It follows a gateway with applications: a member has one queue in the order of a
 what waits, and the controller looks each second at the members' counters, tells the selector their states, and asks the policy.
 
 **What is exact, and what is aggregated.** Every query has its own arrival time, batch and latency. Within a second the selector
-learns nothing (the gateway's learns at the controller's ticks too), so that the queries of one kind in that second have one
-choice, which is made once. Between two ticks members do not affect each other: each one's queue runs through the second by
-itself. An instance that becomes ready within a second takes batches from then on, but queries are sent to its variant from the
-next tick on, unless they were sent there to wait for it.
+learns no states and loads (the gateway's learns them at the controller's ticks too). It reads what waits at a member when a query
+is there, so that queries are sent one by one in the order of arrival. Where the choice does not depend on that, because the
+selector's rule is the printed one or a developer has fixed the variant, all queries of a kind in that second have one choice. An
+instance that becomes ready within a second takes batches from then on, but queries are sent to its variant from the next tick on,
+unless they were sent there to wait for it.
 
 **Batches.** A batch is what waits, up to the variant's largest. It is smaller where only that answers its oldest query in time.
 A query that even a batch of one would answer late is dropped; while more wait than a batch holds, so is one that a full batch
@@ -19,10 +20,6 @@ would answer late, because smaller batches would lower the throughput of an over
 
 **Not simulated.** Instances do not contend: each has its cores or accelerator to itself, so that none is Interfered. Batches take
 exactly the time in their variant's profile. Starts never fail.
-
-Two ways of sending queries are simulated. The gateway's sends all queries of a kind to the one variant that the selector chooses,
-even where the policy has loaded a mix. With `split` the queries of a kind are shared among all loaded variants that satisfy them,
-in proportion to what their instances sustain, and an unloaded variant is only chosen where none is loaded.
 """
 
 from __future__ import annotations
@@ -32,6 +29,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappush, heapreplace
 from typing import Any, Final
 
@@ -42,7 +40,7 @@ from gnomon_autoscaler.policies.infaas import workers as worker_policy
 from gnomon_core.errors import bad_request
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember
 from gnomon_core.variants import Query, Variant
-from gnomon_gateway.variants.selection import VariantSelector, preference, satisfies
+from gnomon_gateway.variants.selection import Rule, VariantSelector
 from gnomon_gateway.variants.states import PERIOD_S, Lifecycle, Measurement
 from gnomon_simulator.events import stream
 from gnomon_simulator.traces import Trace
@@ -56,9 +54,9 @@ LEAST_RPS = 1e-3
 IDLE_S = 900.0
 """After which a kind of query that nobody asks for is no demand."""
 WORKERS_PERIOD_S = 2
+MOST_ANSWERED = 1000
+"""Answered queries that a member's queue still has."""
 ROUNDING = 1e-9
-STRIDE = 0.6180339887498949
-"""Multiples of it are spread evenly over the unit interval."""
 
 Times = npt.NDArray[np.float64]
 Decide = Callable[[ApplicationObservation, Any], tuple[ScalingPlan, Any]]
@@ -80,14 +78,14 @@ class QueryKind:
 class System:
     """The system that serves the application: a policy with its first state, and how queries are sent.
 
-    `fixed` names the variant of each kind of query where a developer has fixed it.
+    `fixed` names the variant of each kind of query where a developer has fixed it; else `rule` chooses.
     """
 
     name: str
     decide: Decide
     initial: object
     fixed: tuple[str, ...] = ()
-    split: bool = False
+    rule: Rule = Rule.SOONEST
     scales_workers: bool = True
 
 
@@ -186,6 +184,8 @@ class _Member:
         self._seconds = [float(np.interp(size, sizes, table)) for size in range(1, variant.max_batch + 1)]
         self.instances: dict[int, _Instance] = {}
         self._free: list[tuple[float, int]] = []
+        self._sizes: dict[int, int] = {}
+        """The size of each instance's last batch."""
         self._number = 0
         self._ending: list[tuple[float, Worker]] = []
         self._added: list[tuple[Times, float]] = []
@@ -244,6 +244,7 @@ class _Member:
     def _stop(self, number: int, now_s: float) -> None:
         """End an instance: at once where it is idle or loads, else after its batch."""
         instance = self.instances.pop(number)
+        self._sizes.pop(number, None)
         end_s = now_s if instance.ready_s > now_s else max(now_s, self._free_s(number))
         self._free = [one for one in self._free if one[1] != number]
         heapify(self._free)
@@ -293,6 +294,22 @@ class _Member:
         self._deadlines += deadlines.tolist()
         self._added.clear()
 
+    def arrive(self, time_s: float, objective_s: float) -> None:
+        """A query of this second, later than all others that there were."""
+        self.merge()
+        if self._head > MOST_ANSWERED:
+            del self._times[: self._head], self._deadlines[: self._head]
+            self._head = 0
+        self._times.append(time_s)
+        self._deadlines.append(time_s + objective_s)
+        self._arrived_now += 1
+
+    def pending_at(self, time_s: float) -> int:
+        """The queries that wait or execute then."""
+        self.serve(time_s)
+        executing = sum([self._sizes.get(number, 0) for free_s, number in self._free if free_s > time_s])
+        return executing + len(self._times) - self._head
+
     def serve(self, until_s: float) -> None:
         """Begin every batch that begins before then."""
         self.merge()
@@ -323,6 +340,7 @@ class _Member:
             result.batches += 1
             self._batches_of_period += 1
             heapreplace(free, (finish_s, number))
+            self._sizes[number] = size
         self._head = head
 
     def end_second(self) -> None:
@@ -357,9 +375,10 @@ class _Simulation:
         self._workers = None if cluster is None else Workers(cluster)
         self._result = SimulatedApplication(system.name, load.duration_s)
         self._members = {one.id: _Member(one, self._result, self._workers) for one in variants}
-        self._selector = VariantSelector(variants)
+        self._selector = VariantSelector(variants, system.rule)
         self._queries = [self._sent_as(place) for place in range(len(kinds))]
-        self._accepted = [sorted((one for one in variants if satisfies(one, query)), key=preference) for query in self._queries]
+        self._served = [any(demand_of(query).accepts(one) for one in variants) for query in self._queries]
+        self._sending_s = 0.0
         self._asked = [deque([0] * WINDOW_S, maxlen=WINDOW_S) for _ in kinds]
         self._last_asked_s = [float("-inf")] * len(kinds)
         self._edges = np.cumsum([kind.share for kind in kinds]) / sum(kind.share for kind in kinds)
@@ -446,10 +465,10 @@ class _Simulation:
         )
         demands = []
         for place, query in enumerate(self._queries):
-            if self._system.fixed or not self._accepted[place] or now_s - self._last_asked_s[place] >= IDLE_S:
+            if self._system.fixed or not self._served[place] or now_s - self._last_asked_s[place] >= IDLE_S:
                 continue
             load_rps = max(LEAST_RPS, sum(self._asked[place]) / WINDOW_S)
-            demands.append(Demand(load_rps, query.latency_s, query.accuracy, query.cost_per_s, query.architecture or ""))
+            demands.append(demand_of(query, load_rps))
         capacity = {} if self._workers is None else self._workers.capacity(now_s)
         return ApplicationObservation(now_s, "simulated", members, tuple(demands), capacity)
 
@@ -460,7 +479,8 @@ class _Simulation:
             member.lifecycle = member.lifecycle.loaded() if ready else member.lifecycle.unloaded()
             if ready:
                 load = member.load_rps / (member.variant.saturation_rps * ready)
-                self._selector.instance_loaded(name, "", member.lifecycle.state, load)
+                pending = partial(self._pending, member)
+                self._selector.instance_loaded(name, "", member.lifecycle.state, load, instances=ready, pending=pending)
             else:
                 self._selector.instance_unloaded(name, "")
                 if not member.running and not member.waiting and not member.load_rps:
@@ -475,38 +495,43 @@ class _Simulation:
         self._result.queries += count
         times = np.sort(self._chance.random(count)) * TICK_S + now_s
         kinds = np.searchsorted(self._edges, self._chance.random(count), side="right")
-        order = np.argsort(kinds, kind="stable")
-        bounds = np.searchsorted(kinds[order], np.arange(len(self._kinds) + 1)).tolist()
-        for place in range(len(self._kinds)):
-            begin, end = bounds[place], bounds[place + 1]
-            self._asked[place].append(end - begin)
-            if begin < end:
+        asked = np.bincount(kinds, minlength=len(self._kinds)).tolist()
+        for place, number in enumerate(asked):
+            self._asked[place].append(number)
+            if number:
                 self._last_asked_s[place] = now_s
-                self._send_kind(place, times[order[begin:end]], now_s)
+        if self._system.fixed or self._system.rule is Rule.PRINTED:
+            for place in range(len(self._kinds)):
+                self._send_kind(place, times[kinds == place])
+        else:
+            for time_s, place in zip(times.tolist(), kinds.tolist(), strict=True):
+                self._send_one(place, time_s)
 
-    def _send_kind(self, place: int, times: Times, now_s: float) -> None:
+    def _send_kind(self, place: int, times: Times) -> None:
+        """Send queries of a kind that all have one choice."""
         choice = self._selector.select(self._queries[place])
         if not choice.satisfies:
             self._result.refused += len(times)
-            return
-        objective_s = self._kinds[place].objective_s
-        members = [self._members[one.id] for one in self._accepted[place] if one.id in self._loaded] if self._system.split else []
-        if not members:
+        elif len(times):
             member = self._loaded[choice.variant.id] = self._members[choice.variant.id]
-            self._give(place, member, times, objective_s)
-            return
-        capacities = np.array([one.variant.saturation_rps * one.ready(now_s) for one in members])
-        if not capacities.any():  # all of them load: the preferred one, rather than one more
-            self._give(place, members[0], times, objective_s)
-            return
-        edges = np.cumsum(capacities) / capacities.sum()
-        edges[-1] = 1.0
-        spread = (np.arange(1, len(times) + 1) + now_s) * STRIDE % 1.0
-        chosen = np.searchsorted(edges, spread, side="right")
-        for number, member in enumerate(members):
-            self._give(place, member, times[chosen == number], objective_s)
+            self._result.sent[place, choice.variant.id] += len(times)
+            member.add(times, self._kinds[place].objective_s)
 
-    def _give(self, place: int, member: _Member, times: Times, objective_s: float) -> None:
-        if len(times):
-            self._result.sent[place, member.variant.id] += len(times)
-            member.add(times, objective_s)
+    def _send_one(self, place: int, time_s: float) -> None:
+        self._sending_s = time_s
+        choice = self._selector.select(self._queries[place])
+        if not choice.satisfies:
+            self._result.refused += 1
+            return
+        name = choice.variant.id
+        member = self._loaded[name] = self._members[name]
+        self._result.sent[place, name] += 1
+        member.arrive(time_s, self._kinds[place].objective_s)
+
+    def _pending(self, member: _Member) -> int:
+        return member.pending_at(self._sending_s)
+
+
+def demand_of(query: Query, load_rps: float = 0.0) -> Demand:
+    """The demand of queries that ask for this."""
+    return Demand(load_rps, query.latency_s, query.accuracy, query.cost_per_s, query.architecture or "")

@@ -71,8 +71,8 @@ def test_ready_instances_suffice_at_every_decision_after_a_change(*, literal: bo
             for second in range(60):
                 observation = replace(observation, now_s=60.0 * minute + second, demands=demands)
                 observation = ready(observation, starts)
-                served = served or sufficient(observation)
-                assert sufficient(observation) or not served
+                served = served or sufficient(observation, literal=literal)
+                assert sufficient(observation, literal=literal) or not served
                 plan, state = decide(observation, state, Options(literal=literal))
                 observation = carried_out(observation, plan.instances, starts)
             assert served
@@ -92,9 +92,9 @@ def ready(observation: ApplicationObservation, starts: dict[str, list[float]]) -
     return replace(observation, members=tuple(replace(member, ready=of(member)) for member in observation.members))
 
 
-def sufficient(observation: ApplicationObservation) -> bool:
+def sufficient(observation: ApplicationObservation, *, literal: bool) -> bool:
     """Whether the ready instances serve the load itself."""
-    problem = Problem(observation, Options(slack=1.0))
+    problem = Problem(observation, Options(slack=1.0, literal=literal))
     return sum(problem.unmet_rps([member.ready for member in observation.members])) <= ROUNDING
 
 

@@ -1,12 +1,14 @@
 """The selector chooses what a search over all variants and instances chooses, whatever the queries, loads and states."""
 
 import random
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from benchmarks.selection import brute_force
+from benchmarks.selection import Loaded, brute_force
 from gnomon_core.variants import Query, VariantState
-from gnomon_gateway.variants.selection import VariantSelector
+from gnomon_gateway.variants.selection import Rule, VariantSelector
 from gnomon_simulator.variant_catalogs import made_up_variants
 
 STRAINED = (VariantState.OVERLOADED, VariantState.INTERFERED)
@@ -15,11 +17,11 @@ STRAINED = (VariantState.OVERLOADED, VariantState.INTERFERED)
 class Cluster:
     """A selector with the same events told to plain dictionaries."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, rule: Rule) -> None:
         self.chance = random.Random(seed)
         self.variants = made_up_variants(self.chance.randint(1, 60), self.chance, architectures=self.chance.randint(1, 5))
-        self.selector = VariantSelector(self.variants)
-        self.instances: dict[tuple[str, str], tuple[VariantState, float]] = {}
+        self.selector = VariantSelector(self.variants, rule)
+        self.instances: dict[tuple[str, str], Loaded] = {}
         self.workers: dict[str, tuple[str, float]] = {}
         self.loading = self.chance.random()  # clusters with few loaded instances, and with many
 
@@ -37,15 +39,21 @@ class Cluster:
             self.workers[worker] = (chance.choice(("cpu", "gpu", "inferentia")), load)
             self.selector.worker_changed(worker, *self.workers[worker])
         elif chance.random() < self.loading:
-            self.instances[variant.id, worker] = (state, load)
-            self.selector.instance_loaded(variant.id, worker, state, load)
+            loaded = Loaded(state, load, chance.randint(1, 3), chance.randrange(9))
+            self.instances[variant.id, worker] = loaded
+            self.selector.instance_loaded(
+                variant.id, worker, state, load, instances=loaded.instances, pending=self.pending(variant.id, worker)
+            )
         elif chance.random() < 0.5:
             self.selector.instance_changed(variant.id, worker, state=state, load=load)
-            if (variant.id, worker) in self.instances:
-                self.instances[variant.id, worker] = (state, load)
+            if (before := self.instances.get((variant.id, worker))) is not None:
+                self.instances[variant.id, worker] = replace(before, state=state, load=load, pending=chance.randrange(9))
         else:
             self.instances.pop((variant.id, worker), None)
             self.selector.instance_unloaded(variant.id, worker)
+
+    def pending(self, variant: str, worker: str) -> Callable[[], int]:
+        return lambda: self.instances[variant, worker].pending
 
     def query(self) -> Query:
         chance, like = self.chance, self.chance.choice(self.variants)
@@ -58,19 +66,20 @@ class Cluster:
         )
 
 
+@pytest.mark.parametrize("rule", Rule)
 @pytest.mark.parametrize("part", range(10))
-def test_selection_equals_a_search_over_everything(part: int) -> None:
+def test_selection_equals_a_search_over_everything(part: int, rule: Rule) -> None:
     """1,000 queries in each part, in 50 clusters that change before each query."""
     steps = {"active": 0, "started": 0, "strained": 0, "nearest": 0}
     for number in range(50):
-        cluster = Cluster(50 * part + number)
+        cluster = Cluster(50 * part + number, rule)
         for _ in range(20):
             for _ in range(cluster.chance.randrange(12)):
                 cluster.event()
             query = cluster.query()
-            expected = brute_force(cluster.variants, cluster.instances, cluster.workers, query)
+            expected = brute_force(cluster.variants, cluster.instances, cluster.workers, query, rule)
             assert cluster.selector.select(query) == expected
-            state = cluster.instances.get((expected.variant.id, expected.worker), (VariantState.INACTIVE, 0.0))[0]
-            step = "strained" if state in STRAINED else "active" if expected.loaded else "started"
+            loaded = cluster.instances.get((expected.variant.id, expected.worker))
+            step = "strained" if loaded is not None and loaded.state in STRAINED else "active" if expected.loaded else "started"
             steps[step if expected.satisfies else "nearest"] += 1
     assert min(steps.values()) > 10  # each way to choose was compared

@@ -4,8 +4,9 @@
                                         │ VariantSelector
     a member's instance is ready, ends or drains ─▶ Member ─▶ selector.instance_loaded, instance_unloaded
 
-The choice waits for nothing and reads no store. A member that has no instance yet is chosen like any other: its runtime asks for
-one as soon as the request waits there, as that of every function does.
+The choice waits for nothing and reads no store. Of the members that it compares it reads how many requests wait or execute there.
+A member that has no instance yet is chosen where none with an instance satisfies the query: its runtime asks for one as soon as
+the request waits there, as that of every function does.
 
 A query that no variant satisfies is refused, with the nearest variant named, unless the client accepts that one by
 `nearest: serve`. The application has its own counters for what its members do not see: refusals, and which variants answered.
@@ -107,10 +108,12 @@ class Application:
 
     def _tell(self, variant: str) -> None:
         """Tell the selector whether the variant has an instance that answers."""
-        if self._members[variant].runtime.ready:
+        runtime = self._members[variant].runtime
+        ready = runtime.ready
+        if ready:
             state, load = self._reported.get(variant, (VariantState.ACTIVE, 0.0))
             state = VariantState.ACTIVE if state is VariantState.INACTIVE else state
-            self._selector.instance_loaded(variant, "", state, load)
+            self._selector.instance_loaded(variant, "", state, load, instances=ready, pending=runtime.pending)
         else:
             self._selector.instance_unloaded(variant, "")
 

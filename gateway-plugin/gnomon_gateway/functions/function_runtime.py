@@ -367,6 +367,10 @@ class FunctionRuntime:
         """Whether requests wait or execute."""
         return self.dispatcher.in_system > 0
 
+    def pending(self) -> int:
+        """The number of requests that wait or execute, those included that arrived in this turn of the event loop."""
+        return self.dispatcher.in_system + len(self._arrived)
+
     @property
     def starting(self) -> int:
         """The number of starting instances."""

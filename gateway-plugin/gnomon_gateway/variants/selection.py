@@ -1,30 +1,45 @@
 """Selection of the variant and worker that answer a query, on the request's path (INFaaS, Algorithm 1).
 
+    1  the Active instance that is expected to answer first, if that is in time
+    2  the loaded instance that is, in any state
+    3  the unloaded variant that answers first         on the least utilized worker with its hardware
+    4  the nearest variant                             and what it misses
+
+Only variants that satisfy the query take part in 1 to 3. An instance is expected to answer after what is ahead of the query there
+and the inference of one sample (`expected_s`). What is ahead is read when the query is there, so that queries are shared among
+the loaded variants as they come: the policy loads a mix of variants for one kind of query, and each of them has its own queue.
+Where the loaded instances are late, the policy loads more; a query that did so would load what the policy does not want.
+
+**As printed.** Algorithm 1 takes an Active variant, then the unloaded one that answers first, and says nothing of what is ahead
+of the query. `Rule.PRINTED` does that, with what it leaves open:
+
     1  the cheapest variant with an Active instance    on the least-loaded worker that has one
     2  the unloaded variant that answers first         on the least utilized worker with its hardware
     3  a variant that is Overloaded or Interfered      on the least-loaded worker: it is used rather than the query refused
     4  the nearest variant                             and what it misses
 
-Only variants that satisfy the query take part in 1 to 3. Algorithm 1 does not say which of several Active variants answers: here
-the cheapest does, of equal cost the quickest, then the most accurate. Unloaded variants are compared by load time + inference
-time, but the query's latency bounds the inference time alone, as in the paper's Table 7: no variant loads in 20 ms.
+Of Active variants the cheapest answers, of equal cost the quickest, then the most accurate. All queries of one kind then go to
+one variant until that is Overloaded.
 
-**Structure.** The variants are numbered by preference, and a set of variants is an integer with one bit for each. For every
-distinct accuracy, latency and cost there is the set of variants that satisfy it, found by binary search. The answer is the lowest
-bit of an intersection, so that its time hardly depends on the number of variants and not on the query. A second numbering, by
-load time + inference time, serves step 2. Only the nearest variant is searched for among the variants that no other one is better
-than in every respect.
+With both rules the query's latency bounds the inference time of a variant that satisfies it, not its load time, as in the paper's
+Table 7: no variant loads in 20 ms.
+
+**Structure.** The variants are numbered, the quickest or the preferred first, and a set of variants is an integer with one bit
+for each. For every distinct accuracy, latency and cost there is the set of variants that satisfy it, found by binary search. The
+loaded variants that satisfy a query are the bits of an intersection, and are looked at in this order until no further one can
+answer earlier. A second numbering, by load time + inference time, serves unloaded variants. Only the nearest variant is searched
+for among the variants that no other one is better than in every respect.
 
 Events keep the structure up to date: nothing here waits, reads a clock or asks a store.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -34,30 +49,55 @@ from gnomon_core.nearest_names import did_you_mean
 from gnomon_core.variants import Choice, Query, Variant, VariantState
 
 Vector = npt.NDArray[np.float64]
-Entry = TypeVar("Entry", tuple[float, str], tuple[float, int, str])
+Pending = Callable[[], int]
+"""The samples that wait or execute at instances now."""
 _FEW: Final = 100
 """Up to so many rows are compared sooner one by one than by numpy."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Placement:
-    """A loaded variant on a worker, with the state and the load that it last had there."""
+class Rule(enum.Enum):
+    """Which of the variants that satisfy a query answers it."""
 
-    state: VariantState
-    load: float
+    SOONEST = "soonest"
+    PRINTED = "printed"
+
+
+def nothing_pending() -> int:
+    """The pending samples of an instance of which nothing is known."""
+    return 0
+
+
+class _Placement:
+    """The instances of a variant on a worker, with the state and the load that they last had there."""
+
+    __slots__ = ("instances", "load", "pending", "rate_rps", "state")
+
+    def __init__(self, state: VariantState, load: float, instances: int, rate_rps: float, pending: Pending) -> None:
+        self.state = state
+        self.load = load
+        self.instances = instances
+        self.rate_rps = rate_rps
+        """Of all instances together, busy."""
+        self.pending = pending
+
+
+Entry = tuple[float, str, _Placement]
+"""A placement in a list by load: its load and worker come first."""
 
 
 class VariantSelector:
     """The variants of one application, their instances, and the workers that can load them.
 
-    An instance is a pair of variant and worker: what several instances of a variant on one worker do is told as one. `load` is
-    the share of its saturation rate that an instance serves, `utilization` the share of a worker that is in use; both are only
-    compared. While no worker is known, an unloaded variant may be chosen for the worker "", which leaves the place to the
-    platform.
+    What several instances of a variant on one worker do is told as one. `load` is the share of their saturation rate that they
+    serve, `utilization` the share of a worker that is in use; both are only compared. While no worker is known, an unloaded
+    variant may be chosen for the worker "", which leaves the place to the platform.
     """
 
-    def __init__(self, variants: Iterable[Variant]) -> None:
-        self._variants = tuple(sorted(variants, key=preference))
+    def __init__(self, variants: Iterable[Variant], rule: Rule = Rule.SOONEST) -> None:
+        self._rule = rule
+        preferred = sorted(variants, key=preference)
+        self._variants = tuple(preferred if rule is Rule.PRINTED else sorted(preferred, key=single_s))
+        self._single_s = [single_s(variant) for variant in self._variants]
         self._rank = {variant.id: rank for rank, variant in enumerate(self._variants)}
         if len(self._rank) < len(self._variants):
             raise conflict("duplicate_variant", "Two variants have the same id.", "Give each variant of an application its own.")
@@ -65,25 +105,23 @@ class VariantSelector:
         self._static = _Filters(self._variants)
         self._static_by_start = _Filters([self._variants[rank] for rank in self._by_start])
         self._bit_by_start = {rank: 1 << place for place, rank in enumerate(self._by_start)}
-        self._nearest = {"": _Nearest(self._variants)}
-        for architecture in {variant.architecture for variant in self._variants}:
-            members = [variant for variant in self._variants if variant.architecture == architecture]
-            self._nearest[architecture] = _Nearest(members)
+        self._nearest = {"": _Nearest(preferred)}
+        for architecture in {variant.architecture for variant in preferred}:
+            self._nearest[architecture] = _Nearest([variant for variant in preferred if variant.architecture == architecture])
+        # Of each variant its Active placements and the other ones, least load first.
+        self._active: list[list[Entry]] = [[] for _ in self._variants]
+        self._strained: list[list[Entry]] = [[] for _ in self._variants]
         self._placements: dict[tuple[int, str], _Placement] = {}
-        # Of each variant its Active instances, least load first; of all variants those that are better left alone.
-        self._active: list[list[tuple[float, str]]] = [[] for _ in self._variants]
-        self._strained: list[tuple[float, int, str]] = []
         self._active_bits = 0
         self._strained_bits = 0
         self._unloaded_bits = (1 << len(self._variants)) - 1
         self._loadable_bits = self._unloaded_bits
-        self._placements_of = [0] * len(self._variants)
         self._utilization: dict[str, tuple[str, float]] = {}
         self._workers: dict[str, list[tuple[float, str]]] = {}
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """All variants, in the order in which they are preferred."""
+        """All variants, in the order in which they are looked at."""
         return self._variants
 
     def select(self, query: Query) -> Choice:
@@ -96,42 +134,99 @@ class VariantSelector:
         if query.variant is not None or query.architecture is not None:
             self._check_names(query)
         matching = self._static.matching(query)
+        if self._rule is Rule.PRINTED:
+            return self._as_printed(query, matching)
+        bits = matching & self._active_bits
+        soonest_s, rank, worker = math.inf, -1, ""
+        if bits:
+            soonest_s, rank, worker = self._soonest(bits, self._active)
+            if query.latency_s is None or soonest_s <= query.latency_s:
+                return Choice(self._variants[rank], worker)
+        bits = matching & self._strained_bits
+        if bits:
+            strained_s, other, place = self._soonest(bits, self._strained)
+            if strained_s < soonest_s:
+                soonest_s, rank, worker = strained_s, other, place
+        if rank >= 0:
+            return Choice(self._variants[rank], worker)
+        startable = self._startable(query)
+        return self._nearest_choice(query) if startable is None else startable
+
+    def _startable(self, query: Query) -> Choice | None:
+        """The unloaded variant that answers the query first."""
+        bits = self._static_by_start.matching(query) & self._unloaded_bits & self._loadable_bits
+        if not bits:
+            return None
+        variant = self._variants[self._by_start[(bits & -bits).bit_length() - 1]]
+        return Choice(variant, self._worker_for(variant), loaded=False)
+
+    def _soonest(self, bits: int, entries: Sequence[Sequence[Entry]] | Mapping[int, Sequence[Entry]]) -> tuple[float, int, str]:
+        """When the placement of these variants answers that is expected to answer first, its variant and its worker."""
+        single_s = self._single_s
+        found_s, found, at = math.inf, -1, ""
+        while bits:
+            lowest = bits & -bits
+            rank = lowest.bit_length() - 1
+            least_s = single_s[rank]
+            if least_s >= found_s:
+                break  # the following ones take longer, even if nothing is ahead
+            for _, worker, placement in entries[rank]:
+                ahead = placement.pending() - placement.instances + 1
+                expected_s = least_s if ahead <= 0 else least_s + ahead / placement.rate_rps
+                if expected_s < found_s:
+                    found_s, found, at = expected_s, rank, worker
+                    if ahead <= 0:
+                        break
+            bits ^= lowest
+        return found_s, found, at
+
+    def _as_printed(self, query: Query, matching: int) -> Choice:
         active = matching & self._active_bits
         if active:
             rank = (active & -active).bit_length() - 1
             return Choice(self._variants[rank], self._active[rank][0][1])
-        startable = self._static_by_start.matching(query) & self._unloaded_bits & self._loadable_bits
-        if startable:
-            rank = self._by_start[(startable & -startable).bit_length() - 1]
-            return Choice(self._variants[rank], self._worker_for(self._variants[rank]), loaded=False)
-        if matching & self._strained_bits:
-            for _, rank, worker in self._strained:
-                if matching >> rank & 1:
-                    return Choice(self._variants[rank], worker)
+        startable = self._startable(query)
+        if startable is not None:
+            return startable
+        strained = matching & self._strained_bits
+        if strained:
+            _, rank, worker = min((self._strained[rank][0][0], rank, self._strained[rank][0][1]) for rank in _ranks(strained))
+            return Choice(self._variants[rank], worker)
         return self._nearest_choice(query)
 
-    def instance_loaded(self, variant: str, worker: str, state: VariantState = VariantState.ACTIVE, load: float = 0.0) -> None:
-        """An instance of the variant answers on this worker; one that did so before has this state and load now."""
+    def instance_loaded(
+        self,
+        variant: str,
+        worker: str,
+        state: VariantState = VariantState.ACTIVE,
+        load: float = 0.0,
+        *,
+        instances: int = 1,
+        pending: Pending = nothing_pending,
+    ) -> None:
+        """Instances of the variant answer on this worker; those that did so before have this state, load and number now.
+
+        `pending` is asked for the samples that wait or execute there whenever a query may go there.
+        """
         rank = self._known(variant)
         if state is VariantState.INACTIVE:
             self.instance_unloaded(variant, worker)
             return
         self._forget(rank, worker)
-        self._placements[rank, worker] = _Placement(state, load)
-        self._placements_of[rank] += 1
-        bit = 1 << rank
+        placement = _Placement(state, load, instances, instances * self._variants[rank].saturation_rps, pending)
+        self._placements[rank, worker] = placement
         if state is VariantState.ACTIVE:
-            insort(self._active[rank], (load, worker))
-            self._active_bits |= bit
+            insort(self._active[rank], (load, worker, placement))
+            self._active_bits |= 1 << rank
         else:
-            insort(self._strained, (load, rank, worker))
-            self._strained_bits |= bit
+            insort(self._strained[rank], (load, worker, placement))
+            self._strained_bits |= 1 << rank
         self._unloaded_bits &= ~self._bit_by_start[rank]
 
     def instance_changed(
         self, variant: str, worker: str, *, state: VariantState | None = None, load: float | None = None
     ) -> None:
-        """The state or the load of a loaded instance is another one now; one that is not loaded is ignored."""
+        """The state or the load of loaded instances is another one now; those that are not loaded are ignored."""
         placement = self._placements.get((self._known(variant), worker))
         if placement is not None:
             self.instance_loaded(
@@ -139,13 +234,15 @@ class VariantSelector:
                 worker,
                 placement.state if state is None else state,
                 placement.load if load is None else load,
+                instances=placement.instances,
+                pending=placement.pending,
             )
 
     def instance_unloaded(self, variant: str, worker: str) -> None:
         """The variant is not loaded on this worker any more; one that was not is ignored."""
         rank = self._known(variant)
         self._forget(rank, worker)
-        if not self._placements_of[rank]:
+        if not self._active[rank] and not self._strained[rank]:
             self._unloaded_bits |= self._bit_by_start[rank]
 
     def worker_changed(self, worker: str, hardware: str, utilization: float) -> None:
@@ -166,14 +263,13 @@ class VariantSelector:
         placement = self._placements.pop((rank, worker), None)
         if placement is None:
             return
-        self._placements_of[rank] -= 1
         if placement.state is VariantState.ACTIVE:
             _remove(self._active[rank], (placement.load, worker))
             if not self._active[rank]:
                 self._active_bits &= ~(1 << rank)
             return
-        _remove(self._strained, (placement.load, rank, worker))
-        if self._placements_of[rank] == len(self._active[rank]):
+        _remove(self._strained[rank], (placement.load, worker))
+        if not self._strained[rank]:
             self._strained_bits &= ~(1 << rank)
 
     def _drop_worker(self, worker: str) -> None:
@@ -214,7 +310,7 @@ class VariantSelector:
             raise not_found("unknown_variant", message, f"It is of {found.architecture}.")
 
     def _nearest_choice(self, query: Query) -> Choice:
-        """Step 4. Of the nearest variant an instance is chosen as if the query were met."""
+        """The last step. Of the nearest variant an instance is chosen as if the query were met."""
         if not self._variants:
             raise GnomonError(503, "no_variants", "The application has no variant.", "Register a model, or wait for its profile.")
         if query.variant is not None:
@@ -223,10 +319,9 @@ class VariantSelector:
             variant = self._nearest[query.architecture or ""].find(query)
         rank = self._rank[variant.id]
         misses = shortfall(variant, query)
-        if self._active[rank]:
-            return Choice(variant, self._active[rank][0][1], satisfies=False, shortfall=misses)
-        if self._strained_bits >> rank & 1:
-            worker = next(worker for _, other, worker in self._strained if other == rank)
+        loaded = self._active[rank] or self._strained[rank]
+        if loaded:
+            worker = loaded[0][1] if self._rule is Rule.PRINTED else self._soonest(1 << rank, {rank: loaded})[2]
             return Choice(variant, worker, satisfies=False, shortfall=misses)
         if self._workers and variant.hardware not in self._workers:
             misses = f"{misses}, no worker has {variant.hardware}".removeprefix(", ")
@@ -236,6 +331,21 @@ class VariantSelector:
 def preference(variant: Variant) -> tuple[float, float, float, str]:
     """The order of variants that satisfy a query: the cheapest first, then the quickest, then the most accurate."""
     return (variant.cost_per_s, variant.inference_s, -variant.accuracy, variant.id)
+
+
+def single_s(variant: Variant) -> float:
+    """Seconds of one sample alone."""
+    return variant.latency_s[min(variant.latency_s)]
+
+
+def expected_s(variant: Variant, pending: int, instances: int) -> float:
+    """Seconds until a query is answered that comes to so many instances, with so many samples that wait or execute there.
+
+    While an instance is free, that is the inference of one sample; else what waits is answered before it, at the rate of busy
+    instances.
+    """
+    ahead = pending - instances + 1
+    return single_s(variant) + (ahead / (instances * variant.saturation_rps) if ahead > 0 else 0.0)
 
 
 def start_order(variant: Variant) -> tuple[float, float, float, float, str]:
@@ -376,6 +486,14 @@ def _at_most(variants: Sequence[Variant], key: Callable[[Variant], float]) -> tu
     return values, sets
 
 
-def _remove(entries: list[Entry], entry: Entry) -> None:
-    """Take an entry that is there out of a sorted list."""
+def _ranks(bits: int) -> Iterator[int]:
+    """The numbers of the variants of a set."""
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
+
+
+def _remove(entries: list[Any], entry: tuple[float, str]) -> None:
+    """Take the entry that begins so out of a sorted list."""
     del entries[bisect_left(entries, entry)]

@@ -49,7 +49,7 @@ def test_ratios_above_one_are_in_favour_but_for_costs() -> None:
     figures = compared("hour", "infaas", "sm", [(ours, theirs)])
     assert [figure.value for figure in figures] == pytest.approx([1.5, 4.0, 0.25, 0.25])
     assert [figure.met for figure in figures] == ["met", "met", "met", ""]
-    assert [figure.met for figure in compared("hour", "infaas_split", "sm", [(ours, theirs)])] == [""] * 4
+    assert [figure.met for figure in compared("hour", "infaas_printed", "sm", [(ours, theirs)])] == [""] * 4
     assert all(figure.key.startswith("simulated hour: ") for figure in figures)
 
 

@@ -1,12 +1,13 @@
 """Queries get the variant that INFaaS's Algorithm 1 chooses, on the worker that has most room for it."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.variants import Query, Variant, VariantState
-from gnomon_gateway.variants.selection import VariantSelector, distance, preference
+from gnomon_gateway.variants.selection import Rule, VariantSelector, distance, expected_s, preference
 
 
 def variant(name: str, *, accuracy: float, latency_s: float, cost: float, load_s: float = 1.0, hardware: str = "cpu") -> Variant:
@@ -32,7 +33,8 @@ def test_active_variant_is_chosen_before_one_that_must_load(selector: VariantSel
     assert (choice.variant, choice.worker, choice.loaded, choice.satisfies) == (QUICK, "gpu1", True, True)
 
 
-def test_cheapest_active_variant_answers_on_its_least_loaded_worker(selector: VariantSelector) -> None:
+def test_cheapest_active_variant_answers_on_its_least_loaded_worker_as_printed() -> None:
+    selector = VariantSelector([SMALL, LARGE, QUICK], Rule.PRINTED)
     selector.instance_loaded(QUICK.id, "gpu1")
     selector.instance_loaded(LARGE.id, "a", load=0.6)
     selector.instance_loaded(LARGE.id, "b", load=0.2)
@@ -40,6 +42,43 @@ def test_cheapest_active_variant_answers_on_its_least_loaded_worker(selector: Va
     selector.instance_changed(LARGE.id, "b", load=0.7)
     choice = selector.select(Query(accuracy=0.75))
     assert (choice.variant, choice.worker) == (LARGE, "a")
+
+
+def test_queries_are_shared_among_loaded_variants_by_what_is_ahead_of_them() -> None:
+    """20 queries at once: the quick variant gets as many as it answers until the slower one would have answered one."""
+    pending = {QUICK.id: 0, LARGE.id: 0}
+    selector = VariantSelector([SMALL, LARGE, QUICK])
+    for name in pending:
+        selector.instance_loaded(name, "", pending=partial(pending.__getitem__, name))
+    for _ in range(20):
+        pending[selector.select(Query(accuracy=0.75)).variant.id] += 1
+    assert pending == {QUICK.id: 19, LARGE.id: 1}
+    assert expected_s(QUICK, 12, 1) <= expected_s(LARGE, 0, 1) <= expected_s(QUICK, 19, 1)
+
+
+def test_query_goes_to_the_worker_with_least_ahead(selector: VariantSelector) -> None:
+    selector.instance_loaded(LARGE.id, "a", load=0.1, pending=lambda: 3)
+    selector.instance_loaded(LARGE.id, "b", load=0.9, instances=3, pending=lambda: 3)
+    selector.instance_loaded(LARGE.id, "c", load=0.5, pending=lambda: 2)
+    assert selector.select(Query(accuracy=0.75)).worker == "b"
+
+
+def test_query_that_active_instances_answer_late_goes_where_it_is_answered_first(selector: VariantSelector) -> None:
+    ahead = [2]
+    selector.instance_loaded(LARGE.id, "a", pending=lambda: ahead[0])
+    selector.instance_loaded(QUICK.id, "g", VariantState.INTERFERED, pending=lambda: 10)
+    query = Query(accuracy=0.75, latency_s=0.61)
+    assert selector.select(query).worker == "a"  # two times 0.2 s, and its own
+    ahead[0] = 3
+    assert selector.select(query).worker == "g"  # after 0.165 s
+    selector.instance_loaded(QUICK.id, "g", VariantState.OVERLOADED, pending=lambda: 1000)
+    assert selector.select(query).worker == "a"  # after 0.8 s, and QUICK's instance after 15 s
+    ahead[0] = 100
+    assert selector.select(query).worker == "g"  # both late
+    selector.instance_unloaded(QUICK.id, "g")
+    assert selector.select(query).worker == "a"  # loading another variant is the policy's decision
+    selector.instance_unloaded(LARGE.id, "a")
+    assert not selector.select(query).loaded
 
 
 def test_unloaded_variant_that_answers_first_starts_on_the_least_utilized_worker(selector: VariantSelector) -> None:
@@ -58,7 +97,8 @@ def test_unloaded_variant_without_its_hardware_is_not_started(selector: VariantS
 
 
 @pytest.mark.parametrize("state", [VariantState.OVERLOADED, VariantState.INTERFERED])
-def test_strained_instance_is_avoided_while_anything_else_satisfies(selector: VariantSelector, state: VariantState) -> None:
+def test_strained_instance_is_avoided_while_anything_else_satisfies_as_printed(state: VariantState) -> None:
+    selector = VariantSelector([SMALL, LARGE, QUICK], Rule.PRINTED)
     selector.instance_loaded(LARGE.id, "a", state, load=1.1)
     assert selector.select(Query(accuracy=0.75, latency_s=0.3)).variant is QUICK
     selector.instance_loaded(QUICK.id, "g", state, load=1.0)

@@ -20,7 +20,9 @@ Policy = Callable[..., ScalingPlan]
 
 # Table 2: four CPUs, an Inferentia core, a V100.
 A, B, C = variant("A", 0.2, 5.0, 1.0, cores=4), variant("B", 0.02, 100.0, 3.0), variant("C", 0.015, 800.0, 16.0)
-AS_IN_TABLE_3 = Options(slack=1.0)
+AS_IN_TABLE_3 = Options(slack=1.0, late_share=None)
+CAPACITY_ALONE = Options(late_share=None)
+"""Constraint 1 as it is printed, with the paper's slack."""
 
 
 def seen(
@@ -54,7 +56,16 @@ def test_printed_heuristic_does_not_mix_variants() -> None:
 
 @pytest.mark.parametrize("policy", [solve, greedy])
 def test_slack_is_headroom_above_the_load(policy: Policy) -> None:
-    assert policy(seen(Demand(5.0, 0.3)), Options()).instances == {"A": 2}  # 5.25 requests per second
+    assert policy(seen(Demand(5.0, 0.3)), CAPACITY_ALONE).instances == {"A": 2}  # 5.25 requests per second
+
+
+@pytest.mark.parametrize("policy", [solve, greedy])
+def test_load_leaves_instances_idle_as_far_as_queries_may_not_wait(policy: Policy) -> None:
+    """One A serves 2 of 5 per second where each query may wait for two others, and next to nothing where it may not wait."""
+    assert policy(seen(Demand(1.9, 0.6)), Options(late_share=0.05)).instances == {"A": 1}
+    assert policy(seen(Demand(1.9, 0.21)), Options(late_share=0.05)).instances == {"A": 2}
+    assert policy(seen(Demand(1.9, 0.21)), CAPACITY_ALONE).instances == {"A": 1}
+    assert policy(seen(Demand(4.7)), Options(late_share=0.05)).instances == {"A": 1}  # without a latency nothing is late
 
 
 @pytest.mark.parametrize("policy", [solve, greedy])
@@ -88,8 +99,8 @@ def test_no_load_needs_no_instance(policy: Policy) -> None:
 def test_loading_latency_weighs_against_a_cheaper_variant() -> None:
     """A runs at its limit: one more A costs 1·(1 + 2λ), B in its place 3·(1 + 2λ) − 2."""
     observation = seen(Demand(15.0, 0.3), running={"A": 2})
-    assert solve(observation, Options(slack=1.0, loading_weight=0.0)).objective == pytest.approx(1.0)
-    plan = solve(observation, Options(slack=1.0, loading_weight=0.5))
+    assert solve(observation, Options(slack=1.0, late_share=None, loading_weight=0.0)).objective == pytest.approx(1.0)
+    plan = solve(observation, Options(slack=1.0, late_share=None, loading_weight=0.5))
     assert (plan.instances, plan.objective) == ({"A": 3}, 2.0)
 
 
@@ -101,7 +112,7 @@ def test_exact_plan_is_proven() -> None:
 
 def test_time_limit_without_a_solution_leaves_the_heuristics_plan() -> None:
     sharing = seen(Demand(60.0, 0.05), Demand(35.0, 0.3), capacity={"cores": 3.0})
-    plan = solve(sharing, Options(slack=1.0, time_limit_s=0.0))
+    plan = solve(sharing, Options(slack=1.0, late_share=None, time_limit_s=0.0))
     assert (plan.instances, plan.gap) == ({"B": 1}, 1.0)
     assert "heuristic" in plan.reason
 
@@ -109,45 +120,45 @@ def test_time_limit_without_a_solution_leaves_the_heuristics_plan() -> None:
 def test_short_headroom_loads_at_once_and_surplus_waits_for_the_loading_time() -> None:
     """An upgrade from A to B: B is loaded, A is unloaded when B is ready and A has been superfluous for T_v = 2 s."""
     state = GreedyState()
-    plan, state = decide(seen(Demand(60.0, 0.3), running={"A": 2}), state)
+    plan, state = decide(seen(Demand(60.0, 0.3), running={"A": 2}), state, CAPACITY_ALONE)
     assert plan.instances == {"A": 2, "B": 1}
     loading = seen(Demand(60.0, 0.3), running={"A": 2, "B": 1}, now_s=2.0)
     loading = dataclasses.replace(
         loading, members=tuple(dataclasses.replace(one, ready=0) if one.variant is B else one for one in loading.members)
     )
-    plan, after = decide(loading, state)
+    plan, after = decide(loading, state, CAPACITY_ALONE)
     assert plan.instances == {"A": 2, "B": 1}  # B is not ready
-    plan, _ = decide(seen(Demand(60.0, 0.3), running={"A": 2, "B": 1}, now_s=1.9), state)
+    plan, _ = decide(seen(Demand(60.0, 0.3), running={"A": 2, "B": 1}, now_s=1.9), state, CAPACITY_ALONE)
     assert plan.instances == {"A": 2, "B": 1}  # too early
-    plan, _ = decide(seen(Demand(60.0, 0.3), running={"A": 2, "B": 1}, now_s=2.1), after)
+    plan, _ = decide(seen(Demand(60.0, 0.3), running={"A": 2, "B": 1}, now_s=2.1), after, CAPACITY_ALONE)
     assert plan.instances == {"B": 1}
 
 
 def test_downgrade_loads_the_cheaper_variant_before_it_unloads() -> None:
     state = GreedyState()
-    plan, state = decide(seen(Demand(4.0, 0.3), running={"B": 1}), state)
+    plan, state = decide(seen(Demand(4.0, 0.3), running={"B": 1}), state, CAPACITY_ALONE)
     assert plan.instances == {"B": 1}
-    plan, state = decide(seen(Demand(4.0, 0.3), running={"B": 1}, now_s=2.0), state)
+    plan, state = decide(seen(Demand(4.0, 0.3), running={"B": 1}, now_s=2.0), state, CAPACITY_ALONE)
     assert plan.instances == {"A": 1, "B": 1}
-    plan, state = decide(seen(Demand(4.0, 0.3), running={"A": 1, "B": 1}, now_s=4.0), state)
+    plan, state = decide(seen(Demand(4.0, 0.3), running={"A": 1, "B": 1}, now_s=4.0), state, CAPACITY_ALONE)
     assert plan.instances == {"A": 1}
 
 
 def test_surplus_that_ends_is_forgotten() -> None:
-    _, state = decide(seen(Demand(5.0, 0.3), running={"A": 3}), GreedyState())
-    _, state = decide(seen(Demand(14.0, 0.3), running={"A": 3}, now_s=1.0), state)
-    plan, state = decide(seen(Demand(5.0, 0.3), running={"A": 3}, now_s=2.5), state)
+    _, state = decide(seen(Demand(5.0, 0.3), running={"A": 3}), GreedyState(), CAPACITY_ALONE)
+    _, state = decide(seen(Demand(14.0, 0.3), running={"A": 3}, now_s=1.0), state, CAPACITY_ALONE)
+    plan, state = decide(seen(Demand(5.0, 0.3), running={"A": 3}, now_s=2.5), state, CAPACITY_ALONE)
     assert plan.instances == {"A": 3}
-    plan, _ = decide(seen(Demand(5.0, 0.3), running={"A": 3}, now_s=4.5), state)
+    plan, _ = decide(seen(Demand(5.0, 0.3), running={"A": 3}, now_s=4.5), state, CAPACITY_ALONE)
     assert plan.instances == {"A": 2}
 
 
 def test_stricter_objective_brings_other_variants() -> None:
-    plan = greedy(seen(Demand(10.0, 0.05), running={"A": 3}))
+    plan = greedy(seen(Demand(10.0, 0.05), running={"A": 3}), CAPACITY_ALONE)
     assert plan.instances == {"A": 3, "B": 1}
 
 
 def test_full_worker_replaces_what_runs_where_that_serves_more() -> None:
-    plan = greedy(seen(Demand(60.0, 0.3), running={"A": 1}, capacity={"cores": 4.0}))
+    plan = greedy(seen(Demand(60.0, 0.3), running={"A": 1}, capacity={"cores": 4.0}), CAPACITY_ALONE)
     assert plan.shortfall_rps == 0.0
     assert "A" not in plan.instances

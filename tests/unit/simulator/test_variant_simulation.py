@@ -8,8 +8,10 @@ from functools import partial
 import pytest
 
 from gnomon_autoscaler.policies.infaas import baselines, greedy
+from gnomon_autoscaler.policies.infaas.problem import Options
 from gnomon_core.errors import GnomonError
 from gnomon_core.variants import CPU, Query, Variant
+from gnomon_gateway.variants.selection import Rule
 from gnomon_simulator.traces import Trace
 from gnomon_simulator.variant_catalogs import (
     GPU,
@@ -24,7 +26,8 @@ from gnomon_simulator.variant_workers import EC2_KINDS, Cluster, Workers
 
 A, B, C = sorted(table_2_variants(), key=lambda variant: variant.cost_per_s)
 INFAAS = System("infaas", greedy.decide, greedy.GreedyState())
-SPLIT = dataclasses.replace(INFAAS, split=True)
+CAPACITY_ALONE = dataclasses.replace(INFAAS, decide=partial(greedy.decide, options=Options(late_share=None)))
+PRINTED = dataclasses.replace(CAPACITY_ALONE, rule=Rule.PRINTED)
 WITHIN_300_MS = (QueryKind(Query(latency_s=0.3), 1.0),)
 
 
@@ -87,7 +90,7 @@ def test_a_batch_is_small_where_its_oldest_query_has_little_time() -> None:
     assert max(result.latencies_s) <= 0.015 + 1e-6
 
 
-@pytest.mark.parametrize("system", [INFAAS, SPLIT], ids=["selector", "split"])
+@pytest.mark.parametrize("system", [INFAAS, PRINTED], ids=["shared", "printed"])
 @pytest.mark.parametrize("seed", range(4))
 def test_no_answer_is_below_its_accuracy_floor_or_of_another_architecture(system: System, seed: int) -> None:
     chance = random.Random(seed)
@@ -111,7 +114,7 @@ def test_no_answer_is_below_its_accuracy_floor_or_of_another_architecture(system
 
 
 @pytest.mark.parametrize("cluster", [None, Cluster({CPU: 1, INFERENTIA: 1, GPU: 1}, 8)], ids=["unbounded", "workers"])
-@pytest.mark.parametrize("system", [INFAAS, SPLIT], ids=["selector", "split"])
+@pytest.mark.parametrize("system", [INFAAS, PRINTED], ids=["shared", "printed"])
 def test_cost_is_the_integral_of_the_running_instances(system: System, cluster: Cluster | None) -> None:
     variants = table_2_variants()
     result = simulate_application(variants, WITHIN_300_MS, load(4.0, 700.0, 40.0), system, cluster=cluster)
@@ -126,7 +129,7 @@ def test_instances_that_never_change_cost_their_price_for_the_whole_time() -> No
 
 
 def test_infaas_upgrades_for_a_burst_and_returns_to_the_cheaper_variant() -> None:
-    result = simulate_application(table_2_variants(), WITHIN_300_MS, load(4.0, 80.0, 4.0, seconds=60), SPLIT)
+    result = simulate_application(table_2_variants(), WITHIN_300_MS, load(4.0, 80.0, 4.0, seconds=60), CAPACITY_ALONE)
     began = [name for _, name, change in result.changes if change > 0]
     assert began[0] == A.id
     assert B.id in began
@@ -137,16 +140,27 @@ def test_infaas_upgrades_for_a_burst_and_returns_to_the_cheaper_variant() -> Non
 
 
 def test_shared_mix_serves_what_one_chosen_variant_does_not() -> None:
-    """At 1,000 per second the policy loads two B and a C; the selector sends all to B until it is overloaded."""
-    one = simulate_application(table_2_variants(), WITHIN_300_MS, load(950.0), INFAAS)
-    shared = simulate_application(table_2_variants(), WITHIN_300_MS, load(950.0), SPLIT)
+    """At 950 per second the policy loads two B and a C; the printed selection sends all to B until it is overloaded."""
+    one = simulate_application(table_2_variants(), WITHIN_300_MS, load(950.0), PRINTED)
+    shared = simulate_application(table_2_variants(), WITHIN_300_MS, load(950.0), CAPACITY_ALONE)
     assert shared.violation_share < 0.02
     assert one.violation_share > 5.0 * shared.violation_share
+    assert all(shared.sent[0, variant.id] > 0.1 * shared.queries for variant in (B, C))
+
+
+def test_instances_for_waiting_keep_queries_in_time_that_capacity_alone_does_not() -> None:
+    """B serves 100 per second, and 95 of them leave no time to wait where a batch takes two thirds of the objective."""
+    kinds = (QueryKind(Query(latency_s=0.03), 1.0),)
+    variants = [variant for variant in table_2_variants() if variant.id == B.id]
+    waiting = simulate_application(variants, kinds, load(90.0, seconds=60), INFAAS)
+    capacity = simulate_application(variants, kinds, load(90.0, seconds=60), CAPACITY_ALONE)
+    assert waiting.violation_share < 0.05 < capacity.violation_share
+    assert waiting.cost_per_s > capacity.cost_per_s
 
 
 def test_same_seed_gives_the_same_run_and_another_seed_other_arrivals() -> None:
     first, again, other = (
-        simulate_application(table_2_variants(), WITHIN_300_MS, load(50.0), SPLIT, seed=seed) for seed in (1, 1, 2)
+        simulate_application(table_2_variants(), WITHIN_300_MS, load(50.0), INFAAS, seed=seed) for seed in (1, 1, 2)
     )
     assert first == again
     assert first.latencies_s != other.latencies_s
@@ -184,5 +198,5 @@ def test_an_instance_is_placed_where_least_is_left_and_only_on_its_hardware() ->
 )
 def test_unusable_loads_are_refused(kinds: Sequence[QueryKind], trace: Trace, code: str) -> None:
     with pytest.raises(GnomonError) as refused:
-        simulate_application([A], kinds, trace, SPLIT)
+        simulate_application([A], kinds, trace, INFAAS)
     assert refused.value.code == code

@@ -116,9 +116,7 @@ class _Program:
         problem, first = self._problem, len(self._costs)
         penalties = []
         for demand in self._demands:
-            units = [
-                problem.price(member) / problem.members[member].variant.saturation_rps for member in problem.accepted[demand]
-            ]
+            units = [problem.price(member) / rate for member, rate in problem.rates_rps[demand].items()]
             penalties.append(_PENALTY * min(units, default=1.0) * problem.needs_rps[demand])
         lack = [(row, first + place, 1.0) for place, row in enumerate(self._demand_rows)]
         return self._minimise([*self._costs, *penalties], [*self._most, *[1.0] * len(lack)], self._entries + lack)
@@ -127,8 +125,9 @@ class _Program:
         problem = self._problem
         for member in members:
             variant, running = problem.members[member].variant, problem.running[member]
-            need = sum(problem.needs_rps[demand] for demand in problem.serves[member])
-            useful = math.ceil(need / variant.saturation_rps)
+            useful = math.ceil(
+                sum(problem.needs_rps[place] / problem.rates_rps[place][member] for place in problem.serves[member])
+            )
             for cost, most in ((variant.cost_per_s, min(running, useful)), (problem.price(member), max(0, useful - running))):
                 if most:
                     self._columns.setdefault(member, []).append(len(self._costs))
@@ -141,10 +140,9 @@ class _Program:
         problem = self._problem
         rows = {demand: self._row(1.0, math.inf) for demand in self._demands}
         for member, columns in self._columns.items():
-            rate = problem.members[member].variant.saturation_rps
             served = [demand for demand in problem.serves[member] if demand in rows]
             if len(served) == 1:
-                self._add(rows[served[0]], columns, rate / problem.needs_rps[served[0]])
+                self._add(rows[served[0]], columns, problem.rates_rps[served[0]][member] / problem.needs_rps[served[0]])
                 continue
             capacity = self._row(-math.inf, 0.0)
             self._add(capacity, columns, -1.0)
@@ -152,7 +150,8 @@ class _Program:
                 share = len(self._costs)
                 self._costs.append(0.0)
                 self._most.append(1.0)
-                self._entries += [(rows[demand], share, 1.0), (capacity, share, problem.needs_rps[demand] / rate)]
+                used = problem.needs_rps[demand] / problem.rates_rps[demand][member]
+                self._entries += [(rows[demand], share, 1.0), (capacity, share, used)]
         return list(rows.values())
 
     def _add_resources(self) -> None:
@@ -215,13 +214,13 @@ def _without_dominated(problem: Problem) -> list[int]:
         if any(problem.needs_rps[demand] > 0.0 for demand in demands):
             groups.setdefault(tuple(demands), []).append(member)
     kept: list[int] = []
-    for members in groups.values():
+    for served, members in groups.items():
         variants = [problem.members[member].variant for member in members]
         # One row for each respect in which less is better.
         traits = np.array(
             [
                 [problem.price(member) for member in members],
-                [-variant.saturation_rps for variant in variants],
+                *([-problem.rates_rps[demand][member] for member in members] for demand in served),
                 *([variant.resources.get(kind, 0.0) for variant in variants] for kind in problem.capacity),
             ]
         )

@@ -109,7 +109,7 @@ def cover(problem: Problem) -> list[int]:
 
 def cheapest_mix(problem: Problem, demand: int, accepted: Sequence[int]) -> Instances | None:
     """The cheapest instances of these members for one demand, without bounds on resources; None after too many steps."""
-    offers = _Cover(problem, [], 0.0).offers(accepted)
+    offers = _Cover(problem, [], 0.0).offers((demand,), accepted)
     search = _Search(offers, problem.resources, {})
     need = problem.needs_rps[demand]
     best = _mixed(search.cheapest(need))
@@ -144,7 +144,7 @@ def mixes(
 
     After too many steps some are missing at a distance, and without one there are none.
     """
-    offers = _Cover(problem, [], 0.0).offers(accepted, prices)
+    offers = _Cover(problem, [], 0.0).offers((demand,), accepted, prices)
     need = problem.needs_rps[demand]
     alone = (math.ceil(need / one.rate * (1 - ROUNDING)) * one.price for one in offers if one.limit == math.inf)
     best = min(alone, default=math.inf) * (1 + ROUNDING)
@@ -219,7 +219,7 @@ def _printed_changes(problem: Problem, demand: int, instances: list[int]) -> Ite
     others = problem.accepted[demand]
     if running and (missing := problem.unmet_rps(instances)[demand]) > 0.0:
         for member in running:
-            yield _with(instances, {member: instances[member] + _whole(missing, variants[member])})
+            yield _with(instances, {member: instances[member] + _whole(missing, problem.rates_rps[demand][member])})
         others = [one for one in others if any(_upgrades(variants[one], variants[present]) for present in running)]
     elif running:
         yield instances
@@ -231,12 +231,12 @@ def _printed_changes(problem: Problem, demand: int, instances: list[int]) -> Ite
     without = _with(instances, dict.fromkeys(alone, 0))
     load = problem.unmet_rps(without)[demand]
     for member in others:  # the whole load by one kind of variant
-        yield _with(without, {member: without[member] + _whole(load, variants[member])})
+        yield _with(without, {member: without[member] + _whole(load, problem.rates_rps[demand][member])})
 
 
-def _whole(load_rps: float, variant: Variant) -> int:
-    """How many instances serve the load."""
-    return math.ceil(load_rps / variant.saturation_rps * (1 - ROUNDING))
+def _whole(load_rps: float, rate_rps: float) -> int:
+    """How many instances of this rate serve the load."""
+    return math.ceil(load_rps / rate_rps * (1 - ROUNDING))
 
 
 def _upgrades(variant: Variant, running: Variant) -> bool:
@@ -322,7 +322,8 @@ class _Cover:
         self._problem = problem
         self._groups = groups
         self._chosen = list(problem.running) if keep_running else [0] * len(problem.members)
-        self._spare = [count * member.variant.saturation_rps for count, member in zip(self._chosen, problem.members, strict=True)]
+        self._spare = [float(count) for count in self._chosen]
+        """Of each member the instances, whole or in part, that no demand uses yet."""
         self._left = problem.free(self._chosen)
         self._charge = charge * self._least_cost() if charge else 0.0
 
@@ -335,9 +336,9 @@ class _Cover:
     def _least_cost(self) -> float:
         """The cost of the load at the lowest price per request."""
         return sum(
-            need * min(self._problem.price(member) / self._problem.members[member].variant.saturation_rps for member in accepted)
-            for need, accepted in zip(self._problem.needs_rps, self._problem.accepted, strict=True)
-            if accepted
+            need * min(self._problem.price(member) / rate for member, rate in rates.items())
+            for need, rates in zip(self._problem.needs_rps, self._problem.rates_rps, strict=True)
+            if rates
         )
 
     def _serve(self, group: tuple[int, ...]) -> None:
@@ -345,22 +346,23 @@ class _Cover:
         accepted = sorted(problem.accepted_by_all(group))
         load = need = sum(problem.needs_rps[demand] for demand in group)
         for member in accepted:
-            served = min(self._spare[member], need)
+            rate = problem.rate_rps(group, member)
+            served = min(self._spare[member], need / rate)
             self._spare[member] -= served
-            need -= served
+            need -= served * rate
         if need <= ROUNDING * load:
             return
-        search = _Search(self.offers(accepted), problem.resources, self._left)
+        search = _Search(self.offers(group, accepted), problem.resources, self._left)
         for offer, count in search.cheapest(need):
             self._chosen[offer.member] += count
             take(problem.resources[offer.member], count, self._left)
             served = min(count * offer.rate, need)
-            self._spare[offer.member] += count * offer.rate - served
+            self._spare[offer.member] += count - served / offer.rate
             need -= served
         self.limited = self.limited or search.limited
 
-    def offers(self, accepted: Sequence[int], prices: Mapping[str, float] | None = None) -> list[_Offer]:
-        """Running instances that are not in a mix yet, and further ones; the lowest price per request first."""
+    def offers(self, group: Sequence[int], accepted: Sequence[int], prices: Mapping[str, float] | None = None) -> list[_Offer]:
+        """Running instances that are not in a mix yet, and further ones, for a group; the lowest price per request first."""
         problem, offers = self._problem, []
         for member in accepted:
             variant = problem.members[member].variant
@@ -371,7 +373,7 @@ class _Cover:
             kept = problem.running[member] - self._chosen[member]
             for price, limit in ((variant.cost_per_s, float(kept)), (problem.price(member), math.inf)):
                 if limit > 0:
-                    rate = variant.saturation_rps
+                    rate = problem.rate_rps(group, member)
                     offers.append(_Offer((price + charge) / rate, price + charge, rate, limit, member))
         return sorted(offers)
 

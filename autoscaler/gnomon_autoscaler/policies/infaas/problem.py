@@ -1,7 +1,7 @@
 """The integer program of INFaaS (section 4.2.1) for one observation of an application.
 
     minimise    Σ C·(δ + λ·T_load·max(δ, 0))                            δ: instances more (or fewer) of each variant
-    such that   Σ Q·(N + δ) ≥ slack · L                                 (1) for each demand, by the variants that it accepts
+    such that   Σ U·(N + δ) ≥ slack · L                                 (1) for each demand, by the variants that it accepts
                 δ > 0 only for variants that some demand accepts        (2)
                 Σ R·(N + δ) ≤ R_total                                   (3) for each resource type
                 N + δ ≥ 0                                               (4)
@@ -9,9 +9,10 @@
 **Readings.** The paper has one load and one objective per application. Here an application has a demand for each kind of query,
 and a variant that several demands accept shares its capacity among them. The printed (1) counts every running instance, those
 included whose answers are too late or too inaccurate; here only variants that a demand accepts serve it, so that a stricter
-objective brings other variants. The slack is a factor, as the slack-threshold of 4.2.2 and section 5 (1.05). The paper gives no
-λ: an instance that lives H seconds is paid C·(H + T_load), which is C·(1 + λ·T_load) for each of them with λ = 1/H; H is a minute
-here.
+objective brings other variants. The printed (1) has an instance's saturation rate Q. Here it has the rate U ≤ Q at which queries
+wait no longer than their objective leaves them (module `waiting`), which is another one for each demand. The slack is a factor,
+as the slack-threshold of 4.2.2 and section 5 (1.05). The paper gives no λ: an instance that lives H seconds is paid
+C·(H + T_load), which is C·(1 + λ·T_load) for each of them with λ = 1/H; H is a minute here.
 """
 
 from __future__ import annotations
@@ -20,22 +21,30 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gnomon_autoscaler.policies.infaas.waiting import served_in_time
 from gnomon_core.variant_scaling import ApplicationObservation, VariantMember
+from gnomon_core.variants import Variant
 
 ROUNDING = 1e-9
 """Share of a load that may be missing in floating point."""
+LEAST_SHARE = 1e-6
+"""Of its saturation rate that an instance has at least, so that no load needs infinitely many."""
+MANY_INSTANCES = 1000
+"""From so many instances on, a further one hardly changes what each serves in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of the policy: the paper's parameters, and what is computed.
 
-    `slack` is the least ratio of capacity to load, `loading_weight` is λ per second. `literal` is the heuristic as it is printed,
-    which knows one variant for each demand. `time_limit_s` bounds the exact solution, which counts as proven within `proven_gap`,
-    a share of the cost.
+    `slack` is the least ratio of capacity to load, `loading_weight` is λ per second. `late_share` is the share of queries that
+    may be late because they wait for others; None is constraint 1 as it is printed, where instances may be busy all the time.
+    `literal` is the heuristic as it is printed, which knows one variant for each demand, and no waiting. `time_limit_s` bounds
+    the exact solution, which counts as proven within `proven_gap`, a share of the cost.
     """
 
     slack: float = 1.05
+    late_share: float | None = 0.05
     loading_weight: float = 1.0 / 60.0
     literal: bool = False
     time_limit_s: float = 1.0
@@ -59,6 +68,8 @@ class Problem:
                 self.serves[member].append(place)
         # Who has least choice chooses first.
         self.strictest_first = sorted(range(len(self.demands)), key=lambda place: len(self.accepted[place]))
+        self.rates_rps = tuple(self._rates(place) for place in range(len(self.demands)))
+        """Of each demand the rate of one instance of each member that it accepts."""
         self.running = [member.running for member in self.members]
         self.capacity = observation.capacity
         # Of each member what one instance needs of the bounded resource types.
@@ -78,6 +89,22 @@ class Problem:
             [place for place in by_architecture.get(demand.architecture, ()) if demand.accepts(self.members[place].variant)]
             for demand in self.demands
         )
+
+    def _rates(self, demand: int) -> dict[int, float]:
+        """What an instance of each accepted member serves of this demand, of as many as it would need of that member."""
+        objective_s, late_share = self.demands[demand].latency_s, self.options.late_share
+        found = {}
+        for member in self.accepted[demand]:
+            variant = self.members[member].variant
+            if objective_s is None or late_share is None or self.options.literal:
+                found[member] = variant.saturation_rps
+            else:
+                found[member] = instance_rate_rps(variant, self.needs_rps[demand], objective_s, late_share)
+        return found
+
+    def rate_rps(self, demands: Sequence[int], member: int) -> float:
+        """What an instance of the member serves of any of these demands, which all accept it."""
+        return min(self.rates_rps[demand][member] for demand in demands)
 
     def price(self, member: int) -> float:
         """The cost of one more instance: C·(1 + λ·T_load)."""
@@ -121,18 +148,18 @@ class Problem:
 
 
 class _Flow:
-    """The greatest load that instances serve, by augmenting paths: from a demand to a variant with capacity to spare.
+    """A great load that instances serve, by augmenting paths: from a demand to a variant with capacity to spare.
 
-    A path may take a variant from another demand that has a further variant to go to. Most loads need no such path.
+    A path may take a variant from another demand that has a further variant to go to. Most loads need no such path. What a member
+    has to spare is counted in instances, of which each demand needs another share for the same load. Where a variant serves all
+    demands at one rate, the load is the greatest possible one.
     """
 
     def __init__(self, problem: Problem, instances: Sequence[int]) -> None:
         self._problem = problem
-        self._spare = {
-            member: count * problem.members[member].variant.saturation_rps for member, count in enumerate(instances) if count
-        }
+        self._spare = {member: float(count) for member, count in enumerate(instances) if count}
         self._served: dict[int, dict[int, float]] = {member: {} for member in self._spare}
-        """Of each member the load that it serves, by demand."""
+        """Of each member the instances that each demand uses."""
         self._accepted = [[member for member in accepted if member in self._spare] for accepted in problem.accepted]
 
     def unmet_rps(self) -> tuple[float, ...]:
@@ -140,10 +167,11 @@ class _Flow:
         lacking = [0.0] * len(self._accepted)
         for demand in self._problem.strictest_first:
             need = left = self._problem.needs_rps[demand]
+            rates = self._problem.rates_rps[demand]
             for member in sorted(self._accepted[demand], key=lambda place: len(self._problem.serves[place])):
-                served = min(self._spare[member], left)
+                served = min(self._spare[member], left / rates[member])
                 self._move(demand, member, served)
-                left -= served
+                left -= served * rates[member]
             while left > ROUNDING * need and (moved := self._augment(demand, left)) > ROUNDING * need:
                 left -= moved
             lacking[demand] = left if left > ROUNDING * need else 0.0
@@ -161,27 +189,46 @@ class _Flow:
                 if self._spare[member] > 0.0:
                     return self._take(member, came, most)
                 seen = {other for other, _ in queue}
-                queue += [(other, member) for other, load in self._served[member].items() if load > 0.0 and other not in seen]
+                queue += [(other, member) for other, used in self._served[member].items() if used > 0.0 and other not in seen]
         return 0.0
 
     def _take(self, last: int, came: Mapping[int, tuple[int, int]], most: float) -> float:
-        amount, member = min(most, self._spare[last]), last
-        while came[member][1] >= 0:
-            place, leaving = came[member]
-            amount = min(amount, self._served[leaving][place])
-            member = leaving
-        member = last
-        while True:
-            place, leaving = came[member]
+        """Move along the path as much as its narrowest place lets through; returns the load that this serves."""
+        rates = self._problem.rates_rps
+        path = [(last, *came[last])]  # from the member with capacity to spare back to the demand
+        while path[-1][2] >= 0:
+            path.append((path[-1][2], *came[path[-1][2]]))
+        # What is freed at a member, in instances, is what the demand before it takes there.
+        amount = self._spare[last]
+        for member, place, leaving in path:
+            if leaving >= 0:
+                amount = min(self._served[leaving][place], amount * rates[place][member] / rates[place][leaving])
+            else:
+                amount = min(amount, most / rates[place][member])
+        served = amount * rates[path[-1][1]][path[-1][0]]
+        for member, place, leaving in reversed(path):
+            if leaving >= 0:  # frees what the demand before it took
+                self._move(place, leaving, -amount)
+                amount *= rates[place][leaving] / rates[place][member]
             self._move(place, member, amount)
-            if leaving < 0:
-                return amount
-            self._move(place, leaving, -amount)
-            member = leaving
+        return served
 
     def _move(self, demand: int, member: int, amount: float) -> None:
+        """The demand uses so many instances more of the member."""
         self._served[member][demand] = self._served[member].get(demand, 0.0) + amount
         self._spare[member] -= amount
+
+
+def instance_rate_rps(variant: Variant, load_rps: float, objective_s: float, late_share: float) -> float:
+    """What one instance serves in time, of the fewest that serve the load."""
+
+    def served_rps(instances: int) -> float:
+        return served_in_time(variant.latency_s, variant.max_batch, instances, objective_s, late_share)
+
+    count = max(1, math.ceil(load_rps / variant.saturation_rps * (1 - ROUNDING)))
+    while count < MANY_INSTANCES and served_rps(count) < load_rps:
+        count += 1
+    return min(variant.saturation_rps, max(served_rps(count) / count, LEAST_SHARE * variant.saturation_rps))
 
 
 def fitting(resources: Mapping[str, float], left: Mapping[str, float]) -> float:
