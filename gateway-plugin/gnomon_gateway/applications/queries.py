@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gnomon_core.applications import invalid_accuracy
@@ -42,24 +43,57 @@ NO_CONSTRAINTS = Constraints(Query())
 def read_constraints(headers: Mapping[bytes, bytes], parameters: Mapping[str, Any] | None = None) -> Constraints:
     """The constraints of a request. Names of headers are lower-case.
 
+    Equal requests have equal constraints: those of the last `_MOST_KEPT` different ones are kept.
+
     Raises:
         GnomonError: 400 with what is allowed.
 
     """
-    given: dict[str, Any] = {name: headers[header].decode("latin-1") for header, name in HEADERS.items() if header in headers}
-    for name, value in (parameters or {}).items():
-        if name in NAMES:
-            read = _READERS[name](name, value)
-            if name in given and _READERS[name](name, given[name]) != read:
-                raise bad_request(
-                    "contradicting_constraint", f"{name} is {value!r} and its header says {given[name]!r}.", "Send one of them."
-                )
+    # Clients send few of the headers, most of them the same ones with each request.
+    found = tuple([(header, headers[header]) for header in HEADERS if header in headers])
+    if not parameters:
+        return _of_headers(found) if found else NO_CONSTRAINTS
+    given = {}
+    for name, value in parameters.items():
+        if name in _READERS:
             given[name] = value
         elif name not in _OTHER_PARAMETERS and (meant := _FORMER.get(name) or misspelt(name, NAMES)):
             raise bad_request("unknown_constraint", f"parameter {name[:100]!r} is not known.", did_you_mean(meant, NAMES))
     if not given:
-        return NO_CONSTRAINTS
-    values = {name: _READERS[name](name, value) for name, value in given.items()}
+        return _of_headers(found) if found else NO_CONSTRAINTS
+    try:
+        return _of_both(found, tuple((name, type(value), value) for name, value in given.items()))
+    except TypeError:  # not hashable: a list or an object, which no constraint is
+        return _of_both.__wrapped__(found, tuple((name, type(value), value) for name, value in given.items()))
+
+
+_MOST_KEPT = 1024
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _of_headers(found: tuple[tuple[bytes, bytes], ...]) -> Constraints:
+    return _of({name: _READERS[name](name, text) for name, text in _texts(found)})
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _of_both(found: tuple[tuple[bytes, bytes], ...], parameters: tuple[tuple[str, type, Any], ...]) -> Constraints:
+    """The type of a value is part of the key: 1 and True are equal."""
+    texts = dict(_texts(found))
+    values = {name: _READERS[name](name, value) for name, _, value in parameters}
+    for name, text in texts.items():
+        if _READERS[name](name, text) != values.setdefault(name, _READERS[name](name, text)):
+            value = next(one for other, _, one in parameters if other == name)
+            raise bad_request(
+                "contradicting_constraint", f"{name} is {value!r} and its header says {text!r}.", "Send one of them."
+            )
+    return _of(values)
+
+
+def _texts(found: tuple[tuple[bytes, bytes], ...]) -> list[tuple[str, str]]:
+    return [(HEADERS[header], value.decode("latin-1")) for header, value in found]
+
+
+def _of(values: Mapping[str, Any]) -> Constraints:
     latency_ms = values.get("latency_ms")
     query = Query(
         latency_s=None if latency_ms is None else latency_ms / 1e3,
