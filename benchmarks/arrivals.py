@@ -1,4 +1,4 @@
-"""How well arrivals are fitted: the time it takes, known processes found again, and the buffer's percentiles on hours of Twitter.
+"""The quality of fits to arrivals: their time, known processes recovered, and the buffer's percentiles on hours of Twitter.
 
     python -m benchmarks.arrivals [--quick]
 
@@ -59,7 +59,7 @@ FIT_GOAL_S, MATCH_GOAL = 1.0, 0.05
 
 
 def fit_times(pace: Pace) -> list[Figure]:
-    """How long an hour takes, as time stamps and as counts."""
+    """The time of fitting an hour, as time stamps and as counts."""
     hour = read_trace(TRACE).slice(BUSY_HOUR_S, HOUR)
     stamps = from_trace(hour, stream(1, "arrivals"))
     kinds: dict[str, Callable[[], object]] = {
@@ -81,7 +81,7 @@ def fit_times(pace: Pace) -> list[Figure]:
 
 
 def known_processes(pace: Pace) -> list[Figure]:
-    """How far fits are from their samples, and from the truth where a sample can know it."""
+    """The errors of fits against their samples, and against the true process where a sample determines it."""
     from_sample: dict[str, list[float]] = {}
     figures, phases = [], []
     names = ("rate", "scv", "lag1")
@@ -182,7 +182,7 @@ def alarms(counts: npt.NDArray[np.int64], reference: Reference, rule: ChangeRule
 
 
 def twitter_alarms(rule: ChangeRule) -> Figure:
-    """How often the day would be fitted anew, on the regime since the last alarm or the last hour."""
+    """The number of refits in the day, on the regime since the last alarm or the last hour."""
     counts = read_trace(TRACE).counts
     evidence, found, regime_s, fitted_s = Evidence(), 0, 0, 0
     reference: Reference | None = None

@@ -161,7 +161,7 @@ class Outcome:
     rows: Mapping[str, Row] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it but the cell, which has a key."""
+        """All fields but the cell, which is the key."""
         return {name: value for name, value in asdict(self).items() if name != "cell"}
 
     @staticmethod
@@ -308,7 +308,7 @@ def _row(name: str, result: FunctionResult) -> Row:
 
 
 def _elsewhere(result: FunctionResult) -> int:
-    """How many Shadows were asked for on another node than their Body's."""
+    """The number of Shadows that were requested on another node than their Body's."""
     actions = (action for record in result.decisions for action in record.actions)
     return sum(isinstance(action, CreateShadow) and action.pair.node is not None for action in actions)
 
@@ -440,7 +440,7 @@ def key_of(outcome: Outcome) -> str:
 
 
 def conclusions(outcomes: Iterable[Outcome]) -> list[Figure]:
-    """For each claim, the number of serial fractions for which it holds, with private weights and κ by the profile."""
+    """The number of serial fractions for which each claim holds, with private weights and κ by the profile."""
     groups: dict[tuple[str, float, float], list[Outcome]] = {}
     for outcome in outcomes:
         cell = outcome.cell

@@ -100,7 +100,7 @@ def minutes_of(arrived_s: Vector, latency_s: Vector, instances: Sequence[float])
 
 
 def minutes_in(arrived_s: Vector) -> int:
-    """How many minutes hold all of these arrivals."""
+    """The number of minutes that hold all arrivals."""
     return int(arrived_s[-1] // MINUTE_S) + 1
 
 
@@ -142,7 +142,7 @@ def from_csv(text: str) -> dict[tuple[str, str], list[Minute]]:
 
 
 def _latency(latency_s: Vector, percent: float) -> float | None:
-    """By the nearest rank, as the rows have it."""
+    """The latency percentile by the nearest rank, as in the rows."""
     if not len(latency_s):
         return None
     found = float(np.sort(latency_s)[max(0, math.ceil(percent / 100.0 * len(latency_s) - 1e-9) - 1)])
@@ -283,7 +283,7 @@ class Row:
 
 
 def _percentile(ascending: Vector, percent: float) -> float:
-    """By the nearest rank, so that a latency without end is one like any other."""
+    """The percentile by the nearest rank, so that infinite latencies are allowed."""
     return float(ascending[max(0, math.ceil(percent / 100.0 * len(ascending) - ROUNDING) - 1)])
 
 
@@ -536,7 +536,7 @@ def _latency_s(result: FunctionResult) -> Vector:
 
 
 def _called(result: FunctionResult) -> npt.NDArray[np.bool_]:
-    """Which requests functions have served."""
+    """The mask of the requests that on-demand functions served."""
     rows = result.requests
     number = rows.instances.index(ON_DEMAND_INSTANCE) if ON_DEMAND_INSTANCE in rows.instances else None
     found: npt.NDArray[np.bool_] = np.array(rows.instance) == number if number is not None else np.zeros(len(rows), dtype=bool)

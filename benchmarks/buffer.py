@@ -83,7 +83,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """How far a percentile is off: in time, and in probability; `resolved` if the runs are long enough to say."""
+    """The error of a percentile in time and in probability; `resolved` if the runs are long enough to tell."""
 
     relative: float
     probability: float
@@ -162,7 +162,7 @@ def judged(case: Case, seed: int, most_runs: int = MOST_RUNS) -> tuple[list[Off]
 
 
 def _narrow(found: list[Vector], below: list[Vector]) -> npt.NDArray[np.bool_]:
-    """Which percentiles are known to 1 %, or in probability to 0.001."""
+    """The mask of percentiles known to 1 %, or in probability to 0.001."""
     if len(found) < FEWEST_RUNS:
         return np.zeros(len(PERCENTS), dtype=bool)
     scale = 2.8 / math.sqrt(len(found))  # of Student with 4 degrees; less with more

@@ -56,7 +56,7 @@ class Look:
     memory_mib: float
 
     def count(self, kind: str, state: str) -> int:
-        """How many instances are of this kind, body or shadow, and in this state."""
+        """The number of instances of this kind (body or shadow) in this state."""
         return self.instances.get((kind, state), 0)
 
 
@@ -109,7 +109,7 @@ class Watch:
         )
 
     def _batches(self) -> tuple[float, float]:
-        """How many batches were sent so far, and of how many samples."""
+        """The number of batches sent so far, and of their samples."""
         names = ("gnomon_batch_size_count", "gnomon_batch_size_sum")
         count, samples = (self._ours.series(name, self._name) for name in names)
         return count, samples
@@ -130,7 +130,7 @@ class Burst:
         return self.before_s + self.burst_s + self.after_s
 
     def arrivals(self, seed: int) -> list[float]:
-        """When requests come, in seconds from the start; the same for the same seed."""
+        """Arrival times in seconds from the start; the same seed gives the same times."""
         chance = random.Random(seed)
         times: list[float] = []
         begin_s = 0.0
@@ -310,7 +310,7 @@ class Second:
 
 
 def seconds(run: Seen) -> list[Second]:
-    """All of the run's, also those in which nothing happened."""
+    """All seconds of the run, idle ones included."""
     points, found, offloaded = run.points(), [], run.looks[0].offloaded if run.looks else 0
     for at_s in range(math.ceil(run.burst.duration_s)):
         looks = [look for look in run.looks if at_s <= look.at_s < at_s + 1]

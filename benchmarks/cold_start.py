@@ -1,4 +1,4 @@
-"""How long one waits for the first answer.
+"""The time until the first answer.
 
     python -m benchmarks.cold_start [--quick]
 

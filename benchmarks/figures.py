@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def counted(documents: list[dict[str, Any]]) -> str:
-    """How many figures have a goal, and how many meet it."""
+    """The number of figures with a goal, and of those that meet it."""
     verdicts = [figure["met"] for document in documents for figure in document["figures"] if figure["met"]]
     said = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("met", "not resolved", "missed") if verdict in verdicts]
     return f"{len(verdicts)} figures have a goal: {', '.join(said)}."

@@ -173,7 +173,7 @@ def rows(report: Report) -> Iterator[Row]:
 
 
 def lag_p99_ms(report: Report) -> float:
-    """How late the generator was, at the 99th percentile."""
+    """The 99th percentile of the load generator's delay."""
     return 1e3 * (percentile(sorted(report.lags_s()), 99) or 0.0)
 
 

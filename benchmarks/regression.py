@@ -85,11 +85,11 @@ class Grid:
 
     @property
     def cells(self) -> list[Cell]:
-        """All of them."""
+        """All cells."""
         return [(memory, batch) for memory in self.memories_mb for batch in self.batches]
 
     def visits(self, rounds: int) -> list[Visit]:
-        """All visits of so many rounds in the order of measuring, which is always the same."""
+        """All visits of this many rounds in the order of measurement, which is fixed."""
         found: list[Visit] = []
         for number in range(rounds):
             cells = self.cells + list(self.trained) * (TRAINED_VISITS - 1)
@@ -104,7 +104,7 @@ def cores_of(memory_mb: int) -> float:
 
 
 def threads_of(memory_mb: int) -> int:
-    """How many threads an instance of that size computes on."""
+    """The threads on which an instance of that memory size computes."""
     return math.ceil(memory_mb / MB_PER_CORE)
 
 
@@ -160,7 +160,7 @@ class VisitJournal:
         self._take(line)
 
     def missing(self, visits: Iterable[Visit]) -> list[Visit]:
-        """Which of them are still to be made."""
+        """The visits without a result."""
         return [visit for visit in visits if visit.number not in self._visits]
 
     def cells(self, rounds: Container[int] | None = None) -> dict[Cell, Times]:
@@ -264,7 +264,7 @@ def table(kept: VisitJournal) -> str:
 
 
 def _repeatability(kept: VisitJournal, rounds: int) -> list[Figure]:
-    """How repeatable the medians are."""
+    """The repeatability of the medians."""
     every = kept.cells().values()
     found = [
         Figure(
@@ -312,12 +312,12 @@ EMPTY_LIMIT_S = 5.0
 
 
 class NoQuotaError(RuntimeError):
-    """This machine does not let us bound processor time."""
+    """The machine has no cgroup in which processor time can be limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where cgroups are made, and whether the files there are version 2's."""
+    """The folder for new cgroups, and whether its files are version 2's."""
 
     parent: Path
     unified: bool
@@ -392,7 +392,7 @@ class Quota:
 
 
 def hierarchy_of(mounts: str, own: str) -> Hierarchy | None:
-    """Where to make a cgroup, from /proc/mounts and /proc/self/cgroup: below ours, by version 1 if it has the controller."""
+    """The folder for a new cgroup, from /proc/mounts and /proc/self/cgroup: below ours; version 1 if it has the controller."""
     unified: Hierarchy | None = None
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in own.splitlines())}
     for line in mounts.splitlines():
@@ -465,7 +465,7 @@ class Worker:
                 self._ask({"batch": batch, "threads": threads, "runs": 0, "warm": 1})
 
     def times(self, cell: Cell, runs: int) -> Times:
-        """So many runs as on an instance that is always busy: a batch of one under the quota goes before them."""
+        """The times of `runs` runs on a busy instance: a batch of one under the quota precedes them."""
         memory_mb, batch = cell
         threads = threads_of(memory_mb)
         self._quota.lift()
@@ -534,7 +534,7 @@ def measure(
 
 
 class Progress:
-    """How long it will still take, said now and then: a cell is as long as its batch is large and its share of a core small."""
+    """The remaining time, printed now and then: a cell's time grows with its batch size and with 1/(its share of a core)."""
 
     def __init__(self, missing: Sequence[Visit], say: Callable[[str], None]) -> None:
         self._lock = threading.Lock()

@@ -102,7 +102,7 @@ def write(
 
 
 def table(documents: Iterable[Mapping[str, Any]]) -> str:
-    """All figures, those not met first."""
+    """The table of all figures, unmet goals first."""
     order = {"missed": 0, "not resolved": 1, "met": 2, "": 3}
     rows = [
         [

@@ -1,4 +1,4 @@
-"""How long it takes to select the variant and worker of a query, and how much longer a search over everything takes.
+"""The time to select the variant and worker of a query, and the time of an exhaustive search beside it.
 
     python -m benchmarks.selection [--quick]
 

@@ -1,4 +1,4 @@
-"""How many requests/s a served model answers by the engine `auto`, beside the layer program, Mosec and LitServe.
+"""The requests/s of a served model with the engine `auto`, beside the layer program, Mosec and LitServe.
 
     python -m benchmarks.served_models [--quick]
 

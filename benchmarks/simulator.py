@@ -1,4 +1,4 @@
-"""How quickly the simulator runs: one hour of the Twitter trace, `k-lv` over at least 8 instances, on one core.
+"""The simulator's speed: one hour of the Twitter trace, `k-lv` over at least 8 instances, on one core.
 
     python -m benchmarks.simulator [--quick]
 

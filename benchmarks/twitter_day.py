@@ -147,13 +147,13 @@ def _trace() -> Trace:
 
 @cache
 def arrivals() -> Vector:
-    """When each request of the day came, in seconds."""
+    """Arrival times of the day's requests, in seconds."""
     return np.array(from_trace(_trace(), stream(SEED, "arrivals")))
 
 
 @cache
 def counted() -> tuple[float, ...]:
-    """How many came, in bins as long as a look."""
+    """The arrivals in each bin, which is as long as the autoscaler's period."""
     trace = _trace()
     each = round(LOOK_S / trace.bin_s)
     whole = len(trace.counts) // each * each
@@ -230,7 +230,7 @@ def followed(case: Case, mode: str, hour: int, before: Followed | None) -> Follo
 
 
 def _ready(paid: Sequence[int]) -> Iterator[tuple[float, int]]:
-    """How many instances serve from when on: those that are paid for now and were `START_S` ago; `paid` begins with second 0."""
+    """The instances that serve, by time: those paid for both now and `START_S` ago; `paid` begins with second 0."""
     late = round(START_S / LOOK_S)
     last = 0
     for number, count in enumerate(paid):

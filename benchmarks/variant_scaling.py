@@ -1,4 +1,4 @@
-"""How quickly the cheapest variants for a load are found, and how near the heuristic comes to them.
+"""The time to find the cheapest variants for a load, and the cost of the heuristic beside them.
 
     python -m benchmarks.variant_scaling [--quick]
 
@@ -84,7 +84,7 @@ def _covered(observation: ApplicationObservation) -> list[int]:
 
 
 def costs(name: str, most_demands: int, dearer: float | None, loads: int) -> list[Figure]:
-    """How much dearer than the cheapest the heuristic is, and the printed one from nothing: else it takes many small steps."""
+    """The heuristic's cost over the cheapest plan's, and the printed heuristic's when started from no instances."""
     ratios: list[float] = []
     printed_ratios: list[float] = []
     lacking: list[float] = []
@@ -116,7 +116,7 @@ def costs(name: str, most_demands: int, dearer: float | None, loads: int) -> lis
 
 
 def of_architectures(count: int, seed: int, *, tight: bool) -> ApplicationObservation:
-    """So many architectures, each with a load and an objective, with what runs for another load."""
+    """An observation of `count` architectures, each with a load, an objective and the instances of an earlier load."""
     chance = random.Random(seed)
     variants = made_up_variants(count * VARIANTS, chance, architectures=count)
     before, now = (

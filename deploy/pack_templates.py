@@ -98,12 +98,12 @@ def origin(context: Context, environment: Mapping[str, str]) -> str:
 
 
 def torch_build(environment: Mapping[str, str]) -> str:
-    """Which build of torch is locked: the one that is asked for, else the CPU's where it is to be had."""
+    """The build of torch to lock: $TORCH, else the CPU's if its index answers."""
     return environment.get("TORCH") or ("cpu" if cpu_index_answers() else "default")
 
 
 def locked_build() -> str:
-    """Which build of torch the lock has that is there; empty where there is none."""
+    """The build of torch in the existing lock; "" without a lock."""
     found = re.match(r"# torch: (\w+);", BODY.lock.read_text()) if BODY.lock.exists() else None
     return found[1] if found else ""
 

@@ -107,7 +107,7 @@ class IdleFunction:
 
 
 class IdleFunctions:
-    """Which functions are idle and skipped; none without a fleet that stamps."""
+    """The functions that are idle and skipped; none if the fleet has no change stamps."""
 
     def __init__(self, fleet: object) -> None:
         self._fleet = fleet if isinstance(fleet, StampingFleet) else None
@@ -175,7 +175,7 @@ def is_idle(seen: Observation, decision: Decision) -> bool:
 
 
 def longest_skip_s(call: PolicyCall, state: PolicyState, desired: int | None) -> float:
-    """For how many seconds the policy would decide the same without an event; 0 below half a minute. Pure, as policies are."""
+    """The seconds for which the policy's decision stays the same without an event; 0 below half a minute. Pure."""
     for skip_s in LONG_SKIPS_S:
         later = replace(call.seen, now_s=call.seen.now_s + skip_s)
         decision, _ = PolicyCall(call.policy, later, state).execute()
@@ -356,12 +356,12 @@ class Autoscaler:
         return known.latest(limit) if known else []
 
     def decided(self, function: str) -> int:
-        """How many decisions there have been."""
+        """The number of decisions so far."""
         known = self._logs.get(function)
         return known.total if known else 0
 
     def desired(self, function: str) -> int | None:
-        """How many instances the last decision wants; None before it or where the policy does not think in numbers."""
+        """The number of instances by the last decision; None before the first, or if the policy states no number."""
         runner = self._runners.get(function)
         return runner.desired if runner else None
 

@@ -108,25 +108,25 @@ class PolicyExecutor:
             self._watch()
 
     def next_call(self) -> _Call | None:
-        """In a worker: the call to execute next."""
+        """Take the next call from the queue; None if the queue is empty. Called by workers."""
         with suppress(IndexError):
             return self._queue.popleft()
         return None
 
     @property
     def is_full(self) -> bool:
-        """In a worker: whether no other worker may be abandoned."""
+        """Whether no other worker may be abandoned. Called by workers."""
         return len(self._abandoned) >= MAX_ABANDONED
 
     def add_result(self, call: _Call, outcome: Outcome[Any], *, flush: bool) -> None:
-        """In a worker: a call has returned."""
+        """Hand in a call's outcome. Called by workers."""
         self._results.append((call, outcome))
         if flush and not self._flushing:
             self._flushing = True
             self._call_soon(self._pass_results)
 
     def finish(self, worker: _Worker) -> None:
-        """In a worker: it ends, as the queue is empty or because it was abandoned."""
+        """Report that a worker ends, as the queue is empty or because it was abandoned. Called by workers."""
         self._call_soon(self._finished, worker)
 
     def _call_soon(self, call: Callable[..., None], *given: object) -> None:
@@ -158,7 +158,7 @@ class _Call:
         self.done = False
 
     def pass_on(self, outcome: Outcome[Any]) -> None:
-        """On the event loop. The outcome of a call that has overrun before is dropped."""
+        """Pass the outcome on, unless the call has overrun before. Called on the event loop."""
         if not self.done:
             self.done = True
             self.then(outcome)

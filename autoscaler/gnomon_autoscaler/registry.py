@@ -125,9 +125,9 @@ SCALING: Kind[ScalingPolicy] = Kind("scaling policy", "gnomon/autoscaler", GROUP
 
 
 def provided(policies: Policies = BUILT_IN) -> Policies:
-    """These policies where a foreign provider counts replicas: the one that leaves them to it, under OpenFaaS's name.
+    """The policies for a foreign provider that scales replicas itself: `openfaas` leaves the count to the provider.
 
-    All others are refused, with the reason, where a function names them.
+    A function that names another one of `policies` gets the error 400 that says why.
     """
     return {
         **{

@@ -421,9 +421,9 @@ class Runner:
         return now_s < self._next_s - _TOLERANCE_S and self._requested is None and self._failed_policy is None
 
     def needs_no_sample(self, stamp: object) -> bool:
-        """Whether the function need not be sampled before its policy's next turn, under this stamp of everything but its requests.
+        """Whether the function need not be sampled before its policy's next turn; `stamp` covers all of its state but requests.
 
-        A policy that decides on a count takes means of several seconds, and counters that only grow lose nothing between two turns.
+        A policy that decides on a count takes means of several seconds, and cumulative counters lose nothing between turns.
         The function is sampled while anything else may concern it: instances that start, end or are missing.
         """
         return (
@@ -476,7 +476,7 @@ class Runner:
 
     @property
     def next_s(self) -> float:
-        """When the policy is called next, if nothing happens."""
+        """The time of the policy's next call if no event precedes it."""
         return self._next_s
 
     def start_backoff_s(self, now_s: float) -> float:

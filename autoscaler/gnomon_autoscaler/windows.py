@@ -1,4 +1,4 @@
-"""From cumulative counters to bins.
+"""Sliding windows: bins made from cumulative counters.
 
 The gateway counts arrivals, successes and the integrals of concurrency and busy cores since a function was deployed. Whoever
 samples them is sometimes late and sometimes misses a turn; because the counters only grow, their difference is still exact. A

@@ -180,7 +180,7 @@ class ScaleToZero(_Wrapper):
 
 @dataclass(frozen=True, slots=True)
 class WakeOnRequest(_Wrapper):
-    """At least one instance while a request waits or executes: a request at zero wakes the function at once."""
+    """Keep at least one instance while a request waits or executes: a request at zero wakes the function at once."""
 
     def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
         desired = self.wrapped.desired_count(seen, memory)

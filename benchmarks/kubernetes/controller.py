@@ -148,7 +148,7 @@ class Controller:
         self._loop: asyncio.Task[None] | None = None
 
     async def run(self, repeats: int, steady_s: float) -> dict[str, Any]:
-        """All of it; what was measured."""
+        """Run the benchmark and return its measurements."""
         await self._scales.start()
         found: dict[str, Any] = {}
         self._lead(None)

@@ -103,7 +103,7 @@ async def _settled(body: Serving) -> float:
 
 
 async def _applied(pods: Pods, body: Serving, cores: int) -> float:
-    """When the platform counts on so many cores."""
+    """Wait until the platform reports this number of cores; return the time."""
     async with asyncio.timeout(LIMIT_S):
         while next(one.cores for one in pods.platform.instances(body.instance.function)) != cores:
             await _another(body, 0.005)

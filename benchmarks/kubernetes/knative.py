@@ -42,7 +42,7 @@ _OK = 200
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """From `at_s` on the Deployment was to have so many pods."""
+    """A change of the Deployment's `replicas` at `at_s`."""
 
     at_s: float
     replicas: int
@@ -102,7 +102,7 @@ class Revision:
         return await self._until(lambda: bool(self.points) and self.points[-1].replicas == 0 and self._pods == 0, "no pods")
 
     async def woken(self, since_s: float) -> float:
-        """When a pod was wanted after `since_s`, in seconds after it."""
+        """Wait until a pod is wanted; return the seconds from `since_s` until then."""
         await self._until(lambda: self._wanted(since_s) is not None, "a pod")
         at_s = self._wanted(since_s)
         assert at_s is not None
@@ -212,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 async def rounds(found: Cluster, namespace_: str, pace: Pace) -> dict[str, Seen]:
-    """All of it, both classes in turn."""
+    """Run all rounds, both autoscaler classes in turn."""
     seen = {name: Seen() for name in CLASSES}
     chance = Random(SEED)
     ready, zero, load = (1, 2, 1) if pace.quick else (READY_ROUNDS, ZERO_ROUNDS, LOAD_ROUNDS)
@@ -318,7 +318,7 @@ def figures_of(name: str, one: Seen) -> list[Figure]:
 
 
 def spread(values: Sequence[float]) -> str:
-    """How many there are, and from where to where."""
+    """The number of values, the lowest and the highest."""
     return f"{len(values)}, {min(values):.2f} to {max(values):.2f}"
 
 

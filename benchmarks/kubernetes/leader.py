@@ -102,7 +102,7 @@ class Written:
 
 
 async def chain(kubeconfig: Path, namespace: str, rounds: int, seed: int, *, guarded: bool = True) -> Tally:
-    """So many rounds on one Lease and one object, in a namespace of their own."""
+    """Run `count` rounds on one Lease and one object, in a namespace of their own."""
     api, chance, tally = await asyncio.to_thread(connect, kubeconfig), random.Random(seed), Tally()
     processes: list[Any] = []
 
@@ -217,7 +217,7 @@ SLACK_S = 2.0
 
 
 async def all_rounds(kubeconfig: Path, name: str, rounds: int, *, guarded: bool = True) -> Tally:
-    """So many rounds, on several Leases at once."""
+    """Run `count` rounds, on several Leases at once."""
     shares = [rounds // CHAINS + (number < rounds % CHAINS) for number in range(CHAINS)]
     found = await asyncio.gather(
         *(

@@ -1,4 +1,4 @@
-"""How much a controller of 1,000 functions on 200 nodes costs, and how quickly it decides for all of them.
+"""The cost of a controller with 1,000 functions on 200 nodes, and the time it takes to decide for all of them.
 
     python -m benchmarks.kubernetes.scale [--quick] [--functions 1000] [--nodes 200]
 
@@ -92,7 +92,7 @@ def belongings(found: dict[str, Any], nodes: int) -> Iterator[dict[str, Any]]:
 
 
 def create(plane: Plane, items: list[dict[str, Any]]) -> None:
-    """All of them at once."""
+    """Create all objects at once."""
     listed = {"apiVersion": "v1", "kind": "List", "items": items}
     plane.kubectl("create", "-f", "-", given=json.dumps(listed), limit_s=LIMIT_S)
 

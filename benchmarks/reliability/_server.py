@@ -23,7 +23,7 @@ class Owner:
         self._exchange.respond(200, LINES, ANSWER)
 
     def left(self) -> None:
-        """There is nothing to withdraw."""
+        """Do nothing: a request that was sent cannot be withdrawn."""
 
 
 class Routes:

@@ -53,7 +53,7 @@ class Part:
         return sum(seconds for seconds, _ in self.rates)
 
     def arrivals(self, chance: random.Random) -> list[float]:
-        """When requests come, from the part's beginning."""
+        """Arrival times in seconds from the part's start."""
         found, begin_s = [], 0.0
         for seconds, rate_rps in self.rates:
             found += [begin_s + at_s for at_s in (poisson(rate_rps, seconds, chance) if rate_rps else ())]

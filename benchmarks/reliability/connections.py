@@ -85,7 +85,7 @@ def ratios(found: Mapping[str, list[float]], name: str) -> list[float]:
 
 
 def dead(ports: Mapping[str, int], pace: Pace, apart: Callable[..., Any]) -> list[Figure]:
-    """How long a client waits behind those that have gone."""
+    """The time that a client waits behind disconnected ones."""
     found: dict[str, list[float]] = {name: [] for name in ports}
     for _ in range(pace.repeats):
         for name, port in ports.items():

@@ -67,7 +67,7 @@ def deployed(ours: gnomon.Gnomon, scheduler: str) -> Endpoint:
 
 
 def ratio(endpoint: Endpoint, number: int) -> float:
-    """How long a lone request takes, as a multiple of its execution."""
+    """The latency of a lone request, as a multiple of its execution time."""
     time.sleep(0.5 + number / LONE)
     begun_s = time.monotonic()
     answer = json.loads(endpoint.ask())

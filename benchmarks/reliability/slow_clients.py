@@ -38,7 +38,7 @@ IDLE_OPEN_S = 30.0
 
 
 class Attack(NamedTuple):
-    """So many clients of a kind, each of which begins with `head`."""
+    """A number of clients of one kind, each of which begins with `head`."""
 
     name: str
     run: Callable[[int, bytes, int, float], int]
@@ -173,7 +173,7 @@ def compared(name: str, alone: list[float], under: list[float], more: str = "", 
 
 
 def established(port: int) -> int:
-    """How many connections the server has, by the kernel's table."""
+    """The number of the server's connections, from the kernel's table."""
     place, connected = f":{port:04X}", "01"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
     return sum(row[1].endswith(place) and row[3] == connected for row in rows)

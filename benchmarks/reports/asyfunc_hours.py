@@ -65,7 +65,7 @@ def by_serial(figures: Sequence[Mapping[str, Any]], metric: str) -> dict[str, di
 
 
 def tables() -> str:
-    """All of them, with what they were simulated with."""
+    """All tables, with the simulations' settings."""
     figures = json.loads(RESULTS.read_text())["figures"]
     keys = [(_KEY.search(each["key"]), each["detail"]) for each in figures]
     loads = {

@@ -65,7 +65,7 @@ def unmeasured(where: str, says: str, command: str) -> Claim:
 
 
 def counted(claims: Iterable[Claim]) -> str:
-    """How many claims have each verdict."""
+    """The number of claims for each verdict."""
     found = Counter(claim.verdict for claim in claims)
     return ", ".join(f"{found[verdict]} {verdict}" for verdict in VERDICTS if found[verdict])
 
@@ -139,7 +139,7 @@ class Picture:
     svg: str
 
     def inlined(self) -> str:
-        """For a page: its colours are the page's, and its identifiers are no other picture's."""
+        """The SVG for inclusion in a page: with the page's colours and unique identifiers."""
         svg = self.svg[self.svg.index("<svg") :]
         for colour, role in ROLES.items():
             svg = svg.replace(colour, f"var({role})")
@@ -221,7 +221,7 @@ class Table:
             raise ValueError(f"table {self.name}: a row does not fit the heads")
 
     def to_csv(self) -> str:
-        """All digits, one row a line."""
+        """The table as CSV with all digits, one row a line."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)
@@ -288,7 +288,7 @@ class Measured:
         return [one for one in self.figures if all(word in one["key"] for word in words)]
 
     def table(self, name: str, title: str) -> Table:
-        """All of its figures."""
+        """The table of all figures."""
         rows = [
             (
                 one["key"],

@@ -150,7 +150,7 @@ def ask_all(batches: Sequence[tuple[Body, Tensor]]) -> list[Answer]:
 
 
 def check(answer: Answer, expected: Tensor) -> float:
-    """How far an answer is from the unsplit model's, relative to its largest number.
+    """The error of an answer against the unsplit model's, relative to its largest number.
 
     Raises:
         WrongAnswerError: further than `RELATIVE_DIFFERENCE`.

@@ -270,7 +270,7 @@ class Turn:
 
 
 async def reclaim_figures(model: StoredModel, pair: Pair, count: int) -> list[Figure]:
-    """So many turns on a node of two cores, one of them reserved."""
+    """Measure `count` turns on a node of two cores, one of them reserved."""
     async with started(cores=2, reserved_cores=1.0) as node:
         spec = await node.function(model, "full")
         serving = await node.serving(spec, model, BATCH)

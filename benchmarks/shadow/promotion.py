@@ -1,4 +1,4 @@
-"""How long it takes to have a second Body: by a Shadow's promotion, and by a cold start; and what the pair notices meanwhile.
+"""The time until there is a second Body, by a Shadow's promotion and by a cold start, and the pair's latency meanwhile.
 
     python -m benchmarks.shadow.promotion [--quick]
 

@@ -61,7 +61,7 @@ def main(pace: Pace) -> None:
 
 
 async def measure(model: StoredModel, pace: Pace) -> list[Figure]:
-    """All kinds of starts."""
+    """Measure all kinds of starts."""
     some = 6 if pace.quick else 70
     seen: dict[str, list[Start]] = {}
     async with started(cores=CORES) as node:
@@ -179,7 +179,7 @@ def _watch(node: Node, shadow_id: str) -> dict[str, float]:
 
 
 async def _first_shared(node: Node, body: Serving, since: int, shadow_id: str) -> float | None:
-    """When the first answer with right rows of the Shadow was complete; None where the Body gave the Shadow up before."""
+    """The time of the first complete answer with correct rows of the Shadow; None if the Body dropped the Shadow before."""
     while not any(batch.shared for batch in body.served[since:]):
         if (error := body.failed()) is not None:
             raise error

@@ -1,4 +1,4 @@
-"""How the `gnomon` commands look to their users: found quickly, written as faas-cli's, and each with an example.
+"""The command classes of `gnomon`: options in faas-cli's spelling, suggestions for mistyped names, an example for each command.
 
 `LazyGroup` knows every command's name and one line about it and imports a command's module only when it is run, so that help
 comes in a fifth of a second. `Command` takes `--flag=false` as Go programs do, and shows its examples as they are written.

@@ -94,7 +94,7 @@ class Answer:
 
 
 class UnsatisfiedError(GnomonError):
-    """No variant satisfies the query. `nearest` is the id of the nearest one."""
+    """No variant satisfies the query. `nearest` is the id of the nearest variant."""
 
     nearest = ""
 

@@ -414,7 +414,7 @@ def read_change(message: Mapping[str, Any]) -> Change:
 
 
 def load(task: Task) -> dict[str, Any]:
-    """To a container: become this Shadow."""
+    """The message that tells a container to become this Shadow."""
     return {
         "do": "load",
         "shadow": task.shadow,
@@ -433,30 +433,30 @@ def load(task: Task) -> dict[str, Any]:
 
 
 def pair(task: Task) -> dict[str, Any]:
-    """To the Body: this is your Shadow."""
+    """The message that tells a Body of its new Shadow."""
     way = {} if task.way is None else {"url": task.way.url, "token": task.way.token}
     return fitting({"do": "pair", "shadow": task.shadow, **_for_body(task), **way})
 
 
 def join(task: Task, sizes_bytes: tuple[int, int] | None = None) -> dict[str, Any]:
-    """To the Shadow: this is your Body. One of another node has no buffers: the Shadow makes its own, of these sizes."""
+    """The message that tells a Shadow its Body. If that is on another node, the Shadow makes its own buffers, of these sizes."""
     sizes = {} if sizes_bytes is None else {"to_bytes": sizes_bytes[0], "from_bytes": sizes_bytes[1]}
     return {"do": "join", "shadow": task.shadow, "body": task.body, "blocks": task.blocks, "split": task.split, **sizes}
 
 
 def change_body(task: Task) -> dict[str, Any]:
-    """To the Body: offload other blocks, or other shares."""
+    """The message that tells a Body to offload other blocks, or other shares."""
     return fitting({"do": "change", "shadow": task.shadow, **_for_body(task)})
 
 
 def change_shadow(task: Task, blocks: tuple[int, ...]) -> dict[str, Any]:
-    """To the Shadow: hold these blocks."""
+    """The message that tells a Shadow to hold these blocks."""
     about = {"blocks": blocks, "split": task.split, "cores": task.cores, "cpus": task.cpus}
     return {"do": "change", "shadow": task.shadow, **about}
 
 
 def unpair(shadow: str) -> dict[str, Any]:
-    """To the Body: work without this Shadow."""
+    """The message that tells a Body to work without this Shadow."""
     return {"do": "unpair", "shadow": shadow}
 
 

@@ -665,7 +665,7 @@ class ShadowLifecycle:
                     self._kill(shadow, now_s)
 
     def body_barred(self, body: Record, reason: str, now_s: float) -> None:
-        """No message of this Body is read any more: its Shadows end, except those that are being promoted."""
+        """End the Shadows of a Body whose messages are no longer read, except those that are being promoted."""
         for shadow in self.shadows_of(body):
             with self.contain_faults():
                 if not self.outlives_body(shadow, reason, now_s):

@@ -213,7 +213,7 @@ class LoadQueue:
         return started
 
     def due_s(self) -> float | None:
-        """When the next turn times out; None where no Shadow waits for it."""
+        """The time at which the next turn times out; None if no Shadow waits for one."""
         return min(self._turn_ends_s.values(), default=None) if self._queued() else None
 
     def _queued(self) -> list[Shadow]:

@@ -108,7 +108,7 @@ def _begin(actuator: Actuator[T], action: Action) -> T:  # noqa: PLR0911 - one r
 
 
 class _Progress:
-    """Which actions of a decision are still to be attempted, which have been carried out, and the last refusal."""
+    """The progress of a decision: actions to attempt, actions carried out, and the last refusal."""
 
     def __init__(self, actions: Sequence[Action]) -> None:
         self._actions = actions

@@ -1,4 +1,4 @@
-"""How hosts are written where a port follows: an IPv6 address has colons of its own, and stands in brackets (RFC 3986, 3.2.2).
+"""Host and port as text: an IPv6 address stands in brackets, because it has colons of its own (RFC 3986, 3.2.2).
 
     a user        10.0.0.1   fd00::1   [fd00::1]
     sockets       10.0.0.1   fd00::1             unbracketed

@@ -151,7 +151,7 @@ class ChosenEngine:
     shortfall: str = ""
 
     def __str__(self) -> str:
-        """For users: the name, and why it is another one than was asked for."""
+        """The engine's name, with the reason if it is not the requested engine."""
         return f"{self.name} ({self.shortfall})" if self.shortfall else self.name
 
 

@@ -90,6 +90,6 @@ class Instance:
         return dict(zip((self.partner, *self.others), self.pair.each, strict=True))
 
     def working_with(self, shadows: Mapping[str, Pair]) -> Instance:
-        """This Body with these Shadows."""
+        """Return this Body as paired with `shadows`."""
         names = tuple(shadows)
         return replace(self, partner=names[0] if names else None, others=names[1:], pair=together(tuple(shadows.values())))

@@ -48,7 +48,7 @@ class PlatformListener(Protocol):
         ...
 
     def pair_changed(self, body: Instance) -> None:
-        """From its next batch on the Body works with `body.shadows` by their pairs; alone if there are none."""
+        """The Body's Shadows changed: its next batch uses `body.shadows` and their pairs, or the Body alone."""
         ...
 
     def shadow_found(self, shadow: Instance) -> None:
@@ -183,7 +183,7 @@ class SchedulingPolicy(Protocol):
 
 
 class LatencyModel(Protocol):
-    """How long a batch takes."""
+    """The model of how long a batch executes, in seconds."""
 
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
         """Predicted seconds of a batch of `batch` samples on `body_cores` cores, with the Shadows of `pair`.
@@ -448,7 +448,7 @@ class ModelRepository(Protocol):
         ...
 
     def put_files(self, name: str, version: str, files: Mapping[str, Path]) -> ModelEntry:
-        """As `put`, with the paths of the files, which may be large: they are not held in memory.
+        """Put a model as `put` does, from paths: the files may be large and are not read into memory.
 
         The files belong to the repository from now on, which may move them to another place.
         """
@@ -543,7 +543,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """Which lines: `instance` "" is all of them, `tail` 0 is as many as there are."""
+    """A selection of log lines: `instance` "" selects all instances, `tail` 0 all lines; `since` is a Unix time in seconds."""
 
     function: FunctionKey
     instance: str = ""

@@ -1,4 +1,4 @@
-"""Which gateway replica has which function's queue: one map for all of them, with an epoch, and the seams around it.
+"""Ownership: the map of functions' queues to gateway replicas, with an epoch, and the interfaces around the map.
 
     leader ──next map──▶ OwnershipBoard ──watch──▶ every replica ──epoch of each batch──▶ instances, which refuse older ones
 

@@ -1,4 +1,4 @@
-"""How to install a missing part of Gnomon, and the environment in which processes compute.
+"""Hints for installing a missing part of Gnomon, and the environment in which processes compute.
 
 Gnomon is installed from a clone of its repository; the package `gnomon` of a package index is another project's. The parts of
 Gnomon are the extras of pyproject.toml; `how_to_install` is the one sentence of all hints.

@@ -88,7 +88,7 @@ class Pair:
 
 
 def shares(pairs: Sequence[Pair], batch: int) -> tuple[int, ...]:
-    """How many samples of a batch each of these Shadows computes, whatever `others` say."""
+    """The samples of a batch that each of these Shadows computes, whatever `others` says."""
     found: list[int] = []
     left = batch - 1
     for pair in pairs:

@@ -205,7 +205,7 @@ def profile_name(machine_id: str, engine: str = PROGRAM) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """Everything that is known of a model's speed and size on one kind of machine.
+    """The measured speed and size of a model on one kind of machine.
 
     `loading` is by weight mode, "shared" or "private"; `body_start_s` and `shadow_start_s` lie between a decision and an instance
     that has loaded nothing yet. `overhead_bytes` is what an instance holds besides its weights. `spread` is the relative

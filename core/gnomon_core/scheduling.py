@@ -40,7 +40,7 @@ class QueueView(Protocol):
 
     @property
     def variant(self) -> str:
-        """Which variant serves this lane: the key of the latency model."""
+        """The variant that serves this lane: the key of the latency model."""
         ...
 
     @property

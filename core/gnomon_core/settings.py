@@ -75,7 +75,7 @@ def flag(text: str) -> bool:
 
 
 def several(*names: str) -> Callable[[str], tuple[str, ...]]:
-    """Some of these, with commas between them, in any order."""
+    """A reader of a comma-separated subset of `names`, in any order; the result has the order of `names`."""
 
     def read(text: str) -> tuple[str, ...]:
         requested = {one.strip() for one in text.split(",")}
@@ -136,7 +136,7 @@ class ScaleSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that labels and annotations decide, with units in the names.
+    """The settings of a function by its labels and annotations, with units in the names.
 
     `autoscaler` is a policy's name, and `autoscaler_named` whether the function says it. `concurrency` is how many batches an instance executes at once, None the default of what
     it serves (`expected_concurrency`). `retry` declares the handler idempotent. `target_concurrency` None is what an instance
@@ -206,7 +206,7 @@ class Settings:
 
     @property
     def expected_concurrency(self) -> int:
-        """How many batches an instance will execute at once, as far as can be known before one has started."""
+        """The batches that an instance executes at once, as far as known before the first instance has started."""
         if self.concurrency is not None:
             return self.concurrency
         return 1 if self.model is not None or self.max_batch > 1 else HANDLER_CONCURRENCY

@@ -68,7 +68,7 @@ class ApplicationObservation:
 
 @dataclass(frozen=True, slots=True)
 class ScalingPlan:
-    """How many instances each variant should have, by the variant's id; variants without instances are left out.
+    """The number of instances of each variant, by the variant's id; variants without instances are left out.
 
     `objective` is Σ C·(δ + λ·T_load·max(δ, 0)) of the change from what runs. `shortfall_rps` is the load, headroom included, for
     which the resources do not suffice: then more workers are needed. `gap` is how far, as a share of the objective's total, the

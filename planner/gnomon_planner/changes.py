@@ -1,4 +1,4 @@
-"""When to fit again: arrivals of the last hour, and a test that notices when they are no longer those of the fit.
+"""Change detection: keeps the last hour's arrivals and tests whether they still match the fitted process.
 
 `ArrivalWindow` keeps counts per second for an hour (both can be chosen) in constant memory; `times` of requests, or counts that
 somebody else took, go in, `counts()` comes out for `samples.of_counts`.

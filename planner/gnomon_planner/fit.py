@@ -1,4 +1,4 @@
-"""From a trace to a MAP: the fewest phases that the data asks for.
+"""Fitting of a MAP to a trace, with the fewest phases that the data needs.
 
     fit(of_times(times_s))          from gaps: SCV, skewness, ρ1, its decay, and I(w)
     fit(of_counts(counts, 1.0))     from counts: rate and I(w); counts say nothing about gaps

@@ -1,4 +1,4 @@
-"""How many instances a platform without Lambda's unlimited ones needs, and how long batches wait for one.
+"""The number of instances that a platform with limited ones needs, and how long batches wait for one.
 
 With instances enough, a batch of service S is in service for S seconds, so the number of concurrent batches is the number of
 batches that left the buffer in the last S seconds. It follows from the time between two of them: until the next request
@@ -83,7 +83,7 @@ def _followed(reached: Array, transformed: npt.NDArray[np.complex128]) -> Array:
 
 
 def _waits(within: Array, service_s: float) -> tuple[tuple[float, float], ...]:
-    """From P(T_c ≤ u) on the grid of u to waits S − T_c, none of them shortened."""
+    """The distribution of waits S − T_c, from P(T_c ≤ u) on the grid of u; no wait is rounded down."""
     places = np.linspace(0, STEPS, WAIT_STEPS + 1).astype(int)
     longer = within[STEPS - places]  # P(wait ≥ x) for x at these places
     masses = longer[:-1] - longer[1:]

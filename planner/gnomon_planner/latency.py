@@ -93,7 +93,7 @@ class ServiceTimes:
 
     @property
     def likely(self) -> tuple[tuple[tuple[float, float], ...], ...]:
-        """For each batch size its (seconds, probability) pairs."""
+        """The (seconds, probability) pairs of each batch size."""
         return tuple(tuple(zip(row, self.shares or (1.0 / len(row),) * len(row), strict=True)) for row in self.seconds)
 
     @property

@@ -180,7 +180,7 @@ def skewness_bounds(scv: float) -> tuple[float, float]:
 
 
 def _skewness(scv: float, third: float) -> float:
-    """From E[X³] at mean 1."""
+    """The skewness, from c² and E[X³] at mean 1."""
     return float((third - 3.0 * scv - 1.0) / scv**1.5)
 
 
@@ -410,7 +410,7 @@ def _finely(paces: Vector, count: int, sample: Sample) -> tuple[Chain, ...] | No
 
 
 def _best(paces: Vector, count: int, sample: Sample) -> tuple[Chain, ...] | None:
-    """Of all ways to take so many of the paces, the one whose least-squares variances explain I(w) best."""
+    """The selection of so many paces whose least-squares variances explain I(w) best."""
     windows = np.array(sample.windows_s)
     excess = np.array([estimate.value for estimate in sample.dispersions]) - 1.0
     weights = 1.0 / np.array([max(estimate.deviation, 1e-12) for estimate in sample.dispersions])

@@ -233,7 +233,7 @@ def crossings(
 
 
 def _share(points: tuple[Array, Array, Array], values: tuple[Array, Array, Array]) -> Array:
-    """How far from a to b the next point lies: where the inverse parabola has its zero if it is monotone there, else halfway."""
+    """The next point's position between a and b: the zero of the inverse parabola if that is monotone there, else 0.5."""
     (a, b, c), (f_a, f_b, f_c) = points, values
     with np.errstate(divide="ignore", invalid="ignore"):
         place, level = (a - b) / (c - b), (f_a - f_b) / (f_c - f_b)

@@ -201,7 +201,7 @@ class Landscape:
         return np.round(self.usd_per_request / least, DIGITS) if 0.0 < least < math.inf else self.usd_per_request
 
     def _within_slo(self, slo_s: float) -> npt.NDArray[np.bool_]:
-        """Which plans are within the SLO, or so near that an F that is 1e-5 off may be why they are not."""
+        """The mask of plans within the SLO, with a tolerance for an error of 1e-5 in F."""
         return self._percentiles.within(slo_s * (1.0 + NEARLY), self.rows)
 
     def _plan(self, place: Place) -> Plan:
@@ -244,7 +244,7 @@ class Landscape:
 
     @property
     def _within(self) -> str:
-        """How many instances there may be, in words, where that leaves plans out."""
+        """The limit of instances in words if it excludes plans, else ""."""
         bound = (self.instances[np.isfinite(self.usd_per_request)] > self.most_instances).any()
         return f" with {self.most_instances:.0f} instances at most" if bound else ""
 
@@ -358,7 +358,7 @@ class Billing(Protocol):
 
     @property
     def candidates(self) -> int:
-        """How many of the best plans by `costs` are to be settled to find the best."""
+        """The number of best plans by `costs` among which `settled` finds the best."""
         ...
 
 
@@ -394,7 +394,7 @@ class Held:
     candidates: int = 24
 
     def costs(self, process: Map, sizes: Sequence[Size], service_s: Array, waits: WaitsOfBatch) -> tuple[Array, Array]:
-        """By an estimated number of instances, three quarters to one and a half times the exact one.
+        """The costs by an estimated number of instances, 0.75 to 1.5 times the exact one.
 
         In a window as long as a service there are, with 99.9 %, at most A = λS + 3.09·√(I(S)·λS) arrivals; at such a rate batches
         hold min(B, 1 + T·A/S) of them, or the mean if that is more.

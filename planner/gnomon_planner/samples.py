@@ -43,7 +43,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class GapStatistics:
-    """Of the gaps between arrivals; `correlations` are ρ at `lags`."""
+    """Statistics of the gaps between arrivals; `correlations` are ρ at `lags`."""
 
     scv: Estimate
     skewness: Estimate

@@ -239,7 +239,7 @@ def _candidates(points: int, *, several: bool) -> Iterator[tuple[str, tuple[Powe
 
 
 def _threads(sizes: Sequence[float] | Array, whole: float | None) -> Array:
-    """How many threads an instance of each size computes on."""
+    """The threads on which an instance of each memory size computes."""
     found: Array = np.ones(len(sizes)) if whole is None else np.ceil(np.asarray(sizes, dtype=float) / whole)
     return found
 
@@ -341,7 +341,7 @@ class Spread:
 
 
 def few(ratios: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """At most nine ratios that stand for these (ascending if there are more), with probabilities; the mean is unchanged."""
+    """Reduce `ratios` to at most nine (ascending if there are more), with probabilities; the mean is unchanged."""
     found = np.array(ratios, dtype=float)
     if len(found) and float(found.std()) < NONE:
         return (float(found.mean()),), (1.0,)
@@ -365,7 +365,7 @@ def of_runs(cells: Iterable[Sequence[float]]) -> tuple[float, ...]:
 
 
 def of_ratios(ratios: Sequence[float]) -> tuple[float, ...]:
-    """These ratios, each as likely; of more than `MOST`, the mean of each of `MOST` equal shares, in ascending order.
+    """Equally likely ratios: `ratios`, or, of more than `MOST`, the mean of each of `MOST` equal shares, ascending.
 
     Raises:
         GnomonError: 400 `bad_measurements`: none, or one that is no positive number.

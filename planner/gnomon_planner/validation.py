@@ -168,7 +168,7 @@ def _neighbours(buffer: BufferPlan, goal: Goal) -> Iterator[BufferPlan]:
 
 
 def _spread(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """All of the bins, or stretches of them, spread evenly, that have about `MOST_ARRIVALS` together."""
+    """The bins, or evenly spread stretches of them with about `MOST_ARRIVALS` arrivals in total."""
     share = MOST_ARRIVALS / max(1, int(counts.sum()))
     length = math.ceil(len(counts) / STRETCHES * share)
     if share >= 1.0 or length * STRETCHES >= len(counts):
@@ -193,7 +193,7 @@ Indices = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Buffered:
-    """Of each request, in order of arrival: seconds until its batch was sent, and that batch's size; `first` opened one."""
+    """For each request in order of arrival: seconds until its batch was sent and the batch's size; `first` opened a batch."""
 
     wait_s: Vector
     sizes: Indices

@@ -34,7 +34,7 @@ _LOG = logging.getLogger("gnomon.channel")
 
 
 class State(Enum):
-    """Of a channel. One that is READY is busy while a batch is in flight."""
+    """The state of a channel. A READY channel is busy while a batch is in flight."""
 
     CONNECTING = auto()
     READY = auto()

@@ -138,7 +138,7 @@ def _imported(request: CaptureRequest, kind: str) -> CatalogModel:
 
 
 def _layers_of(folder: Path, name: str, progress: Progress) -> dict[str, bytes]:
-    """Only `layers.json`; nothing for a program without operations."""
+    """The file `layers.json`; empty for a program without operations."""
     progress(f"{name}: finding its layer blocks")
     from gnomon_profiler.layers import dump_layers, find_layers  # noqa: PLC0415 - torch
     from gnomon_profiler.weights import read_weights  # noqa: PLC0415

@@ -338,7 +338,7 @@ def _filled(template: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _empty_like(template: Tensor) -> Tensor:
-    """With the template's order of axes in memory where that permutes a dense tensor, in the usual order else."""
+    """An empty tensor with the template's strides if those permute a dense tensor, contiguous otherwise."""
     shape = (BATCH, *template.shape[1:])
     order = sorted(range(template.dim()), key=template.stride, reverse=True)
     if not template.permute(order).is_contiguous():

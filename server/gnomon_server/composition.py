@@ -110,7 +110,7 @@ def _serving_line(gnomon: Gnomon) -> str:
 
 
 class Gnomon:
-    """Everything that `gnomon serve` runs. `start` returns when requests are accepted, `stop` when all of them are answered."""
+    """The parts that `gnomon serve` runs. `start` returns when requests are accepted, `stop` when all of them are answered."""
 
     def __init__(self, options: ServeOptions) -> None:
         self.options = options

@@ -38,7 +38,7 @@ _LOG = logging.getLogger("gnomon")
 
 
 class Replicas:
-    """This replica. While it leads, `autoscaler` decides, and `scaling` passes the other replicas' requests on to it."""
+    """This process as a gateway replica. While it leads, `autoscaler` decides; `scaling` hands it other replicas' requests."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ class StoreChanges:
         function: Callable[[FunctionKey], Work],
         namespaces: Callable[[], Work] | None = None,
     ) -> None:
-        """On this loop, begin `function` whenever a function has changed, and `namespaces` whenever a namespace has."""
+        """Start `function` on this loop for each changed function, and `namespaces` whenever a namespace has changed."""
         loop = asyncio.get_running_loop()
 
         def begin(make: Callable[[], Work]) -> None:

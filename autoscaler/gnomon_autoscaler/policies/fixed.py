@@ -33,7 +33,7 @@ class Fixed:
 
 
 class Provided:
-    """As many slots as there are places."""
+    """The policy for a foreign provider: one slot for each request that its replicas take at once."""
 
     name = "provided"
     period_s = 1.0

@@ -26,7 +26,7 @@ STABILIZATION_S = 300.0
 
 
 def stabilization_s(settings: Settings) -> float:
-    """How long a lower count must last."""
+    """The seconds for which a lower count must last."""
     return settings.scale.down_window_s or STABILIZATION_S
 
 

@@ -82,7 +82,7 @@ def _load(seen: Observation) -> _Load:
 
 
 def _panicking_at_s(over: bool, seen: Observation, memory: Memory) -> float | None:  # noqa: FBT001 - private, one caller
-    """When the panic was last justified; None without panic."""
+    """The time at which the panic was last justified; None without panic."""
     if over:
         return seen.now_s
     at_s = timestamp_in(memory, "panicking_at_s")

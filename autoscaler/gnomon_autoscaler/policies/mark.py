@@ -41,7 +41,7 @@ WINDOW_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Predicting:
-    """How many instances the predicted rate needs, anew every minute."""
+    """MArk's policy: the instances that the predicted rate needs, decided every minute."""
 
     name: str = "mark"
     version: int = 1

@@ -91,7 +91,7 @@ class CommunityRule:
 
 @dataclass(frozen=True, slots=True)
 class LoadFormula:
-    """As many as the load needs. More load never asks for fewer."""
+    """The policy `openfaas`: the instances that the load needs. More load never requests fewer instances."""
 
     name: str = "openfaas"
     # Another number than the Community rule's, because neither can read the other's memory.

@@ -107,7 +107,7 @@ def published_claims() -> list[Claim]:
 
 
 def published_facts() -> dict[str, str]:
-    """When each of the benchmarks was run; nothing of one that was not."""
+    """The date of each benchmark's run; benchmarks that were not run are left out."""
     runs = [f"{one.name} {one.document['measured_at'][:10]}" for one in map(Measured, PUBLISHED) if one.there]
     return {"Benchmarks": ", ".join(runs)} if runs else {}
 

@@ -1,4 +1,4 @@
-"""How right predictions are: figures 12 and 13, figure 4 (batch, timeout and memory), figure 11 and the regression.
+"""The accuracy of predictions: figures 12 and 13, figure 4 (batch, timeout and memory), figure 11 and the regression.
 
 Figure 11 and the regression ask whether service is deterministic, and whether a few measured cells predict the others.
 """
@@ -280,7 +280,7 @@ def _memory_claim(results: Results) -> Claim:
 
 
 def _rest(points: Sequence[Mapping[str, float]]) -> float:
-    """How much of a request's time is still to change beyond 0.2 s."""
+    """The share of the latency's range that lies beyond a timeout of 0.2 s."""
     seconds = {one["timeout_s"]: one["latency_s"] for one in points}
     whole = max(seconds.values()) - min(seconds.values())
     return abs(seconds[max(seconds)] - seconds[FLAT_AFTER_S]) / whole if whole else 0.0
@@ -392,7 +392,7 @@ def _service_times_claims(found: Mapping[str, Service], profiles: Mapping[str, M
 
 
 def regressed(regression: Measured) -> Claim:
-    """How well few cells tell the others, by that benchmark's document alone."""
+    """The accuracy with which few cells predict the others, from that benchmark's document alone."""
     says = "Trained on less than 3 % of the configurations, the regression's mean absolute error on the others is less than 2 %."
     if not regression.there:
         return unmeasured("Section VI-B", says, regression.command)

@@ -52,7 +52,7 @@ def step_name(figure: str, day: str, application: str, billing: str) -> str:
 
 
 def columns(setting: Setting, of: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """All of them, or those of one application."""
+    """All columns, or those of one application."""
     return tuple(one for one in of if one[1] == of[0][1]) if setting.quick else of
 
 

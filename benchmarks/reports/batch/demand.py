@@ -51,7 +51,7 @@ def counts(hour: int | None = None) -> tuple[float, ...]:
 
 @lru_cache(maxsize=KEPT)
 def times(day: str, hour: int) -> Vector:
-    """When requests come in an hour, in seconds from its beginning."""
+    """Arrival times of an hour, in seconds from its start."""
     if day == "Twitter":
         return np.array(from_trace(Trace(1.0, counts(hour)), stream(hour, "arrivals")))
     process = published(day, hour)
@@ -67,7 +67,7 @@ def fitted(day: str, hour: int) -> Map:
 
 
 def drawn(process: Map, count: int, seed: int) -> Vector:
-    """So many arrivals of a process."""
+    """`count` arrivals of a process."""
     return markov_arrivals(process, count, np.random.default_rng(seed))
 
 

@@ -184,7 +184,7 @@ def distribution_steps(setting: Setting) -> Iterable[Step]:
 
 
 def chosen(setting: Setting, cases: Sequence[tuple[str, str, int, int, float]]) -> Sequence[tuple[str, str, int, int, float]]:
-    """All of them, or every third."""
+    """All cases, or every third."""
     return cases[::3] if setting.quick else cases
 
 

@@ -1,4 +1,4 @@
-"""How long batches take: measured on one and two cores, and from that for any memory of Lambda.
+"""Execution times of batches: measured on one and two cores, and derived for any memory size of Lambda.
 
 A function of m MB has m/1769 vCPUs. Below one, a batch takes its time on one core divided by that share, as a quota of CPU time
 makes it; between one and two, what Amdahl's law says that agrees with both measured times. Between measured batches time is

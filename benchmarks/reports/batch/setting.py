@@ -39,7 +39,7 @@ APPLICATIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How much is measured. `batches` and `repeats` are of models, `plan_batches`, memories and timeouts those to choose from."""
+    """The extent of the measurements. `batches` and `repeats` are of models; `plan_batches`, memories and timeouts of plans."""
 
     quick: bool
     batches: tuple[int, ...]

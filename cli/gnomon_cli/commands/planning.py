@@ -378,7 +378,7 @@ COLORS = {"cdf": "#0072b2", "slo": "#d55e00"}
 def print_plan(
     landscape: Landscape, choice: Choice, losers: Sequence[tuple[str, Plan, str]], latency: Latency, fitted: Fit | None
 ) -> None:
-    """For a person; `fitted` is what the arrivals were read as, None where they were given."""
+    """Print a plan as text; `fitted` is the process fitted to the arrivals, None if the process was given."""
     plan = choice.plan
     click.echo(f"{'Nearest plan' if choice.failed else 'Plan'}: {plan}")
     price = f"${plan.usd_per_request * PER_MILLION:.4g} per million requests"
@@ -406,7 +406,7 @@ def print_plan(
 def print_plan_json(
     landscape: Landscape, choice: Choice, losers: Sequence[tuple[str, Plan, str]], latency: Latency, fitted: Fit | None
 ) -> None:
-    """For a program; `fit` is as `gnomon fit-arrivals --json` has it, null where the arrivals were given."""
+    """Print a plan as JSON; `fit` is as in `gnomon fit-arrivals --json`, null if the process was given."""
     print_json(
         {
             "failed": choice.failed,

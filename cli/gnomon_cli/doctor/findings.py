@@ -29,12 +29,12 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """For people: one line."""
+        """The finding as one line of text."""
         return f"{self.level.value:<4}  {self.check}: {' '.join(f'{self.message} {self.hint}'.split())}"
 
     @property
     def document(self) -> dict[str, str]:
-        """For programs."""
+        """The finding as JSON."""
         return {"check": self.check, "level": self.level.value, "message": self.message, "hint": self.hint}
 
 

@@ -34,7 +34,7 @@ def control_application(
     counters: ControlCounters,
     more: Iterable[Handlers | BaseRoute] = (),
 ) -> ASGIApp:
-    """Everything that is not on the hot path.
+    """The ASGI application of all routes outside the hot path.
 
     `more` is what other parts offer: asynchronous invocation, the builder.
     """

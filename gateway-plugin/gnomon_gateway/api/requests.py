@@ -1,4 +1,4 @@
-"""How control routes read requests: bodies, fields, names in paths, and queries.
+"""Readers of control requests: bodies, fields, names in paths, and queries.
 
 Bodies are untrusted JSON: bounded, parsed and checked here, as are names in paths, queries and documents.
 """

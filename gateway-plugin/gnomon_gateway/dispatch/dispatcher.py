@@ -230,7 +230,7 @@ class Dispatcher:
         return self._schedule_all(now_s, [])
 
     def pair_changed(self, instance_id: str, pair: Pair | None, now_s: float) -> Effects:
-        """From its next batch on this Body works with the Shadows of `pair`, or alone. Batches in flight are not affected."""
+        """Change the pair of a Body: its next batch uses these Shadows, or none. Batches in flight are not affected."""
         worker = self.workers.by_id.get(instance_id)
         if worker is None or worker.pair == pair:
             return []

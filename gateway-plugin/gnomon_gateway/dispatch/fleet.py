@@ -248,7 +248,7 @@ class Workers:
             self._view = self._solo_view = None
 
     def _free_s(self) -> float:
-        """When the first executing batch is expected to end."""
+        """The time at which the first executing batch is expected to end; infinity if none executes."""
         ends = [
             batch.expected_end_s for worker in self.by_id.values() if not worker.draining for batch in worker.batches.values()
         ]

@@ -333,7 +333,7 @@ class Deployed:
             _LOG.warning("%s was removed while requests were still executing after their deadline", self.name)
 
     def seen(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-        """These instances, with the dispatcher's view of each: in flight, busy, draining."""
+        """The instances with what the dispatcher knows of each: in flight, busy, draining."""
         return tuple(self._seen(instance) for instance in instances)
 
     def current(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:

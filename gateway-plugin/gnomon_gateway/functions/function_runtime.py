@@ -165,7 +165,7 @@ class FunctionRuntime:
         return self._owner.start_refusal(self.name)
 
     def refuse_waiting(self) -> None:
-        """If the function cannot start, answer all waiting requests with the reason."""
+        """Answer all waiting requests with the reason if the function cannot start."""
         refusal = self.refusal()
         if refusal is not None:
             self.fail_waiting(refusal)
@@ -213,7 +213,7 @@ class FunctionRuntime:
             self._execute(self.dispatcher.instance_ready(instance_id, cores, self._max_batch, time.monotonic()))
 
     def pair_changed(self, instance_id: str, pair: Pair | None) -> None:
-        """From its next batch on this Body works with the Shadows of `pair`, or alone."""
+        """Change the pair of a Body: its next batch uses these Shadows, or none."""
         self._execute(self.dispatcher.pair_changed(instance_id, pair, time.monotonic()))
 
     async def drain(self, instance_id: str) -> None:
@@ -272,7 +272,7 @@ class FunctionRuntime:
     # Ownership of the queue, if several gateway replicas share the functions
 
     def own(self, epoch: int, outdated: Callable[[int], None] | None = None) -> None:
-        """This replica owns the queue as of this epoch. `outdated` is called if an instance reports a newer one."""
+        """Take the queue as of this epoch. `outdated` is called with the newer epoch if an instance reports one."""
         self._epoch, self._outdated, self._disowned = epoch, outdated, False
 
     def disown(self) -> None:
@@ -346,7 +346,7 @@ class FunctionRuntime:
 
     @property
     def ready(self) -> int:
-        """How many instances can take batches."""
+        """The number of instances that accept batches."""
         return self.dispatcher.workers.capacity().instances
 
     def load(self) -> LoadCounters:

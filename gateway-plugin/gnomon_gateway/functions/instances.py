@@ -293,7 +293,7 @@ class Shadows:
             await self.end(deployed, shadow_id)
 
     def pair_changed(self, deployed: Deployed, body: Instance) -> None:
-        """From its next batch on the Body works with the Shadows that it states."""
+        """Take over the Body's Shadows: its next batch uses them."""
         self._partners[body.id] = body.shadows
         deployed.runtime.pair_changed(body.id, together(tuple(body.shadows.values())))
 

@@ -335,7 +335,7 @@ class Head:
 
 
 def body_bytes(headers: Iterable[tuple[bytes, bytes]]) -> float:
-    """How long the body is by what the head states: endless where it comes in chunks, 0 where there is none."""
+    """The body's length in bytes by its head: infinity for chunked encoding, 0 without a body."""
     for name, value in headers:
         if name == b"content-length":
             return int(value)
@@ -870,7 +870,7 @@ def _in_time(allowed_s: float, connection: GatewayProtocol) -> float:
 
 
 def _closing_allowed_s(connection: GatewayProtocol) -> float:
-    """How long a connection may stay in the phase `CLOSING`."""
+    """The seconds for which a connection may stay in the phase `CLOSING`."""
     if connection.transport.get_write_buffer_size():
         return WRITE_BUFFER_S
     return _DISCONNECTED_LINGER_S if connection.has_disconnected() else connection.context.limits.linger_s

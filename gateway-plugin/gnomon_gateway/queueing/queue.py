@@ -385,7 +385,7 @@ class FunctionQueue:
         return waiting
 
     def oldest_arrival_s(self) -> float | None:
-        """When the oldest waiting request arrived; None if nothing waits."""
+        """The arrival time of the oldest waiting request; None if the queue is empty."""
         if not self.requests:
             return None
         return min((lane.oldest_arrival_s() for lane in self.lanes.values() if lane), default=None)

@@ -95,7 +95,7 @@ class OwnedFunctions:
         return self._map is not None and any(replica.id == self._me for replica in self._map.owners)
 
     def status(self) -> ReplicaStatus:
-        """This replica's own statement."""
+        """The status that this replica reports to the leader."""
         return ReplicaStatus(self._me, self.epoch, frozenset(self.draining))
 
     def apply(self, new: OwnershipMap) -> frozenset[str]:
@@ -226,7 +226,7 @@ class Sighting:
 
 
 class Attendance:
-    """Which replicas are alive. Times are on the leader's clock; a new leader starts with a full `silence_s` for each."""
+    """The replicas that are alive. Times are on the leader's clock; a new leader starts with a full `silence_s` for each."""
 
     def __init__(self, silence_s: float = SILENCE_S) -> None:
         self._silence_s = silence_s

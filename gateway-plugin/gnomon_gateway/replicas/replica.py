@@ -336,23 +336,23 @@ class StateExchange(Protocol):
     """The state that replicas exchange, in both roles. A method that takes a document raises one of `UNREADABLE`."""
 
     def report(self, received: int) -> dict[str, Any]:
-        """As a replica: the changes since the report with this number; the new report's number is under `number`."""
+        """On a replica: return the changes since the report with this number; the new report's number is under `number`."""
         ...
 
     def follow(self, name: str, document: Mapping[str, Any]) -> None:
-        """As a replica: apply a part of the leader's state, one of `LEADER_STATE`."""
+        """On a replica: apply a part of the leader's state, one of `LEADER_STATE`."""
         ...
 
     def take_report(self, replica: str, report: Mapping[str, Any]) -> None:
-        """As the leader: take the report of the replica with this id."""
+        """On the leader: apply the report of the replica with this id."""
         ...
 
     def leader_state(self, address: str) -> dict[str, Any]:
-        """As the leader: `LEADER_STATE` for the replica at this address. A replica keeps what it has of a part that is None."""
+        """On the leader: return `LEADER_STATE` for the replica at this address. The replica keeps what it has of a None part."""
         ...
 
     def keep(self, addresses: Collection[str]) -> None:
-        """As the leader: forget replicas at addresses other than these."""
+        """On the leader: forget replicas at addresses other than these."""
         ...
 
 

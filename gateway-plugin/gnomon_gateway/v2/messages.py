@@ -297,7 +297,7 @@ def read_request(signature: ModelSignature, body: memoryview, header_length: byt
 
 
 def document_bytes(body_bytes: int, header_length: bytes | None) -> int:
-    """How much of a body is JSON, if its header says what is right."""
+    """The length in bytes of a body's JSON part, from its header if that is valid."""
     stated = header_length if header_length is not None and header_length.isdigit() else b""
     return min(int(stated), body_bytes) if 0 < len(stated) <= _LENGTH_DIGITS else body_bytes
 

@@ -151,7 +151,7 @@ class LambdaChannel(ExchangeChannel):
         return outcome
 
     def _invoke(self, frame: Frame, wait_s: float) -> InvokeOutcome:
-        """In a thread."""
+        """Send the frame by one Invoke and return the outcome. Blocks; called in a thread."""
         return self._context.invoker.invoke(self.target, encode(frame), self._places, wait_s)
 
     def _account(self, outcome: InvokeOutcome) -> None:

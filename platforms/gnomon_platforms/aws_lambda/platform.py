@@ -214,7 +214,7 @@ class LambdaPlatform:
         raise GnomonError(409, "no_such_shadow", f"On Lambda there are no Shadows, nor {shadow_id}.", "Decide again.")
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
-        """There are none."""
+        """Do nothing: Lambda has no Shadows."""
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
         """Measurements of the function's model by memory size, in this region; None if there are none."""
@@ -306,7 +306,7 @@ class Spent:
     """Dollars."""
 
     def plus(self, report: Report, storage_mb: int) -> Spent:
-        """With one more Invoke."""
+        """Return the totals with one more Invoke."""
         billed_s = report.billed_ms / 1000
         return Spent(
             invokes=self.invokes + 1,

@@ -1,4 +1,4 @@
-"""From a function as deployed to what serves it on Lambda: a zip or the image, the variables, what it fetches from S3.
+"""Recipes: the zip or image, variables and S3 objects by which Lambda serves a function as deployed.
 
 process, redirect     a zip of Gnomon's runtime, 0.2 MB, on Lambda's own Python
 a built handler       the same with the handler's folder and its requirements, on the Python that it was built for
@@ -122,7 +122,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a function is made: a zip on this `runtime`, or the `image`; `files` are by the option that names them."""
+    """The recipe of a Lambda function: a zip on `runtime`, or `image`; `files` by the option that names them."""
 
     kind: str
     runtime: str | None
@@ -155,7 +155,7 @@ class Recipes:
         self._images = images
 
     def find(self, spec: FunctionSpec) -> Recipe:
-        """How to make this function.
+        """Return the recipe of a function.
 
         Raises:
             GnomonError: 400 for what can never run on Lambda, 404 for an unknown model.

@@ -33,7 +33,7 @@ class BufferStatus:
 
 
 def told_with(status: Mapping[str, Any], buffer: BufferStatus | None) -> dict[str, Any]:
-    """This status of a PodAutoscaler with a plan, or without one; what others have annotated stays."""
+    """Return a PodAutoscaler's status with the buffer plan as annotation, or without one; other annotations are kept."""
     annotations = {name: text for name, text in (status.get("annotations") or {}).items() if name != ANNOTATION}
     if buffer is not None:
         annotations[ANNOTATION] = json.dumps({"policy": buffer.policy, **buffer_plans.plan_to_json(buffer.plan)})

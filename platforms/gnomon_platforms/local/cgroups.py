@@ -167,7 +167,7 @@ class Accounts:
 
     @property
     def description(self) -> str:
-        """By which mechanism memory is limited."""
+        """The mechanism that limits memory, for logs."""
         return self._memory.description
 
     def open(self, instance_id: str, limit_bytes: int | None) -> list[str]:

@@ -340,4 +340,4 @@ class LogPipe:
 
 
 def _ignore(_: str) -> None:
-    """Nothing is passed on after the end."""
+    """Drop events that follow the instance's end."""

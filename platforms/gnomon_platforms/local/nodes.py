@@ -1,4 +1,4 @@
-"""This machine as a node: capacity, reservations, and the CPUs of each instance.
+"""The local machine as a node: capacity, reservations, and the CPUs of each instance.
 
 Memory is reserved for as long as an instance lives. Cores are reserved while it starts, executes, or has executed in the last
 seconds; an idle instance reserves none, unless its deployment asks for CPU (`requests.cpu`, `limits.cpu`). The first instance of
@@ -166,7 +166,7 @@ class LocalNode:
         self._allocations.pop(instance_id, None)
 
     def _own_cpus(self, width: int) -> tuple[int, ...]:
-        """This many CPUs that are exclusive to no instance; none if there are too few."""
+        """Return `width` CPUs that no instance has to itself; an empty tuple if there are too few."""
         taken = {cpu for one in self._allocations.values() if len(one.cpus) < len(self._cpus) for cpu in one.cpus}
         own = [cpu for cpu in self._cpus if cpu not in taken]
         return tuple(own[:width]) if len(own) >= width else ()

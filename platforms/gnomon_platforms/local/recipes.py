@@ -118,7 +118,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How instances of a function are made. `content_id` is that of a handler which was built here, else empty."""
+    """The recipe for a function's instances. `content_id` is that of a handler which was built here, else empty."""
 
     kind: str
     python: str
@@ -159,7 +159,7 @@ class Recipes:
         self._users = Users(state_dir) if os.geteuid() == 0 else None
 
     def find(self, spec: FunctionSpec) -> Recipe:
-        """How to make instances of this function.
+        """Return the recipe for a function's instances.
 
         Raises:
             GnomonError: 400 for an unknown image, a model that is missing or that nothing would serve; 404 for an unknown

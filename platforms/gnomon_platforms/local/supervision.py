@@ -152,7 +152,7 @@ class Started:
 
 
 class Zygotes:
-    """Which zygotes there are, and which of them are warm. `send` is the supervisor's."""
+    """The supervisor's zygotes and which of them are warm. `send` sends orders to the supervisor."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -215,7 +215,7 @@ class Zygotes:
             self._end(event["zygote"], event["reason"])
 
     def lost(self, reason: str) -> None:
-        """All have ended with the supervisor."""
+        """Forget all zygotes: they ended with the supervisor."""
         for zygote in list(self._started):
             self._end(zygote, reason)
         self._foreign.clear()

@@ -163,7 +163,7 @@ class ObservedCluster:
         return (pod for pod in self.pods.labelled(FUNCTION_LABEL, key.name) if pod.namespace == key.namespace)
 
     def begin_adopting(self) -> None:
-        """From now on pods and Shadows of an earlier process may be adopted, for a while."""
+        """Adopt pods and Shadows of an earlier process, for `options.adopting_s` seconds from now."""
         self._adopting_until_s = self.clock.now_s() + self.options.adopting_s
 
     def adopting_s(self) -> float:

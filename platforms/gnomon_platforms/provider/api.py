@@ -220,7 +220,7 @@ def _read(function: FunctionKey, text: bytes) -> LogLine | None:
 
 
 def _asked(query: LogQuery, *, follow: bool) -> dict[str, str]:
-    """As the provider is asked."""
+    """The parameters of the provider's /system/logs for a query."""
     asked = {"name": query.function.name, "namespace": query.function.namespace, "follow": "true" if follow else "false"}
     asked["tail"] = str(query.tail if query.tail > 0 else -1)
     if query.instance:

@@ -68,7 +68,7 @@ def read_listed(document: object, namespace: str, before: Listed | None) -> List
 
 
 def in_flight(spec: FunctionSpec, default: int) -> int:
-    """How many requests a replica of the function gets at once."""
+    """The requests that a replica of the function gets at once."""
     if spec.settings.max_inflight is not None:
         return spec.settings.max_inflight
     said = spec.environment.get(IN_FLIGHT_VARIABLE, "")
@@ -113,7 +113,7 @@ _WITHOUT_NAMESPACES = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTP
 
 
 class Catalog:
-    """Any thread may ask and refresh it. `changed` and `moved` are called after each change of a function, of the namespaces."""
+    """The cached functions of a provider; thread-safe. `changed` follows a function's change, `moved` a namespace's."""
 
     def __init__(self, api: ProviderApi, options: ProviderOptions) -> None:
         self._api, self._options = api, options
@@ -165,7 +165,7 @@ class Catalog:
         return any(spec is given for given in self._given.get(spec.key, ()))
 
     def places(self, key: FunctionKey) -> int:
-        """How many requests the function's replicas take at once, as far as we use that."""
+        """The requests that the function's replicas take at once, up to the configured maximum."""
         listed = self._functions.get(key)
         return 0 if listed is None else min(MOST_PLACES, listed.available * in_flight(listed.spec, self._options.in_flight))
 

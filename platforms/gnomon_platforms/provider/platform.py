@@ -163,10 +163,10 @@ class ProviderPlatform:
         raise GnomonError(409, "no_such_shadow", f"At a foreign provider there are no Shadows, nor {shadow_id}.", "Decide again.")
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
-        """There are none."""
+        """Do nothing: a foreign provider has no Shadows."""
 
     def usage(self, function: str) -> Usage:
-        """Nothing: what replicas use, their provider measures."""
+        """Return zeros: the provider measures the usage of its replicas."""
         del function
         return Usage(0.0, 0)
 

@@ -82,7 +82,7 @@ class Correlation:
 
 
 def measured_batches(profile: ModelProfile, cores: int = 1) -> tuple[int, ...]:
-    """Of batches of 2 and the larger ones, those that every block was measured in on so many cores."""
+    """The batch sizes from 2 on for which every block was measured on `cores` cores."""
     rows = [table.seconds.get(cores, {}) for table in profile.blocks]
     return tuple(batch for batch in (BASE_BATCH, *LARGER_BATCHES) if all(batch in row for row in rows))
 

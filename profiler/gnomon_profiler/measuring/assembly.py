@@ -119,7 +119,7 @@ ALLOCATOR = f"{'glibc' if jemalloc() is None else 'jemalloc'}, freed memory kept
 
 @dataclass(frozen=True, slots=True)
 class ReadyTimes:
-    """From a decision to an instance that is ready, its weights mapped and resident, as a platform took it; and which one.
+    """Seconds from a decision until an instance is ready with its weights resident, as a platform took them; `how` names it.
 
     `shadow_s` is for a Shadow with `shadow_bytes` of weights; None where the platform has none.
     """
@@ -265,7 +265,7 @@ def provenance_of(subject: Subject, context: ProfileContext) -> dict[str, str]:
 
 
 def _measured_as(measured: Measured, kept: StoredCells, source: str) -> dict[str, str]:
-    """How, and what of it at another time than the rest, of which `source` says when."""
+    """The provenance of a profile: the method, and which cells were measured at another time (`source`)."""
     memory, largest = measured.memory(), measured.plan.memory_cell.batch
     repeats = [int(result["repeats"]) for _, result in measured.latencies()]
     megabytes = {name: f"{memory[name] / 1e6:.1f} MB" for name in ("idle_bytes", "busy_bytes", "proportional_bytes")}

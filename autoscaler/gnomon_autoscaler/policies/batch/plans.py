@@ -89,7 +89,7 @@ class Task:
 
     @property
     def most_each(self) -> int:
-        """How many instances there may be for one queue: its share in whole ones, and never none."""
+        """The most instances for one queue: its share, rounded down, and at least one."""
         return max(1, self.most // self.queues)
 
     @property
@@ -201,13 +201,13 @@ def _planned(process: Map, task: Task) -> tuple[Choice, str]:
 
 
 def _busy(process: Map, size: Size) -> float:
-    """How many instances of that size are busy if all batches are full."""
+    """The number of busy instances of that size if all batches are full."""
     per_request_s = min(seconds / batch for batch, seconds in enumerate(size.service_s[: BATCHES[-1]], start=1))
     return process.rate_rps * per_request_s * size.mean_ratio
 
 
 def _slots(process: Map, plan: Plan, most: int) -> int:
-    """How many batches are under way at once in 999 of 1000 moments; one more than `most` where they are more than that."""
+    """The 99.9th percentile of the batches under way at once; `most` + 1 if that is above `most`."""
     buffer = Buffer(process, plan.buffer)
     service_s = float(buffer.sizes @ plan.size.service(plan.buffer.batch).means)
     if process.rate_rps * service_s > most * buffer.mean_size:

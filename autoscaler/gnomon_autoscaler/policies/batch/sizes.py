@@ -92,7 +92,7 @@ def mb_of(one: Instance) -> int:
 
 
 def _places(seen: Observation) -> int:
-    """How many more instances there may be; one takes the place of the largest, whatever its size."""
+    """The number of instances that the free memory allows, each counted at the largest size."""
     return sum(node.free_memory_bytes // (LARGEST_MB * MEGABYTE) for node in seen.nodes)
 
 
@@ -197,7 +197,7 @@ def _victims_for_growth(left: list[Instance], surplus: int, cores: int, capacity
 
 
 def _kept(numbers: list[int], cores: int, max_batch: int) -> set[int]:
-    """Which of the possible numbers of cores are looked at, in order."""
+    """The numbers of cores to evaluate, out of the possible ones."""
     if max_batch > SMALL_BATCH:
         fewer, more = [one for one in numbers if one < cores], [one for one in numbers if one > cores]
         return {*fewer[-1:], *more[:1], *({cores} & set(numbers))}

@@ -344,7 +344,7 @@ class BoundOperation:
     """Without keyword arguments."""
 
     def step(self, call: Callable[..., Any]) -> Step:
-        """This operation as a plan holds it, done by `call`."""
+        """Return the operation as a step of a plan that executes `call`."""
         if self.pieces < 0 and self.writes:
             return (call, self.gather, self.writes[0][1], (), self.clears)
         return (call, self.gather, -1, self.writes, self.clears)

@@ -1,4 +1,4 @@
-"""How large a result can get, from the arguments, before the operation runs.
+"""Upper bounds of result sizes, from the arguments, before the operation runs.
 
 One rule for each kind of operator gives an upper bound of the number of elements that it allocates. The bound need not be tight;
 it must hold for any arguments, hostile ones included. An operator without a rule does not run.

@@ -1,4 +1,4 @@
-"""How long batches take: the whole model and each of its blocks, on some cores.
+"""Execution times of batches: the whole model and each of its blocks, by the number of cores.
 
 Order: `program`, `weights` and `layers` (paths), `cores`, `cpus` to run on, `batches`, `repeats` (the least number of each), and
 `budget_s` (as long as it is not spent, a batch is repeated up to `most_repeats` times).
@@ -419,7 +419,7 @@ def _start(order: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def _become_an_instance(order: Mapping[str, Any]) -> tuple[float, float]:
-    """When it was bound and when it had answered, less the time it took to load. One clock serves all processes."""
+    """Start as an instance does; return the clock's seconds at bound weights and at the first answer, loading subtracted."""
     keep_freed_memory()
     pin(tuple(order["cpus"]))
     use_cores(1)

@@ -51,7 +51,7 @@ HINT_S = 0.002
 
 
 class Outcome(StrEnum):
-    """How a hand-over ended."""
+    """The outcome of a hand-over."""
 
     ANSWERED = "answered"
     LATE = "late"

@@ -99,6 +99,6 @@ class BuiltFolder:
         self.content_id = hashlib.sha256((folder / "handler.py").read_bytes()).hexdigest()
 
     def resolve(self, image: str) -> BuiltFolder:
-        """This folder, for every image."""
+        """Return this folder, whatever the image."""
         del image
         return self

@@ -98,7 +98,7 @@ class Bodies:
         return iter(tuple(self._requested))
 
     def become(self, count: int) -> Sequence[str]:
-        """There are so many from now on, or are to be; who is none any more."""
+        """Set the number of Bodies, existing or requested; return the ids of those that were removed."""
         surplus = list(self._requested)[count:]
         for instance_id in surplus:
             self.remove(instance_id)
@@ -212,16 +212,16 @@ class RevisionInstances:
 
     @property
     def wanted(self) -> int:
-        """How many pods there are to be."""
+        """The requested number of pods."""
         return len(self._bodies)
 
     @property
     def ready(self) -> int:
-        """How many pods are ready."""
+        """The number of ready pods."""
         return sum(pod.ready and not pod.ending for pod in self._cluster.pods(self._key))
 
     def begin(self, count: int, buffer: BufferStatus | None = None) -> None:
-        """There are so many from now on, or are to be; their batches are made within this plan of an earlier leader's."""
+        """Set the number of Bodies, existing or requested, and the buffer plan in force, perhaps of an earlier leader."""
         self._buffer = buffer
         for body_id in self._bodies.become(count):
             self._lost(body_id)
@@ -234,7 +234,7 @@ class RevisionInstances:
     # What the policy sees, and decides
 
     def load(self, rules: Rules, profile: ModelProfile | None, counters: LoadCounters) -> FunctionLoad:
-        """Everything that a policy may decide by."""
+        """The function's load as its policy observes it."""
         cluster = self._cluster
         self._asked = rules.settings.autoscaler
         # Whoever decides by another policy and comes back later finds other arrivals.
@@ -379,7 +379,7 @@ class RevisionInstances:
             self._working[body_id] = shadows_
 
     def _seen(self, body: Instance) -> Instance:
-        """With its Shadows, and without the cores that it was refused."""
+        """The instance with its Shadows, and without the cores that were refused."""
         if self._refusal(self._bodies.pod_of(body.id), body.coming_cores) is not None:
             body = replace(body, coming_cores=None)
         return body.working_with(self._working.get(body.id, {}))

@@ -146,7 +146,7 @@ class Template:
     timeout_s: float = 0.0
 
     def under(self, settings: Settings, own: Mapping[str, str]) -> Settings:
-        """These settings, by this where none of the Revision's `own` annotations says otherwise."""
+        """Return `settings` with the template's values where none of the Revision's `own` annotations overrides them."""
         if f"{PREFIX}cores" not in own and self.cores:
             # A policy by the default of one would shrink them; and what batches take is told of instances of this size.
             settings = replace(settings, cores=self.cores)
@@ -259,7 +259,7 @@ def revision_pod(document: Document) -> RevisionPod:
 
 
 def serving_container(containers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Of a Revision's containers the one that requests come to: of several only that one has a port."""
+    """The container that gets a Revision's requests: of several, only that one has a port."""
     users = [one for one in containers if one.get("name") != QUEUE_CONTAINER]
     return next((one for one in users if one.get("ports")), users[0] if users else {})
 

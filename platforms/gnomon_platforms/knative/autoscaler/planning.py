@@ -109,7 +109,7 @@ class DesiredState:
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """So many pods are wanted; `applied` is whether that is to be written to the Deployment."""
+    """The number of pods wanted; `applied` says whether to write the number to the Deployment."""
 
     want: int
     applied: bool = True
@@ -147,7 +147,7 @@ def kept_annotations(pa: PaFacts) -> dict[str, str]:
 
 
 def first_scale(pa: PaFacts, rules: Rules) -> int:
-    """How many ready pods are enough for now."""
+    """The number of ready pods that suffice for now."""
     return max(rules.min_scale, 1 if pa.initialized else rules.initial_scale)
 
 
@@ -167,7 +167,7 @@ def _outcome(observed: Observed, count: _Count) -> Outcome:
 
 
 def _count(observed: Observed) -> _Count:
-    """How many pods: the policy's number within Knative's bounds, and never 0 before nothing can be lost by it."""
+    """The policy's number of pods within Knative's bounds; 0 only if no request can be lost by it."""
     pa, rules, demand = observed.pa, observed.rules, observed.demand
     if observed.rival:
         # None before the first were ready: a Revision that is inactive then has failed for ever.

@@ -157,12 +157,12 @@ class ScaledRevision(Reconciler[Step]):
 
     @property
     def wanted(self) -> int:
-        """How many pods the policy wants."""
+        """The number of pods that the policy wants."""
         return self.instances.wanted
 
     @property
     def ready(self) -> int:
-        """How many of its pods are ready."""
+        """The number of ready pods."""
         return self.instances.ready
 
     @property

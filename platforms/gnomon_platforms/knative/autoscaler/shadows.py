@@ -55,7 +55,7 @@ class ModelOptions:
 
 
 class RevisionShadows:
-    """Of all Revisions. `epoch` is the leader's."""
+    """The Shadows of all Revisions. `epoch` is the leader's."""
 
     def __init__(self, api: Api, writer: Writer, options: ModelOptions, clock: Clock, epoch: Callable[[], int]) -> None:
         self._models, self._clock, self._epoch = options.models, clock, epoch
@@ -178,7 +178,7 @@ class _Listener:
         self._poke = poke
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
-        """Of Bodies, their pods tell."""
+        """Ignore: pods report when Bodies are ready."""
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
         _LOG.info("Shadow %s has ended: %s", instance_id, reason)

@@ -147,7 +147,7 @@ class Waiting:
 
 
 def due(facts: RevisionFacts | None, pod: RevisionPod) -> int:
-    """How many slots a pod is to have: none unless it is ready, and of a Revision that is served here."""
+    """The number of slots of a pod: 0 unless the pod is ready and its Revision is served by this gateway."""
     return facts.places if facts is not None and pod.ready and not pod.ending and pod.ip else 0
 
 

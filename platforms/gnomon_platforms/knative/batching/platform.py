@@ -188,7 +188,7 @@ class RevisionPlatform:
 
     @property
     def silent_s(self) -> float:
-        """How long nothing was heard of the API server."""
+        """Seconds since the API server's last answer or event."""
         return self._pods.silent_s
 
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
@@ -210,7 +210,7 @@ class RevisionPlatform:
         return spec.image
 
     async def prepare(self, spec: FunctionSpec) -> None:
-        """Nothing is to be made ready."""
+        """Do nothing: Knative creates a Revision's pods."""
 
     def signature(self, spec: FunctionSpec) -> ModelSignature | None:
         """None: a Revision takes HTTP requests as they are."""
@@ -238,7 +238,7 @@ class RevisionPlatform:
             asyncio.get_running_loop().call_soon(slot.end, "let go")
 
     async def resize(self, instance_id: str, cores: int) -> None:
-        """How large a pod is, is its class's to say."""
+        """Do nothing: the autoscaler class decides a pod's size."""
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
         """Refused: the autoscaler class asks for them."""
@@ -253,7 +253,7 @@ class RevisionPlatform:
         """None is known here."""
 
     def usage(self, function: str) -> Usage:
-        """Nothing: what pods use, the cluster measures."""
+        """Return zeros: the cluster measures the usage of pods."""
         del function
         return Usage(0.0, 0)
 

@@ -166,7 +166,7 @@ def _token_key(spec: Mapping[str, Any]) -> str:
 
 
 def _key_of_file(items: Sequence[Mapping[str, Any]]) -> str:
-    """Which key is in the file that is named for it; that of the same name where nothing is said of files."""
+    """The Secret's key that a pod mounts as the file `BATCH_SECRET`; the key of that name if `items` is empty."""
     files = {str(one.get("path")).rpartition("/")[2]: str(one.get("key")) for one in items}
     return files.get(BATCH_SECRET) or next(iter(files.values()), BATCH_SECRET)
 
@@ -212,7 +212,7 @@ class BufferPlans:
 
     @property
     def silent_s(self) -> float:
-        """How long nothing was heard of the API server."""
+        """Seconds since the API server's last answer or event."""
         return self._informer.silent_s
 
     def of(self, key: FunctionKey) -> BufferStatus | None:
@@ -252,7 +252,7 @@ class RevisionStore:
 
     @property
     def silent_s(self) -> float:
-        """How long nothing was heard of the API server."""
+        """Seconds since the API server's last answer or event."""
         return self._informer.silent_s
 
     def of(self, key: FunctionKey) -> RevisionFacts | None:
@@ -272,7 +272,7 @@ class RevisionStore:
         return stop
 
     def watch_namespaces(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Nothing happens to namespaces here."""
+        """Return a no-op: namespaces of Revisions are not watched."""
         del changed
         return lambda: None
 

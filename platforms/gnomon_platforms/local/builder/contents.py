@@ -136,7 +136,7 @@ class Contents:
         return self._folder / content_id / HANDLER_FOLDER
 
     def ids(self) -> set[str]:
-        """Everything that is kept."""
+        """The ids of all stored contents."""
         return {entry.name for entry in self._folder.iterdir() if not entry.name.startswith(".")}
 
     def remove(self, content_id: str) -> None:

@@ -240,7 +240,7 @@ def settings_for_builds(environment: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """How commands of a build run: as whom, for how long, and with what settings."""
+    """The runner of a build's commands: user, time limit and environment."""
 
     uid: int | None
     time_limit_s: float
