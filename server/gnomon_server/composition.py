@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from gnomon_autoscaler.controller import Autoscaler
-from gnomon_autoscaler.policies.infaas import greedy
+from gnomon_autoscaler.policies.infaas.greedy import GreedyState
+from gnomon_autoscaler.policies.infaas.installed import installed_policy
 from gnomon_autoscaler.registry import SCALING
 from gnomon_core.addresses import from_this_machine, http_url
 from gnomon_core.clock import Clock, WallClock, utc_now_s
@@ -183,7 +184,7 @@ class Gnomon:
         else:
             await self.manager.start(is_endpoint)
             await self.applications.start()
-            controller = ApplicationController(self.applications, self.manager, greedy.decide, greedy.GreedyState(), self._clock)
+            controller = ApplicationController(self.applications, self.manager, installed_policy(), GreedyState(), self._clock)
             self._tasks += [asyncio.create_task(controller.run())]
         self._backend.follow(self.manager, self._namespaces.refresh)
         self._tasks += [asyncio.create_task(self._corrections.run())]

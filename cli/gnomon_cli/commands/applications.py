@@ -72,6 +72,8 @@ def describe(*, target: Target, name: str, namespace: str, as_json: bool) -> Non
         click.echo("")
         headings = ("VARIANT", "STATE", "INSTANCES", "ACCURACY", "MS", "LOAD MS", "COST", "ANSWERED")
         print_table(headings, [_row(one) for one in found["variants"]])
+    if advice := _advice(found.get("workers") or {}):
+        click.echo(f"\n{advice}")
     failed = {one["id"]: one["problem"] for one in found["variants"] if one["problem"]}
     for subject, problem in {**found["problems"], **failed}.items():
         click.echo(f"{subject}: {problem}", err=True)
@@ -129,6 +131,15 @@ def _path(name: str, model: str = "") -> str:
 
 def _endpoint(name: str | None) -> str:
     return f"answers at /v2/models/{name}/infer" if name is not None else "has no endpoint; deploy one, or register a model"
+
+
+def _advice(workers: dict[str, Any]) -> str:
+    """What another number of machines would change; nothing where the present one suits."""
+    if workers.get("add"):
+        return f"One more machine would help: {workers['reason']}."
+    if workers.get("remove"):
+        return f"{workers['remove'][0]} could be given up: {workers['reason']}."
+    return ""
 
 
 def _row(variant: dict[str, Any]) -> tuple[str, ...]:

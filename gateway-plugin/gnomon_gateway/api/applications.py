@@ -120,6 +120,7 @@ def _document(status: ApplicationStatus) -> dict[str, Any]:
         "models": [_model(model) for model in status.models],
         "variants": [_variant(variant) for variant in status.variants],
         "problems": dict(status.problems),
+        "workers": {"add": len(status.workers.add), "remove": list(status.workers.remove), "reason": status.workers.reason},
     }
 
 

@@ -24,9 +24,15 @@ class ApplicationCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         queries = CounterMetricFamily("gnomon_application_queries", "Queries by the variant that was chosen.", labels=_LABELS)
         ready = GaugeMetricFamily("gnomon_application_ready", "Instances of a variant that can take batches.", labels=_LABELS)
+        wanted = GaugeMetricFamily(
+            "gnomon_application_workers_wanted",
+            "Machines that an application's load asks for (1), or could do without (-1).",
+            labels=_LABELS[:1],
+        )
         for endpoint in self._endpoints():
+            wanted.add_metric((str(endpoint.key),), len(endpoint.workers.add) - len(endpoint.workers.remove))
             for variant, count in sorted(endpoint.application.answered_by.items()):
                 queries.add_metric((str(endpoint.key), variant), count)
             for variant, member in sorted(endpoint.members.items()):
                 ready.add_metric((str(endpoint.key), variant), member.runtime.ready)
-        yield from (queries, ready)
+        yield from (queries, ready, wanted)

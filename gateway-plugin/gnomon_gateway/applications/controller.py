@@ -15,6 +15,9 @@ of variants are observed; that policy scales each member by itself.
 `com.openfaas.scale.min` keeps as many instances while nothing is asked for. Queries that name a variant are no demand that
 another one could serve: their variant gets the instances that they need. A member's last instance never ends under a request.
 
+**Workers.** Each two seconds the number of nodes is decided from what of them is allocated and from the states of variants there
+(section 4.2.3). No platform adds a machine by itself, so that this is advice: `gnomon app describe` and a metric show it.
+
 **A variant's slowdown** is the mean time of its batches in a period by what its numbers say of batches of that size.
 """
 
@@ -24,16 +27,17 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from gnomon_autoscaler.policies.infaas import workers
 from gnomon_core.clock import Clock, utc_now_s
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceKind, Node
 from gnomon_core.scaling import DecisionRecord
-from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember
-from gnomon_core.variants import CORES, MEMORY_BYTES, Query, Variant
+from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember, WorkerObservation
+from gnomon_core.variants import CORES, MEMORY_BYTES, Query, Variant, VariantState
 from gnomon_gateway.applications.application import Member
 from gnomon_gateway.applications.catalogue import POLICY
 from gnomon_gateway.applications.service import Applications, Endpoint
@@ -43,6 +47,7 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.variants.states import PERIOD_S, Lifecycle, Measurement
 
 TICK_S = 1.0
+WORKERS_PERIOD_S = 2.0
 WINDOW_S = 10.0
 """Over which the load of each kind of query is measured."""
 LEAST_RPS = 1e-3
@@ -109,7 +114,7 @@ class Watched(Generic[StateT]):
     demands: dict[Query, LoadWindow] = field(default_factory=dict)
     members: dict[str, MemberWatch] = field(default_factory=dict)
     instances: Mapping[str, int] = field(default_factory=dict)
-    error: str = ""
+    workers_at_s: float = float("-inf")
 
 
 class ApplicationController(Generic[StateT]):
@@ -157,7 +162,10 @@ class ApplicationController(Generic[StateT]):
         self._record_demands(endpoint, watched, now_s)
         if not endpoint.together or not members:
             return
-        observation = self._observation(endpoint, watched, members, now_s)
+        observation, nodes = self._observation(endpoint, watched, members, now_s)
+        if nodes and now_s - watched.workers_at_s >= WORKERS_PERIOD_S:
+            watched.workers_at_s = now_s
+            endpoint.workers = workers.decide(worker_observations(nodes, self._states(watched, members)))
         nothing = not watched.demands and not observation.demands and not watched.instances
         if nothing and not any(member.running for member in observation.members):
             return
@@ -201,7 +209,8 @@ class ApplicationController(Generic[StateT]):
 
     def _observation(
         self, endpoint: Endpoint, watched: Watched[StateT], members: Mapping[str, Member], now_s: float
-    ) -> ApplicationObservation:
+    ) -> tuple[ApplicationObservation, tuple[Node, ...]]:
+        """The application, and the nodes that there are."""
         seen: list[VariantMember] = []
         nodes: tuple[Node, ...] = ()
         own = {CORES: 0.0, MEMORY_BYTES: 0.0}
@@ -215,13 +224,17 @@ class ApplicationController(Generic[StateT]):
             watch = watched.members[name]
             ready = min(running, member.runtime.ready)
             seen.append(VariantMember(member.variant, running, ready, watch.load_rps, watch.lifecycle.state))
-        return ApplicationObservation(
-            now_s,
-            str(endpoint.key),
-            tuple(seen),
-            tuple(_demands(endpoint, watched, members, now_s)),
-            capacity(nodes, own),
-        )
+        demands = tuple(_demands(endpoint, watched, members, now_s))
+        return ApplicationObservation(now_s, str(endpoint.key), tuple(seen), demands, capacity(nodes, own)), nodes
+
+    def _states(self, watched: Watched[StateT], members: Mapping[str, Member]) -> list[tuple[str, VariantState]]:
+        """The node of each instance that answers, with its variant's state."""
+        return [
+            (instance.node, watched.members[name].lifecycle.state)
+            for name, member in members.items()
+            for instance in self._manager.instances.seen(member.runtime.name)
+            if instance.kind is InstanceKind.BODY and instance.state.value == "ready"
+        ]
 
     # Decisions
 
@@ -305,6 +318,21 @@ def _named(watched: Watched[StateT], members: Mapping[str, Member], now_s: float
         if query.variant is not None and query.variant in members:
             load_rps[query.variant] = load_rps.get(query.variant, 0.0) + window.rps(now_s)
     return {name: max(1, math.ceil(HEADROOM * load / members[name].variant.saturation_rps)) for name, load in load_rps.items()}
+
+
+def worker_observations(nodes: Sequence[Node], states: Sequence[tuple[str, VariantState]]) -> list[WorkerObservation]:
+    """The nodes as the policy of workers sees them: the allocated shares, and the states of the application's variants there."""
+    return [
+        WorkerObservation(
+            node.name,
+            utilization={
+                CORES: 1.0 - node.free_cores / max(1, node.cores),
+                MEMORY_BYTES: 1.0 - node.free_memory_bytes / max(1, node.memory_bytes),
+            },
+            states=tuple(state for name, state in states if name == node.name),
+        )
+        for node in nodes
+    ]
 
 
 def capacity(nodes: tuple[Node, ...], own: Mapping[str, float]) -> dict[str, float]:

@@ -8,8 +8,9 @@ and everything else goes to the `Manager` of functions. Members are functions of
 after a restart they are made again from the registered models. A variant gets queries once it has numbers, from its model's
 profile or measured here, and the measured ones are stored with the model.
 
-Commands are validated in full before anything changes and durable when they return; members follow in the background. What fails
-there is retried every `RETRY_S` seconds and reported by `describe`.
+Commands are validated in full before anything changes and durable when they return; members follow in the background. What
+fails there is reported by `describe` and tried again, each time after a longer wait (`Attempts`). What has not failed is looked
+at again when a member's profile is another one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from functools import partial
 from http import HTTPStatus
 from itertools import islice
 
+from gnomon_autoscaler.policies.infaas.workers import WorkerPlan
 from gnomon_core.applications import MeasuredVariant, RegisteredModel, architecture_of
 from gnomon_core.background import Background
 from gnomon_core.clock import utc_now_s
@@ -46,8 +48,11 @@ from gnomon_gateway.functions.validation import FunctionInputs
 from gnomon_gateway.metrics import PairMetrics
 from gnomon_gateway.variants.selection import VariantSelector
 
+NO_ADVICE = WorkerPlan((), (), "")
 RETRY_S = 10.0
-"""Seconds between two attempts to make and measure what is missing."""
+"""Seconds until what failed is tried again for the first time; then twice as long after each attempt, up to `LONGEST_RETRY_S`."""
+LONGEST_RETRY_S = 300.0
+"""Also between two looks at what has not failed, for changes that nothing tells of: files that another program added."""
 MOST_DECISIONS = 1000
 MOST_MODELS = 100
 """Registered models of one application."""
@@ -68,6 +73,24 @@ class MemberFunction:
 
 
 @dataclass(slots=True)
+class Attempts:
+    """The attempts to make and measure an endpoint's members: when the last one ended, and how many have failed in a row."""
+
+    at_s: float = float("-inf")
+    failed: int = 0
+
+    def ended(self, now_s: float, *, failed: bool) -> None:
+        self.at_s, self.failed = now_s, self.failed + 1 if failed else 0
+
+    def due(self, now_s: float, *, changed: bool) -> bool:
+        """Whether the next attempt is due; one that would find a change is, unless the last one failed just now."""
+        if not self.failed:
+            return changed or now_s - self.at_s >= LONGEST_RETRY_S
+        wait_s = min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(self.failed - 1, 20))
+        return now_s - self.at_s >= (RETRY_S if changed else wait_s)
+
+
+@dataclass(slots=True)
 class Endpoint:
     """A deployed endpoint. `problems` are why a model or a variant is not served, by its name."""
 
@@ -80,6 +103,9 @@ class Endpoint:
     """Of the policy that decides about all members, the newest first."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
+    attempts: Attempts = field(default_factory=Attempts)
+    workers: WorkerPlan = NO_ADVICE
+    """Whether more or fewer machines would suit the application, where one policy decides about all members."""
 
     @property
     def key(self) -> FunctionKey:
@@ -114,6 +140,7 @@ class ApplicationStatus:
     endpoint: FunctionKey | None
     variants: tuple[VariantStatus, ...] = ()
     problems: Mapping[str, str] = field(default_factory=dict)
+    workers: WorkerPlan = NO_ADVICE
 
 
 class Applications:
@@ -491,7 +518,10 @@ class Applications:
         while True:
             await asyncio.sleep(RETRY_S)
             for endpoint in self.endpoints():
-                await self._reconcile(endpoint)
+                # Runtimes have the profiles that the manager of functions read last.
+                changed = any(member.runtime.published_profile != member.profile for member in endpoint.members.values())
+                if endpoint.attempts.due(asyncio.get_running_loop().time(), changed=changed):
+                    await self._reconcile(endpoint)
 
     async def _reconcile(self, endpoint: Endpoint) -> None:
         """Make the members that are missing, end those without a model, and measure what is not measured."""
@@ -514,6 +544,7 @@ class Applications:
                 await self._manager.remove(member.spec.key)
             self._publish(endpoint)
         await self._measure_all(endpoint)
+        endpoint.attempts.ended(asyncio.get_running_loop().time(), failed=bool(endpoint.problems))
 
     async def _make_members(self, endpoint: Endpoint, registered: RegisteredModel) -> set[str]:
         """Make the members of a registered model that are missing or changed. Returns the ids of its variants."""
@@ -617,7 +648,7 @@ class Applications:
                 )
             )
         problems = {name: text for name, text in endpoint.problems.items() if name not in endpoint.members}
-        return ApplicationStatus(key, models, endpoint.spec.key, tuple(variants), problems)
+        return ApplicationStatus(key, models, endpoint.spec.key, tuple(variants), problems, endpoint.workers)
 
 
 def is_endpoint(spec: FunctionSpec) -> bool:

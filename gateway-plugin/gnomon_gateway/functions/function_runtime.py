@@ -429,6 +429,11 @@ class FunctionRuntime:
         """Measured latency by the profile's prediction, by cores; only for sizes with enough measurements."""
         return self.latency.corrections(self._profiled_variants)
 
+    @property
+    def published_profile(self) -> ModelProfile | None:
+        """The model's profile as it was published, without corrections; None without one."""
+        return self._profile.published if self._profile is not None else None
+
     def profile(self, ratios: Mapping[int, float] | None = None) -> ModelProfile | None:
         """The model's profile, corrected by these ratios or by those measured here; None without a profile."""
         return self._profile.by(ratios or self.ratios()) if self._profile is not None else None

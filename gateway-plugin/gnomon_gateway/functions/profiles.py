@@ -202,7 +202,7 @@ class Corrected:
     """A profile, scaled by measurements. The same object is returned until the measurements change."""
 
     def __init__(self, profile: ModelProfile) -> None:
-        self._profile = self._scaled = profile
+        self.published = self._scaled = profile
         self._by: dict[int, float] = {}
 
     def by(self, corrections: Mapping[int, float]) -> ModelProfile:
@@ -212,7 +212,7 @@ class Corrected:
         )
         if moved:
             self._by = dict(corrections)
-            self._scaled = _scaled(self._profile, self._by)
+            self._scaled = _scaled(self.published, self._by)
         return self._scaled
 
 

@@ -87,6 +87,9 @@ def test_load_beyond_one_instance_gets_more_of_the_variant_that_it_needs(serving
         for caller in callers:
             caller.join()
     assert served
+    assert serving.call("GET", "/system/applications/busy").json()["workers"]["reason"]
+    series = serving.call("GET", "/metrics").data.decode()
+    assert 'gnomon_application_workers_wanted{application="busy.openfaas-fn"}' in series
     assert all(variant.startswith("heavy@1/") for variant in served), "each query asks for an accuracy of 0.8"
 
 

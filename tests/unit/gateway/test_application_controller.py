@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from gnomon_autoscaler.policies.infaas.workers import decide
 from gnomon_core.fleet import Node
-from gnomon_core.variants import CORES, MEMORY_BYTES, Variant
-from gnomon_gateway.applications.controller import WINDOW_S, Counts, LoadWindow, capacity, measurement_of
+from gnomon_core.variants import CORES, MEMORY_BYTES, Variant, VariantState
+from gnomon_gateway.applications.controller import WINDOW_S, Counts, LoadWindow, capacity, measurement_of, worker_observations
+from gnomon_gateway.applications.service import LONGEST_RETRY_S, Attempts
 
 VARIANT = Variant("a@1/program/fp32/2", "a", "program", "fp32", 2, 4, 0.7, 0.5, {1: 0.02, 4: 0.05}, 1 << 20, 80.0, 2.0)
 
@@ -46,6 +48,38 @@ def test_idle_period_says_nothing_of_the_speed() -> None:
     counts = Counts(0.0, 5, 5, 5.0, 1.0)
     measured = measurement_of(VARIANT, counts, Counts(2.0, 5, 5, 5.0, 1.0), ready=0)
     assert (measured.rate_rps, measured.slowdown, measured.batches) == (0.0, 1.0, 0)
+
+
+def test_nodes_are_workers_with_allocated_shares_and_the_states_of_variants_there() -> None:
+    nodes = (Node("a", 8, 100, 2.0, 50), Node("b", 4, 100, 4.0, 100))
+    first, second = worker_observations(nodes, [("a", VariantState.OVERLOADED), ("c", VariantState.ACTIVE)])
+    assert (first.utilization, first.states) == ({CORES: 0.75, MEMORY_BYTES: 0.5}, (VariantState.OVERLOADED,))
+    assert (second.utilization, second.states) == ({CORES: 0.0, MEMORY_BYTES: 0.0}, ())
+
+
+def test_machine_that_is_full_asks_for_another_one() -> None:
+    [full] = worker_observations((Node("a", 8, 100, 1.0, 50),), [("a", VariantState.ACTIVE)])
+    assert decide([full]).add == ("cpu",)
+    assert not decide(worker_observations((Node("a", 8, 100, 4.0, 50),), [("a", VariantState.ACTIVE)])).add
+
+
+def test_members_are_made_again_when_something_changed_or_failed_and_ever_more_rarely_where_it_fails() -> None:
+    attempts = Attempts()
+    assert attempts.due(0.0, changed=False), "the first one"
+    attempts.ended(0.0, failed=False)
+    assert not attempts.due(10.0, changed=False)
+    assert attempts.due(10.0, changed=True)
+    assert attempts.due(LONGEST_RETRY_S, changed=False)
+    waits = []
+    now_s = 0.0
+    for _ in range(7):
+        attempts.ended(now_s, failed=True)
+        waits.append(next(wait_s for wait_s in range(1000) if attempts.due(now_s + wait_s, changed=False)))
+        now_s += waits[-1]
+    assert waits == [10, 20, 40, 80, 160, 300, 300]
+    assert attempts.due(now_s, changed=True)
+    attempts.ended(now_s, failed=True)
+    assert not attempts.due(now_s + 9.0, changed=True), "it failed just now"
 
 
 def test_capacity_is_what_is_free_and_what_its_own_instances_use() -> None:

@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from gnomon_autoscaler.policies.infaas import exact
 from gnomon_autoscaler.policies.infaas.exact import solve
 from gnomon_autoscaler.policies.infaas.greedy import GreedyState, decide
+from gnomon_autoscaler.policies.infaas.installed import installed_policy
 from gnomon_autoscaler.policies.infaas.problem import Options
 from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember
 from gnomon_core.variants import Variant
@@ -108,6 +110,29 @@ def test_exact_plan_is_proven() -> None:
     plan = solve(seen(Demand(1000.0, 0.3)), AS_IN_TABLE_3)
     assert plan.gap == 0.0
     assert plan.reason.startswith("exact: +2 B, +1 C; proven")
+
+
+def test_exact_decision_goes_to_the_cheapest_instances_and_waits_as_the_heuristic_does() -> None:
+    plan, state = exact.decide(seen(Demand(1000.0, 0.3)), GreedyState(), AS_IN_TABLE_3)
+    assert (plan.instances, plan.gap, plan.shortfall_rps) == ({"B": 2, "C": 1}, 0.0, 0.0)
+    assert plan.reason.startswith("exact, proven, gap 0.00%: +2 B, +1 C")
+    running = {"B": 2, "C": 1}
+    plan, state = exact.decide(seen(Demand(150.0, 0.3), running=running, now_s=1.0), state, AS_IN_TABLE_3)
+    assert plan.instances == running
+    plan, _ = exact.decide(seen(Demand(150.0, 0.3), running=running, now_s=3.1), state, AS_IN_TABLE_3)
+    assert plan.instances == {"B": 2}
+
+
+def test_exact_decision_without_time_is_the_heuristics() -> None:
+    sharing = seen(Demand(60.0, 0.05), Demand(35.0, 0.3), capacity={"cores": 3.0})
+    plan, _ = exact.decide(sharing, GreedyState(), Options(slack=1.0, late_share=None, time_limit_s=0.0))
+    assert plan.instances == greedy(sharing, AS_IN_TABLE_3).instances
+
+
+def test_policy_is_exact_where_its_package_is_installed() -> None:
+    observation = seen(Demand(1000.0, 0.3))
+    assert installed_policy("scipy")(observation, GreedyState())[0].reason.startswith("exact")
+    assert installed_policy("no_such_package")(observation, GreedyState())[0].reason.startswith("greedy")
 
 
 def test_time_limit_without_a_solution_leaves_the_heuristics_plan() -> None:

@@ -25,7 +25,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from gnomon_autoscaler.policies.infaas.decomposition import solve_apart
-from gnomon_autoscaler.policies.infaas.greedy import cheapest_mix, cover
+from gnomon_autoscaler.policies.infaas.greedy import GreedyState, cheapest_mix, cover, toward
 from gnomon_autoscaler.policies.infaas.problem import Options, Problem, changes
 from gnomon_core.variant_scaling import ApplicationObservation, ScalingPlan
 
@@ -38,13 +38,49 @@ _TOLERANCE = 1e-6
 """The share of a demand by which HiGHS may miss it."""
 
 
+def decide(
+    observation: ApplicationObservation, state: GreedyState, options: Options | None = None
+) -> tuple[ScalingPlan, GreedyState]:
+    """The heuristic's decision with the program's instances, where those serve as much at no higher cost; else with its own.
+
+    The program says what is the cheapest for the load of now, the heuristic when to go there.
+    """
+    problem = Problem(observation, options or Options())
+    found, own = _cheapest(problem), cover(problem)
+    if _rank(problem, found.instances) <= _rank(problem, own):
+        proven = f"exact, {found.how}"
+        return toward(problem, found.instances, state, proven, found.gap)
+    return toward(problem, own, state)
+
+
+def _rank(problem: Problem, instances: Sequence[int]) -> tuple[float, float]:
+    """What is missing, as far as HiGHS is exact, and the objective."""
+    missing = sum(
+        lack for lack, need in zip(problem.unmet_rps(instances), problem.needs_rps, strict=True) if lack > _TOLERANCE * need
+    )
+    return missing, problem.objective(instances)
+
+
 def solve(observation: ApplicationObservation, options: Options | None = None) -> ScalingPlan:
     """The cheapest instances for the observed demands."""
     problem = Problem(observation, options or Options())
+    found = _cheapest(problem)
+    return _plan(problem, found.instances, found.gap, found.how)
+
+
+class _Cheapest(NamedTuple):
+    """Instances, how far their cost may be from the least, and how they were found."""
+
+    instances: Sequence[int]
+    gap: float
+    how: str
+
+
+def _cheapest(problem: Problem) -> _Cheapest:
     kept = _without_dominated(problem)
     apart = solve_apart(problem, kept)
     if apart is not None and apart[1] <= problem.options.proven_gap:
-        return _plan(problem, apart[0], apart[1], f"proven, gap {apart[1]:.2%}")
+        return _Cheapest(apart[0], apart[1], f"proven, gap {apart[1]:.2%}")
     covered, alone = ({}, set()) if problem.capacity else _cover_alone(problem, kept)
     program = _Program(problem, [member for member in kept if not alone.issuperset(problem.serves[member])], alone)
     found = program.solve(shortfall=False)
@@ -60,7 +96,7 @@ def solve(observation: ApplicationObservation, options: Options | None = None) -
     if apart is not None and apart[1] <= gap:
         instances, gap = apart
         how = f"not proven in time, gap {gap:.2%}"
-    return _plan(problem, instances, gap, how)
+    return _Cheapest(instances, gap, how)
 
 
 def _plan(problem: Problem, instances: Sequence[int], gap: float, how: str) -> ScalingPlan:

@@ -66,7 +66,17 @@ def decide(
 ) -> tuple[ScalingPlan, GreedyState]:
     """How many instances of each variant to have from now on."""
     problem = Problem(observation, options or Options())
-    target = printed(problem) if problem.options.literal else cover(problem)
+    return toward(problem, printed(problem) if problem.options.literal else cover(problem), state)
+
+
+def toward(
+    problem: Problem, target: Sequence[int], state: GreedyState, name: str = "greedy", gap: float | None = None
+) -> tuple[ScalingPlan, GreedyState]:
+    """The plan of now towards these instances, which waits before it gives up what runs.
+
+    `name` is that of the policy that chose the target, for the plan's reason, and `gap` how far that may be from the cheapest.
+    """
+    observation = problem.observation
     surplus = _surplus(problem, target, state)
     due = {
         place: waiting.instances
@@ -86,8 +96,9 @@ def decide(
         by_id,
         problem.cost_per_s(instances),
         problem.objective(instances),
-        f"greedy: {changes(problem.members, by_id)}; {why}",
+        f"{name}: {changes(problem.members, by_id)}; {why}",
         sum(problem.unmet_rps(instances)),
+        gap,
     )
     return plan, GreedyState(surplus)
 
