@@ -179,6 +179,7 @@ class SimulatedFunction(Actuator[None]):
         sized_by = (plan.profile.variant,) if plan.profile.model is not None else ()
         scheduling = scheduling_policy(self._scheduler, plan.settings, plan.schedulers)
         self._dispatcher = Dispatcher(plan.settings, scheduling, plan.latency(), events.now_s, sized_by=sized_by)
+        self._dispatcher.learns = plan.knowledge != "given"
         self._runner = Runner(plan.name, plan.policies, plan.ticks_from_s)
         self._on_demand = OnDemand(plan.on_demand_s) if plan.on_demand_s is not None else None
         self._decisions = DecisionLog(plan.name, KEPT_DECISIONS)

@@ -148,6 +148,10 @@ class Workers:
             places += [Place(worker.size, worker.pair, worker.usual, 0.0, idle=True)] * worker.free_slots
         return places
 
+    def idle_sizes(self) -> Sequence[tuple[int, Pair | None]]:
+        """Sizes and Shadows of the instances that can take a batch now."""
+        return [(worker.size, worker.pair) for worker in self.idle]
+
     def view(self, *, solo: bool) -> FleetView:
         """The fleet as a policy sees it; `solo` for lanes whose batches hold one request."""
         view = self._solo_view if solo else self._view

@@ -58,6 +58,10 @@ class Fleet(Protocol):
         """All instances except the draining ones."""
         ...
 
+    def idle_sizes(self) -> Sequence[tuple[int, Pair | None]]:
+        """Sizes and Shadows of the instances that can take a batch now."""
+        ...
+
 
 class Admission:
     """Admission to one queue, by the prediction for one fleet."""
@@ -94,16 +98,19 @@ class Admission:
     def _exact_refusal(self, request: Request, now_s: float, *, settled: bool) -> GnomonError | None:
         """The result of `refusal` by the exact prediction, after the fast path failed."""
         budget_s = request.deadline_s - now_s
+        if settled:
+            # The usual case: an instance is idle, and in time.
+            for size, pair in self._fleet.idle_sizes():
+                seconds = self._latency.seconds(request.lane.variant, size, request.size, pair)
+                if seconds is None or seconds <= budget_s:
+                    return None
         prediction = self._prediction
         places = prediction.places(now_s)
         soonest_s = prediction.alone_s(request, places)
         if soonest_s is None:
             return None
-        if soonest_s <= budget_s:
-            if settled and (prediction.alone_s(request, [place for place in places if place.idle]) or 0.0) <= budget_s:
-                return None
-            if prediction.admits(request, self._queue, places, now_s):
-                return None
+        if soonest_s <= budget_s and prediction.admits(request, self._queue, places, now_s):
+            return None
         least_s = min([self._seconds(request, place) for place in places])
         if least_s > budget_s:
             return _too_short(f"The request takes about {least_s * 1e3:.0f} ms, its deadline leaves {budget_s * 1e3:.0f} ms.")

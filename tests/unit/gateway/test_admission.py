@@ -27,6 +27,9 @@ class Instances:
     def places(self, now_s: float) -> Sequence[Place]:
         return [Place(1, None, 8, max(0.0, free_in_s - now_s), idle=free_in_s == 0) for free_in_s in self._free_in_s]
 
+    def idle_sizes(self) -> Sequence[tuple[int, Pair | None]]:
+        return [(1, None) for free_in_s in self._free_in_s if free_in_s == 0]
+
 
 BUSY = Instances(0.02)
 IDLE = Instances(0.0)
