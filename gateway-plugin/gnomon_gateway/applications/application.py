@@ -133,8 +133,9 @@ class Application:
             if not constraints.serve_nearest:
                 raise UnsatisfiedError(self.key.name, choice)
             query = Query(variant=choice.variant.id)
-        if query in self.demands or len(self.demands) < _MOST_DEMANDS:
-            self.demands[query] = self.demands.get(query, 0) + samples
+        if query not in self.demands and len(self.demands) >= _MOST_DEMANDS:
+            query = Query(variant=choice.variant.id)
+        self.demands[query] = self.demands.get(query, 0) + samples
         self.answered_by[choice.variant.id] = self.answered_by.get(choice.variant.id, 0) + 1
         return Chosen(self._members[choice.variant.id], choice)
 
@@ -156,7 +157,8 @@ class Application:
 
 
 _MOST_DEMANDS = 100
-"""Kinds of queries that are counted: clients choose the numbers, so there may be any number of kinds."""
+"""Kinds of queries that are counted apart, because clients choose the numbers. Any further kind counts as a query that names the
+variant that answers it: it is neither lost to scaling, nor are there more kinds than these and the variants."""
 
 
 class UnsatisfiedError(GnomonError):

@@ -27,8 +27,8 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from gnomon_autoscaler.policies.infaas import workers
@@ -301,14 +301,29 @@ def measurement_of(variant: Variant, before: Counts, after: Counts, ready: int) 
 def _demands(endpoint: Endpoint, watched: Watched[StateT], members: Mapping[str, Member], now_s: float) -> list[Demand]:
     """The constraints of present and recent queries, each that some variant satisfies."""
     found = [
-        Demand(max(LEAST_RPS, window.rps(now_s)), query.latency_s, query.accuracy, query.cost_per_s, query.architecture or "")
+        Demand(window.rps(now_s), query.latency_s, query.accuracy, query.cost_per_s, query.architecture or "")
         for query, window in watched.demands.items()
         if query.variant is None
     ]
-    accepted = [one for one in found if any(one.accepts(member.variant) for member in members.values())]
+    merged = merge(found, [member.variant for member in members.values()])
+    accepted = [replace(one, load_rps=max(LEAST_RPS, one.load_rps)) for one in merged]
     if not accepted and _SCALE_MIN in endpoint.spec.labels and endpoint.spec.settings.scale.min:
         accepted.append(Demand(LEAST_RPS))
     return accepted
+
+
+def merge(demands: Iterable[Demand], variants: Sequence[Variant]) -> list[Demand]:
+    """The demands that some variant satisfies; those that the same variants satisfy are one, of their total load.
+
+    The policy decides the same for both, and its time grows with the number of demands, which clients choose.
+    """
+    by_variants: dict[tuple[str, ...], Demand] = {}
+    for demand in demands:
+        accepting = tuple(variant.id for variant in variants if demand.accepts(variant))
+        other = by_variants.get(accepting)
+        by_variants[accepting] = demand if other is None else replace(other, load_rps=other.load_rps + demand.load_rps)
+    by_variants.pop((), None)
+    return list(by_variants.values())
 
 
 def _named(watched: Watched[StateT], members: Mapping[str, Member], now_s: float) -> dict[str, int]:

@@ -26,6 +26,10 @@ NAMES = ("latency_ms", "accuracy", "cost", "model", "variant", "nearest")
 HEADERS: Mapping[bytes, str] = {b"x-gnomon-" + name.replace("_", "-").encode(): name for name in NAMES}
 VARIANT_HEADER, NEAREST_HEADER = b"x-gnomon-variant", b"x-gnomon-nearest"
 _OTHER_PARAMETERS = frozenset({"binary_data_output", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end"})
+_MOST_PARAMETERS = 32
+"""Of a request to an application. Each unknown name is compared with all known ones, on the event loop."""
+_MOST_CHARACTERS = 200
+"""Of a constraint's text. Constraints are kept, as they were sent."""
 _FORMER = {"latency": "latency_ms", "latency_s": "latency_ms", "latency-ms": "latency_ms", "architecture": "model"}
 
 
@@ -53,6 +57,12 @@ def read_constraints(headers: Mapping[bytes, bytes], parameters: Mapping[str, An
     found = tuple([(header, headers[header]) for header in HEADERS if header in headers])
     if not parameters:
         return _of_headers(found) if found else NO_CONSTRAINTS
+    if len(parameters) > _MOST_PARAMETERS:
+        raise bad_request(
+            "too_many_parameters",
+            f"The request has {len(parameters)} parameters.",
+            f"Send at most {_MOST_PARAMETERS} to an application; constraints are {', '.join(NAMES)}.",
+        )
     given = {}
     for name, value in parameters.items():
         if name in _READERS:
@@ -83,9 +93,8 @@ def _of_both(found: tuple[tuple[bytes, bytes], ...], parameters: tuple[tuple[str
     for name, text in texts.items():
         if _READERS[name](name, text) != values.setdefault(name, _READERS[name](name, text)):
             value = next(one for other, _, one in parameters if other == name)
-            raise bad_request(
-                "contradicting_constraint", f"{name} is {value!r} and its header says {text!r}.", "Send one of them."
-            )
+            said = f"{name} is {_shown(value)} and its header says {_shown(text)}."
+            raise bad_request("contradicting_constraint", said, "Send one of them.")
     return _of(values)
 
 
@@ -109,6 +118,8 @@ def _number(value: object) -> float:
     """The number of a parameter, or of a header's text; NaN for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return math.nan
+    if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
+        return math.nan
     try:
         return float(value)
     except (ValueError, OverflowError):
@@ -131,8 +142,8 @@ def _accuracy(name: str, value: object) -> float:
 
 
 def _name(name: str, value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise _invalid(name, value, f"It is the name of a {name} of the application.")
+    if not isinstance(value, str) or not value.strip() or len(value) > _MOST_CHARACTERS:
+        raise _invalid(name, value, f"It is the name of a {name} of the application, of at most {_MOST_CHARACTERS} characters.")
     return value.strip()
 
 
@@ -143,7 +154,12 @@ def _nearest(name: str, value: object) -> str:
 
 
 def _invalid(name: str, value: object, allowed: str) -> GnomonError:
-    return bad_request("invalid_constraint", f"{name} is {str(value)[:50]!r}.", allowed)
+    return bad_request("invalid_constraint", f"{name} is {_shown(value)}.", allowed)
+
+
+def _shown(value: object) -> str:
+    """The beginning of a client's value, for a message."""
+    return repr(str(value)[:50])
 
 
 _READERS: Mapping[str, Callable[[str, object], Any]] = {

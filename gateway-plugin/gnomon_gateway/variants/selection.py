@@ -51,6 +51,7 @@ from gnomon_core.variants import Choice, Query, Variant, VariantState
 Vector = npt.NDArray[np.float64]
 Pending = Callable[[], int]
 """The samples that wait or execute at instances now."""
+_FEW_NAMES: Final = 10
 _FEW: Final = 100
 """Up to so many rows are compared sooner one by one than by numpy."""
 
@@ -294,14 +295,14 @@ class VariantSelector:
     def _known(self, variant: str) -> int:
         rank = self._rank.get(variant)
         if rank is None:
-            raise not_found("unknown_variant", f"There is no variant {variant}.", did_you_mean(variant, self._rank))
+            raise not_found("unknown_variant", f"There is no variant {variant!r}.", _known_names(variant, self._rank))
         return rank
 
     def _check_names(self, query: Query) -> None:
         architecture, variant = query.architecture, query.variant
         if architecture is not None and architecture not in self._static.architectures:
-            hint = did_you_mean(architecture, self._static.architectures)
-            raise not_found("unknown_architecture", f"There is no architecture {architecture}.", hint)
+            hint = _known_names(architecture, self._static.architectures)
+            raise not_found("unknown_architecture", f"There is no model {architecture!r}.", hint)
         if variant is None:
             return
         found = self._variants[self._known(variant)]
@@ -326,6 +327,13 @@ class VariantSelector:
         if self._workers and variant.hardware not in self._workers:
             misses = f"{misses}, no worker has {variant.hardware}".removeprefix(", ")
         return Choice(variant, self._worker_for(variant), loaded=False, satisfies=False, shortfall=misses)
+
+
+def _known_names(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like this one, or some of them."""
+    names = sorted(known)
+    more = ", …" if len(names) > _FEW_NAMES else ""
+    return did_you_mean(name, names) or f"Known ones: {', '.join(names[:_FEW_NAMES])}{more}."
 
 
 def preference(variant: Variant) -> tuple[float, float, float, str]:

@@ -1,0 +1,115 @@
+"""Queries to an application from clients that send more than any query needs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey
+from gnomon_core.settings import Settings
+from gnomon_core.variant_scaling import Demand
+from gnomon_core.variants import Query, Variant
+from gnomon_gateway.applications.application import Application, Member
+from gnomon_gateway.applications.controller import merge
+from gnomon_gateway.applications.queries import Constraints, read_constraints
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.scheduling.policies import Immediate
+from gnomon_gateway.variants.selection import VariantSelector
+
+QUICK = Variant("a@1/program/fp32/1", "a", "program", "fp32", 1, 4, 0.6, 0.5, {1: 0.01, 4: 0.02}, 1 << 20, 200.0, 1.0)
+EXACT = Variant("b@1/program/fp32/2", "b", "program", "fp32", 2, 4, 0.9, 0.5, {1: 0.04, 4: 0.1}, 1 << 20, 40.0, 2.0)
+KINDS = 1000
+"""Kinds of queries that a hostile client makes up."""
+
+
+def application() -> Application:
+    """An application of both variants; none has an instance."""
+
+    def runtime(name: str) -> FunctionRuntime:
+        return FunctionRuntime(FunctionKey(name, "fn"), Settings(), Immediate(), LearnedLatency(4))
+
+    served = Application(FunctionKey("faces", "fn"), Settings(), VariantSelector)
+    served.use([Member(variant, runtime(variant.architecture)) for variant in (QUICK, EXACT)], None)
+    return served
+
+
+async def chosen_kinds(served: Application) -> None:
+    for kind in range(KINDS):
+        served.choose(Constraints(Query(latency_s=1.0 + kind)))
+
+
+def test_made_up_kinds_of_queries_hide_no_load_of_others() -> None:
+    async def load_of_others() -> tuple[int, int]:
+        served = application()
+        await chosen_kinds(served)
+        before = sum(served.demands.values())
+        for _ in range(7):
+            served.choose(Constraints(Query(accuracy=0.85)), samples=3)
+        return sum(served.demands.values()) - before, len(served.demands)
+
+    counted, kinds = asyncio.run(load_of_others())
+    assert counted == 21
+    assert kinds <= 102, "the kinds that are counted apart, and one for each variant"
+
+
+def test_further_kinds_count_for_the_variant_that_answers_them() -> None:
+    async def counted() -> int:
+        served = application()
+        await chosen_kinds(served)
+        served.choose(Constraints(Query(accuracy=0.85)), samples=5)
+        return served.demands[Query(variant=EXACT.id)]
+
+    assert asyncio.run(counted()) == 5
+
+
+def test_demands_that_the_same_variants_satisfy_are_one() -> None:
+    demands = [Demand(2.0, latency_s=1.0 + kind) for kind in range(KINDS)]
+    demands += [Demand(3.0, accuracy=0.7), Demand(4.0, accuracy=0.8), Demand(5.0, accuracy=0.95)]
+    merged = merge(demands, (QUICK, EXACT))
+    assert [(one.load_rps, one.accuracy) for one in merged] == [(2.0 * KINDS, None), (7.0, 0.7)]
+
+
+@pytest.mark.parametrize("count", [33, 5000])
+def test_many_parameters_are_refused_before_they_are_compared(count: int) -> None:
+    began_s = time.thread_time()
+    with pytest.raises(GnomonError) as refused:
+        read_constraints({}, {f"latencyx{number}": 0 for number in range(count)})
+    assert (refused.value.status, refused.value.code) == (400, "too_many_parameters")
+    assert "32" in refused.value.hint
+    assert time.thread_time() - began_s < 0.05
+
+
+@pytest.mark.parametrize(
+    ("headers", "parameters"),
+    [
+        ({}, {"variant": "v" * 50_000}),
+        ({}, {"model": "m" * 50_000}),
+        ({b"x-gnomon-variant": b"v" * 50_000}, {}),
+        ({b"x-gnomon-variant": b"v" * 200}, {"variant": "w" * 200}),
+        ({}, {"nearest": "n" * 50_000}),
+        ({}, {"latency_ms": "9" * 50_000}),
+        ({}, {"latency_ms": " " * 50_000 + "9"}),
+        ({}, {"accuracy": " " * 50_000 + "0.7"}),
+        ({}, {"variant": " " * 50_000 + "a"}),
+    ],
+)
+def test_message_has_only_the_beginning_of_what_was_sent(headers: dict[bytes, bytes], parameters: dict[str, Any]) -> None:
+    with pytest.raises(GnomonError) as refused:
+        read_constraints(headers, parameters)
+    assert refused.value.status == 400
+    assert refused.value.hint
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("query", [Query(variant="nothing like it"), Query(architecture="z")])
+def test_unknown_name_is_told_with_the_known_ones(query: Query) -> None:
+    with pytest.raises(GnomonError) as refused:
+        VariantSelector([QUICK, EXACT]).select(query)
+    assert refused.value.status == 404
+    known = QUICK.id if query.variant is not None else "a, b"
+    assert known in refused.value.hint
