@@ -69,15 +69,19 @@ def nothing_pending() -> int:
 
 
 class _Placement:
-    """The instances of a variant on a worker, with the state and the load that they last had there."""
+    """The instances of a variant on a worker, with the state and the load that they last had there.
 
-    __slots__ = ("instances", "load", "pending", "rate_rps", "state")
+    `choice` is the choice of them for a query that they satisfy.
+    """
 
-    def __init__(self, state: VariantState, load: float, instances: int, rate_rps: float, pending: Pending) -> None:
+    __slots__ = ("choice", "instances", "load", "pending", "rate_rps", "state")
+
+    def __init__(self, choice: Choice, state: VariantState, load: float, instances: int, pending: Pending) -> None:
+        self.choice = choice
         self.state = state
         self.load = load
         self.instances = instances
-        self.rate_rps = rate_rps
+        self.rate_rps = instances * choice.variant.saturation_rps
         """Of all instances together, busy."""
         self.pending = pending
 
@@ -138,18 +142,18 @@ class VariantSelector:
         if self._rule is Rule.PRINTED:
             return self._as_printed(query, matching)
         bits = matching & self._active_bits
-        soonest_s, rank, worker = math.inf, -1, ""
+        soonest_s, choice = math.inf, None
         if bits:
-            soonest_s, rank, worker = self._soonest(bits, self._active)
-            if query.latency_s is None or soonest_s <= query.latency_s:
-                return Choice(self._variants[rank], worker)
+            soonest_s, choice = self._soonest(bits, self._active)
+            if choice is not None and (query.latency_s is None or soonest_s <= query.latency_s):
+                return choice
         bits = matching & self._strained_bits
         if bits:
-            strained_s, other, place = self._soonest(bits, self._strained)
+            strained_s, other = self._soonest(bits, self._strained)
             if strained_s < soonest_s:
-                soonest_s, rank, worker = strained_s, other, place
-        if rank >= 0:
-            return Choice(self._variants[rank], worker)
+                choice = other
+        if choice is not None:
+            return choice
         startable = self._startable(query)
         return self._nearest_choice(query) if startable is None else startable
 
@@ -161,38 +165,40 @@ class VariantSelector:
         variant = self._variants[self._by_start[(bits & -bits).bit_length() - 1]]
         return Choice(variant, self._worker_for(variant), loaded=False)
 
-    def _soonest(self, bits: int, entries: Sequence[Sequence[Entry]] | Mapping[int, Sequence[Entry]]) -> tuple[float, int, str]:
-        """When the placement of these variants answers that is expected to answer first, its variant and its worker."""
+    def _soonest(
+        self, bits: int, entries: Sequence[Sequence[Entry]] | Mapping[int, Sequence[Entry]]
+    ) -> tuple[float, Choice | None]:
+        """When the placement of these variants answers that is expected to answer first, and the choice of it."""
         single_s = self._single_s
-        found_s, found, at = math.inf, -1, ""
+        found_s, found = math.inf, None
         while bits:
             lowest = bits & -bits
             rank = lowest.bit_length() - 1
             least_s = single_s[rank]
             if least_s >= found_s:
                 break  # the following ones take longer, even if nothing is ahead
-            for _, worker, placement in entries[rank]:
+            for _, _, placement in entries[rank]:
                 ahead = placement.pending() - placement.instances + 1
                 expected_s = least_s if ahead <= 0 else least_s + ahead / placement.rate_rps
                 if expected_s < found_s:
-                    found_s, found, at = expected_s, rank, worker
+                    found_s, found = expected_s, placement.choice
                     if ahead <= 0:
                         break
             bits ^= lowest
-        return found_s, found, at
+        return found_s, found
 
     def _as_printed(self, query: Query, matching: int) -> Choice:
         active = matching & self._active_bits
         if active:
             rank = (active & -active).bit_length() - 1
-            return Choice(self._variants[rank], self._active[rank][0][1])
+            return self._active[rank][0][2].choice
         startable = self._startable(query)
         if startable is not None:
             return startable
         strained = matching & self._strained_bits
         if strained:
-            _, rank, worker = min((self._strained[rank][0][0], rank, self._strained[rank][0][1]) for rank in _ranks(strained))
-            return Choice(self._variants[rank], worker)
+            _, rank = min((self._strained[rank][0][0], rank) for rank in _ranks(strained))
+            return self._strained[rank][0][2].choice
         return self._nearest_choice(query)
 
     def instance_loaded(
@@ -214,7 +220,7 @@ class VariantSelector:
             self.instance_unloaded(variant, worker)
             return
         self._forget(rank, worker)
-        placement = _Placement(state, load, instances, instances * self._variants[rank].saturation_rps, pending)
+        placement = _Placement(Choice(self._variants[rank], worker), state, load, instances, pending)
         self._placements[rank, worker] = placement
         if state is VariantState.ACTIVE:
             insort(self._active[rank], (load, worker, placement))
@@ -322,8 +328,8 @@ class VariantSelector:
         misses = shortfall(variant, query)
         loaded = self._active[rank] or self._strained[rank]
         if loaded:
-            worker = loaded[0][1] if self._rule is Rule.PRINTED else self._soonest(1 << rank, {rank: loaded})[2]
-            return Choice(variant, worker, satisfies=False, shortfall=misses)
+            found = loaded[0][2].choice if self._rule is Rule.PRINTED else self._soonest(1 << rank, {rank: loaded})[1]
+            return Choice(variant, "" if found is None else found.worker, satisfies=False, shortfall=misses)
         if self._workers and variant.hardware not in self._workers:
             misses = f"{misses}, no worker has {variant.hardware}".removeprefix(", ")
         return Choice(variant, self._worker_for(variant), loaded=False, satisfies=False, shortfall=misses)
