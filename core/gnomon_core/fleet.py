@@ -30,7 +30,7 @@ class Node:
     """A machine or VM with its capacity. Free amounts are not allocated to any instance.
 
     `reserve_cores` are free as well, beside `free_cores`, and held for Shadows: a Body gets them if no node has other free cores.
-    `pairs` is whether a Shadow can be made there now.
+    `pairs` is whether a Shadow can be made there now, `lends` whether instances there can borrow cores for a batch.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Node:
     free_memory_bytes: int
     reserve_cores: float = 0.0
     pairs: bool = True
+    lends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class Instance:
     it is registered, and `others` are a Body's further ones; `pair` is what they do together, None for a Body that works alone.
     `memory_mb` is a memory size that it was given and that its cores follow from, as on Lambda; None where it was given cores.
     `coming_cores` is how many it will have once its node has applied a resize, as on Kubernetes; None without a pending resize.
-    `concurrency` is how many batches it executes at once.
+    `concurrency` is how many batches it executes at once. `idle_cores` are those that it keeps between batches, where it borrows
+    up to `cores` of its node for each batch; None where all its cores are its own.
     """
 
     id: str
@@ -71,6 +73,7 @@ class Instance:
     memory_mb: int | None = None
     coming_cores: int | None = None
     concurrency: int = 1
+    idle_cores: int | None = None
 
     @property
     def size(self) -> int:

@@ -147,12 +147,14 @@ class FunctionLoad:
 class CreateBody:
     """Start an instance with the whole model; `node` None leaves the place to the platform.
 
-    `memory_mb` is for platforms that sell memory, and cores with it: a size other than the function's own.
+    `memory_mb` is for platforms that sell memory, and cores with it: a size other than the function's own. `idle_cores` are for
+    nodes that lend cores: the instance keeps those between batches and borrows up to `cores` for each batch.
     """
 
     cores: int
     node: str | None = None
     memory_mb: int | None = None
+    idle_cores: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +196,14 @@ class PromoteShadow:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Give an instance another number of cores in place."""
+    """Give an instance another number of cores in place.
+
+    With `idle_cores` it keeps only those between batches from now on and borrows up to `cores` for each (`CreateBody`).
+    """
 
     id: str
     cores: int
+    idle_cores: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +223,11 @@ Dispensable: TypeAlias = CreateShadow | ChangeShadow | PromoteShadow | Resize
 
 
 def action_to_json(action: Action) -> dict[str, Any]:
-    """An action as logs and the API show it; a memory size only where one is asked for, which is on few platforms."""
+    """An action as logs and the API show it; a memory size and borrowed cores only where they are asked for."""
     document = asdict(action)
-    if document.get("memory_mb", 0) is None:
-        del document["memory_mb"]
+    for rare in ("memory_mb", "idle_cores"):
+        if document.get(rare, 0) is None:
+            del document[rare]
     return {"action": type(action).__name__, **document}
 
 

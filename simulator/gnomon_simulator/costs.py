@@ -41,10 +41,18 @@ class InstanceLifetime:
     calls_usd: float = 0.0
     was_of: str | None = None
     """Id of a Shadow's Body, until it is promoted."""
+    borrowed_cores: int = 0
+    """Cores of its present batch beside those that it keeps."""
+
+    @property
+    def held_cores(self) -> int:
+        """Cores that nobody else can have now: all its own, or those that it keeps and those that its batch has borrowed."""
+        kept = self.instance.idle_cores
+        return self.instance.cores if kept is None else kept + self.borrowed_cores
 
     def account(self, now_s: float) -> None:
         """Add the core seconds since the last change of its cores."""
-        self.core_s += self.instance.cores * (now_s - self.cores_since_s)
+        self.core_s += self.held_cores * (now_s - self.cores_since_s)
         self.cores_since_s = now_s
 
     def call(self, seconds: float) -> None:

@@ -5,6 +5,9 @@ when its model has loaded, takes as long for a batch as its profile says, and en
 created on its Body's node or where its pair says, is of use when it has loaded its blocks, sooner where the node's pool has a
 container for it, and ends with its Body. How long each instance existed is kept, because that is what a user pays for.
 
+An instance with `idle_cores` claims only those. For each batch it borrows what its node's arbiter has left (`CoreArbiter`), and
+the batch takes as long as the profile says for so many.
+
 A node claims cores and memory as the local platform's does (`gnomon_platforms.local.nodes`): a Shadow's cores come from the
 reserve as far as that goes, a Body gets what is left of it where it fits nowhere else, and what it gives back is reserve again.
 The pool is the coordinator's, in virtual time: a Shadow that finds an empty container is there sooner by a fork, the containers'
@@ -23,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gnomon_coordinator.pool_size import PoolSize
+from gnomon_core.core_arbiter import CoreArbiter
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.interfaces import Capabilities
@@ -95,10 +99,11 @@ class SimulatedPlatform:
         ready: Callable[[Instance], None],
         *,
         memory_mb: int | None = None,
+        idle_cores: int | None = None,
     ) -> Instance:
         """Begin an instance, STARTING; `ready` is called when its model has loaded, unless it ends before.
 
-        `memory_mb` is a memory size other than the profile's.
+        `memory_mb` is a memory size other than the profile's. With `idle_cores` it claims only those and borrows up to `cores`.
 
         Raises:
             GnomonError: 503 `no_capacity` where no node has enough free capacity.
@@ -106,9 +111,11 @@ class SimulatedPlatform:
         """
         memory_bytes = profile.memory_bytes if memory_mb is None else memory_mb * MEGABYTE
         memory_mb = None if memory_bytes == profile.memory_bytes else memory_mb
-        place = self._place(cores, memory_bytes, node)
+        place = self._place(cores if idle_cores is None else idle_cores, memory_bytes, node)
         name = self._name(function)
-        planned = Instance(name, function, 1, place, cores, memory_bytes, _STARTING, 0.0, memory_mb=memory_mb)
+        planned = Instance(
+            name, function, 1, place, cores, memory_bytes, _STARTING, 0.0, memory_mb=memory_mb, idle_cores=idle_cores
+        )
         instance = self._begin(planned, profile)
         self._live[instance.id].call(profile.load_s)
         self._events.at(self._events.now_s + profile.load_s, self._loaded, instance.id, ready)
@@ -195,6 +202,7 @@ class SimulatedPlatform:
 
     def destroy(self, instance_id: str) -> Instance | None:
         """End the instance now, a Body with its Shadows. Returns the Body of a Shadow, which continues without it, else None."""
+        self.give_back(instance_id)
         lifetime = self._live.pop(instance_id, None)
         if lifetime is None:
             return None
@@ -202,7 +210,8 @@ class SimulatedPlatform:
         self._fleets[instance.function].remove(instance_id)
         lifetime.account(self._events.now_s)
         lifetime.gone_s = self._events.now_s
-        self._take(instance, -instance.cores, -instance.memory_bytes)
+        self._take(instance, -_claimed(instance), -instance.memory_bytes)
+        self._nodes[instance.node].arbiter.leave(instance_id)
         if lifetime.was_of is not None:
             return self._work_with(lifetime.was_of, instance_id, None) if lifetime.was_of in self._live else None
         if instance.kind is InstanceKind.SHADOW:
@@ -211,8 +220,8 @@ class SimulatedPlatform:
             self.destroy(shadow)
         return None
 
-    def resize(self, instance_id: str, cores: int) -> None:
-        """Give the instance another number of cores, if its node has them. Unknown ids are ignored.
+    def resize(self, instance_id: str, cores: int, idle_cores: int | None = None) -> None:
+        """Give the instance another number of cores, if its node has them, or let it borrow them. Unknown ids are ignored.
 
         Raises:
             GnomonError: 503 `no_capacity` where it has not.
@@ -221,19 +230,42 @@ class SimulatedPlatform:
         lifetime = self._live.get(instance_id)
         if lifetime is None:
             return
-        more = cores - lifetime.instance.cores
+        kept = lifetime.instance.idle_cores if idle_cores is None else idle_cores
+        more = (cores if kept is None else kept) - _claimed(lifetime.instance)
         if more > self._nodes[lifetime.instance.node].unclaimed_cores:
             raise _no_capacity(more, 0)
         lifetime.account(self._events.now_s)
         self._take(lifetime.instance, more, 0)
-        self._change(instance_id, cores=cores)
+        if kept is not None:
+            self._nodes[lifetime.instance.node].arbiter.enter(instance_id)
+        self._change(instance_id, cores=cores, idle_cores=kept)
+
+    def lend(self, instance_id: str, cores: int) -> int:
+        """Up to so many cores for the instance's next batch, as its node has them. Returns how many the batch has."""
+        lifetime = self._live[instance_id]
+        kept = lifetime.instance.idle_cores
+        if kept is None:
+            return lifetime.instance.cores
+        lifetime.account(self._events.now_s)
+        lent = self._nodes[lifetime.instance.node].arbiter.lend(instance_id, kept, cores)
+        lifetime.borrowed_cores = lent - kept
+        return lent
+
+    def give_back(self, instance_id: str) -> None:
+        """The instance's batch has ended. Unknown ids are ignored."""
+        lifetime = self._live.get(instance_id)
+        if lifetime is not None and lifetime.borrowed_cores:
+            lifetime.account(self._events.now_s)
+            lifetime.borrowed_cores = 0
+            self._nodes[lifetime.instance.node].arbiter.give_back(instance_id)
 
     def execution_s(self, instance_id: str, samples: int) -> float:
-        """How long this batch will take there."""
+        """How long this batch will take there, on the cores that it has borrowed if it had to."""
         lifetime = self._live[instance_id]
         profile = lifetime.profile
         body = lifetime.instance
-        seconds = profile.seconds(profile.variant, body.size, samples, body.pair)
+        size = body.size if body.idle_cores is None else lifetime.held_cores
+        seconds = profile.seconds(profile.variant, size, samples, body.pair)
         assert seconds is not None, "the profile was checked for the function's cores"
         factor = 1.0 if lifetime.factor is None else lifetime.factor(self._chance)
         if body.pair is not None:
@@ -249,7 +281,10 @@ class SimulatedPlatform:
 
     def _loaded(self, instance_id: str, ready: Callable[[Instance], None]) -> None:
         if instance_id in self._live and self._live[instance_id].instance.state is InstanceState.STARTING:
-            ready(self._change(instance_id, state=InstanceState.READY))
+            instance = self._change(instance_id, state=InstanceState.READY)
+            if instance.idle_cores is not None:
+                self._nodes[instance.node].arbiter.enter(instance_id)
+            ready(instance)
 
     def _promoted(self, body_id: str, changed: Callable[[Instance], None], ready: Callable[[Instance], None]) -> None:
         lifetime = self._live.get(body_id)
@@ -290,7 +325,7 @@ class SimulatedPlatform:
         self.instance_lifetimes.append(lifetime)
         self._live[instance.id] = lifetime
         self._fleets[instance.function].put(lifetime)
-        self._take(instance, instance.cores, instance.memory_bytes)
+        self._take(instance, _claimed(instance), instance.memory_bytes)
         return instance
 
     def _change(self, instance_id: str, **changes: Any) -> Instance:
@@ -340,6 +375,11 @@ class _Fleet:
         self.stamp += 1
 
 
+def _claimed(instance: Instance) -> int:
+    """Cores that an instance takes of its node for its life."""
+    return instance.cores if instance.idle_cores is None else instance.idle_cores
+
+
 def _no_capacity(cores: int, memory_bytes: int) -> GnomonError:
     requested = [many(cores, "core")] * bool(cores) + [f"{math.ceil(memory_bytes / MEGABYTE)} MiB"] * bool(memory_bytes)
     return GnomonError(
@@ -371,7 +411,7 @@ class SimulatedNode:
 
     def __init__(self, plan: NodePlan) -> None:
         self.plan = plan
-        self.unclaimed_cores = plan.cores
+        self.arbiter = CoreArbiter(plan.cores)
         self.unclaimed_bytes = plan.memory_bytes
         self._shadows_cores = 0
         self._pool = PoolSize()
@@ -380,6 +420,11 @@ class SimulatedNode:
         self._ready_s = 0.0
         """When the youngest of the containers is ready."""
         self._fit(-plan.fork_s)
+
+    @property
+    def unclaimed_cores(self) -> float:
+        """Cores that no instance has for its life."""
+        return self.arbiter.unclaimed
 
     def value(self, now_s: float) -> Node:
         """Capacity and free resources of the node; the reserve is separate, the pool's containers are deducted."""
@@ -392,6 +437,7 @@ class SimulatedNode:
             free_cores=self.unclaimed_cores - reserve,
             free_memory_bytes=max(0, self.unclaimed_bytes - self._pool.target * CONTAINER_BYTES),
             reserve_cores=reserve,
+            lends=True,
         )
 
     @property
@@ -412,7 +458,7 @@ class SimulatedNode:
 
     def take(self, cores: int, memory_bytes: int, now_s: float, *, shadow: bool = False) -> None:
         """Give cores and memory away, to a Shadow or a Body; negative amounts come back."""
-        self.unclaimed_cores -= cores
+        self.arbiter.claim(cores)
         self.unclaimed_bytes -= memory_bytes
         self._shadows_cores += cores if shadow else 0
         self._fit(now_s)

@@ -178,7 +178,7 @@ class SimulatedFunction(Actuator[None]):
         # As live: where a profile predicts latency, it bounds the batches of each instance.
         sized_by = (plan.profile.variant,) if plan.profile.model is not None else ()
         scheduling = scheduling_policy(self._scheduler, plan.settings, plan.schedulers)
-        self._dispatcher = Dispatcher(plan.settings, scheduling, plan.latency(), events.now_s, sized_by=sized_by)
+        self._dispatcher = Dispatcher(plan.settings, scheduling, plan.latency(), events.now_s, sized_by=sized_by, lender=platform)
         self._dispatcher.learns = plan.knowledge != "given"
         self._runner = Runner(plan.name, plan.policies, plan.ticks_from_s)
         self._on_demand = OnDemand(plan.on_demand_s) if plan.on_demand_s is not None else None
@@ -253,7 +253,11 @@ class SimulatedFunction(Actuator[None]):
     def _ready(self, instance: Instance) -> None:
         self._count_starting()
         most, now_s, memory_mb = self._settings.max_batch, self._events.now_s, instance.memory_mb
-        self._execute(self._dispatcher.instance_ready(instance.id, instance.cores, most, now_s, memory_mb=memory_mb))
+        self._execute(
+            self._dispatcher.instance_ready(
+                instance.id, instance.cores, most, now_s, memory_mb=memory_mb, idle_cores=instance.idle_cores
+            )
+        )
         self._poke()
 
     def _pair_changed(self, body: Instance) -> None:
@@ -355,7 +359,13 @@ class SimulatedFunction(Actuator[None]):
 
     def create_body(self, action: CreateBody) -> None:
         self._platform.create(
-            self.plan.name, self.plan.profile, action.cores, action.node, self._ready, memory_mb=action.memory_mb
+            self.plan.name,
+            self.plan.profile,
+            action.cores,
+            action.node,
+            self._ready,
+            memory_mb=action.memory_mb,
+            idle_cores=action.idle_cores,
         )
         self._count_starting()
 
@@ -378,10 +388,11 @@ class SimulatedFunction(Actuator[None]):
         self._count_starting()
 
     def resize(self, action: Resize) -> None:
-        self._platform.resize(action.id, action.cores)
+        self._platform.resize(action.id, action.cores, action.idle_cores)
         if action.id in self._dispatcher.workers.by_id:
             now_s = self._events.now_s
-            self._execute(self._dispatcher.instance_ready(action.id, action.cores, self._settings.max_batch, now_s))
+            most, idle_cores = self._settings.max_batch, action.idle_cores
+            self._execute(self._dispatcher.instance_ready(action.id, action.cores, most, now_s, idle_cores=idle_cores))
 
     def set_buffer_plan(self, action: SetBufferPlan) -> None:
         plan = self.buffer_plan = action

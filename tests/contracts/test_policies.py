@@ -26,7 +26,7 @@ from gnomon_gateway.scheduling.registry import scheduling_policy
 from tests.made_up_models import BlockPlan, made_up_profile
 from tests.timelines import play
 
-SCHEDULERS = {"adaptive", "adaptive-fill", "fixed", "immediate"}
+SCHEDULERS = {"adaptive", "adaptive-fill", "economical", "fixed", "immediate"}
 
 
 def busy(settings: Settings, *, instances: int = 2, profile: ModelProfile | None = None) -> Observation:

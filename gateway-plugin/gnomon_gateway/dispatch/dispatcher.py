@@ -33,7 +33,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import SchedulingPolicy
@@ -92,6 +92,18 @@ Effect: TypeAlias = Send | Answer | Cancel | Drained
 Effects: TypeAlias = list[Effect]
 
 
+class CoreLender(Protocol):
+    """The arbiters of the nodes' cores, for instances that borrow cores for each batch (`gnomon_core.core_arbiter`)."""
+
+    def lend(self, instance_id: str, cores: int) -> int:
+        """Up to so many cores for the instance's next batch; never fewer than those it keeps. Returns how many it has."""
+        ...
+
+    def give_back(self, instance_id: str) -> None:
+        """The instance's last batch has ended. Unknown ids are ignored."""
+        ...
+
+
 class Dispatcher:
     """Queue, policy, instances and load counters of one function.
 
@@ -108,6 +120,7 @@ class Dispatcher:
         now_s: float,
         *,
         sized_by: tuple[str, ...] = (),
+        lender: CoreLender | None = None,
     ) -> None:
         self.policy = policy
         self.latency = latency
@@ -125,6 +138,7 @@ class Dispatcher:
         """Results for requests that were already answered: the deadline had passed, or the client had left."""
         self.retried = 0
         """Requests that were executed a second time, each in a batch of its own."""
+        self._lender = lender
         self._is_model = settings.model is not None
         self._deadlines = Deadlines()
         self._recent = RecentMeasurements()
@@ -218,15 +232,17 @@ class Dispatcher:
         *,
         memory_mb: int | None = None,
         concurrency: int | None = None,
+        idle_cores: int | None = None,
     ) -> Effects:
         """An instance became ready, or a known instance has a new size or largest batch.
 
-        The instance takes `concurrency` batches at a time; None keeps the present number, which is 1 at first.
+        The instance takes `concurrency` batches at a time; None keeps the present number, which is 1 at first. With `idle_cores`
+        it keeps only those between batches and borrows up to `cores` for each; None keeps what is known.
         """
         self._load.advance(now_s)
         if instance_id not in self.workers.by_id:
             self._recent.clear()
-        self.workers.add(instance_id, cores, max_batch, memory_mb, concurrency)
+        self.workers.add(instance_id, cores, max_batch, memory_mb, concurrency=concurrency, idle_cores=idle_cores)
         return self._schedule_all(now_s, [])
 
     def pair_changed(self, instance_id: str, pair: Pair | None, now_s: float) -> Effects:
@@ -245,6 +261,8 @@ class Dispatcher:
             return []
         self._load.advance(now_s)
         self.workers.remove(worker)
+        if self._lender is not None:
+            self._lender.give_back(instance_id)
         effects: Effects = []
         last_id = max(worker.batches, default=0)
         for batch in worker.batches.values():
@@ -282,12 +300,13 @@ class Dispatcher:
         self._load.advance(now_s)
         answers: Effects = []
         if batch.live and self._is_measurement(worker, batch, codes):
-            self.latency.observe(batch.lane.variant, worker.size, batch.size, now_s - batch.sent_s, batch.pair)
-            self._recent.add(batch.lane.variant, worker.size, batch.size, now_s)
+            self.latency.observe(batch.lane.variant, batch.instance_size, batch.size, now_s - batch.sent_s, batch.pair)
+            self._recent.add(batch.lane.variant, batch.instance_size, batch.size, now_s)
             self._learned(batch.lane, now_s)
         self._collect(batch, codes, now_s, answers)
         batch.end()
         self.workers.release(worker, batch)
+        self._give_back(worker)
         effects: Effects = [Drained(instance_id)] if worker.draining and not worker.batches else []
         self._schedule_all(now_s, effects)
         effects += answers
@@ -306,6 +325,7 @@ class Dispatcher:
         self._put_back([one for one in batch.requests if one.batch is batch and one.state == DISPATCHED])
         batch.end()
         self.workers.release(worker, batch)
+        self._give_back(worker)
         self._load.busy_cores = self.workers.busy_cores
         return [Drained(instance_id)] if worker.draining and not worker.batches else []
 
@@ -322,7 +342,7 @@ class Dispatcher:
         """
         if not self.learns or worker.draining or batch.streamed:
             return False
-        if batch.pair is not worker.pair or batch.instance_size != worker.size:
+        if batch.pair is not worker.pair or (batch.instance_size != worker.size and worker.idle_cores is None):
             return False
         return not self._is_model or (len(codes) == len(batch.requests) and SUCCESS.issuperset(codes))
 
@@ -480,7 +500,10 @@ class Dispatcher:
             return False
         self._last_batch += 1
         batch = Batch(self._last_batch, worker.id, lane.key, requests, now_s)
-        batch.pair, batch.instance_size = worker.pair, worker.size
+        batch.pair, batch.instance_size, batch.cores = worker.pair, worker.size, worker.cores
+        if worker.idle_cores is not None and self._lender is not None:
+            wanted = worker.cores if action.cores is None else min(action.cores, worker.cores)
+            batch.cores = batch.instance_size = self._lender.lend(worker.id, wanted)
         batch.expected_end_s = now_s + (self.latency.seconds(lane.variant, batch.instance_size, batch.size, batch.pair) or 0.0)
         for request in requests:
             self.queue.remove(request)
@@ -491,6 +514,11 @@ class Dispatcher:
         self.workers.took(worker, batch, lane.samples)
         effects.append(Send(batch))
         return True
+
+    def _give_back(self, worker: Worker) -> None:
+        """Return the cores that the instance borrowed for a batch, once it executes none."""
+        if worker.idle_cores is not None and not worker.batches and self._lender is not None:
+            self._lender.give_back(worker.id)
 
     def _reject(self, lane: Lane, action: Reject, effects: Effects) -> bool:
         done = False

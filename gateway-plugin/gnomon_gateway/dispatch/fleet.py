@@ -50,6 +50,7 @@ class Worker:
         "draining",
         "free_slots",
         "id",
+        "idle_cores",
         "max_batch",
         "memory_mb",
         "number",
@@ -71,6 +72,8 @@ class Worker:
         self.number = number
         self.cores = 0
         self.memory_mb: int | None = None
+        self.idle_cores: int | None = None
+        """Cores that the instance keeps between batches, where it borrows the others; None where all are its own."""
         self.size = 0
         self.max_batch = 0
         self.pair: Pair | None = None
@@ -85,8 +88,8 @@ class Worker:
         """Set the largest batch. Not to be called while the instance is in the idle list, whose order depends on it."""
         pair = self.pair
         self.usual = max_batch
-        self.slot = Slot(self.id, self.cores, max_batch, pair, self.memory_mb)
-        self.solo_slot = Slot(self.id, self.cores, 1, pair, self.memory_mb)
+        self.slot = Slot(self.id, self.cores, max_batch, pair, self.memory_mb, self.idle_cores)
+        self.solo_slot = Slot(self.id, self.cores, 1, pair, self.memory_mb, self.idle_cores)
         self.rank()
 
     def rank(self) -> None:
@@ -166,7 +169,14 @@ class Workers:
         return view
 
     def add(
-        self, instance_id: str, cores: int, max_batch: int, memory_mb: int | None = None, concurrency: int | None = None
+        self,
+        instance_id: str,
+        cores: int,
+        max_batch: int,
+        memory_mb: int | None = None,
+        *,
+        concurrency: int | None = None,
+        idle_cores: int | None = None,
     ) -> None:
         """Add a ready instance, or update a known one; arguments that are None keep their value."""
         worker = self.by_id.get(instance_id)
@@ -175,7 +185,9 @@ class Workers:
             worker = self.by_id[instance_id] = Worker(instance_id, self._added)
         else:
             self._leave_idle(worker)
-        if worker.batches:
+        if idle_cores is not None:
+            worker.idle_cores = idle_cores
+        if worker.batches and worker.idle_cores is None:
             self.busy_cores += cores - worker.cores
         worker.cores, worker.max_batch, worker.memory_mb = cores, max_batch, memory_mb
         worker.concurrency = worker.concurrency if concurrency is None else concurrency
@@ -205,7 +217,7 @@ class Workers:
         self._leave_idle(worker)
         if not worker.batches:
             self.busy += 1
-            self.busy_cores += worker.cores
+            self.busy_cores += worker.cores if worker.idle_cores is None else batch.cores
         worker.batches[batch.id] = batch
         worker.rank()
         if worker.free_slots:
@@ -226,7 +238,7 @@ class Workers:
         del worker.batches[batch.id]
         if not worker.batches:
             self.busy -= 1
-            self.busy_cores -= worker.cores
+            self.busy_cores -= worker.cores if worker.idle_cores is None else batch.cores
         worker.rank()
         if worker.free_slots:
             insort(self.idle, worker)
@@ -241,7 +253,8 @@ class Workers:
         """The instance has ended, with the batches that it executed."""
         if worker.batches:
             self.busy -= 1
-            self.busy_cores -= worker.cores
+            borrowed = next(iter(worker.batches.values())).cores
+            self.busy_cores -= worker.cores if worker.idle_cores is None else borrowed
         self._leave_idle(worker)
         del self.by_id[worker.id]
         self._capacity = None

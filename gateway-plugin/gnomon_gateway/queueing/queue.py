@@ -143,15 +143,17 @@ class Batch:
     """Requests that execute together on one instance.
 
     `live` counts the members that have no answer yet; `deadline_s` is the earliest of their deadlines; `expected_end_s` is the
-    predicted time of the result; `pair` and `instance_size` are the instance's Shadows and size when the batch was sent. A batch
-    that has ended drops its requests: they refer to each other, and only the garbage collector would free such a cycle.
+    predicted time of the result; `pair` and `instance_size` are the instance's Shadows and size when the batch was sent, and
+    `cores` what it executes on, which may be more than its instance keeps. A batch that has ended drops its requests: they refer
+    to each other, and only the garbage collector would free such a cycle.
     """
 
     __slots__ = (
-        "deadline_s", "expected_end_s", "id", "instance_id", "instance_size", "lane", "live", "pair", "requests", "sent_s",
-        "size", "streamed",
+        "cores", "deadline_s", "expected_end_s", "id", "instance_id", "instance_size", "lane", "live", "pair", "requests",
+        "sent_s", "size", "streamed",
     )  # fmt: skip
 
+    cores: int
     instance_size: int
     pair: Pair | None
 

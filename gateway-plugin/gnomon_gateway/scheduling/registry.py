@@ -12,7 +12,7 @@ from typing import TypeAlias
 from gnomon_core.interfaces import SchedulingPolicy
 from gnomon_core.policy_registry import GROUPS, Kind, PolicyPlugin
 from gnomon_core.settings import Settings
-from gnomon_gateway.scheduling.policies import Adaptive, AdaptiveFill, AdaptivePaper, Fixed, Immediate
+from gnomon_gateway.scheduling.policies import Adaptive, AdaptiveFill, AdaptivePaper, Economical, Fixed, Immediate
 
 Schedulers: TypeAlias = Mapping[str, PolicyPlugin[SchedulingPolicy]]
 
@@ -29,6 +29,10 @@ BUILT_IN: Schedulers = MappingProxyType(
         "adaptive-paper": PolicyPlugin(
             lambda settings: AdaptivePaper(settings.slo_s),
             "Algorithm 3 as printed in AsyFunc: spends the objective on waiting, drops what cannot meet it",
+        ),
+        "economical": PolicyPlugin(
+            lambda settings: Economical(settings.slo_s),
+            "sends what waits at once, in the smallest batches with about the best rate, on as many cores as the wait calls for",
         ),
         "fixed": PolicyPlugin(
             lambda settings: Fixed(settings.max_batch, settings.max_wait_s or 0.0),

@@ -1,0 +1,66 @@
+"""The arbiter of one node's cores: instances claim cores for as long as they live, and batches borrow cores while they execute.
+
+    arbiter = CoreArbiter(26)
+    arbiter.claim(1), arbiter.enter("a")   # an instance that keeps one core between its batches
+    arbiter.lend("a", 1, 20)               # 20: its own and 19 that nobody has
+    arbiter.give_back("a")                 # its batch has ended: 19 are free again
+    arbiter.claim(1), arbiter.enter("b")   # from now on neither has more than half: 13
+
+A claim is kept: a batch always gets at least the cores that its instance keeps, and nothing is lent that another instance has
+claimed. A share is kept as well: of the cores that are claimed by no one else, each instance that borrows may have as many as
+every other. Without shares the first batch would take the whole node, and the next one would last for ever on the one core that
+is left. So loans need not be revoked.
+"""
+
+from __future__ import annotations
+
+
+class CoreArbiter:
+    """Claims, borrowers and loans of one node. Claims are checked by who makes them."""
+
+    __slots__ = ("_borrowers", "_claimed", "_loans", "cores")
+
+    def __init__(self, cores: int) -> None:
+        self.cores = cores
+        self._claimed = 0.0
+        self._borrowers: set[str] = set()
+        self._loans: dict[str, int] = {}
+
+    @property
+    def unclaimed(self) -> float:
+        """Cores that no instance claims. Some of them may be lent at this moment."""
+        return self.cores - self._claimed
+
+    @property
+    def free(self) -> float:
+        """Cores that are neither claimed nor lent."""
+        return self.unclaimed - sum(self._loans.values())
+
+    def claim(self, cores: float) -> None:
+        """An instance takes cores for its life; a negative number gives them back."""
+        self._claimed += cores
+
+    def enter(self, borrower: str) -> None:
+        """An instance borrows cores for its batches from now on."""
+        self._borrowers.add(borrower)
+
+    def leave(self, borrower: str) -> None:
+        """The instance has ended, and so has its batch. Unknown borrowers are ignored."""
+        self._borrowers.discard(borrower)
+        self.give_back(borrower)
+
+    def lend(self, borrower: str, kept: int, wanted: int) -> int:
+        """Cores for a batch of this instance, which keeps `kept`: of those wanted as many as its share and what is free allow.
+
+        Replaces its last loan.
+        """
+        self.give_back(borrower)
+        share = int(self.unclaimed / max(1, len(self._borrowers)))
+        loan = min(max(0, wanted - kept), max(0, share), max(0, int(self.free)))
+        if loan:
+            self._loans[borrower] = loan
+        return kept + loan
+
+    def give_back(self, borrower: str) -> None:
+        """The instance's batch has ended. Unknown borrowers are ignored."""
+        self._loans.pop(borrower, None)

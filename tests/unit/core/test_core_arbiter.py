@@ -1,0 +1,72 @@
+"""Cores of one node: claims that are kept, and loans for the time of a batch."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnomon_core.core_arbiter import CoreArbiter
+from gnomon_core.scheduling import economical_batch
+
+
+def with_borrowers(cores: int, *names: str) -> CoreArbiter:
+    arbiter = CoreArbiter(cores)
+    for name in names:
+        arbiter.claim(1)
+        arbiter.enter(name)
+    return arbiter
+
+
+def test_a_batch_borrows_what_nobody_has_and_gives_it_back() -> None:
+    arbiter = with_borrowers(26, "a")
+    assert arbiter.lend("a", 1, 20) == 20
+    assert arbiter.free == 6
+    arbiter.give_back("a")
+    assert arbiter.free == 25
+    assert arbiter.lend("a", 1, 40) == 26
+
+
+def test_instances_of_a_node_have_equal_shares_of_it() -> None:
+    arbiter = with_borrowers(26, "a", "b")
+    assert arbiter.lend("a", 1, 26) == 13
+    assert arbiter.lend("b", 1, 26) == 13
+    arbiter.leave("b")
+    arbiter.claim(-1)
+    assert arbiter.lend("a", 1, 26) == 26
+
+
+def test_what_another_instance_has_claimed_is_never_lent() -> None:
+    arbiter = with_borrowers(8, "a")
+    arbiter.claim(6)
+    assert arbiter.lend("a", 1, 8) == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 30)), max_size=40))
+def test_batches_get_what_their_instance_keeps_and_never_more_than_the_node_has(asked: list[tuple[str, int]]) -> None:
+    arbiter, held = with_borrowers(16, *"abcd"), dict.fromkeys("abcd", 1)
+    for borrower, cores in asked:
+        if cores:
+            held[borrower] = arbiter.lend(borrower, 1, cores)
+            assert held[borrower] == max(1, min(cores, 4)), "a quarter of the node is always there"
+        else:
+            arbiter.give_back(borrower)
+            held[borrower] = 1
+        assert sum(held.values()) == 16 - arbiter.free
+        assert arbiter.free >= 0
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "slo_s", "batch"),
+    [
+        ((20, 39, 58, 76, 95, 114, 132, 150), 1.0, 4),
+        ((20, 21, 22, 23), 1.0, 4),
+        ((20, 40, 60, 80), 1.0, 1),
+        ((20, 30, 35, 36), 0.03, 2),
+        ((20, 30), 0.01, 1),
+    ],
+)
+def test_the_smallest_batch_with_about_the_best_timely_rate(milliseconds: tuple[int, ...], slo_s: float, batch: int) -> None:
+    assert economical_batch(lambda size: milliseconds[size - 1] / 1e3, len(milliseconds), slo_s) == batch
+
+
+def test_without_a_latency_batches_are_of_one() -> None:
+    assert economical_batch(lambda _: None, 8, 1.0) == 1

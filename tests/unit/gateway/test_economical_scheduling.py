@@ -1,0 +1,53 @@
+"""`economical`: at once, in the smallest batch with about the best rate, on as many cores as the wait calls for."""
+
+import pytest
+
+from gnomon_core.pairs import Pair
+from gnomon_core.scheduling import Dispatch, FleetView, Slot
+from gnomon_gateway.queueing.queue import Lane, LaneKey, Request
+from gnomon_gateway.scheduling.policies import Economical
+
+BORROWS = Slot("i", 26, 8, idle_cores=1)
+
+
+class Linear:
+    """A core works 1 s on each sample."""
+
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        del variant, pair
+        return batch / body_cores
+
+
+def lane(count: int, deadline_s: float = 20.0) -> Lane:
+    made = Lane(LaneKey("events", "v"))
+    for number in range(count):
+        request = Request(made.key, 10.0, deadline_s)
+        request.id = number + 1
+        made.add(request)
+    return made
+
+
+def dispatched(slot: Slot, count: int = 5, now_s: float = 10.0, slo_s: float = 0.5) -> Dispatch:
+    [action] = Economical(slo_s).next(lane(count), FleetView((slot,), 0, 0), Linear(), now_s)
+    assert isinstance(action, Dispatch)
+    return action
+
+
+def test_a_batch_is_no_larger_than_it_is_worth() -> None:
+    assert len(dispatched(Slot("i", 26, 8)).requests) == 1, "two take twice as long as one"
+
+
+@pytest.mark.parametrize(("waited_s", "cores"), [(0.0, 16), (0.05, 21), (0.1, 26), (3.0, 26)])
+def test_a_batch_asks_for_more_cores_the_longer_its_oldest_request_has_waited(waited_s: float, cores: int) -> None:
+    assert dispatched(BORROWS, now_s=10.0 + waited_s).cores == cores
+
+
+def test_a_short_deadline_calls_for_more_cores() -> None:
+    # 1/16 s is too long for 51 ms, 1/20 s is not.
+    [action] = Economical(0.5).next(lane(1, 10.051), FleetView((BORROWS,), 0, 0), Linear(), 10.0)
+    assert isinstance(action, Dispatch)
+    assert action.cores == 20
+
+
+def test_an_instance_with_cores_of_its_own_has_them_all() -> None:
+    assert dispatched(Slot("i", 4, 8)).cores is None
