@@ -68,6 +68,17 @@ def _hpa(_: Settings) -> ReplicaPolicy:
     return DownDelay(RateLimit(hpa.Hpa(), up=hpa.MAX_UP_FACTOR, up_by=hpa.MAX_UP_BY), hpa.stabilization_s)
 
 
+def _gnomon(settings: Settings) -> ScalingPolicy:
+    """The policy of replays. A gateway without one does not wait for numpy to be imported."""
+    try:
+        from gnomon_autoscaler.policies.gnomon import gnomon  # noqa: PLC0415 - it needs numpy
+    except ImportError as error:
+        raise bad_request(
+            "package_missing", f"scaling policy gnomon replays arrivals with numpy: {error}.", how_to_install("planner")
+        ) from None
+    return gnomon(settings)
+
+
 def _batch(settings: Settings) -> ScalingPolicy:
     return _planning("batch", settings)
 
@@ -98,6 +109,9 @@ BUILT_IN: Policies = MappingProxyType(
         ),
         "batch+": PolicyPlugin(_batch_plus, "batch's B and instances with the scheduler adaptive-fill instead of a timeout."),
         "fixed": replica_policy_plugin(lambda _: Fixed(), "As many as com.openfaas.scale.min, or as an operator asked for."),
+        "gnomon": PolicyPlugin(
+            _gnomon, "The fewest Bodies that would have kept the objective in the last minutes, on cores borrowed by the batch."
+        ),
         "hpa": replica_policy_plugin(_hpa, "CPU use against gnomon/target-cpu-percent, as Kubernetes does it."),
         "k-lv": replica_policy_plugin(
             lambda _: rates.k_last_value(), "For 1.5 × the rate of the last 30 s (AsyFunc, section 2)."

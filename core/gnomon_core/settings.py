@@ -113,6 +113,9 @@ _PLANNERS = ("batch", "batch+")
 """The policies that plan batches, and an instance's cores too, unless the function says them."""
 _SPLITTERS = ("asyfunc", "asyfunc-")
 _BATCHING = (*_SPLITTERS, *_PLANNERS)
+_REPLAYING = ("gnomon",)
+MECHANISMS = ("reaction", "uncertainty", "queue", "lending")
+"""What `gnomon` can do without: `policies.gnomon.options` says what each is."""
 _OPENFAAS = ("openfaas",)
 
 
@@ -146,6 +149,7 @@ class Settings:
     `deterministic` holds batches to one sample: the sums in a kernel are taken in another order for another batch size.
     `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance, `memory_mb` that of one whose
     cores follow from its memory, on Lambda. `plan_cores` "any" lets plans choose another size.
+    `without` names mechanisms of `gnomon` that are left out.
     `alpha` … `ablation` are those of `asyfunc`, by the names of its paper; `burst_cores`, `promotion` and `max_shadows`
     go beyond it, `blocks` and `readings` are other readings of it.
     `stable_window_s` … `zero_grace_s` are those of `kpa`, which Knative's annotations set: the panic window is a share of the
@@ -190,6 +194,7 @@ class Settings:
     max_shadows: int = 1
     blocks: str = "ratio"
     readings: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     stable_window_s: float = 60.0
     panic_share: float = 0.1
     panic_threshold: float = 2.0
@@ -241,7 +246,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
         Setting("gnomon/deadline-ms", "deadline_s", number(1, 1e3 * MOST_DEADLINE_S, scale=1e-3), "milliseconds from 1 to 86400000", "deadline of a request whose client sets none, and the longest that a client may ask for", "or the shorter of the function's variables `exec_timeout` and `write_timeout`, or `read_timeout` alone; on Knative the Revision's `timeoutSeconds`"),
     )),
     ("Batches, and what may wait", (
-        Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B; a client's larger batch is split, and its answers are joined", f"{BATCHING_MAX_BATCH} with the policies that split or plan batches, " + ", ".join(f"`{one}`" for one in _BATCHING) + ", and for applications"),
+        Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B; a client's larger batch is split, and its answers are joined", f"{BATCHING_MAX_BATCH} with the policies that split or plan batches, " + ", ".join(f"`{one}`" for one in _BATCHING) + ", for models with `gnomon`, and for applications"),
         Setting("gnomon/max-wait-ms", "max_wait_s", number(0, 3.6e6, scale=1e-3), "milliseconds from 0 to 3600000", "the longest wait T for a batch, with the schedulers `fixed`, `adaptive` and `adaptive-fill`", "`fixed`: 0; `adaptive`: half of what the batch takes; `adaptive-fill`: as the objective allows; `batch`: as it plans"),
         Setting("gnomon/deterministic", "deterministic", flag, "true or false", "execute each request's samples one by one, so that an answer has the same bits whichever batch it shares; costs what batching gains"),
         Setting("gnomon/queue-max-requests", "queue_max_requests", integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
@@ -251,7 +256,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("Size of an instance", (
         Setting("gnomon/concurrency", "concurrency", integer(1, MOST_CONCURRENCY), f"a whole number from 1 to {MOST_CONCURRENCY}", "batches, or requests where it does not batch, that one instance executes at once, each in a thread of its own; 1: never two calls of the handler at a time. A model computes one batch at a time. On Lambda a sandbox executes one; for a foreign provider and Revisions see gnomon/max-inflight", f"{HANDLER_CONCURRENCY} for `handle` and for a program for each request, {ASYNC_CONCURRENCY} for `async def handle`, 1 with `handle_batch`"),
         Setting("gnomon/cores", "cores", integer(1, 1024), "a whole number from 1 to 1024", "cores of one instance; on one machine reserved while it is in use, unless `requests.cpu` of the deployment says how many always are"),
-        Setting("gnomon/max-cores", "max_cores", integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max of cores that a policy may choose", "", _BATCHING),
+        Setting("gnomon/max-cores", "max_cores", integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max of cores that a policy may choose", "", (*_BATCHING, *_REPLAYING)),
         Setting("gnomon/memory-mb", "memory_mb", integer(128, 10_240), "megabytes from 128 to 10240", "memory size on Lambda, instead of what the cores bring", "1769 for each core"),
         Setting("gnomon/weight-mode", "weight_mode", choice("shared", "private"), "shared or private", "whether instances on a node share one copy of the weights"),
         Setting("gnomon/engine", "engine", choice(AUTO, *ENGINES), f"{AUTO}, {', '.join(ENGINES[:-1])} or {ENGINES[-1]}", "what runs the model: its layer program, or its graph for another engine; `auto` is the quickest one that answered as the program does when the model was added. Where the engine cannot be had, the program serves and `describe` says why"),
@@ -280,6 +285,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
         Setting("gnomon/promotion", "promotion", flag, "true or false", "whether a Shadow may become a Body where another Body is needed", "", _SPLITTERS),
         Setting("gnomon/blocks", "blocks", choice("ratio", "contiguous"), "ratio or contiguous", "which layer blocks a Shadow may hold: those with most MACs for their weights, or the best and its neighbours, with one hand-over", "", _SPLITTERS),
         Setting("gnomon/reading", "readings", several(*READINGS), f"some of {', '.join(READINGS)}, with commas between them", "where the paper is read as it is printed: the rate of a burst is that of arrivals (`arrivals`), a Shadow's loading counts (`loading`), memory is that of weights (`weights`), R_max has Shadows (`shadows`), dear memory counts less (`kappa`); or otherwise: η by the gain (`gain`), or by the objective (`objective`)", "none of them", _SPLITTERS),
+        Setting("gnomon/without", "without", several(*MECHANISMS), f"some of {', '.join(MECHANISMS)}, with commas between them", "what `gnomon` does without: rules that react to the last second, the uncertainty of a count, what waits, cores that are borrowed for each batch", "none of them", _REPLAYING),
         Setting("gnomon/ablation", "ablation", choice("layers", "adaptive", "both"), "layers, adaptive or both", "what `asyfunc-` does without: Shadows, adaptive scheduling, or both", "", ("asyfunc-",)),
     )),
 )  # fmt: skip
@@ -374,6 +380,8 @@ def _derive(values: dict[str, Any]) -> None:
             "Kernels add in another order for another batch size, so it needs batches of one: remove one of the two.",
         )
     if values.get("autoscaler") in _BATCHING or values.get("model", "").startswith(APPLICATION):
+        values.setdefault("max_batch", BATCHING_MAX_BATCH)
+    if values.get("autoscaler") in _REPLAYING and "model" in values:
         values.setdefault("max_batch", BATCHING_MAX_BATCH)
     if values.get("autoscaler") in _PLANNERS and not {"cores", "memory_mb"} & set(values):
         values.setdefault("plan_cores", "any")
