@@ -155,16 +155,21 @@ _OF_PROXIES = frozenset(
     {
         "cdn-loop",
         "cf-connecting-ip",
+        "cf-ray",
         "client-ip",
+        "fastly-client-ip",
         "forwarded",
         "true-client-ip",
         "via",
+        "x-amzn-trace-id",
         "x-client-ip",
+        "x-cloud-trace-context",
         "x-cluster-client-ip",
+        "x-proxyuser-ip",
         "x-real-ip",
     }
 )
-_OF_PROXIES_PREFIXES = ("x-forwarded", "x-envoy-")
+_OF_PROXIES_PREFIXES = ("x-forwarded", "x-envoy-", "x-original-")
 
 _log = logging.getLogger(__name__)
 

@@ -44,12 +44,14 @@ class Invoker:
     async def _query(self, application: Application, headers: Mapping[bytes, bytes], invocation: Invocation) -> FunctionAnswer:
         """Call the member of an application that the constraints choose. The body of tensors holds some, so it is read first."""
         parameters: Mapping[str, Any] = {}
+        samples = 1
         tensors = carries_tensors(invocation.method.encode(), headers)
         try:
             if application.signature is not None and tensors:
-                samples = most_samples(application.signature, application.settings.max_batch)
-                parameters = (await Reading(application.signature, headers, samples).whole(invocation.body)).parameters
-            chosen = application.choose(read_constraints(headers, parameters))
+                most = most_samples(application.signature, application.settings.max_batch)
+                infer = await Reading(application.signature, headers, most).whole(invocation.body)
+                parameters, samples = infer.parameters, infer.samples
+            chosen = application.choose(read_constraints(headers, parameters), samples)
         except GnomonError as error:
             application.metrics.started += 1
             application.metrics.refused(error, 0.0)

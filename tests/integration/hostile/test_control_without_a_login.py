@@ -266,6 +266,12 @@ def test_a_proxy_of_another_user_passes_nobody(open_gateway: WithoutLogin, where
         "Forwarded: for=192.0.2.1",
         "Via: 1.1 proxy",
         "X-Real-IP: 192.0.2.1",
+        "X-Original-Forwarded-For: 192.0.2.1",
+        "Fastly-Client-IP: 192.0.2.1",
+        "X-ProxyUser-Ip: 192.0.2.1",
+        "X-Amzn-Trace-Id: Root=1-67891233-abcdef012345678912345678",
+        "X-Cloud-Trace-Context: 105445aa7843bc8bf206b12000100000/1",
+        "CF-Ray: 230b030023ae2822-SJC",
     ],
 )
 def test_a_request_that_a_proxy_has_marked_is_refused_also_of_root(open_gateway: WithoutLogin, header: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from typing import Any
 
@@ -11,13 +12,16 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
+from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_core.variant_scaling import Demand
 from gnomon_core.variants import Query, Variant
 from gnomon_gateway.applications.application import Application, Member
 from gnomon_gateway.applications.controller import merge
 from gnomon_gateway.applications.queries import Constraints, read_constraints
+from gnomon_gateway.asynchronous.calls import Invocation
+from gnomon_gateway.asynchronous.invoker import Invoker
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.functions.function_runtime import FunctionDirectory, FunctionRuntime
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.variants.selection import VariantSelector
 
@@ -27,14 +31,17 @@ KINDS = 1000
 """Kinds of queries that a hostile client makes up."""
 
 
+SIGNATURE = ModelSignature("a", "1", (TensorSpec("x", "FP32", (2,)),), (TensorSpec("y", "FP32", (1,)),))
+
+
 def application() -> Application:
     """An application of both variants; none has an instance."""
 
     def runtime(name: str) -> FunctionRuntime:
-        return FunctionRuntime(FunctionKey(name, "fn"), Settings(), Immediate(), LearnedLatency(4))
+        return FunctionRuntime(FunctionKey(name, "fn"), Settings(), Immediate(), LearnedLatency(4), signature=SIGNATURE)
 
     served = Application(FunctionKey("faces", "fn"), Settings(), VariantSelector)
-    served.use([Member(variant, runtime(variant.architecture)) for variant in (QUICK, EXACT)], None)
+    served.use([Member(variant, runtime(variant.architecture)) for variant in (QUICK, EXACT)], SIGNATURE)
     return served
 
 
@@ -65,6 +72,21 @@ def test_further_kinds_count_for_the_variant_that_answers_them() -> None:
         return served.demands[Query(variant=EXACT.id)]
 
     assert asyncio.run(counted()) == 5
+
+
+def test_asynchronous_query_counts_its_samples() -> None:
+    async def counted() -> dict[Query, int]:
+        served, directory = application(), FunctionDirectory()
+        directory.add_application(served)
+        tensor = {"name": "x", "shape": [3, 2], "datatype": "FP32", "data": [0.5] * 6}
+        body = json.dumps({"inputs": [tensor], "parameters": {"accuracy": 0.85}}).encode()
+        headers = (("Content-Type", "application/json"), ("Content-Length", str(len(body))))
+        call = asyncio.ensure_future(Invoker(directory)(Invocation(served.key, "POST", "/", "", headers, body)))
+        await asyncio.wait([call], timeout=0.5)
+        call.cancel()
+        return served.demands
+
+    assert asyncio.run(counted()) == {Query(accuracy=0.85): 3}
 
 
 def test_demands_that_the_same_variants_satisfy_are_one() -> None:
