@@ -88,6 +88,7 @@ class InheritedInstances:
         kept: list[Action] = []
         for action in decision.actions:
             if isinstance(action, DestroyBody):
+                # Only the inherited number is kept: instances that were added since may end.
                 if bodies <= self._bodies:
                     continue
                 bodies -= 1
@@ -249,11 +250,13 @@ class StartBackoff:
         present = {instance.id: instance for instance in instances if instance.state is not InstanceState.GONE}
         version = max((instance.version for instance in present.values()), default=None)
         self._appeared += len(present.keys() - self._seen.keys())
+        # An instance may fail so early that no observation ever contained it.
         failed = self._appeared < self._expected
         self._expected = 0
         for id_, before in self._seen.items():
             replaced = version is not None and before.version < version
             intended = id_ in self._ending or before.state is InstanceState.DRAINING
+            # An end that nobody ordered: a failed start, or after `STEADY_S` a crash, which is replaced without back-off.
             if id_ not in present and not intended and not replaced:
                 failed |= not self._was_steady(now_s, id_)
         if failed:
@@ -465,6 +468,7 @@ class Runner:
             kept = self._next_s > now_s - policy.period_s
             self._next_s = (self._next_s if kept else now_s) + policy.period_s
         seen = observe(now_s, self.function, load, self.windows.history(now_s), self._requested)
+        # An operator's number is passed to one call only; the policy keeps in its state what it needs of the number.
         self._requested = None
         return PolicyCall(policy, seen, self.state, third_party=self._third_party and not self._fallback_reason)
 
@@ -527,6 +531,7 @@ class Runner:
 
     def _discarded(self, call: PolicyCall) -> Decision:
         """The settings changed during the call: the next call is made with the present ones."""
+        # The discarded call had consumed the operator's number: the next call gets it, unless a newer one has arrived.
         if self._requested is None:
             self._requested = call.seen.requested
         reason = f"{call.policy.name} decided by settings that have changed since; the decision is discarded"

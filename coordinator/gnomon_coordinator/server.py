@@ -67,6 +67,8 @@ class Server:
         """Run until the supervisor closes its end."""
         self._selector.watch(self._supervisor)
         try:
+            # The supervisor first hands over every instance of an earlier coordinator. Other links are not read until then: a
+            # request would be answered from an incomplete table.
             while self._adopting:
                 self._selector.ready(None)
                 self._read_supervisor()
@@ -236,6 +238,7 @@ class Server:
                 self._fork(container)
             case Assign(container, shadow, join):
                 link = self._instances.pop(container, None)
+                # The container's process becomes the Shadow: the same socket, under another id.
                 if link is not None:
                     self._instances[shadow] = link
                 self._to_supervisor({"do": "assign", "id": container, "as": shadow, "join": list(join)})
@@ -253,6 +256,7 @@ class Server:
         if link is None:
             return
         try:
+            # The epoch is the fencing token: instances obey no coordinator older than the newest one that they have heard of.
             link.send({**message, "epoch": self._state.epoch}, descriptors)
         except (LinkBrokenError, OSError) as error:
             self._instance_broken(instance_id, error)
@@ -375,6 +379,7 @@ class LayerFiles:
                 layers = Layers.from_json(json.loads(Path(path).read_bytes()))
             except (ValueError, AttributeError, RecursionError) as error:
                 raise BadMessageError(f"the layers cannot be read: {error}") from None
+            # The oldest entry first: dictionaries keep the order of insertion.
             while len(self._layers) >= MAX_LAYERS_KEPT:
                 del self._layers[next(iter(self._layers))]
             self._layers[path] = layers

@@ -150,6 +150,7 @@ class Pool:
         self._events.coordinator_event(event)
 
     def _fill(self) -> None:
+        # Called when the zygote is warm and when a coordinator is ready, in either order: the later call takes effect.
         if self.warm:
             self.request({"do": "pool", "zygote": ZYGOTE, **self._size})
 
@@ -195,6 +196,7 @@ class Cpus:
         """Allocate CPUs to this holder, instead of its present ones; all CPUs if there are fewer than requested."""
         self.release(holder)
         load = Counter(cpu for cpus in self._allocations.values() for cpu in cpus)
+        # The CPUs with the fewest holders first: if more cores are allocated than exist, Shadows share CPUs evenly.
         found = tuple(sorted(sorted(self._cpus, key=lambda cpu: (load[cpu], cpu))[:cores]))
         self._allocations[holder] = found
         return found

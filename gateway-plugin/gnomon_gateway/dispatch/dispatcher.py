@@ -241,6 +241,7 @@ class Dispatcher:
         """
         self._load.advance(now_s)
         if instance_id not in self.workers.by_id:
+            # A new instance's first batches are cold, and would pass for a slower model.
             self._recent.clear()
         self.workers.add(instance_id, cores, max_batch, memory_mb, concurrency=concurrency, idle_cores=idle_cores)
         return self._schedule_all(now_s, [])
@@ -397,6 +398,7 @@ class Dispatcher:
     def wake_s(self) -> float:
         """The latest time for the next call of `timer`; infinity if nothing is due."""
         wake_s = self._deadlines.next_s
+        # Read after every event: a loop over two or three lanes is quicker than keeping a heap of their times.
         for lane in self.queue.lanes.values():
             if lane.wake_s < wake_s and lane:
                 wake_s = lane.wake_s
@@ -446,6 +448,7 @@ class Dispatcher:
         if lane.overtaken and workers.idle:
             self.admission.put_in_order(lane, now_s)
         again = True
+        # Each dispatch changes the fleet that the policy sees, so the policy is asked again until it only waits.
         while again and lane.samples and workers.idle:
             self._refuse_late(lane, now_s, effects)
             if not lane.samples:
@@ -561,6 +564,7 @@ class Dispatcher:
         elif batch is not None:
             batch.live -= 1
             if not batch.live:
+                # The slot stays taken until the channel reports the batch's end: the instance may be in the middle of it.
                 effects.append(Cancel(batch.instance_id, batch.id))
         self._end(request)
 
@@ -570,6 +574,7 @@ class Dispatcher:
             return
         for request in self._deadlines.due(now_s):
             waited_s = now_s - request.arrived_s
+            # 504 if an instance could have answered; 503 if there was none, which no longer deadline would have helped.
             served = bool(self.workers.by_id) or request.state == DISPATCHED
             self._withdraw(request, effects)
             effects.append(Answer(request, deadline_exceeded(waited_s) if served else no_instance(waited_s)))
@@ -578,6 +583,7 @@ class Dispatcher:
         """Answer the batch's members that have no answer yet."""
         error = None if len(codes) == len(batch.requests) else invalid_result(batch.instance_id)
         for index, request in enumerate(batch.requests):
+            # Answered before the result came (deadline, client gone), or put back and dispatched again with another batch.
             if request.state != DISPATCHED or request.batch is not batch:
                 self.late_answers += 1
                 continue
@@ -606,6 +612,7 @@ class Dispatcher:
         if self._retry(request, now_s):
             return
         if request.retried:
+            # The second death, alone in the batch: this input ends instances. Equal inputs get batches of their own from now on.
             self.quarantine.add(request, now_s)
         self._end(request)
         effects.append(Answer(request, instance_lost(request.batch.instance_id if request.batch is not None else "")))

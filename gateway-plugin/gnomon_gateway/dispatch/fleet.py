@@ -97,6 +97,7 @@ class Worker:
         self.free_slots = 0 if self.draining else max(0, self.concurrency - len(self.batches))
         pair = self.pair
         cores = self.cores + (sum(pair.cores) if pair is not None else 0)
+        # Policies read idle[-1] as the most capable instance. The number makes the order total, so that runs can be repeated.
         self.order = (self.slot.max_batch, len(self.batches), cores, self.number)
 
     def __lt__(self, other: Worker) -> bool:

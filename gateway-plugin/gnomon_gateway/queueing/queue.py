@@ -276,6 +276,7 @@ class Lane:
 
     def oldest_arrival_s(self) -> float:
         """The earliest arrival time in the lane, which must not be empty."""
+        # In order of deadline, the first request need not be the oldest.
         if self._sorted:
             return min([request.arrived_s for request in self._by_id.values()])
         return self.head().arrived_s
@@ -307,6 +308,7 @@ class Lane:
     def _put(self, request: Request) -> None:
         self._by_id[request.id] = request
         self.samples += request.size
+        # Deadlines mostly ascend with arrivals. Only a request that is due before one ahead of it makes sorting worthwhile.
         if request.deadline_s >= self.latest_s:
             self.latest_s = request.deadline_s
         else:
@@ -344,6 +346,7 @@ class FunctionQueue:
 
     def put_back(self, requests: Sequence[Request]) -> None:
         """Return these requests to the front of their lanes, in their order."""
+        # Each goes to the very front, so the last one first keeps their order.
         for request in reversed(requests):
             self._lane(request).put_back(request)
 

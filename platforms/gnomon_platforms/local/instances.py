@@ -159,6 +159,7 @@ class LocalInstance(LocalProcess):
         self.pid = pid
         if self._stopping:
             self.signal(signal.SIGKILL)
+        # HELLO comes over the channel, the pid from the supervisor: either may be first.
         elif self._hello_received:
             self._begin_to_serve()
 
@@ -238,6 +239,7 @@ class LocalInstance(LocalProcess):
         self._context.listener.instance_ready(self.instance, self.channel)
 
     def _channel_lost(self, reason: str) -> None:
+        # An exiting process closes its channel just before the supervisor reports its exit status, which says more: wait.
         if not self._stopping and not self.gone.done():
             self._after(LOST_S, lambda: self.kill(reason))
 
@@ -288,6 +290,7 @@ class LogPipe:
 
     def close(self) -> None:
         """Read what has been written so far and release the pipe."""
+        # Bounded, because a child process that inherited the pipe may go on writing.
         for _ in range(64):
             if not self._open:
                 return

@@ -188,6 +188,7 @@ class LocalPlatform:
         instance = replace(starting_instance, memory_bytes=recipe.memory_bytes)
         process = self._instances[instance.id] = LocalInstance(instance, spec.key, environment.id, self._context)
         self._origins[instance.id] = Origin(request, recipe)
+        # The instance may have got memory that the pool's empty containers hold: the pool has to shrink.
         self._pairs.pool.fit()
         self._starting.begin(self._begin(process, recipe, request, environment))
         return instance
@@ -195,6 +196,7 @@ class LocalPlatform:
     async def _begin(self, process: LocalInstance, recipe: Recipe, request: InstanceRequest, environment: Environment) -> None:
         try:
             await self._supervisor.warm_with_retries(environment)
+            # The instance was destroyed while the zygote warmed up.
             if process.gone.done():
                 return
             join = self._join(process.instance.id, request)
@@ -300,7 +302,7 @@ class LocalPlatform:
         elif (
             event["event"] == "gone" and event["status"] is None and isinstance(process, LocalInstance) and self._reorder(process)
         ):
-            _LOG.info("instance %s is ordered again: %s", process.instance.id, event["reason"])
+            _LOG.info("the start of instance %s is retried: %s", process.instance.id, event["reason"])
         elif event["event"] == "gone":
             out_of_memory = self._accounts is not None and self._accounts.ran_out(process.instance.id)
             process.end(event["cpu_s"], describe_exit(event["status"], out_of_memory=out_of_memory) or event["reason"])

@@ -164,6 +164,7 @@ class Zygotes:
     def begin(self, environment: Environment) -> None:
         """Start the zygote unless it is running already."""
         if environment.sandbox is not None:
+            # Removed and inserted again, so that the dictionary's order is that of the last use.
             self._foreign.pop(environment.id, None)
             self._foreign[environment.id] = None
         started = self._started.get(environment.id)
@@ -189,6 +190,7 @@ class Zygotes:
         """
         self.begin(environment)
         try:
+            # Shielded: the future is shared, and one waiter's time-out must not cancel it for the others.
             await asyncio.wait_for(asyncio.shield(self._started[environment.id].warm), WARM_TIMEOUT_S)
         except TimeoutError:
             raise _zygote_failed(environment.id, f"it was not ready after {WARM_TIMEOUT_S:.0f} s") from None
@@ -438,7 +440,7 @@ class Supervision:
             # A task waits for it, and starts another or gives up.
             self._hello.set_exception(_failed())
         elif not self._stopping and (self._restarting is None or self._restarting.done()):
-            _LOG.error("the supervisor has ended, and all instances with it; starting another")
+            _LOG.error("the supervisor has ended, and all instances with it; a new one is started")
             self._restarting = asyncio.get_running_loop().create_task(self._restart())
         self.zygotes.lost("the supervisor has ended")
         assert self._listener is not None
