@@ -70,7 +70,7 @@ def main(pace: Pace) -> None:
 
 
 def peers(subject: Subject) -> Mapping[str, Callable[[Path], AbstractContextManager[Endpoint]]]:
-    """How each peer serves the subject."""
+    """The command that serves the subject, by peer."""
     return {
         "mosec": partial(mosec, subject.workload, batch=subject.batch, wait_ms=WAIT_MS, deadline_s=subject.deadline_s),
         "mlserver": partial(mlserver, subject.workload, batch=subject.batch, wait_ms=WAIT_MS),

@@ -38,7 +38,7 @@ _LOG = logging.getLogger("gnomon")
 
 
 class Replicas:
-    """This process as a gateway replica. While it leads, `autoscaler` decides; `scaling` hands it other replicas' requests."""
+    """The gateway replica in this process. While it leads, `autoscaler` decides; `scaling` hands it other replicas' requests."""
 
     def __init__(
         self,

@@ -134,7 +134,7 @@ def _endpoint(name: str | None) -> str:
 
 
 def _advice(workers: dict[str, Any]) -> str:
-    """What another number of machines would change; nothing where the present one suits."""
+    """The advice to add or to give up a machine, in words; "" if the present number suits."""
     if workers.get("add"):
         return f"One more machine would help: {workers['reason']}."
     if workers.get("remove"):
