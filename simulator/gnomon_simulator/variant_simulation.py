@@ -375,7 +375,8 @@ class _Simulation:
         self._workers = None if cluster is None else Workers(cluster)
         self._result = SimulatedApplication(system.name, load.duration_s)
         self._members = {one.id: _Member(one, self._result, self._workers) for one in variants}
-        self._selector = VariantSelector(variants, system.rule)
+        # A fixed variant is chosen whatever waits there.
+        self._selector = VariantSelector(variants, Rule.PRINTED if system.fixed else system.rule)
         self._queries = [self._sent_as(place) for place in range(len(kinds))]
         self._served = [any(demand_of(query).accepts(one) for one in variants) for query in self._queries]
         self._sending_s = 0.0

@@ -158,6 +158,13 @@ def test_instances_for_waiting_keep_queries_in_time_that_capacity_alone_does_not
     assert waiting.cost_per_s > capacity.cost_per_s
 
 
+def test_kinds_of_queries_that_share_a_fixed_variant_wait_in_one_queue_in_the_order_of_arrival() -> None:
+    kinds = (QueryKind(Query(latency_s=1.0), 0.6), QueryKind(Query(latency_s=0.1), 0.4))
+    system = System("fixed", baselines.clipper, {B.id: 2}, (B.id, B.id))
+    result = simulate_application([B], kinds, load(50.0, seconds=60), system)
+    assert result.violation_share < 0.01
+
+
 def test_same_seed_gives_the_same_run_and_another_seed_other_arrivals() -> None:
     first, again, other = (
         simulate_application(table_2_variants(), WITHIN_300_MS, load(50.0), INFAAS, seed=seed) for seed in (1, 1, 2)
