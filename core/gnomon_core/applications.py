@@ -78,6 +78,21 @@ class RegisteredModel:
         return architecture_of(self.model)
 
 
+def variants_to_json(variants: Mapping[str, MeasuredVariant]) -> dict[str, Any]:
+    """The measurements of variants as a document."""
+    return {name: measured.to_json() for name, measured in variants.items()}
+
+
+def variants_from_json(document: Mapping[str, Any]) -> dict[str, MeasuredVariant]:
+    """The measurements of variants in a document.
+
+    Raises:
+        AttributeError, KeyError, TypeError, ValueError: the document is not of this form.
+
+    """
+    return {name: MeasuredVariant.from_json(measured) for name, measured in document.items()}
+
+
 def architecture_of(model: str) -> str:
     """The name of a model, `name` or `name@version`, without its version."""
     return model.partition("@")[0]

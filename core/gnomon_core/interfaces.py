@@ -361,10 +361,26 @@ class FunctionStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """Whether a store outside the gateway takes changes.
+
+    While it is not available, the gateway serves the last known state. `unsent` is the number of changes that it has not got
+    yet, `since_s` the time of the last change of `available` in seconds since 1970, `problem` the reason.
+    """
+
+    kind: str
+    available: bool = True
+    since_s: float = 0.0
+    unsent: int = 0
+    problem: str = ""
+
+
 class MetadataStore(Protocol):
     """Durable store of the models that are registered for applications, with what was measured of their variants.
 
     When a call returns, its change is on disk. Calls block; the gateway makes them beside its event loop, and never for a query.
+    A store outside the gateway may be slow or gone: calls return within some seconds, and work on the last known state.
     """
 
     def put_model(self, registered: RegisteredModel) -> None:
@@ -377,6 +393,14 @@ class MetadataStore(Protocol):
 
     def registered_models(self) -> Sequence[RegisteredModel]:
         """All registered models, sorted by application and model."""
+        ...
+
+    def watch_models(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` after another process has changed a registered model, until the returned function is called."""
+        ...
+
+    def health(self) -> StoreHealth:
+        """Whether the store takes changes now; returns at once."""
         ...
 
 

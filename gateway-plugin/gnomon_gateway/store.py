@@ -22,10 +22,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gnomon_core.applications import MeasuredVariant, RegisteredModel
+from gnomon_core.applications import MeasuredVariant, RegisteredModel, variants_from_json, variants_to_json
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
-from gnomon_core.interfaces import StoredFunction, StoredNamespace
+from gnomon_core.interfaces import StoredFunction, StoredNamespace, StoreHealth
 
 SCHEMA_VERSION = 2
 
@@ -124,7 +124,7 @@ class SqliteStore:
 
     def put_model(self, registered: RegisteredModel) -> None:
         key = registered.application
-        variants = json.dumps({name: measured.to_json() for name, measured in registered.variants.items()})
+        variants = json.dumps(variants_to_json(registered.variants))
         self._execute(
             "INSERT INTO registered_model (namespace, application, model, accuracy, registered_at, variants)"
             " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET accuracy = excluded.accuracy,"
@@ -148,6 +148,14 @@ class SqliteStore:
         )
         return [_read_model(row) for row in rows]
 
+    def watch_models(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Do nothing: no other process changes the file."""
+        del changed
+        return lambda: None
+
+    def health(self) -> StoreHealth:
+        return StoreHealth("sqlite")
+
     def watch(self, changed: Callable[[FunctionKey], None]) -> Callable[[], None]:
         with self._lock:
             self._watchers.append(changed)
@@ -169,9 +177,7 @@ class SqliteStore:
             try:
                 return self._connection.execute(statement, values).rowcount
             except sqlite3.OperationalError as error:
-                raise GnomonError(
-                    507, "store_failed", f"Nothing was stored: {error}.", "Make room on the disk that holds the state folder."
-                ) from error
+                raise store_failed(error) from error
 
     def _query(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
@@ -192,7 +198,7 @@ def _read_model(row: tuple[Any, ...]) -> RegisteredModel:
     namespace, application, model, accuracy, registered_at, variants = row
     measured: dict[str, MeasuredVariant] = {}
     try:
-        measured = {name: MeasuredVariant.from_json(document) for name, document in json.loads(variants).items()}
+        measured = variants_from_json(json.loads(variants))
     except (ValueError, KeyError, TypeError, AttributeError):
         _log.warning("The measurements of %s for the application %s cannot be read; they are taken again", model, application)
     return RegisteredModel(FunctionKey(application, namespace), model, accuracy, registered_at, measured)
@@ -222,6 +228,11 @@ def open_database(path: Path, schema: str, version: int, upgrades: Mapping[int, 
         connection.close()
         raise
     return connection
+
+
+def store_failed(error: sqlite3.OperationalError) -> GnomonError:
+    """507 for a write that the disk refused."""
+    return GnomonError(507, "store_failed", f"Nothing was stored: {error}.", "Make room on the disk that holds the state folder.")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: int, upgrades: Mapping[int, str]) -> None:

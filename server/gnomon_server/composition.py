@@ -278,7 +278,7 @@ class Gnomon:
                         behind=self.options.behind,
                     ),
                     AsyncCollector(self._async_queue, self._callbacks),
-                    ApplicationCollector(lambda: () if self.applications is None else self.applications.endpoints()),
+                    ApplicationCollector(lambda: self.applications),
                     *self._backend.collectors(),
                     OwnershipCollector(lambda: None if self._replicas is None else self._replicas.agent),
                 ]

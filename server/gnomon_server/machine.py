@@ -10,6 +10,7 @@ import asyncio
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelRepository
+from gnomon_gateway.redis_store import RedisStore
 from gnomon_gateway.store import SqliteStore
 from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.local.platform import LocalPlatform
@@ -23,17 +24,20 @@ from gnomon_server.process import memory_is_short
 
 
 class StoredHere(Backend):
-    """Functions in SQLite in the state folder, models in the repository."""
+    """Functions in SQLite in the state folder, models in the repository; registered models there too, or in Redis."""
 
     def __init__(self, options: ServeOptions, repository: ModelRepository) -> None:
         self.store: SqliteStore = SqliteStore(options.state / "functions.db")
-        self.metadata = self.store
+        self._redis = RedisStore(options.store, self.store, options.state / "redis.db") if options.store else None
+        self.metadata = self._redis or self.store
         self._models = ModelFetcher(repository)
 
     async def fetch_model(self, reference: str) -> None:
         await self._models.fetch(reference)
 
     async def end(self) -> None:
+        if self._redis is not None:
+            await asyncio.to_thread(self._redis.close)
         await asyncio.to_thread(self.store.close)
 
 

@@ -59,7 +59,8 @@ class ServeOptions:
     folder of `basic-auth-user` and `basic-auth-password`, None for one in the state folder. `policies` are the third-party
     policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may be sent to. `max_body_bytes` bounds
     the body of a request to a function, `max_model_bytes` an upload of a model. `behind` says that OpenFaaS's own gateway is in
-    front of this one, `convert` that models are converted for faster engines in the background.
+    front of this one, `convert` that models are converted for faster engines in the background. `store` is the address of a Redis
+    for the registered models of applications, empty for the state folder.
 
     `platform` is a key of `gnomon_server.platforms.PLATFORMS`; `aws`, `cluster` and `provider` are the options of the platforms
     lambda, openfaas and provider, on which `cores`, `pool`, `reserved_cores` and `images` have no effect.
@@ -86,6 +87,7 @@ class ServeOptions:
     aws: LambdaOptions | None = None
     cluster: ClusterOptions | None = None
     provider: ProviderOptions | None = None
+    store: str = ""
     behind: bool = False
     convert: bool = False
 

@@ -77,6 +77,11 @@ def describe(*, target: Target, name: str, namespace: str, as_json: bool) -> Non
     failed = {one["id"]: one["problem"] for one in found["variants"] if one["problem"]}
     for subject, problem in {**found["problems"], **failed}.items():
         click.echo(f"{subject}: {problem}", err=True)
+    store = found.get("store") or {"available": True}
+    if not store["available"]:
+        waiting = f"; {store['unsent']} changes wait for it" if store["unsent"] else ""
+        reason = f"The metadata store does not answer since {store['since']}: {store['problem']}"
+        click.echo(f"{reason}. Queries are answered by the last known state{waiting}.", err=True)
 
 
 @app.command(

@@ -41,6 +41,10 @@ serve_options = option_group(
 """Everything that the process is told."""
 
 
+WITH_APPLICATIONS = ("local", "lambda")
+"""The platforms whose gateway serves applications."""
+
+
 def read_options(*, state: str, models: str, platform: str, **options: Any) -> ServeOptions:
     """The options as values.
 
@@ -52,6 +56,9 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
         raise bad_request("no_gateway", "On Knative, requests come by its ingress.", "Use `gnomon serve --platform knative`.")
     for name in KNATIVE_OPTIONS:
         options.pop(name, None)
+    if options["store"] and platform not in WITH_APPLICATIONS:
+        message = f"The platform {platform} has no applications, whose models --store keeps."
+        raise bad_request("store_unused", message, "Leave --store out.")
     folder = state_folder(state, os.environ)
     on_lambda = {name: options.pop(name) for name in list(options) if name.startswith("lambda_")}
     aws = read_lambda_options(**on_lambda) if platform == "lambda" else None
@@ -70,6 +77,7 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
     gnomon serve --port 9000 --state ./state --cores 4
     gnomon serve --pool 2
     gnomon serve --host 0.0.0.0 --basic-auth
+    gnomon serve --store redis://127.0.0.1:6379/0
     gnomon serve --platform lambda --lambda-role arn:aws:iam::123456789012:role/gnomon
     gnomon serve --platform openfaas --kubeconfig ~/.kube/config
     gnomon serve --platform provider --provider-url http://127.0.0.1:8081 --provider-credentials /run/secrets

@@ -276,6 +276,14 @@ keeping_options = option_group(
         metavar="FOLDER",
         help="Model repository, a folder or s3://BUCKET/PREFIX; default: models in the state folder.",
     ),
+    click.option(
+        "--store",
+        default="",
+        envvar="GNOMON_STORE",
+        show_envvar=True,
+        metavar="URL",
+        help="Redis for the registered models of applications, redis://HOST:PORT/DATABASE; default: the state folder.",
+    ),
 )
 """Where state and models are stored."""
 

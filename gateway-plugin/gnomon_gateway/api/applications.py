@@ -22,6 +22,7 @@ from gnomon_core.applications import RegisteredModel, read_accuracy
 from gnomon_core.clock import rfc3339
 from gnomon_core.errors import bad_request, not_found
 from gnomon_core.functions import FunctionKey
+from gnomon_core.interfaces import StoreHealth
 from gnomon_gateway.api.control import Control
 from gnomon_gateway.api.requests import Handlers, namespace_in_query, read_object
 from gnomon_gateway.applications.service import Applications, ApplicationStatus, VariantStatus
@@ -58,7 +59,8 @@ class ApplicationRoutes:
         return JSONResponse([_summary(status) for status in self._applications.applications(namespace)])
 
     async def describe(self, request: Request) -> Response:
-        return JSONResponse(_document(self._applications.application(_key(request))))
+        found = self._applications.application(_key(request))
+        return JSONResponse(_document(found) | {"store": _store(self._applications.store_health())})
 
     async def register(self, request: Request) -> Response:
         document = await read_object(request)
@@ -122,6 +124,12 @@ def _document(status: ApplicationStatus) -> dict[str, Any]:
         "problems": dict(status.problems),
         "workers": {"add": len(status.workers.add), "remove": list(status.workers.remove), "reason": status.workers.reason},
     }
+
+
+def _store(health: StoreHealth) -> dict[str, Any]:
+    """Whether the store of registered models takes changes, and since when it does not."""
+    document: dict[str, Any] = {"kind": health.kind, "available": health.available, "unsent": health.unsent}
+    return document if health.available else document | {"since": rfc3339(health.since_s), "problem": health.problem}
 
 
 def _model(registered: RegisteredModel) -> dict[str, Any]:

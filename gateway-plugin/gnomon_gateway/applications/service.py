@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
@@ -31,7 +32,7 @@ from gnomon_core.clock import utc_now_s
 from gnomon_core.engines import PROGRAM
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.functions import NAME, FunctionKey, FunctionSpec, read_deployment
-from gnomon_core.interfaces import FunctionStore, MetadataStore, StoredFunction
+from gnomon_core.interfaces import FunctionStore, MetadataStore, StoredFunction, StoreHealth
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import APPLICATION
@@ -166,9 +167,11 @@ class Applications:
         self._endpoints: dict[FunctionKey, Endpoint] = {}
         self._changing = asyncio.Lock()
         self._background = Background()
+        self._unwatch: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Serve the stored endpoints; their members follow in the background."""
+        self._unwatch = self._metadata.watch_models(self._follow_soon(asyncio.get_running_loop()))
         for registered in await asyncio.to_thread(self._metadata.registered_models):
             self._models.setdefault(registered.application, {})[registered.model] = registered
         for stored in await asyncio.to_thread(self._store.functions):
@@ -178,6 +181,7 @@ class Applications:
 
     async def stop(self) -> None:
         """Stop making and measuring members. The manager stops those that there are."""
+        self._unwatch()
         await self._background.end()
         for endpoint in self._endpoints.values():
             self._manager.directory.remove_application(endpoint.spec.key)
@@ -185,6 +189,10 @@ class Applications:
     def endpoints(self) -> Iterator[Endpoint]:
         """The endpoints that are served."""
         yield from list(self._endpoints.values())
+
+    def store_health(self) -> StoreHealth:
+        """Whether the store of registered models takes changes."""
+        return self._metadata.health()
 
     # Registered models
 
@@ -505,6 +513,33 @@ class Applications:
 
     def _endpoint_of(self, application: FunctionKey) -> Endpoint | None:
         return next((one for one in self._endpoints.values() if one.key == application), None)
+
+    # Changes by other gateways
+
+    def _follow_soon(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """A callback for the store's thread."""
+
+        def changed() -> None:
+            # The store may report a change after the loop has ended.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(lambda: self._background.begin(self._follow()))
+
+        return changed
+
+    async def _follow(self) -> None:
+        """Serve the models that the store has now."""
+        async with self._changing:
+            found: dict[FunctionKey, dict[str, RegisteredModel]] = {}
+            for registered in await asyncio.to_thread(self._metadata.registered_models):
+                found.setdefault(registered.application, {})[registered.model] = registered
+            changed = {key for key in found.keys() | self._models.keys() if found.get(key, {}) != self._models.get(key, {})}
+            self._models = found
+            for key in changed:
+                endpoint = self._endpoint_of(key)
+                if endpoint is not None:
+                    self._publish(endpoint)
+        for key in changed:
+            self._reconcile_soon(key)
 
     # Members
 
