@@ -242,9 +242,11 @@ class Gnomon:
         loop = asyncio.get_running_loop()
         followers: list[Housekeeping | ModelEngines] = [self._housekeeping]
         if self.options.convert and isinstance(self.platform, RunsEngines):
-            followers.append(
-                ModelEngines(self._repository, self.options.model_folder, self._backend.store, self.manager, self._logs)
-            )
+            folder, store = self.options.model_folder, self._backend.store
+            engines = ModelEngines(self._repository, folder, store, self.manager, self._logs, applications=self.applications)
+            followers.append(engines)
+            if self.applications is not None:
+                self.applications.models_changed = engines.trigger
 
         def changed(_: FunctionKey) -> None:
             # The store calls this in the writer's thread.

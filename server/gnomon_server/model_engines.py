@@ -1,25 +1,29 @@
-"""Converts the models of deployed functions for faster engines and profiles them, in the background, one model at a time.
+"""Converts models in use for faster engines and profiles them, in the background, one model at a time.
 
-    function deployed ─▶ its model has no report on engines? ─▶ convert and measure (a process of its own) ─▶ rolling update
-                      ─▶ no profile of its engine here?      ─▶ profile: at most two cores, four batches, a minute or two
+    function deployed ──┬▶ its model has no report on engines? ─▶ convert and measure (own process) ─▶ rolling update, or variants
+    model registered  ──┘▶ no profile of its engines here?     ─▶ profile: at most two cores, four batches, a minute or two
 
-The layer program serves meanwhile. A conversion has a low priority and one core; progress is in the function's log. A model that
-was converted, with or without success, has a report and is not converted again. A profile that was measured while something else
-used the machine is not kept, and measured again when the server starts the next time or `gnomon models profile` is used.
+A model is in use by functions that name it, and by applications for which it is registered: those use every engine that it has.
+The layer program serves meanwhile. All models are converted before the first is profiled. Processes of the background have a low
+priority; progress is in the function's log and in the description of the application. A model that was converted, with or without
+success, has a report and is not converted again. A profile that was measured while something else used the machine is not kept,
+and measured again when the server starts the next time or `gnomon models profile` is used.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gnomon_core.engines import PROGRAM, REPORT
 from gnomon_core.errors import GnomonError
-from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import FunctionStore, ModelRepository
 from gnomon_core.profiles import profile_name
+from gnomon_gateway.applications.service import Applications
 from gnomon_gateway.functions.logs import LogBook
 from gnomon_gateway.functions.manager import Manager
 from gnomon_profiler.engines import add_engines, installed_engines
@@ -33,12 +37,29 @@ MOST_SPREAD = 0.2
 _LOG = logging.getLogger("gnomon")
 
 
+@dataclass(slots=True)
+class Use:
+    """The users of one model, and the engines that they name."""
+
+    functions: list[FunctionKey] = field(default_factory=list)
+    applications: list[FunctionKey] = field(default_factory=list)
+    engines: set[str] = field(default_factory=set)
+
+
 class ModelEngines:
-    """The conversions of one server. `trigger` after each change of a function; `run` until cancelled."""
+    """The conversions of one server. `trigger` after each change of a function or application; `run` until cancelled."""
 
     def __init__(
-        self, repository: ModelRepository, profiles: Path, store: FunctionStore, manager: Manager, logs: LogBook
+        self,
+        repository: ModelRepository,
+        profiles: Path,
+        store: FunctionStore,
+        manager: Manager,
+        logs: LogBook,
+        *,
+        applications: Applications | None = None,
     ) -> None:
+        self._applications = applications
         self._repository, self._store, self._manager, self._logs = repository, store, manager, logs
         self._profiles = ProfileStore(profiles)
         self._changed = asyncio.Event()
@@ -47,61 +68,90 @@ class ModelEngines:
         """Models and engines that were profiled, or tried, by this process."""
 
     def trigger(self) -> None:
-        """A function has been deployed or changed."""
+        """A function has been deployed or changed, or a model registered."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Convert what deployed functions need, whenever one has changed."""
+        """Convert and profile what functions and applications use, whenever that has changed."""
         if not installed_engines():
             return
         self._changed.set()
         while True:
             await self._changed.wait()
             self._changed.clear()
-            stored = await asyncio.to_thread(self._store.functions)
-            functions = [one.spec for one in stored if one.spec.settings.application is None]
-            specs = [spec for spec in functions if spec.settings.model and spec.settings.engine != PROGRAM]
-            for model in dict.fromkeys(spec.settings.model for spec in specs):
-                users = [spec for spec in specs if spec.settings.model == model]
-                if model is not None and model not in self._failed:
-                    await self._convert(model, users)
+            uses = await self._uses()
+            for model, use in uses.items():
+                if model not in self._failed:
+                    await self._convert(model, use)
+            for model, use in uses.items():
+                if model not in self._failed and not self._changed.is_set():
+                    await self._profile(model, use)
 
-    async def _convert(self, model: str, users: Iterable[FunctionSpec]) -> None:
-        keys = [spec.key for spec in users]
-        loop = asyncio.get_running_loop()
+    async def _uses(self) -> dict[str, Use]:
+        """The models in use on other engines than the program, with their users."""
+        uses: dict[str, Use] = {}
+        for stored in await asyncio.to_thread(self._store.functions):
+            settings = stored.spec.settings
+            if settings.application is None and settings.model and settings.engine != PROGRAM:
+                use = uses.setdefault(settings.model, Use())
+                use.functions.append(stored.spec.key)
+                use.engines.add(settings.engine)
+        for registered in self._applications.registered() if self._applications is not None else ():
+            if registered.engines != (PROGRAM,):
+                use = uses.setdefault(registered.model, Use())
+                use.applications.append(registered.application)
+                use.engines.update(registered.engines)
+        return uses
 
-        def progress(line: str) -> None:
-            loop.call_soon_threadsafe(self._tell, keys, line)
-
+    async def _convert(self, model: str, use: Use) -> None:
         try:
-            converted = await asyncio.to_thread(self._convert_here, model, progress)
+            converted = await asyncio.to_thread(self._convert_here, model, self._progress(model, use))
         except Exception as error:  # noqa: BLE001 - the program serves; the next model must still be converted
             self._failed.add(model)
-            self._tell(keys, f"{model}: could not be converted for other engines: {error}")
+            self._tell(model, use, f"{model}: could not be converted for other engines: {error}")
             _LOG.warning("%s could not be converted for other engines: %s", model, error)
             return
         if converted:
-            for key in keys:
-                await self._renew(key)
-        for engine in dict.fromkeys(spec.settings.engine for spec in users):
+            for key in use.functions:
+                await self._renew(model, key)
+            for application in use.applications:
+                self._reconcile(application)
+
+    async def _profile(self, model: str, use: Use) -> None:
+        for engine in sorted(use.engines):
             if (model, engine) not in self._profiled:
                 self._profiled.add((model, engine))
-                await asyncio.to_thread(self._profile_here, model, engine, progress)
+                if await asyncio.to_thread(self._profile_here, model, engine, self._progress(model, use)):
+                    for application in use.applications:
+                        self._reconcile(application)
 
-    def _profile_here(self, model: str, engine: str, progress: Callable[[str], None]) -> None:
+    def _progress(self, model: str, use: Use) -> Callable[[str], None]:
+        """A function that reports progress from another thread."""
+        loop = asyncio.get_running_loop()
+
+        def progress(line: str) -> None:
+            loop.call_soon_threadsafe(self._tell, model, use, line)
+
+        return progress
+
+    def _profile_here(self, model: str, engine: str, progress: Callable[[str], None]) -> bool:
+        """Whether the model has a profile of this engine that it did not have."""
         try:
             entry = self._repository.get(model)
             subject = subject_of(entry, engine)
             machine = this_machine()
             if self._profiles.get(subject.name, profile_name(machine.id, subject.engine.name)) is not None:
-                return
+                return False
             cores = tuple(range(1, min(machine.cores, MOST_CORES) + 1))
             options = ProfileOptions(cores, BATCHES, REPEATS, tries=1, engine=engine, most_spread=MOST_SPREAD)
             progress(f"{subject.label}: profiling on {len(cores)} cores")
             profile_model(entry, self._profiles, options, lambda _: None)
             progress(f"{subject.label}: profiled")
         except GnomonError as error:
-            progress(f"{model}: not profiled: {error.message}")
+            if error.code != "engine_not_offered":
+                progress(f"{model}: not profiled: {error.message}")
+            return False
+        return True
 
     def _convert_here(self, model: str, progress: Callable[[str], None]) -> bool:
         try:
@@ -112,12 +162,19 @@ class ModelEngines:
             return False
         return REPORT in add_engines(self._repository, entry, progress=progress, background=True).files
 
-    def _tell(self, keys: Iterable[FunctionKey], line: str) -> None:
-        for key in keys:
+    def _tell(self, model: str, use: Use, line: str) -> None:
+        for key in use.functions:
             self._logs.append(key, "", f"gnomon: {line}")
+        if self._applications is not None:
+            for application in use.applications:
+                self._applications.report_progress(application, model, line)
 
-    async def _renew(self, key: FunctionKey) -> None:
+    def _reconcile(self, application: FunctionKey) -> None:
+        if self._applications is not None:
+            self._applications.reconcile(application)
+
+    async def _renew(self, model: str, key: FunctionKey) -> None:
         try:
             await self._manager.renew(key)
         except GnomonError as error:
-            self._tell([key], f"the new engine serves from the next deployment on: {error.message}")
+            self._tell(model, Use([key]), f"the new engine serves from the next deployment on: {error.message}")

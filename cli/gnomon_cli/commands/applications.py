@@ -68,6 +68,8 @@ def describe(*, target: Target, name: str, namespace: str, as_json: bool) -> Non
         return
     click.echo(f"{found['name']}  {_endpoint(found['endpoint'])}")
     print_table(("MODEL", "ACCURACY"), [(one["model"], _number(one["accuracy"])) for one in found["models"]])
+    for line in found.get("progress", {}).values():
+        click.echo(line)
     if found["variants"]:
         click.echo("")
         headings = ("VARIANT", "STATE", "INSTANCES", "ACCURACY", "MS", "LOAD MS", "COST", "ANSWERED")

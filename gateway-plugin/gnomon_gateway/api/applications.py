@@ -123,6 +123,7 @@ def _document(status: ApplicationStatus) -> dict[str, Any]:
         "variants": [_variant(variant) for variant in status.variants],
         "problems": dict(status.problems),
         "workers": {"add": len(status.workers.add), "remove": list(status.workers.remove), "reason": status.workers.reason},
+        "progress": dict(status.progress),
     }
 
 

@@ -142,6 +142,17 @@ class ApplicationStatus:
     variants: tuple[VariantStatus, ...] = ()
     problems: Mapping[str, str] = field(default_factory=dict)
     workers: WorkerPlan = NO_ADVICE
+    progress: Mapping[str, str] = field(default_factory=dict)
+    """What the conversion and profiling of each model reported last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """A registered model of an application, and the engines that its endpoint allows."""
+
+    application: FunctionKey
+    model: str
+    engines: tuple[str, ...]
 
 
 class Applications:
@@ -168,6 +179,9 @@ class Applications:
         self._changing = asyncio.Lock()
         self._background = Background()
         self._unwatch: Callable[[], None] = lambda: None
+        self._progress: dict[tuple[FunctionKey, str], str] = {}
+        self.models_changed: Callable[[], None] = lambda: None
+        """Called after a model was registered or removed, or an endpoint changed."""
 
     async def start(self) -> None:
         """Serve the stored endpoints; their members follow in the background."""
@@ -193,6 +207,26 @@ class Applications:
     def store_health(self) -> StoreHealth:
         """Whether the store of registered models takes changes."""
         return self._metadata.health()
+
+    # Conversion and profiling in the background
+
+    def registered(self) -> Sequence[ModelUse]:
+        """The registered models of all applications that have an endpoint."""
+        return [
+            ModelUse(endpoint.key, model, catalogue.engines(endpoint.spec))
+            for endpoint in self.endpoints()
+            for model in self._models.get(endpoint.key, {})
+        ]
+
+    def report_progress(self, application: FunctionKey, model: str, line: str) -> None:
+        """Show this line of a model's conversion or profiling in the application's description."""
+        self._progress[application, model] = line
+
+    def reconcile(self, application: FunctionKey) -> None:
+        """Use the engines and profiles that the application's models have now."""
+        endpoint = self._endpoint_of(application)
+        if endpoint is not None:
+            self._background.begin(self._reconcile(endpoint))
 
     # Registered models
 
@@ -544,9 +578,8 @@ class Applications:
     # Members
 
     def _reconcile_soon(self, application: FunctionKey) -> None:
-        endpoint = self._endpoint_of(application)
-        if endpoint is not None:
-            self._background.begin(self._reconcile(endpoint))
+        self.models_changed()
+        self.reconcile(application)
 
     async def _retry(self) -> None:
         """Try again what could not be made or measured, and use profiles that were measured meanwhile."""
@@ -683,7 +716,8 @@ class Applications:
                 )
             )
         problems = {name: text for name, text in endpoint.problems.items() if name not in endpoint.members}
-        return ApplicationStatus(key, models, endpoint.spec.key, tuple(variants), problems, endpoint.workers)
+        progress = {model.model: line for model in models if (line := self._progress.get((key, model.model)))}
+        return ApplicationStatus(key, models, endpoint.spec.key, tuple(variants), problems, endpoint.workers, progress)
 
 
 def is_endpoint(spec: FunctionSpec) -> bool:
