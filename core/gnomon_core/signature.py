@@ -39,6 +39,22 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Padding:
+    """How sequences that are shorter than `length` become sequences of a model that takes this length alone.
+
+    `inputs` are filled up with these numbers behind the sequence; `outputs`, which have a row for each token, lose the rows of
+    the filling. The model answers the tokens in front as it would answer them alone: its attention mask is among the inputs.
+    """
+
+    length: int
+    inputs: Mapping[str, int]
+    outputs: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"length": self.length, "inputs": dict(self.inputs), "outputs": list(self.outputs)}
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSignature:
     """A model's inputs and outputs.
 
@@ -52,6 +68,15 @@ class ModelSignature:
     outputs: tuple[TensorSpec, ...]
     kind: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def padding(self) -> Padding | None:
+        """How shorter sequences are padded; None for a model that takes tensors of its shapes alone."""
+        document = self.details.get("padding")
+        if document is None:
+            return None
+        inputs = {str(name): int(number) for name, number in document["inputs"].items()}
+        return Padding(int(document["length"]), inputs, tuple(map(str, document["outputs"])))
 
     def to_json(self) -> dict[str, Any]:
         return {

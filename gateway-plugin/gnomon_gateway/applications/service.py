@@ -775,9 +775,13 @@ def _common(members: Sequence[Member]) -> ModelSignature | None:
     """The signature of all members; None where their tensors differ."""
     signatures = [member.runtime.signature for member in members]
     first = signatures[0] if signatures else None
-    if first is None or any(one is None or (one.inputs, one.outputs) != (first.inputs, first.outputs) for one in signatures):
+    if first is None or any(one is None or _tensors(one) != _tensors(first) for one in signatures):
         return None
     return first
+
+
+def _tensors(signature: ModelSignature) -> tuple[object, ...]:
+    return signature.inputs, signature.outputs, signature.padding
 
 
 def _problem(endpoint: Endpoint) -> GnomonError | None:

@@ -71,6 +71,7 @@ def question(signature: ModelSignature, header_length: bytes | None, max_batch: 
         "outputs": [spec.to_json() for spec in signature.outputs],
         "header_length": None if header_length is None else header_length.decode("latin-1"),
         "max_batch": max_batch,
+        "padding": signature.details.get("padding"),
     }
 
 
@@ -83,17 +84,24 @@ def to_infer(head: dict[str, Any], tensors: bytearray) -> Infer:
     """
     if "error" in head:
         raise GnomonError(**head["error"])
-    return Infer(head["id"], head["samples"], memoryview(tensors), head["outputs"], head["parameters"])
+    return Infer(head["id"], head["samples"], memoryview(tensors), head["outputs"], head["parameters"], head["length"])
 
 
 def _parse(question: dict[str, Any], body: bytearray) -> tuple[dict[str, Any], Data]:
     inputs, outputs = (tuple(TensorSpec.from_json(spec) for spec in question[kind]) for kind in ("inputs", "outputs"))
     length = None if question["header_length"] is None else question["header_length"].encode("latin-1")
     try:
-        infer = read_request(ModelSignature("", "", inputs, outputs), memoryview(body), length, question["max_batch"])
+        signature = ModelSignature("", "", inputs, outputs, details={"padding": question["padding"]})
+        infer = read_request(signature, memoryview(body), length, question["max_batch"])
     except GnomonError as error:
         return {"error": asdict(error)}, b""
-    head = {"id": infer.id, "samples": infer.samples, "outputs": infer.outputs, "parameters": infer.parameters}
+    head = {
+        "id": infer.id,
+        "samples": infer.samples,
+        "outputs": infer.outputs,
+        "parameters": infer.parameters,
+        "length": infer.length,
+    }
     return head, infer.body
 
 

@@ -32,6 +32,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_core.wire import Member
 from gnomon_gateway.http.headers import error_lines, refusal_lines
+from gnomon_gateway.v2 import lengths
 
 _NOT_JSON_NUMBERS = (b"NaN", b"Infinity")
 _FAR_EXPONENT = re.compile(rb"[eE][-+]?0*[2-9]\d\d")
@@ -266,13 +267,17 @@ _LENGTH_DIGITS = 18
 
 @dataclass(frozen=True, slots=True)
 class Infer:
-    """A parsed infer request: `samples` of input bytes, the requested outputs (name → binary), and the request's parameters."""
+    """A parsed infer request: `samples` of input bytes, the requested outputs (name → binary), and the request's parameters.
+
+    `length` is of its sequences where the model pads them; the body has the model's length.
+    """
 
     id: str
     samples: int
     body: bytes | memoryview
     outputs: dict[str, bool]
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,8 +297,15 @@ def read_request(signature: ModelSignature, body: memoryview, header_length: byt
     """
     length = len(body) if header_length is None else _length(header_length, len(body))
     document = read_infer(body[:length], _values(signature, max_batch))
-    samples, data = read_tensors(signature, document.inputs, body[length:], max_batch)
-    return Infer(document.id, samples, data, _outputs(signature, document), document.parameters)
+    binary, padding = body[length:], signature.padding
+    if padding is None:
+        samples, data = read_tensors(signature, document.inputs, binary, max_batch)
+        return Infer(document.id, samples, data, _outputs(signature, document), document.parameters)
+    tokens = lengths.sequence_length(padding, [(tensor.name, tensor.shape) for tensor in document.inputs])
+    samples, data = read_tensors(lengths.at_length(signature, padding, tokens), document.inputs, binary, max_batch)
+    if tokens < padding.length:
+        data = lengths.pad(signature, padding, data, samples, tokens)
+    return Infer(document.id, samples, data, _outputs(signature, document), document.parameters, tokens)
 
 
 def document_bytes(body_bytes: int, header_length: bytes | None) -> int:
@@ -324,11 +336,16 @@ def write_answer(infer: Infer, signature: ModelSignature, name: str, body: memor
         raise GnomonError(502, "invalid_result", f"The model answered {len(body)} bytes instead of {sum(sizes)}.")
     offsets = {spec.name: sum(sizes[:index]) for index, spec in enumerate(signature.outputs)}
     specs = {spec.name: (spec, size) for spec, size in zip(signature.outputs, sizes, strict=True)}
+    padding = signature.padding if infer.length else None
+    by_token = padding.outputs if padding is not None and infer.length < padding.length else ()
     outputs: list[dict[str, Any]] = []
     binary: list[memoryview] = []
     for output, is_binary in infer.outputs.items():
         spec, size = specs[output]
         data = body[offsets[output] : offsets[output] + size]
+        if output in by_token:
+            spec, data = lengths.cut(spec, data, infer.samples, infer.length)
+            size = len(data)
         described: dict[str, Any] = {"name": output, "datatype": spec.datatype, "shape": [infer.samples, *spec.shape]}
         if is_binary:
             described["parameters"] = {"binary_data_size": size}

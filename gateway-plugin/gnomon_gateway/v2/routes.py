@@ -164,8 +164,7 @@ def _metadata(runtime: FunctionRuntime, signature: ModelSignature) -> dict[str, 
         "name": runtime.key.name,
         "versions": [signature.version],
         "platform": "gnomon_layer_program",
-        "inputs": [_tensor(spec) for spec in signature.inputs],
-        "outputs": [_tensor(spec) for spec in signature.outputs],
+        **_tensors(signature),
     }
 
 
@@ -174,14 +173,23 @@ def _application_metadata(application: Application) -> dict[str, Any]:
     return {
         "name": application.key.name,
         "platform": "gnomon_application",
-        "inputs": [_tensor(spec) for spec in signature.inputs] if signature is not None else [],
-        "outputs": [_tensor(spec) for spec in signature.outputs] if signature is not None else [],
+        **(_tensors(signature) if signature is not None else {"inputs": [], "outputs": []}),
         "parameters": {"variants": sorted(application.members)},
     }
 
 
-def _tensor(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape]}
+def _tensors(signature: ModelSignature) -> dict[str, Any]:
+    padding = signature.padding
+    of_length = (*padding.inputs, *padding.outputs) if padding is not None else ()
+    return {
+        "inputs": [_tensor(spec, any_length=spec.name in of_length) for spec in signature.inputs],
+        "outputs": [_tensor(spec, any_length=spec.name in of_length) for spec in signature.outputs],
+    }
+
+
+def _tensor(spec: TensorSpec, *, any_length: bool) -> dict[str, Any]:
+    shape = (-1, *spec.shape[1:]) if any_length else spec.shape
+    return {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *shape]}
 
 
 def _no_route() -> GnomonError:

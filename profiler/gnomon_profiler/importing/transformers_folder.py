@@ -1,8 +1,8 @@
 """A folder of Hugging Face transformers as a model to capture: `config.json` and safetensors, read from disk alone.
 
 The folder says by `architectures` which of the library's own classes it is for. Code in the folder (`auto_map`), pickled weights
-and quantised ones are refused; nothing is downloaded. A text model is captured for sequences of one length: shorter texts are
-padded with `attention_mask` 0, and texts of another length need a model of that length under another name or version.
+and quantised ones are refused; nothing is downloaded. A text model is captured for sequences of one length. The gateway pads shorter
+ones where the model answers them as it would alone, which is tried here; for other models clients pad them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.packaging import import_package
+from gnomon_core.signature import Padding
 from gnomon_profiler.catalog import CatalogModel
 from gnomon_profiler.extractor import Description
 from gnomon_profiler.importing.sources import CONFIG, TRANSFORMERS, refuse_pickle, unreadable
@@ -36,6 +37,8 @@ _CLASSES: Mapping[str, str] = {
 }
 """By the end of an architecture's name, the class that builds it."""
 _OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state", "pooler_output")
+_TOLERANCE = 1e-4
+"""The largest difference between the answers to a sequence alone and padded, relative to the largest number."""
 _HINT = "Write the folder with model.save_pretrained(FOLDER), which gives config.json and model.safetensors."
 
 
@@ -66,6 +69,8 @@ def load_transformers(name: str, folder: Path, length: int = 0) -> CatalogModel:
         example, details = (torch.zeros(1, int(getattr(config, "num_channels", 3)), height, width),), _preprocess(folder)
     module = Named(model, names).eval().requires_grad_(requires_grad=False)
     outputs = _output_names(module, example, architecture)
+    if "length" in details and (padding := _padding(module, names, details["length"], config)) is not None:
+        details["padding"] = padding.to_json()
     details |= {"weights": f"from {folder.name}", "architecture": architecture} | labels
     return CatalogModel(module, example, Description(name, details=details, input_names=names, output_names=outputs))
 
@@ -192,6 +197,31 @@ def _preprocess(folder: Path) -> dict[str, Any]:
         return {}
     scale = document.get("rescale_factor", 1 / 255)
     return {"preprocess": {"size": size, "mean": [one / scale for one in mean], "std": [one / scale for one in std]}}
+
+
+def _padding(module: Named, names: tuple[str, ...], length: int, config: Any) -> Padding | None:
+    """How shorter sequences are padded; None where the model answers padded ones otherwise than as they are."""
+    short = (length + 1) // 2
+    pad_token = int(getattr(config, "pad_token_id", None) or 0)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, int(config.vocab_size), (2, length), generator=generator)
+    # Padding's own number means padding wherever it is, also in the middle of a sequence.
+    tokens[tokens == pad_token] = (pad_token + 1) % int(config.vocab_size)
+    mask = torch.ones_like(tokens)
+    padded_tokens, padded_mask = tokens.clone(), mask.clone()
+    padded_tokens[:, short:], padded_mask[:, short:] = pad_token, 0
+    with torch.no_grad():
+        alone = module(tokens[:, :short], mask[:, :short])
+        padded = module(padded_tokens, padded_mask)
+    by_token: list[str] = []
+    for name, right in alone.items():
+        answer = padded[name]
+        if answer.shape != right.shape:
+            by_token.append(name)
+            answer = answer[:, :short]
+        if answer.shape != right.shape or not (answer - right).abs().max() <= _TOLERANCE * right.abs().max():
+            return None
+    return Padding(length, dict(zip(names, (pad_token, 0), strict=True)), tuple(by_token)) if short < length else None
 
 
 def _output_names(module: Named, example: tuple[Tensor, ...], architecture: str) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_profiler import add_from, add_model
 from gnomon_profiler.capturing import CaptureRequest, capture_here
 from gnomon_profiler.extractor import Description, capture
+from gnomon_profiler.importing.transformers_folder import load_transformers
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_runtime.engine import load_program
 from tests.integration.profiler import onnx_files
@@ -375,6 +376,48 @@ def test_a_text_model_is_added_for_sequences_of_a_length(repository: DirectoryRe
     assert entry.signature.details["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
     with pytest.raises(GnomonError, match="at most 24 tokens, not 25"):
         capture_here(CaptureRequest("reviews", source=str(tmp_path / "saved"), length=25))
+
+
+def gpt2() -> Any:
+    """Which finds the end of a text by its last token that is not padding's, and so takes any length."""
+    config = transformers.GPT2Config(vocab_size=60, n_positions=24, n_embd=16, n_layer=2, n_head=2, num_labels=3, pad_token_id=5)
+    return transformers.GPT2ForSequenceClassification(config)
+
+
+class Unmasked(transformers.BertForSequenceClassification):
+    """BERT that ignores the attention mask: the padding changes its answers."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Any:
+        return super().forward(input_ids, torch.ones_like(attention_mask), **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "number", "outputs"),
+    [
+        (bert, 0, []),
+        (distilbert, 0, ["logits"]),
+        (roberta, 1, ["last_hidden_state"]),
+        (mpnet, 1, ["last_hidden_state"]),
+        (gpt2, 5, []),
+    ],
+)
+def test_text_model_says_how_shorter_sequences_are_padded(make: Any, number: int, outputs: list[str], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = make().eval()
+    model.save_pretrained(tmp_path / "saved")
+    loaded = load_transformers("model", tmp_path / "saved", 12)
+    assert loaded.description.details["padding"] == {
+        "length": 12,
+        "inputs": {"input_ids": number, "attention_mask": 0},
+        "outputs": outputs,
+    }
+
+
+def test_model_whose_answers_depend_on_the_padding_keeps_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bert(initializer_range=0.5).save_pretrained(tmp_path / "saved")
+    library = transformers.AutoModelForSequenceClassification
+    monkeypatch.setattr(library, "from_pretrained", Unmasked.from_pretrained)
+    assert "padding" not in load_transformers("model", tmp_path / "saved", 12).description.details
 
 
 def _config(folder: Path, **changes: Any) -> None:

@@ -8,6 +8,7 @@ import struct
 import time
 import tracemalloc
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -19,7 +20,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
-from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_core.signature import ModelSignature, Padding, TensorSpec
 from gnomon_gateway.dispatch.dispatcher import Dispatcher, Send
 from gnomon_gateway.dispatch.fleet import UNCALLED_S
 from gnomon_gateway.dispatch.latency import LearnedLatency
@@ -28,7 +29,9 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.queueing.queue import LaneKey, Request
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
+from gnomon_gateway.v2.json_process import LARGE_BYTES
 from gnomon_gateway.v2.messages import Infer, error_body, read_request, write_answer
+from gnomon_gateway.v2.reading import Reading
 from tests.unit.gateway.dispatching import Proportional
 from tests.unit.gateway.shadow_stage import Scaling, Scripted
 from tests.unit.gateway.test_latency import PROFILE
@@ -411,3 +414,70 @@ async def test_policies_are_told_the_latency_of_what_is_called() -> None:
     runtime.dispatcher.arrive([Request(runtime.tensor_lane, now_s, now_s + 5.0)], now_s)
     assert runtime.latency_s()[0] < 0.011
     runtime.close()
+
+
+PADDING = Padding(4, {"input_ids": 9, "attention_mask": 0}, ("tokens",))
+TEXT = ModelSignature(
+    "text",
+    "1",
+    (TensorSpec("input_ids", "INT64", (4,)), TensorSpec("attention_mask", "INT64", (4,))),
+    (TensorSpec("tokens", "FP32", (4, 2)), TensorSpec("scores", "FP32", (3,))),
+    details={"padding": PADDING.to_json()},
+)
+
+
+def text(length: int, samples: int = 2, *, binary: bool = False) -> tuple[dict[str, Any], bytes]:
+    ids = np.arange(samples * length, dtype="<i8").reshape(samples, length)
+    mask = np.ones_like(ids)
+    given = {"input_ids": ids, "attention_mask": mask}
+    if binary:
+        inputs = [tensor(name, "INT64", [samples, length], binary_data_size=array.nbytes) for name, array in given.items()]
+        return {"inputs": inputs}, ids.tobytes() + mask.tobytes()
+    return {"inputs": [tensor(name, "INT64", [samples, length], array.tolist()) for name, array in given.items()]}, b""
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("length", [1, 3, 4])
+def test_shorter_sequences_are_padded_and_outputs_by_token_are_cut(length: int, binary: bool) -> None:  # noqa: FBT001
+    document, data = text(length, binary=binary)
+    infer = read(document, binary=data, signature=TEXT)
+    assert (infer.samples, infer.length) == (2, length)
+    ids, mask = np.frombuffer(infer.body, "<i8").reshape(2, 2, 4)
+    assert ids.tolist() == [[*range(row * length, (row + 1) * length), *[9] * (4 - length)] for row in range(2)]
+    assert mask.tolist() == [[*[1] * length, *[0] * (4 - length)]] * 2
+    tokens, scores = np.arange(16, dtype="<f4").reshape(2, 4, 2), np.arange(6, dtype="<f4")
+    written = write_answer(infer, TEXT, "text", memoryview(tokens.tobytes() + scores.tobytes()))
+    by_token, of_text = json.loads(written.parts[0])["outputs"]
+    assert by_token["shape"] == [2, length, 2]
+    assert by_token["data"] == tokens[:, :length].ravel().tolist()
+    assert (of_text["shape"], of_text["data"]) == ([2, 3], scores.tolist())
+
+
+def test_cut_outputs_are_as_long_in_binary_as_they_say() -> None:
+    document, _ = text(3)
+    infer = read({**document, "parameters": {"binary_data_output": True}}, signature=TEXT)
+    tokens = np.arange(16, dtype="<f4").reshape(2, 4, 2)
+    head, by_token, of_text = write_answer(infer, TEXT, "text", memoryview(tokens.tobytes() + bytes(24))).parts
+    assert [output["parameters"]["binary_data_size"] for output in json.loads(head)["outputs"]] == [len(by_token), len(of_text)]
+    assert bytes(by_token) == tokens[:, :3].tobytes()
+
+
+@pytest.mark.parametrize("lengths", [(0, 0), (5, 5), (3, 2)])
+def test_sequences_of_other_lengths_are_refused_with_those_that_the_model_takes(lengths: tuple[int, int]) -> None:
+    names = ("input_ids", "attention_mask")
+    inputs = [tensor(name, "INT64", [1, length], [1] * length) for name, length in zip(names, lengths, strict=True)]
+    error = refused({"inputs": inputs}, signature=TEXT)
+    assert error.code == "invalid_tensor"
+    assert "1 to 4 tokens" in error.hint
+
+
+def test_large_document_of_shorter_sequences_is_padded_in_the_reader_process() -> None:
+    document, _ = text(3, samples=4)
+    body = json.dumps({**document, "id": "x" * LARGE_BYTES}).encode()
+    reading = Reading(TEXT, {}, 4, 1 << 20).read(body)
+    assert isinstance(reading, Future)
+    infer = reading.result(60)
+    ids, mask = np.frombuffer(infer.body, "<i8").reshape(2, 4, 4)
+    assert infer.length == 3
+    assert set(ids[:, 3].tolist()) == {9}
+    assert set(mask[:, 3].tolist()) == {0}

@@ -1,0 +1,75 @@
+"""Sequences that are shorter than those of the model: padded before the batch, cut in the answer.
+
+    [2, 5] of a model of length 8 ─▶ [2, 8], tokens and attention mask filled up ─▶ model ─▶ [2, 8, 4] ─▶ [2, 5, 4]
+
+So requests of all lengths up to the model's share batches. A batch costs what the model's length costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gnomon_core.errors import bad_request
+from gnomon_core.signature import ModelSignature, Padding, TensorSpec
+
+_MANY = 16
+
+
+def sequence_length(padding: Padding, shapes: Sequence[tuple[str, Sequence[int]]]) -> int:
+    """The length of a request's sequences. `shapes` are those of its inputs by name, the samples first.
+
+    Raises:
+        GnomonError: 400 `invalid_tensor`: they differ, or the model does not take this length.
+
+    """
+    lengths = [shape[1] for name, shape in shapes if name in padding.inputs and len(shape) > 1]
+    if not lengths or any(length != lengths[0] for length in lengths) or not 0 < lengths[0] <= padding.length:
+        found = ", ".join(map(str, lengths[:_MANY])) or "none"
+        raise bad_request(
+            "invalid_tensor",
+            f"The inputs have sequences of the lengths {found}.",
+            f"The model takes 1 to {padding.length} tokens, as many in each input.",
+        )
+    return lengths[0]
+
+
+def at_length(signature: ModelSignature, padding: Padding, length: int) -> ModelSignature:
+    """The signature of requests with sequences of this length."""
+    inputs = tuple(
+        replace(spec, shape=(length, *spec.shape[1:])) if spec.name in padding.inputs else spec for spec in signature.inputs
+    )
+    return replace(signature, inputs=inputs)
+
+
+def pad(signature: ModelSignature, padding: Padding, body: bytes | memoryview, samples: int, length: int) -> bytes:
+    """The inputs' bytes with sequences of the model's length. `body` has sequences of `length`."""
+    parts: list[bytes | memoryview] = []
+    data, offset = memoryview(body), 0
+    for spec, given in zip(signature.inputs, at_length(signature, padding, length).inputs, strict=True):
+        size = samples * given.sample_bytes
+        part = data[offset : offset + size]
+        offset += size
+        parts.append(_filled(spec, part, samples, padding.inputs[spec.name]) if spec.name in padding.inputs else part)
+    return b"".join(parts)
+
+
+def cut(spec: TensorSpec, body: memoryview, samples: int, length: int) -> tuple[TensorSpec, memoryview]:
+    """An output and its bytes without the rows of the filling."""
+    token_bytes = spec.sample_bytes // spec.shape[0]
+    rows = np.frombuffer(body, np.uint8).reshape(samples, spec.shape[0], token_bytes)
+    return replace(spec, shape=(length, *spec.shape[1:])), memoryview(rows[:, :length].tobytes())
+
+
+def _filled(spec: TensorSpec, part: memoryview, samples: int, number: int) -> bytes:
+    dtype = np.dtype(_DTYPES[spec.datatype])
+    given = np.frombuffer(part, dtype).reshape(samples, -1, *spec.shape[1:])
+    filled = np.full((samples, *spec.shape), number, dtype)
+    filled[:, : given.shape[1]] = given
+    return filled.tobytes()
+
+
+_DTYPES = {"INT64": "<i8", "INT32": "<i4", "UINT8": "u1", "BOOL": "?"}
+"""Of tokens and masks."""
