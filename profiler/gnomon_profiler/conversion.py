@@ -120,9 +120,10 @@ def to_openvino(exported: Exported) -> Files:
 
     """
     import openvino  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra, without types
+    from openvino.tools.ovc import convert_model  # type: ignore[import-untyped]  # noqa: PLC0415 - which an engine leaves out
 
     try:
-        model = openvino.convert_model(exported.program)
+        model = convert_model(exported.program)
     except Exception as error:  # noqa: BLE001 - a converter may raise anything; it is the reason that the engine is not offered
         raise _not_convertible("openvino.convert_model", error) from None
     for port, name in zip(model.inputs, exported.inputs, strict=True):

@@ -1,8 +1,8 @@
 """A folder of Hugging Face transformers as a model to capture: `config.json` and safetensors, read from disk alone.
 
 The folder says by `architectures` which of the library's own classes it is for. Code in the folder (`auto_map`), pickled weights
-and quantised ones are refused; nothing is downloaded. A text model is captured for sequences of one length. The gateway pads shorter
-ones where the model answers them as it would alone, which is tried here; for other models clients pad them.
+and quantised ones are refused; nothing is downloaded. A text model is captured for sequences of one length. The gateway pads
+shorter ones where the model answers them as it would alone, which is tried here; for other models clients pad them.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -165,3 +167,13 @@ def test_failed_conversion_is_a_reason_and_leaves_the_program_serving(entry: Mod
     assert list(tmp_path.iterdir()) == []
     assert all(reason.startswith("the conversion ended early") for reason in reasons.values())
     assert set(reasons) == set(ENGINES)
+
+
+def test_openvino_is_imported_without_its_tool_for_conversions_which_can_be_imported_later() -> None:
+    code = (
+        "import sys, gnomon_runtime.engine.openvino_graph\n"
+        "assert 'openvino.tools.ovc' not in sys.modules\n"
+        "from openvino.tools.ovc import convert_model\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

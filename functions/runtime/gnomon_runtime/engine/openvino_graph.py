@@ -8,9 +8,11 @@ never read.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,8 +21,15 @@ from torch import Tensor
 # (oneTBB issue 1645). With this variable, which it reads when it is loaded, it does not.
 os.environ.setdefault("TBB_ENABLE_SANITIZERS", "1")
 
-import openvino  # type: ignore[import-untyped]  # it ships no types
-from openvino import opset15
+# The package imports its tool for conversions if it can, which takes longer than all the rest. A module that is None cannot be
+# imported; whoever converts imports the tool itself.
+_TOOL = "openvino.tools.ovc"
+_hidden = sys.modules.setdefault(_TOOL, cast("ModuleType", None)) is None
+import openvino  # type: ignore[import-untyped]  # noqa: E402 - it ships no types
+from openvino import opset15  # noqa: E402
+
+if _hidden:
+    del sys.modules[_TOOL]
 
 MODEL, WEIGHTS = "openvino.xml", "openvino.bin"
 
