@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from gnomon_core.coordination import fitting
-from gnomon_core.engines import ENGINES, PROGRAM
+from gnomon_core.engines import PROGRAM, RUNNABLE
 from gnomon_core.pairs import MAX_SHADOWS
 
 MAX_BLOCKS = 4096
@@ -379,7 +379,7 @@ def read_engine(message: Mapping[str, Any]) -> str:
 
     """
     engine = message.get("engine", PROGRAM)
-    if engine not in ENGINES:
+    if engine not in RUNNABLE:
         raise BadMessageError("the engine is unknown")
     return str(engine)
 

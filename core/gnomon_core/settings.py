@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnomon_core.engines import AUTO, ENGINES
+from gnomon_core.engines import AUTO, ENGINES, FP32, PRECISIONS
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.launch import ASYNC_CONCURRENCY, HANDLER_CONCURRENCY, MOST_CONCURRENCY
 from gnomon_core.nearest_names import did_you_mean, misspelt
@@ -189,6 +189,8 @@ class Settings:
     ablation: str = "layers"
     weight_mode: str = "shared"
     engine: str = AUTO
+    precision: str = FP32
+    accuracy_floor: float | None = None
     burst_cores: str = "shadow"
     promotion: bool = False
     max_shadows: int = 1
@@ -260,6 +262,8 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
         Setting("gnomon/memory-mb", "memory_mb", integer(128, 10_240), "megabytes from 128 to 10240", "memory size on Lambda, instead of what the cores bring", "1769 for each core"),
         Setting("gnomon/weight-mode", "weight_mode", choice("shared", "private"), "shared or private", "whether instances on a node share one copy of the weights"),
         Setting("gnomon/engine", "engine", choice(AUTO, *ENGINES), f"{AUTO}, {', '.join(ENGINES[:-1])} or {ENGINES[-1]}", "what runs the model: its layer program, or its graph for another engine; `auto` is the quickest one that answered as the program does when the model was added. Where the engine cannot be had, the program serves and `describe` says why"),
+        Setting("gnomon/precision", "precision", choice(AUTO, *PRECISIONS), f"{AUTO}, {', '.join(PRECISIONS[:-1])} or {PRECISIONS[-1]}", "the precision that the engine computes in; `auto` is the quickest whose accuracy on the model's validation set reaches gnomon/accuracy-floor. Where it is not offered, fp32 serves and `describe` says why"),
+        Setting("gnomon/accuracy-floor", "accuracy_floor", number(0, 1), "a share from 0 to 1", "the least share of the validation set that must be answered right, with gnomon/precision `auto`", "none, and `auto` needs one"),
     )),
     ("Failures", (
         Setting("gnomon/retry", "retry", flag, "true or false", "whether the handler is idempotent, so that a request may be executed a second time, once and by itself: where its batch failed with 500, or its instance ended", "false; inference of a model always may"),
@@ -360,6 +364,7 @@ def read_settings(
             "Between the two nothing changes: without room there, instances would come and go.",
         )
     _one_at_a_time(settings)
+    _floor_with_auto(settings)
     if settings.cores > settings.max_cores:
         raise bad_request(
             "invalid_setting",
@@ -411,6 +416,18 @@ def _one_at_a_time(settings: Settings) -> None:
             "invalid_setting",
             f"annotation gnomon/concurrency is {settings.concurrency}, and a model computes one batch at a time.",
             "Leave it out; more cores (gnomon/cores) or larger batches (gnomon/max-batch) make an instance answer more.",
+        )
+
+
+def _floor_with_auto(settings: Settings) -> None:
+    if (settings.precision == AUTO) != (settings.accuracy_floor is not None):
+        missing, present = "gnomon/accuracy-floor", "gnomon/precision is auto"
+        if settings.precision != AUTO:
+            missing, present = "gnomon/precision: auto", "gnomon/accuracy-floor is set"
+        raise bad_request(
+            "invalid_setting",
+            f"annotation {present}, and there is no {missing}.",
+            "The quickest precision whose accuracy reaches the floor serves: set both, or name a precision.",
         )
 
 

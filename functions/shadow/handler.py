@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gnomon_core.engines import PROGRAM, engine_of, engine_options
+from gnomon_core.engines import engine_of_environment, engine_options
 from gnomon_core.errors import bad_request
 from gnomon_core.launch import Launch
 from gnomon_profiler.places import repository_of_instance
@@ -33,7 +33,7 @@ def gnomon_application(launch: Launch) -> Application:
         "weights": str(entry.weights),
         "layers": str(entry.layers),
         "weight_mode": variables.get("GNOMON_WEIGHTS") or "shared",
-        **engine_options(engine_of(entry.files, variables.get("GNOMON_ENGINE") or PROGRAM)),
+        **engine_options(engine_of_environment(entry.files, variables)),
         "blocks": blocks,
     }
     return BlocksApplication(replace(launch, kind="shadow", options=options))

@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import os
 import re
@@ -38,6 +39,7 @@ from gnomon_core.nearest_names import did_you_mean
 from gnomon_core.program import ALLOWED_OPERATORS, MAX_PROGRAM_BYTES, invalid_program, parse_program
 from gnomon_core.signature import ModelSignature
 from gnomon_profiler.layers_file import LAYERS, check_layers
+from gnomon_profiler.sample_sets import SAMPLES, VALIDATION, read_samples
 
 PROGRAM = "program.json"
 WEIGHTS = "weights.safetensors"
@@ -67,7 +69,13 @@ class Manifest:
 
     def completes(self, other: Manifest) -> bool:
         """Whether this manifest has all files of the other one and more."""
-        return self.signature == other.signature and other.sha256.items() <= self.sha256.items()
+        ours, theirs = ({file: sha for file, sha in one.sha256.items() if file != REPORT} for one in (self, other))
+        return self.signature == other.signature and theirs.items() <= ours.items() and not other.reports - self.reports
+
+    @property
+    def reports(self) -> set[str]:
+        """The report on engines, if there is one: a measurement, which a newer one may replace."""
+        return self.sha256.keys() & {REPORT}
 
 
 def new_manifest(name: str, version: str, files: Mapping[str, Content], extra: Mapping[str, str] | None = None) -> Manifest:
@@ -105,16 +113,16 @@ def read_manifest(name: str, version: str, data: bytes) -> Manifest:
 
 
 def newer(new: Manifest, old: Manifest) -> bool:
-    """Whether a new manifest takes an existing one's place: it has its files and more of them.
+    """Whether a new manifest takes an existing one's place: it has its files and more of them, or another report on engines.
 
     Raises:
         GnomonError: 409 `model_exists` where a file differs.
 
     """
+    if new.completes(old):
+        return new.sha256 != old.sha256
     if old.completes(new):
         return False
-    if new.completes(old):
-        return True
     raise conflict(
         "model_exists",
         f"Model {new.name}@{new.version} exists with another content.",
@@ -136,6 +144,11 @@ def _check_files(files: Mapping[str, Content]) -> ModelSignature:
         raise invalid_program(f"Operators that may not run: {', '.join(refused)}.")
     if LAYERS in files:
         check_layers(_document(files[LAYERS]), document, program)
+    for file in {VALIDATION, SAMPLES} & set(files):
+        content = files[file]
+        _ = read_samples(
+            io.BytesIO(content) if isinstance(content, bytes) else content, program.signature, labelled=file == VALIDATION
+        )
     if REPORT in files:
         _check_report(_document(files[REPORT]))
     return program.signature

@@ -6,7 +6,8 @@
 A model is in use by functions that name it, and by applications for which it is registered: those use every engine that it has.
 The layer program serves meanwhile. All models are converted before the first is profiled. Processes of the background have a low
 priority; progress is in the function's log and in the description of the application. A model that was converted, with or without
-success, has a report and is not converted again. A profile that was measured while something else used the machine is not kept,
+success, has a report and is not converted again, unless a function asks for a precision that the report lacks, or the model has
+got a validation set since. A profile that was measured while something else used the machine is not kept,
 and measured again when the server starts the next time or `gnomon models profile` is used.
 """
 
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gnomon_core.engines import PROGRAM, REPORT
+from gnomon_core.engines import FP32, PROGRAM, REPORT, split_name
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import FunctionStore, ModelRepository
@@ -39,11 +40,12 @@ _LOG = logging.getLogger("gnomon")
 
 @dataclass(slots=True)
 class Use:
-    """The users of one model, and the engines that they name."""
+    """The users of one model, the engines, precisions and accuracy floors that they name, and the precisions to convert to."""
 
     functions: list[FunctionKey] = field(default_factory=list)
     applications: list[FunctionKey] = field(default_factory=list)
-    engines: set[str] = field(default_factory=set)
+    engines: set[tuple[str, str, float]] = field(default_factory=set)
+    precisions: set[str] = field(default_factory=lambda: {FP32})
 
 
 class ModelEngines:
@@ -64,8 +66,8 @@ class ModelEngines:
         self._profiles = ProfileStore(profiles)
         self._changed = asyncio.Event()
         self._failed: set[str] = set()
-        self._profiled: set[tuple[str, str]] = set()
-        """Models and engines that were profiled, or tried, by this process."""
+        self._profiled: set[tuple[str, str, str, float]] = set()
+        """Models, engines, precisions and accuracy floors that were profiled, or tried, by this process."""
 
     def trigger(self) -> None:
         """A function has been deployed or changed, or a model registered."""
@@ -95,17 +97,18 @@ class ModelEngines:
             if settings.application is None and settings.model and settings.engine != PROGRAM:
                 use = uses.setdefault(settings.model, Use())
                 use.functions.append(stored.spec.key)
-                use.engines.add(settings.engine)
+                use.engines.add((settings.engine, settings.precision, settings.accuracy_floor or 0.0))
+                use.precisions.add(settings.precision)
         for registered in self._applications.registered() if self._applications is not None else ():
             if registered.engines != (PROGRAM,):
                 use = uses.setdefault(registered.model, Use())
                 use.applications.append(registered.application)
-                use.engines.update(registered.engines)
+                use.engines.update((*split_name(name), 0.0) for name in registered.engines)
         return uses
 
     async def _convert(self, model: str, use: Use) -> None:
         try:
-            converted = await asyncio.to_thread(self._convert_here, model, self._progress(model, use))
+            converted = await asyncio.to_thread(self._convert_here, model, use.precisions, self._progress(model, use))
         except Exception as error:  # noqa: BLE001 - the program serves; the next model must still be converted
             self._failed.add(model)
             self._tell(model, use, f"{model}: could not be converted for other engines: {error}")
@@ -118,10 +121,10 @@ class ModelEngines:
                 self._reconcile(application)
 
     async def _profile(self, model: str, use: Use) -> None:
-        for engine in sorted(use.engines):
-            if (model, engine) not in self._profiled:
-                self._profiled.add((model, engine))
-                if await asyncio.to_thread(self._profile_here, model, engine, self._progress(model, use)):
+        for wanted in sorted(use.engines):
+            if (model, *wanted) not in self._profiled:
+                self._profiled.add((model, *wanted))
+                if await asyncio.to_thread(self._profile_here, model, wanted, self._progress(model, use)):
                     for application in use.applications:
                         self._reconcile(application)
 
@@ -134,16 +137,19 @@ class ModelEngines:
 
         return progress
 
-    def _profile_here(self, model: str, engine: str, progress: Callable[[str], None]) -> bool:
-        """Whether the model has a profile of this engine that it did not have."""
+    def _profile_here(self, model: str, wanted: tuple[str, str, float], progress: Callable[[str], None]) -> bool:
+        """Whether the model has a profile of this engine and precision that it did not have."""
+        engine, precision, floor = wanted
         try:
             entry = self._repository.get(model)
-            subject = subject_of(entry, engine)
+            subject = subject_of(entry, engine, precision, floor)
             machine = this_machine()
             if self._profiles.get(subject.name, profile_name(machine.id, subject.engine.name)) is not None:
                 return False
             cores = tuple(range(1, min(machine.cores, MOST_CORES) + 1))
-            options = ProfileOptions(cores, BATCHES, REPEATS, tries=1, engine=engine, most_spread=MOST_SPREAD)
+            options = ProfileOptions(
+                cores, BATCHES, REPEATS, tries=1, engine=engine, precision=precision, floor=floor, most_spread=MOST_SPREAD
+            )
             progress(f"{subject.label}: profiling on {len(cores)} cores")
             profile_model(entry, self._profiles, options, lambda _: None)
             progress(f"{subject.label}: profiled")
@@ -153,14 +159,13 @@ class ModelEngines:
             return False
         return True
 
-    def _convert_here(self, model: str, progress: Callable[[str], None]) -> bool:
+    def _convert_here(self, model: str, precisions: Iterable[str], progress: Callable[[str], None]) -> bool:
         try:
             entry = self._repository.get(model)
         except GnomonError:
             return False  # the function is refused or reported elsewhere
-        if REPORT in entry.files:
-            return False
-        return REPORT in add_engines(self._repository, entry, progress=progress, background=True).files
+        converted = add_engines(self._repository, entry, progress=progress, precisions=precisions, background=True)
+        return converted.sha256.get(REPORT) != entry.sha256.get(REPORT)
 
     def _tell(self, model: str, use: Use, line: str) -> None:
         for key in use.functions:

@@ -1,4 +1,6 @@
-"""Catalogs of variants that nobody has measured, for tests, benchmarks and simulations.
+"""Catalogs of variants, for tests, benchmarks and simulations: those that were profiled, and some that nobody has measured.
+
+`profiled_variants` are real: each was run on the machine that the file names. The others are made up.
 
 The ranges are those of INFaaS (section 1 and Table 2): accuracies from 0.566 to 0.825, loading from 0.59 to 11 s, one sample from
 1.5 ms to 5.7 s, and three kinds of hardware whose prices differ by a factor of about 50. Within an architecture a faster device
@@ -9,7 +11,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
+from gnomon_core.profiled_variants import read_profiled
 from gnomon_core.variants import CPU, Variant
 
 INFERENTIA, GPU = "inferentia", "gpu"
@@ -73,6 +77,18 @@ def made_up_variants(count: int, chance: random.Random, *, architectures: int = 
                 )
             )
     return tuple(found)
+
+
+def profiled_variants(path: Path, *, disturbed: bool = False) -> tuple[Variant, ...]:
+    """The variants in a file of `profiles/variants`. Those whose measurement was disturbed are left out unless they are wanted.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it holds none.
+
+    """
+    measured = read_profiled(path)
+    return tuple(variant for one in measured if disturbed or not one.disturbed for variant in one.variants())
 
 
 @dataclass(frozen=True, slots=True)

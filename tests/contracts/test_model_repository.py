@@ -1,6 +1,7 @@
 """What every model repository promises, in a folder or in a bucket. A new one inherits `ModelRepositoryContract`."""
 
 import hashlib
+import io
 import json
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from safetensors.numpy import load
 
 from gnomon_cli.main import gnomon
 from gnomon_cli.model_folder import model_folder
+from gnomon_core.engines import EngineReport, EngineResult
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelRepository
 from gnomon_profiler.places import open_repository, share_profile
@@ -38,6 +40,11 @@ def on_disk(folder: Path, contents: dict[str, bytes]) -> dict[str, Path]:
     for name, data in contents.items():
         (folder / name).write_bytes(data)
     return {name: folder / name for name in contents}
+
+
+def report_of(seconds: float) -> bytes:
+    """A report on engines of a program that takes so long."""
+    return json.dumps(EngineReport(EngineResult(latency_s={1: seconds}), {}).to_json()).encode()
 
 
 class ModelRepositoryContract:
@@ -80,6 +87,25 @@ class ModelRepositoryContract:
         for report in (b"", b"[]", b"{}", b'{"format": "gnomon-engines/1", "program": {}, "engines": {"openvino": 1}}'):
             with refused(422, "invalid_engines"):
                 repository.put("scale", "1", files() | {"engines.json": report})
+        assert list(repository.list()) == []
+
+    def test_a_newer_report_on_engines_replaces_the_stored_one_and_nothing_else(self, repository: ModelRepository) -> None:
+        old, new = (report_of(seconds) for seconds in (0.2, 0.1))
+        repository.put("scale", "1", files() | {"engines.json": old})
+        replaced = repository.put("scale", "1", files() | {"engines.json": new, "model-int8.onnx": b"graph"})
+        assert replaced.files["engines.json"].read_bytes() == new
+        assert repository.put("scale", "1", files()) == replaced, "files that are there stay"
+        with refused(409, "model_exists"):
+            repository.put("scale", "1", files() | {"engines.json": old, "model-int8.onnx": b"another"})
+        assert repository.get("scale") == replaced
+        assert repository.verify("scale")
+
+    def test_a_validation_set_that_cannot_be_used_is_refused(self, repository: ModelRepository) -> None:
+        empty = io.BytesIO()
+        np.savez(empty, samples=np.zeros((0, 3), "float32"), labels=np.zeros(0, int))
+        for content in (b"", b"PK", empty.getvalue()):
+            with refused(422, "invalid_validation"):
+                repository.put("scale", "1", files() | {"validation.npz": content})
         assert list(repository.list()) == []
 
     def test_an_entry_without_layer_blocks_is_served_and_may_get_them_later(self, repository: ModelRepository) -> None:

@@ -13,7 +13,7 @@ cores beyond the measured ones are marked and follow from a serial fraction. `fi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,13 @@ from gnomon_cli.options import Target, json_option, server_options
 from gnomon_cli.output import note, print_json, print_table
 from gnomon_cli.remote_models import RemoteModels
 from gnomon_core.blocks import Block, Layers
-from gnomon_core.engines import AUTO, ENGINES, PROGRAM, REPORT, EngineReport, read_report
+from gnomon_core.engines import AGREEMENT, AUTO, ENGINES, FP32, PRECISIONS, PROGRAM, REPORT, EngineReport, read_report
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.packaging import how_to_install
 from gnomon_core.profiles import ModelProfile, Points
 from gnomon_core.signature import ModelSignature
 from gnomon_profiler.add import add_from, ensure_model
-from gnomon_profiler.engines import add_engines
+from gnomon_profiler.engines import add_engines, add_samples
 from gnomon_profiler.figures.plots import draw
 from gnomon_profiler.figures.tables import correlation, drawable, short_name, write_tables
 from gnomon_profiler.measuring.assembly import ReadyTimes
@@ -49,6 +49,33 @@ from gnomon_profiler.repository import WEIGHTS
 @click.group()
 def models() -> None:
     """Add, list, verify and profile models."""
+
+
+def _precision_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which precisions a model gets, and by which samples they are judged."""
+    for option in reversed((
+        click.option(
+            "--precision",
+            "precisions",
+            multiple=True,
+            type=click.Choice((*PRECISIONS, AUTO)),
+            default=(FP32,),
+            help="Have it in this precision besides fp32; auto: in all. Several times for several.",
+        ),
+        click.option(
+            "--validate",
+            "validation",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="A validation set (.npz with `samples` and `labels`), on which accuracies are measured.",
+        ),
+        click.option(
+            "--samples",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="Inputs (.npz) for int8's ranges and for agreement; default: of the validation set, else photographs.",
+        ),
+    )):  # fmt: skip
+        command = option(command)
+    return command
 
 
 @models.command(
@@ -97,6 +124,7 @@ def list_models(*, folder: str, state: str, target: Target | None, catalog: bool
     gnomon models add my-model --from exported.onnx --shape 128 --shape 128
     gnomon models add reviews --from distilbert-base/ --length 64
     gnomon models add iris --from estimator.skops
+    gnomon models add my-model --from network.py:make --precision auto --validate labelled.npz
     gnomon models add iris --from estimator.skops -g http://server:8080
     """,
 )
@@ -134,6 +162,7 @@ def list_models(*, folder: str, state: str, target: Target | None, catalog: bool
 )
 @click.option("--version", default="1", help="Under which it is kept; default 1. A version never changes.")
 @click.option("--engines/--no-engines", default=True, help="Convert it for the engines that are installed; default: do.")
+@_precision_options
 @json_option
 def add(
     *,
@@ -147,6 +176,9 @@ def add(
     length: int | None,
     version: str,
     engines: bool,
+    precisions: tuple[str, ...],
+    validation: Path | None,
+    samples: Path | None,
     as_json: bool,
 ) -> None:
     """Put a model into the repository: one of the catalog, your own, or one in the format of another tool.
@@ -167,8 +199,9 @@ def add(
         raise WrongCommand("--shape and --length are of a model that --from names.", "Leave them out, or say --from.")
     else:
         entry = ensure_model(repository, name, version=version, weights=weights, progress=note)
+    entry = add_samples(repository, entry, validation, samples)
     if engines:
-        entry = add_engines(repository, entry, progress=note)
+        entry = add_engines(repository, entry, progress=note, precisions=precisions)
     document = _document(entry) if remote is None else remote.upload(entry, note)
     if as_json:
         print_json(document)
@@ -266,11 +299,23 @@ def _show_engines(report: EngineReport) -> None:
     for name in (PROGRAM, *report.engines):
         result = report.result(name)
         times = [_milliseconds(result.latency_s.get(batch)) for batch in batches]
-        share = "-" if result.reason else f"{report.share(name):.2f}"
-        rows.append((name, *times, share, f"{result.error:.1e}", result.reason or ("auto" if name == report.auto else "offered")))
+        share = f"{report.share(name):.2f}" if result.latency_s else "-"
+        shares = [_share(result.agreement), _share(result.accuracy)]
+        said = result.reason or ("auto" if name == report.auto else "offered")
+        rows.append((name, *times, share, f"{result.error:.1e}", *shares, said))
     click.echo("")
-    print_table(("ENGINE", *(f"b={batch} ms" for batch in batches), "OF THE PROGRAM", "ERROR", ""), rows)
-    click.echo(f"one core of {report.machine}; an error up to {report.tolerance:g} of the largest number of an output is allowed")
+    head = ("ENGINE", *(f"b={batch} ms" for batch in batches), "OF THE PROGRAM", "ERROR", "AGREEMENT", "ACCURACY", "")
+    print_table(head, rows)
+    click.echo(
+        f"one core of {report.machine}; in fp32 an error up to {report.tolerance:g} of the largest number of an output is allowed"
+    )
+    if report.samples:
+        needed = " and ".join(f"{share:g} in {precision}" for precision, share in AGREEMENT.items())
+        click.echo(f"agreement: share of {report.samples} with the program's top-1 class; {needed} is needed")
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 @models.command(
@@ -278,19 +323,33 @@ def _show_engines(report: EngineReport) -> None:
     examples="""
     gnomon models convert efficientnet-lite0
     gnomon models convert my-model@2 --engine openvino
+    gnomon models convert my-model --precision int8 --validate labelled.npz
     """,
 )
 @click.argument("reference")
 @folder_options
 @click.option("--engine", "engines", multiple=True, help="Convert for this engine alone; default: all that are installed.")
+@_precision_options
 @json_option
-def convert(*, reference: str, folder: str, state: str, engines: tuple[str, ...], as_json: bool) -> None:
-    """Convert a model for faster engines, compare their answers with the program's, and time all of them.
+def convert(
+    *,
+    reference: str,
+    folder: str,
+    state: str,
+    engines: tuple[str, ...],
+    precisions: tuple[str, ...],
+    validation: Path | None,
+    samples: Path | None,
+    as_json: bool,
+) -> None:
+    """Convert a model for faster engines and other precisions, compare their answers with the program's, and time all of them.
 
-    `add` and a server that serves the model do this by themselves. A model is converted once.
+    `add` and a server that serves the model do this by themselves. A model is converted once; precisions and a validation set can
+    be added later.
     """
     repository = model_repository(folder, state)
-    entry = add_engines(repository, repository.get(reference), engines, note)
+    entry = add_samples(repository, repository.get(reference), validation, samples)
+    entry = add_engines(repository, entry, engines, note, precisions=precisions)
     if REPORT not in entry.files:
         raise CommandFailed("No engine besides the layer program's is installed.", how_to_install("openvino"))
     report = read_report(entry.files[REPORT])
@@ -405,6 +464,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
     default=AUTO,
     help="Measure it on this engine; default: as functions have it.",
 )
+@click.option("--precision", type=click.Choice(PRECISIONS), default=FP32, help="Measure it in this precision; default fp32.")
 @click.option("--afresh", is_flag=True, help="Measure again what its profile on this machine has, and leave out the rest of it.")
 @click.option(
     "--output",
@@ -423,6 +483,7 @@ def profile(
     repeats: int,
     tries: int,
     engine: str,
+    precision: str,
     afresh: bool,
     output: Path | None,
     as_json: bool,
@@ -434,7 +495,7 @@ def profile(
     """
     repository = model_repository(folder, state)
     entry = repository.get(name)
-    options = ProfileOptions(cores, batches, repeats, tries, afresh, engine)
+    options = ProfileOptions(cores, batches, repeats, tries, afresh, engine, precision)
 
     def ready(one: ModelEntry) -> ReadyTimes:
         from gnomon_cli.measure_starts import measure_starts  # noqa: PLC0415 - a platform takes a while to import

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnomon_core.applications import MeasuredVariant, RegisteredModel, architecture_of
-from gnomon_core.engines import AUTO, ENGINES, PROGRAM
+from gnomon_core.engines import AUTO, FP32, PROGRAM, RUNNABLE, engine_name, split_name
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_core.variants import Variant
 
-PRECISION = "fp32"
-"""Of the layer program, and of the graphs that other engines run."""
 POLICY = "infaas"
 """The scaling policy of applications, which decides about all members together. Another one decides about each by itself."""
 MEMBER_POLICY = "fixed"
@@ -30,7 +28,10 @@ _MOST_NAME = 63
 _DIGEST = 8
 _MEMBER = "--"
 _UNFIT = re.compile(r"[^a-z0-9]+")
-_OF_ENDPOINT = frozenset({"gnomon/model", "gnomon/autoscaler", "gnomon/cores", "gnomon/engine", "gnomon/max-batch"})
+_OF_ENDPOINT = frozenset({
+    "gnomon/model", "gnomon/autoscaler", "gnomon/cores", "gnomon/engine", "gnomon/max-batch",
+    "gnomon/precision", "gnomon/accuracy-floor",
+})  # fmt: skip
 _SCALE_MIN = "com.openfaas.scale.min"
 _KEPT = {"com.openfaas.scale.zero-duration": "24h"}
 """Of members that are decided about together: they end by the application's decision, not each by itself."""
@@ -57,17 +58,22 @@ class Candidate:
 
 
 def engines(endpoint: FunctionSpec) -> tuple[str, ...]:
-    """The engines that may run the models: the one that the endpoint names, else all."""
-    named = endpoint.settings.engine
-    return ENGINES if named == AUTO else (named,)
+    """The engines, with their precisions, that may run the models: the one that the endpoint names, else all.
+
+    The precision fp32 is what an endpoint has that names none, so that it means all of them: queries say what accuracy they need.
+    """
+    settings = endpoint.settings
+    precision = settings.precision if "gnomon/precision" in endpoint.annotations else AUTO
+    found = [(name, *split_name(name)) for name in RUNNABLE]
+    return tuple(name for name, engine, narrow in found if settings.engine in (AUTO, engine) and precision in (AUTO, narrow))
 
 
 def candidates(model: str, engine: str, endpoint: FunctionSpec, profile: ModelProfile | None) -> tuple[Candidate, ...]:
-    """The variants of a model on an engine, on the cores that the endpoint names, else on those of the profile there."""
+    """The variants of a model on an engine in its precision, on the cores that the endpoint names, else on the profile's."""
     settings = endpoint.settings
     measured = sorted(cores for cores in profile.whole.seconds if cores <= settings.max_cores) if profile is not None else []
     cores = [settings.cores] if "gnomon/cores" in endpoint.annotations or not measured else measured
-    return tuple(Candidate(model, engine, PRECISION, count) for count in cores)
+    return tuple(Candidate(model, *split_name(engine), count) for count in cores)
 
 
 def member_name(endpoint: str, variant: str) -> str:
@@ -86,7 +92,7 @@ def decided_together(settings: Settings) -> bool:
 
 def first_candidate(model: str, endpoint: FunctionSpec, engine: str = PROGRAM) -> Candidate:
     """A variant by which the model is checked on this engine, before its profile is known."""
-    return Candidate(model, engine, PRECISION, endpoint.settings.cores)
+    return Candidate(model, *split_name(engine), endpoint.settings.cores)
 
 
 def member_settings(endpoint: FunctionSpec) -> Settings:
@@ -103,6 +109,7 @@ def member_spec(endpoint: FunctionSpec, candidate: Candidate) -> FunctionSpec:
         "gnomon/autoscaler": policy,
         "gnomon/cores": str(candidate.cores),
         "gnomon/engine": candidate.engine,
+        "gnomon/precision": candidate.precision,
         "gnomon/max-batch": str(endpoint.settings.max_batch),
     }
     document: dict[str, Any] = dict(endpoint.raw) | {
@@ -126,7 +133,8 @@ def batches(settings: Settings) -> tuple[int, ...]:
 
 def profiled(candidate: Candidate, profile: ModelProfile | None, settings: Settings) -> MeasuredVariant | None:
     """The numbers of a variant in its model's profile; None where it was not measured on these cores."""
-    if profile is None or profile.engine != candidate.engine or not profile.whole.measured(candidate.cores):
+    name = engine_name(candidate.engine, candidate.precision)
+    if profile is None or profile.engine != name or not profile.whole.measured(candidate.cores):
         return None
     seconds = {size: profile.at(candidate.cores, size) for size in batches(settings)}
     return MeasuredVariant(
@@ -138,7 +146,9 @@ def profiled(candidate: Candidate, profile: ModelProfile | None, settings: Setti
 
 def variant_of(candidate: Candidate, registered: RegisteredModel, measured: MeasuredVariant, settings: Settings) -> Variant:
     """The variant with its numbers. A model whose accuracy is unknown has 0: no query with a floor gets it."""
-    accuracy = registered.accuracy if measured.accuracy is None else measured.accuracy
+    # The accuracy that was stated is the model's own, in fp32.
+    stated = registered.accuracy if candidate.precision == FP32 else None
+    accuracy = stated if measured.accuracy is None else measured.accuracy
     largest_s = measured.latency_s[settings.max_batch]
     return Variant(
         id=candidate.id,

@@ -65,12 +65,13 @@ _LOG = logging.getLogger("gnomon.applications")
 
 @dataclass(slots=True)
 class MemberFunction:
-    """A member of an endpoint: the variant that it runs, and its function."""
+    """A member of an endpoint: the variant that it runs, and its function. `accuracy` is the one in the model's report."""
 
     candidate: Candidate
     runtime: FunctionRuntime
     profile: ModelProfile | None
     spec: FunctionSpec
+    accuracy: float | None = None
 
 
 @dataclass(slots=True)
@@ -625,6 +626,7 @@ class Applications:
                 continue  # the platform runs the layer program in its place, which is another variant
             for candidate in catalogue.candidates(registered.model, engine, spec, inputs.profile):
                 await self._make_member(endpoint, candidate, inputs.profile)
+                endpoint.members[candidate.id].accuracy = inputs.engine.accuracy if inputs.engine is not None else None
                 found.add(candidate.id)
         return found
 
@@ -645,7 +647,9 @@ class Applications:
         stored = registered.variants.get(member.candidate.id) if registered is not None else None
         settings = endpoint.spec.settings
         numbers = catalogue.joined(stored, catalogue.profiled(member.candidate, member.profile, settings))
-        return numbers if numbers is not None and catalogue.is_measured(numbers, settings) else None
+        if numbers is None or not catalogue.is_measured(numbers, settings):
+            return None
+        return replace(numbers, accuracy=member.accuracy) if numbers.accuracy is None else numbers
 
     def _publish(self, endpoint: Endpoint) -> None:
         """Let queries get the members that have numbers."""

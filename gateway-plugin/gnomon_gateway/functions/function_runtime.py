@@ -28,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from gnomon_core.background import Background
-from gnomon_core.engines import AUTO
+from gnomon_core.engines import AUTO, FP32
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
@@ -786,10 +786,16 @@ class Lanes(NamedTuple):
 
 
 def latency_key(settings: Settings, function: str) -> str:
-    """The key of a function in the latency model: its model, with the engine that it names; its own name without a model."""
+    """The key of a function in the latency model: its model, with the engine and precision that it names.
+
+    Without a model it is the function's own name.
+    """
     if settings.model is None:
         return function
-    return settings.model if settings.engine == AUTO else f"{settings.model}+{settings.engine}"
+    model = settings.model if settings.engine == AUTO else f"{settings.model}+{settings.engine}"
+    if settings.precision == AUTO:
+        return f"{model}+{AUTO}>{settings.accuracy_floor:g}"
+    return model if settings.precision == FP32 else f"{model}+{settings.precision}"
 
 
 def lanes(variant: str, signature: ModelSignature | None) -> Lanes:

@@ -186,8 +186,10 @@ class Recipes:
         if importlib.util.find_spec("torch") is None:
             raise GnomonError(501, "torch_missing", "Models need torch, which is not installed.", how_to_install("body"))
         entry = self._repository.get(model)
-        layers = {} if entry.layers is None else {"layers": str(entry.layers)}
-        engine = engine_of(entry.files, spec.settings.engine)
+        settings = spec.settings
+        engine = engine_of(entry.files, settings.engine, settings.precision, settings.accuracy_floor or 0.0)
+        # Where pieces of a graph answer otherwise than the whole, there are no blocks that a Shadow could compute.
+        layers = {"layers": str(entry.layers)} if entry.layers is not None and engine.has_pieces else {}
         graph = [str(path) for path in engine.files.values()]
         weights_bytes = sum(path.stat().st_size for path in engine.files.values()) or entry.weights.stat().st_size
         return Recipe(

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gnomon_core.blocks import Layers
-from gnomon_core.engines import AUTO, PROGRAM, REPORT, choose_engine, read_report
+from gnomon_core.engines import AUTO, FP32, PROGRAM, REPORT, choose_engine, read_report
 from gnomon_core.errors import GnomonError, bad_request, conflict
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.profiles import ModelProfile, profile_name
@@ -41,7 +41,8 @@ class ProfileOptions:
 
     A noisy cell is measured up to `tries` times. What a profile of the same model, machine and software has is taken from it,
     and what it has besides stays in it; `afresh`, it is replaced. `engine` is the one that runs the model, as functions name
-    it. With `most_spread` a profile whose cells vary by more, in the middle, is not stored: something else used the machine.
+    it, in a precision; `auto` is the quickest above the accuracy floor. With `most_spread` a profile whose cells vary by more, in
+    the middle, is not stored: something else used the machine.
     """
 
     cores: tuple[int, ...] = ()
@@ -50,6 +51,8 @@ class ProfileOptions:
     tries: int = TRIES
     afresh: bool = False
     engine: str = AUTO
+    precision: str = FP32
+    floor: float = 0.0
     most_spread: float | None = None
 
 
@@ -71,7 +74,7 @@ def profile_model(
     """
     machine = this_machine()
     plan = plan_for(machine, options)
-    subject = subject_of(entry, options.engine)
+    subject = subject_of(entry, options.engine, options.precision, options.floor)
     name = profile_name(machine.id, subject.engine.name)
     with MeasuringProcess(background=options.most_spread is not None) as process:
         versions = software(process.hello)
@@ -125,11 +128,11 @@ def plan_for(machine: Machine, options: ProfileOptions) -> Plan:
     return Plan(tuple(sorted(set(cores))), tuple(sorted(set(options.batches))), options.repeats, machine.cpus, options.tries)
 
 
-def subject_of(entry: ModelEntry, requested: str = PROGRAM) -> Subject:
-    """The model and its blocks, on the engine that a function with this setting has.
+def subject_of(entry: ModelEntry, requested: str = PROGRAM, precision: str = FP32, floor: float = 0.0) -> Subject:
+    """The model and its blocks, on the engine that a function with these settings has.
 
     Raises:
-        GnomonError: 422 `no_layer_blocks`; 409 `engine_not_offered` for a named engine that the model does not have.
+        GnomonError: 422 `no_layer_blocks`; 409 `engine_not_offered` for a named engine or precision that the model does not have.
 
     """
     name = f"{entry.name}@{entry.version}"
@@ -142,12 +145,11 @@ def subject_of(entry: ModelEntry, requested: str = PROGRAM) -> Subject:
         )
     layers = Layers.from_json(json.loads(entry.layers.read_bytes()))
     report = read_report(entry.files[REPORT]) if REPORT in entry.files else None
-    engine = choose_engine(requested, entry.files, report)
-    if requested not in (AUTO, engine.name):
-        raise conflict(
-            "engine_not_offered", f"{name} does not run on {requested}: {engine.shortfall}.", "gnomon models show NAME"
-        )
-    version = "" if report is None else report.result(engine.name).versions.get(engine.name, "")
+    engine = choose_engine(requested, entry.files, report, precision, floor)
+    if requested not in (AUTO, engine.engine) or precision not in (AUTO, engine.precision):
+        wanted = requested if precision == FP32 else f"{requested} in {precision}"
+        raise conflict("engine_not_offered", f"{name} does not run on {wanted}: {engine.shortfall}.", "gnomon models show NAME")
+    version = "" if report is None else report.result(engine.name).versions.get(engine.engine, "")
     details = entry.signature.details
     return Subject(name, entry.program, entry.weights, entry.layers, layers, entry.sha256, details, engine, version)
 

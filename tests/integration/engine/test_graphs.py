@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
-ENGINES = tuple(GRAPH_FILES)
+ENGINES = ("onnxruntime", "openvino")
 pytest.importorskip("openvino", reason="the extra openvino is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnxruntime is not installed")
 

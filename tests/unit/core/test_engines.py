@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,67 @@ def test_program_serves_with_the_reason_where_the_engine_cannot(
 
 def test_program_can_be_asked_for() -> None:
     assert choose_engine(PROGRAM, FILES, report(openvino=OPENVINO)) == choose_engine(PROGRAM, {}, None)
+
+
+INT8 = EngineResult(latency_s={1: 0.006, 8: 0.050}, files=("model-int8.onnx",), agreement=0.98, accuracy=0.95)
+ACCURATE = replace(ONNX, accuracy=0.97)
+ALL_FILES = FILES | {"model-int8.onnx": Path("/objects/model-int8.onnx")}
+
+
+def precise(**changes: EngineResult) -> EngineReport:
+    engines = {"onnxruntime": ACCURATE, "onnxruntime-int8": INT8} | {name.replace("_", "-"): one for name, one in changes.items()}
+    return EngineReport(replace(PROGRAM_RESULT, accuracy=0.97), engines, "a machine", samples="64 crops", validation="ab")
+
+
+def test_lower_precision_never_serves_a_function_that_does_not_ask_for_it() -> None:
+    assert precise().auto == "onnxruntime"
+    assert choose_engine(AUTO, ALL_FILES, precise()).name == "onnxruntime"
+
+
+@pytest.mark.parametrize("engine", [AUTO, "onnxruntime"])
+def test_named_precision_has_its_engine_and_accuracy(engine: str) -> None:
+    chosen = choose_engine(engine, ALL_FILES, precise(), "int8")
+    assert (chosen.name, chosen.engine, chosen.precision, chosen.accuracy) == ("onnxruntime-int8", "onnxruntime", "int8", 0.95)
+    assert set(chosen.files) == {"model-int8.onnx"}
+    assert not chosen.shortfall
+
+
+@pytest.mark.parametrize(("floor", "name"), [(0.9, "onnxruntime-int8"), (0.95, "onnxruntime-int8"), (0.96, "onnxruntime")])
+def test_auto_precision_is_the_quickest_whose_accuracy_reaches_the_floor(floor: float, name: str) -> None:
+    assert choose_engine(AUTO, ALL_FILES, precise(), AUTO, floor).name == name
+
+
+@pytest.mark.parametrize(
+    ("asked", "of", "served", "reason"),
+    [
+        ((AUTO, AUTO, 0.99), precise(), "onnxruntime", "no precision reaches the accuracy floor 0.99: the best accuracy is 0.97"),
+        ((AUTO, AUTO, 0.5), report(onnxruntime=ONNX), "onnxruntime", "no accuracy was measured"),
+        ((AUTO, "int8", 0.0), None, PROGRAM, "has not been converted"),
+        ((AUTO, "int8", 0.0), report(onnxruntime=ONNX), "onnxruntime", "int8: the model has not been converted to it yet"),
+        (("onnxruntime", "bf16", 0.0), precise(), "onnxruntime", "onnxruntime has no kernels for bf16"),
+        ((PROGRAM, "int8", 0.0), precise(), PROGRAM, "the layer program runs in the model's own types"),
+        ((AUTO, "int8", 0.0), precise(onnxruntime_int8=EngineResult("rare")), "onnxruntime", "onnxruntime-int8: rare"),
+    ],
+)
+def test_fp32_serves_with_the_reason_where_a_precision_cannot(
+    asked: tuple[str, str, float], of: EngineReport | None, served: str, reason: str
+) -> None:
+    engine, precision, floor = asked
+    chosen = choose_engine(engine, ALL_FILES, of, precision, floor)
+    assert chosen.name == served
+    assert reason in chosen.shortfall
+
+
+def test_graph_whose_pieces_answer_otherwise_has_none() -> None:
+    exact, rough = replace(INT8, pieces_error=1e-6), replace(INT8, pieces_error=0.3)
+    assert choose_engine(AUTO, ALL_FILES, precise(onnxruntime_int8=exact), "int8").has_pieces
+    assert not choose_engine(AUTO, ALL_FILES, precise(onnxruntime_int8=rough), "int8").has_pieces
+
+
+def test_report_on_precisions_is_the_same_after_json() -> None:
+    slow = replace(INT8, reason="it takes 1.2 of the time", pieces_error=0.01)
+    one = precise(onnxruntime_int8=slow, openvino_bf16=EngineResult("this CPU has no bf16 arithmetic"))
+    assert EngineReport.from_json(one.to_json()) == one
 
 
 def test_report_is_the_same_after_json() -> None:

@@ -34,6 +34,17 @@ def test_the_committed_page_is_made_from_the_tables(tmp_path: Path) -> None:
     assert COMMITTED.read_text(encoding="utf-8") == made, "python -m gnomon_core.settings_page docs/annotations.md makes it"
 
 
+@pytest.mark.parametrize(
+    ("annotations", "missing"),
+    [({"gnomon/precision": "auto"}, "gnomon/accuracy-floor"), ({"gnomon/accuracy-floor": "0.9"}, "gnomon/precision: auto")],
+)
+def test_auto_precision_and_its_floor_need_each_other(annotations: dict[str, str], missing: str) -> None:
+    with pytest.raises(GnomonError, match=re.escape(missing)):
+        read_settings({}, annotations)
+    both = read_settings({}, {"gnomon/precision": "auto", "gnomon/accuracy-floor": "0.9"})
+    assert (both.precision, both.accuracy_floor) == ("auto", 0.9)
+
+
 @pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.key)
 def test_a_setting_has_a_row_of_its_own_with_its_default(setting: Setting) -> None:
     [row] = [line for line in page().splitlines() if line.startswith(f"| `{setting.key}` |")]

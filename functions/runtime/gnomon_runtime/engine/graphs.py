@@ -9,6 +9,9 @@ A graph file has the program's value names at its borders, so any run of blocks 
 Shadow agree on the values that cross. The layer program stays the reference: it names the values, and a graph is only offered
 after its answers agreed with the program's (`gnomon_profiler.engines`).
 
+A graph in int8 quantises each value at a border before it leaves a part, and again where another part reads it, which gives the
+same numbers: parts compute in integers as the whole does. In bf16 OpenVINO narrows the fp32 graph when it is compiled.
+
 Compiling reorders weights for the kernels: a compiled graph has its own copy of the weights that it uses, in either weight mode.
 A cut holds those of its blocks alone. The number of threads is part of a compiled graph: one is kept for each number of cores
 that the instance has had, so that cores which come and go compile once.
@@ -26,7 +29,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from gnomon_core.engines import PROGRAM
+from gnomon_core.engines import PROGRAM, split_name
 from gnomon_core.errors import GnomonError
 from gnomon_core.packaging import how_to_install
 from gnomon_core.program import Program, parse_program
@@ -39,7 +42,7 @@ GRAPHS = {
     "onnxruntime": "gnomon_runtime.engine.onnx_graph:OnnxGraph",
     "openvino": "gnomon_runtime.engine.openvino_graph:OpenVinoGraph",
 }
-"""Engines by name; a module is imported when the first model needs it."""
+"""Engines by name, without precisions; a module is imported when the first model needs it."""
 
 
 class CompiledGraph(Protocol):
@@ -64,20 +67,21 @@ class Graph(Protocol):
 
 
 def open_graph(engine: str, files: Mapping[str, Path]) -> Graph:
-    """The graph in these files, by the names that the engine's converter gave them.
+    """The graph in these files, by the names that the engine's converter gave them. The engine's name has its precision.
 
     Raises:
         GnomonError: 501 `engine_missing` where the engine is not installed.
 
     """
-    module, _, name = GRAPHS[engine].partition(":")
+    library, precision = split_name(engine)
+    module, _, name = GRAPHS[library].partition(":")
     try:
         opened = getattr(importlib.import_module(module), name)
     except ImportError as error:
         raise GnomonError(
-            501, "engine_missing", f"The engine {engine} cannot be imported: {error}.", how_to_install(engine)
+            501, "engine_missing", f"The engine {library} cannot be imported: {error}.", how_to_install(library)
         ) from None
-    return cast("Graph", opened(files))
+    return cast("Graph", opened(files, precision))
 
 
 class GraphPart:

@@ -2,7 +2,8 @@
 
 A part is the nodes that lead from the values it reads to those it makes. ONNX Runtime can leave out what a result does not need,
 but it cannot be given a value from the middle of a graph, so a part is a graph of its own. The file of weights is mapped:
-instances of a node share the pages of what the kernels use as it is, and a part touches the weights of its nodes alone.
+instances of a node share the pages of what the kernels use as it is, and a part touches the weights of its nodes alone. A
+quantised graph has its weights in the file itself: they are a quarter.
 """
 
 from __future__ import annotations
@@ -16,24 +17,31 @@ import torch
 from onnx.utils import Extractor
 from torch import Tensor
 
+from gnomon_core.engines import FP32
+
 MODEL, WEIGHTS = "model.onnx", "model.onnx.data"
+INT8_MODEL = "model-int8.onnx"
+_PAIR = ("QuantizeLinear", "DequantizeLinear")
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class OnnxGraph:
-    """The graph in an ONNX file and its file of weights."""
+    """The graph in an ONNX file and its file of weights. The precision is the file's."""
 
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        self._file, self._weights = files[MODEL], files[WEIGHTS]
+    def __init__(self, files: Mapping[str, Path], precision: str = FP32) -> None:
+        self._file = files[MODEL if precision == FP32 else INT8_MODEL]
+        self._weights = files.get(WEIGHTS)
 
     def compile(self, reads: Sequence[str], makes: Sequence[str], cores: int) -> OnnxPart:
         part = cut(onnx.load(self._file, load_external_data=False), reads, makes)
+        chosen = options(cores)
+        if self._weights is None:
+            return OnnxPart(onnxruntime.InferenceSession(part.SerializeToString(), chosen, ["CPUExecutionProvider"]), makes)
         for tensor in part.graph.initializer:
             for entry in tensor.external_data:
                 if entry.key == "location":
                     # A repository names files by their content.
                     entry.value = self._weights.name
-        chosen = options(cores)
         chosen.add_session_config_entry(_WEIGHTS_FOLDER, str(self._weights.parent))
         return OnnxPart(onnxruntime.InferenceSession(part.SerializeToString(), chosen, ["CPUExecutionProvider"]), makes)
 
@@ -57,9 +65,41 @@ def cut(model: onnx.ModelProto, reads: Sequence[str], makes: Sequence[str]) -> o
 
     """
     try:
-        return Extractor(model).extract_model(list(reads), list(makes))
+        part = Extractor(model).extract_model(list(reads), list(makes))
     except (KeyError, ValueError) as error:
         raise ValueError(f"the graph has no part from {', '.join(reads)} to {', '.join(makes)}: {error}") from None
+    _quantise_reads(part, model, reads)
+    return part
+
+
+def _quantise_reads(part: onnx.ModelProto, model: onnx.ModelProto, reads: Sequence[str]) -> None:
+    """Quantise what a part reads as the whole graph does where it makes that value.
+
+    A border's value is the result of a DequantizeLinear. Its kernels fuse with the operations behind it only if a pair of
+    QuantizeLinear and DequantizeLinear is before them; of a value that was quantised already the pair makes the same numbers.
+    """
+    makers = {output: node for node in model.graph.node if node.op_type in _PAIR for output in node.output}
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    held = {tensor.name for tensor in part.graph.initializer}
+    for name in reads:
+        back = makers.get(name)
+        there = None if back is None else makers.get(back.input[0])
+        if back is None or there is None:
+            continue
+        for node in part.graph.node:
+            node.input[:] = [f"{name}/again" if one == name else one for one in node.input]
+        pair = [onnx.NodeProto(), onnx.NodeProto()]
+        pair[0].CopyFrom(there)
+        pair[1].CopyFrom(back)
+        pair[0].input[0], pair[0].output[0], pair[0].name = name, f"{name}/quantised", f"{name}/quantise"
+        pair[1].input[0], pair[1].output[0], pair[1].name = f"{name}/quantised", f"{name}/again", f"{name}/dequantise"
+        nodes = [*pair, *part.graph.node]
+        del part.graph.node[:]
+        part.graph.node.extend(nodes)
+        for weight in (*there.input[1:], *back.input[1:]):
+            if weight in weights and weight not in held:
+                part.graph.initializer.append(weights[weight])
+                held.add(weight)
 
 
 class OnnxPart:

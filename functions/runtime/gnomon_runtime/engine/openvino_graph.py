@@ -17,6 +17,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from gnomon_core.engines import BF16, FP32, INT8
+
 # TBB loads a library of its own so that it does not see a preloaded allocator, and then frees with glibc what jemalloc allocated
 # (oneTBB issue 1645). With this variable, which it reads when it is loaded, it does not.
 os.environ.setdefault("TBB_ENABLE_SANITIZERS", "1")
@@ -32,29 +34,37 @@ if _hidden:
     del sys.modules[_TOOL]
 
 MODEL, WEIGHTS = "openvino.xml", "openvino.bin"
+INT8_MODEL, INT8_WEIGHTS = "openvino-int8.xml", "openvino-int8.bin"
 
 
 class OpenVinoGraph:
     """The graph in an IR's two files. Each part is compiled from a graph that is read anew, since cutting changes it."""
 
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        self._model, self._weights = files[MODEL], files[WEIGHTS]
+    def __init__(self, files: Mapping[str, Path], precision: str = FP32) -> None:
+        model, weights = (INT8_MODEL, INT8_WEIGHTS) if precision == INT8 else (MODEL, WEIGHTS)
+        self._model, self._weights, self._precision = files[model], files[weights], precision
         self._core = openvino.Core()
 
     def compile(self, reads: Sequence[str], makes: Sequence[str], cores: int) -> OpenVinoPart:
         part = cut(self._core.read_model(self._model, self._weights), reads, makes)
-        return OpenVinoPart(self._core.compile_model(part, "CPU", configuration(cores)))
+        return OpenVinoPart(self._core.compile_model(part, "CPU", configuration(cores, self._precision)))
 
 
-def configuration(cores: int) -> dict[str, Any]:
+def has_bf16() -> bool:
+    """Whether this CPU has bf16 arithmetic. Elsewhere OpenVINO computes a graph in fp32 that is to be narrowed."""
+    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def configuration(cores: int, precision: str = FP32) -> dict[str, Any]:
     """One request at a time, on this many threads, which run where the process may."""
     return {
         "INFERENCE_NUM_THREADS": cores,
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
         "ENABLE_CPU_PINNING": False,
-        # A part answers what the program answers: fp32 is not narrowed where the machine has bf16.
-        "INFERENCE_PRECISION_HINT": "f32",
+        # A part answers what the program answers: fp32 is narrowed only where the function says so. What a quantised graph has in
+        # fp32 stays so.
+        "INFERENCE_PRECISION_HINT": "bf16" if precision == BF16 else "f32",
     }
 
 
@@ -84,13 +94,26 @@ def cut(model: openvino.Model, reads: Sequence[str], makes: Sequence[str]) -> op
             parameters.append(port.get_node())
             continue
         parameter = opset15.parameter(port.get_partial_shape(), port.get_element_type())
+        again = _quantised_again(port, parameter.output(0))
         for target in port.get_target_inputs():
-            target.replace_source_output(parameter.output(0))
+            target.replace_source_output(again)
         parameters.append(parameter)
     try:
         return openvino.Model([results[name] for name in makes], parameters, "part")
     except RuntimeError as error:
         raise ValueError(f"the part needs more than {', '.join(reads)}: {str(error).splitlines()[-1][:200]}") from None
+
+
+def _quantised_again(port: openvino.Output, value: openvino.Output) -> openvino.Output:
+    """A value behind a copy of the FakeQuantize that makes this port; the value itself where another operation makes it.
+
+    The copy gives the numbers that it is given, and lets the operations behind it be computed in integers, as in the whole graph.
+    """
+    node = port.get_node()
+    if node.get_type_name() != "FakeQuantize":
+        return value
+    ranges = [one.get_node() for one in node.input_values()[1:]]
+    return opset15.fake_quantize(value, *ranges, levels=int(node.get_attributes()["levels"])).output(0)
 
 
 class OpenVinoPart:

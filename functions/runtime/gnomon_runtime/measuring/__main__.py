@@ -23,6 +23,7 @@ from gnomon_runtime.measuring.measurements import (
     measure_network,
     measure_starts,
     measure_transfer,
+    measure_variant,
 )
 
 Say = Callable[[dict[str, Any]], None]
@@ -34,6 +35,7 @@ MEASURES: Mapping[str, Callable[[Mapping[str, Any], Say], None]] = {
     "network": measure_network,
     "starts": measure_starts,
     "transfer": measure_transfer,
+    "variant": measure_variant,
 }
 
 

@@ -70,12 +70,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gnomon_core import packets, shared_memory
 from gnomon_core.blocks import Layers
-from gnomon_core.engines import PROGRAM
+from gnomon_core.engines import BF16, FP32, PROGRAM, split_name
 from gnomon_core.program import Program, Weight, parse_program
 from gnomon_core.shared_memory import aligned
 from gnomon_core.signature import TensorSpec
@@ -162,8 +163,10 @@ def _repeat(
 def measure_engines(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     """Compare each graph with the program and time all of them in turn, on one core.
 
-    Order: `program`, `weights`, `graphs` (by engine, their files by name), `cpus`, `batches`, `repeats`, `budget_s`. Answer, for
-    the program and then each engine: `engine`, and either `reason` or `error`, `latency_s` by batch, `spread` and `load_s`.
+    Order: `program`, `weights`, `graphs` (by engine with its precision, their files by name), `cpus`, `batches`, `repeats`,
+    `budget_s`; and where they are to be used, `layers` and the files `samples` and `validation`. Answer, for the program and then
+    each engine: `engine`, and either `reason` or `error`, `latency_s` by batch, `spread` and `load_s`; `agreement` with the
+    program's top-1 class on the samples and `pieces_error` of other precisions than fp32, and `accuracy`.
     """
     keep_freed_memory()
     pin(tuple(order["cpus"]))
@@ -175,14 +178,20 @@ def measure_engines(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
     for engine, files in order["graphs"].items():
         answers[engine] = {"engine": engine}
         try:
+            _refuse_emulation(engine)
             model = GraphModel(engine, Path(order["program"]), {name: Path(path) for name, path in files.items()}, 1)
             error = max(_relative_error(timed, model, batch) for batch in (3, 1))
+            answers[engine] |= _compared(engine, timed, model, order)
         except Exception as failure:  # noqa: BLE001 - an engine may raise anything; the others are measured all the same
             lines = str(failure).strip().splitlines() or [type(failure).__name__]
             answers[engine]["reason"] = lines[0][:300]
         else:
             runs[engine] = model.run
             answers[engine] |= {"error": error, "load_s": model.weights.load_s}
+    if order.get("validation"):
+        samples, labels = _read_arrays(Path(order["validation"]), timed.program)
+        for engine, run in runs.items():
+            answers[engine]["accuracy"] = _share_of(_classes(run, samples), labels)
     for batch in map(int, order["batches"]):
         seconds = _in_turn(runs, timed.inputs(batch), int(order["repeats"]), float(order["budget_s"]))
         for engine, times_s in seconds.items():
@@ -191,6 +200,113 @@ def measure_engines(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
             answers[engine]["spread"] = max(answers[engine].get("spread", 0.0), range_s / median_s)
     for answer in answers.values():
         say(answer)
+
+
+def measure_variant(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+    """Load a model on an engine and some cores as an instance does, and run each batch size.
+
+    Order: as of `measure_latency`, with `engine` and `graph` unless the layer program runs, and where there is one, `validation`.
+    Answer, once: `load_s` from the files to the first answer, `latency_s` by batch, `spreads` likewise, `saturation_rps` of the
+    largest batch one after the other, `peak_bytes` of this process above what it had before, and `accuracy`.
+    """
+    keep_freed_memory()
+    cpus, batches = tuple(order["cpus"]), sorted(map(int, order["batches"]))
+    pin(cpus)
+    use_cores(int(order["cores"]))
+    gc.collect()
+    before_bytes = _reset_peak()
+    started_s = time.perf_counter()
+    model = load_subject(order)
+    model.run(model.inputs(1))
+    load_s = time.perf_counter() - started_s
+    latency_s, spreads, saturation_rps = {}, {}, 0.0
+    for batch in batches:
+        inputs = model.inputs(batch)
+        times_s = _in_turn({"": model.run}, inputs, int(order["repeats"]), float(order["budget_s"]))[""]
+        median_s, range_s = median_and_range(times_s)
+        latency_s[str(batch)], spreads[str(batch)] = median_s, range_s / median_s
+        saturation_rps = batch * len(times_s) / sum(times_s)
+    answer = {
+        "load_s": load_s,
+        "latency_s": latency_s,
+        "spreads": spreads,
+        "saturation_rps": saturation_rps,
+        "peak_bytes": _peak_bytes() - before_bytes,
+    }
+    if order.get("validation"):
+        samples, labels = _read_arrays(Path(order["validation"]), model.program)
+        answer["accuracy"] = _share_of(_classes(model.run, samples), labels)
+    say(answer)
+
+
+def _reset_peak() -> int:
+    """The resident bytes of this process now, from which on its peak is counted."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status_bytes("VmRSS")
+
+
+def _peak_bytes() -> int:
+    return _status_bytes("VmHWM")
+
+
+def _status_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
+
+
+def _refuse_emulation(engine: str) -> None:
+    """Raise ValueError for a precision that this CPU has no arithmetic for: the engine would compute in fp32 and not say so."""
+    if split_name(engine) == ("openvino", BF16):
+        from gnomon_runtime.engine.openvino_graph import has_bf16  # noqa: PLC0415 - an extra
+
+        if not has_bf16():
+            raise ValueError("this CPU has no bf16 arithmetic, and OpenVINO would compute in fp32")
+
+
+def _compared(engine: str, timed: TimedProgram, model: GraphModel, order: Mapping[str, Any]) -> dict[str, Any]:
+    """The agreement of a lower precision with the program, and the error of the graph in pieces; nothing of fp32."""
+    if split_name(engine)[1] == FP32:
+        return {}
+    found: dict[str, Any] = {}
+    inputs = timed.inputs(2)
+    if order.get("samples"):
+        samples, _ = _read_arrays(Path(order["samples"]), timed.program)
+        found["agreement"] = _share_of(_classes(model.run, samples), _classes(timed.executor.run, samples))
+        inputs = [tensor[:2].contiguous() for tensor in samples]
+    if order.get("layers"):
+        found["pieces_error"] = _pieces_error(model, read_layers(Path(order["layers"])), inputs)
+    return found
+
+
+def _pieces_error(model: GraphModel, layers: Layers, inputs: Sequence[Tensor]) -> float:
+    """The largest difference between the graph cut at every block and the whole of it, relative to the largest number."""
+    values = dict(zip(model.program.inputs, inputs, strict=True))
+    for segment in model.pieces([block.end for block in layers.blocks]):
+        given = [values[name] for name in segment.border.reads]
+        values |= zip(segment.border.makes, segment.run(len(inputs[0]), given), strict=True)
+    pairs = zip(model.run(inputs), (values[name] for name in model.program.outputs), strict=True)
+    return max(float((whole - cut).abs().max() / whole.abs().max().clamp_min(1e-12)) for whole, cut in pairs)
+
+
+def _share_of(found: Tensor, expected: Tensor) -> float:
+    """The share of equal classes."""
+    return float(torch.eq(found, expected).double().mean())
+
+
+_SAMPLES_AT_ONCE = 8
+
+
+def _classes(run: Callable[[Sequence[Tensor]], tuple[Tensor, ...]], samples: Sequence[Tensor]) -> Tensor:
+    """The class of each sample that has the largest number in the first output."""
+    batches = zip(*(torch.split(tensor, _SAMPLES_AT_ONCE) for tensor in samples), strict=True)
+    return torch.cat([run([part.contiguous() for part in batch])[0].argmax(1) for batch in batches])
+
+
+def _read_arrays(path: Path, program: Program) -> tuple[list[Tensor], Tensor]:
+    """The inputs in a file that the profiler wrote, in the program's order, and the labels; none where it has none."""
+    with np.load(path, allow_pickle=False) as file:
+        labels = torch.from_numpy(file["labels"]) if "labels" in file.files else torch.empty(0)
+        return [torch.from_numpy(file[spec.name]) for spec in program.signature.inputs], labels
 
 
 def _relative_error(timed: TimedProgram, model: GraphModel, batch: int) -> float:
@@ -547,6 +663,10 @@ class TimedGraph:
     def inputs(self, batch: int) -> list[Tensor]:
         """The same inputs as for the layer program."""
         return sample_inputs(self._model.program, batch)
+
+    @property
+    def program(self) -> Program:
+        return self._model.program
 
     def run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return self._model.run(inputs)

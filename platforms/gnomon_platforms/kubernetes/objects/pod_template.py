@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gnomon_core.coordination import NODES_NAMESPACE
-from gnomon_core.engines import AUTO
+from gnomon_core.engines import AUTO, FP32
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.units import parse_duration_s
 from gnomon_platforms.kubernetes.objects.names import (
@@ -162,6 +162,8 @@ def environment(spec: FunctionSpec) -> dict[str, str]:
         ours |= {"GNOMON_MODEL": settings.model, "GNOMON_WEIGHTS": settings.weight_mode}
         # Which engines an image has is not known here: a pod runs another one than the program where it is named.
         ours |= {} if settings.engine == AUTO else {"GNOMON_ENGINE": settings.engine}
+        ours |= {} if settings.precision == FP32 else {"GNOMON_ENGINE": settings.engine, "GNOMON_PRECISION": settings.precision}
+        ours |= {} if settings.accuracy_floor is None else {"GNOMON_ACCURACY_FLOOR": f"{settings.accuracy_floor:g}"}
     process = {"fprocess": spec.env_process} if spec.env_process else {}
     return {**ours, **spec.environment, **process}
 
