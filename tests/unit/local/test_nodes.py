@@ -205,7 +205,7 @@ MB = 10**6
 PROFILE = made_up_profile(
     (BlockPlan(0.5, 20 * MB), BlockPlan(0.5, 80 * MB)), tuple(0.1 * size for size in range(1, 9)), overhead_bytes=100 * MB
 )
-KNOWN = Knowledge(PROFILE, Settings(slo_s=1.0, max_batch=8), Options())
+KNOWN = Knowledge(PROFILE, Settings(slo_s=1.0, max_batch=8), Options(kappa=1.0, printed_kappa=True))
 
 
 @pytest.mark.parametrize("weight_mode", ["shared", "private"])
