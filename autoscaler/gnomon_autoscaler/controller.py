@@ -426,7 +426,7 @@ class Autoscaler:
             self._observe(function, before_s)
         except Exception:
             # Whatever is wrong with one function must not stop the others.
-            log.exception("%s: cannot be observed", function)
+            log.exception("Internal error while observing function %s", function)
 
     def _observe(self, function: str, before_s: float) -> None:
         runner = self._runners.get(function)
@@ -492,7 +492,7 @@ class Autoscaler:
             step.runner.refused(self._clock.now_s(), refused)
         except Exception as failed:
             error = error_text(failed)
-            log.exception("%s: the decision cannot be carried out", step.function)
+            log.exception("Internal error while carrying out the decision for function %s", step.function)
             step.runner.refused(self._clock.now_s(), failed)
         else:
             step.runner.carried_out(decision)

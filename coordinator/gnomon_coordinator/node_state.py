@@ -189,7 +189,7 @@ class NodeState:
         self._effects.append(Close(instance_id))
         row = self.table.get(instance_id)
         if row is not None and row.kind is Kind.BODY:
-            self._bar(row, f"its Body is not heard any more: {reason}", now_s)
+            self._bar(row, f"the link to its Body is closed: {reason}", now_s)
         elif row is not None:
             self._end_container(row, now_s)
 

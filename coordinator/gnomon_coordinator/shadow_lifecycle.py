@@ -401,7 +401,7 @@ class ShadowLifecycle:
         dropping = shadow.state is State.DROPPING_BLOCKS
         expected = shadow.active.blocks if dropping else _union(shadow, shadow.active)
         if message.blocks != expected:
-            raise BadMessageError("it holds other blocks than it was told to")
+            raise BadMessageError("the Shadow holds other blocks than it was assigned")
         shadow.loaded = expected
         if dropping:
             self._enter(shadow, State.PAIRED, now_s)

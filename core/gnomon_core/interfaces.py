@@ -514,7 +514,7 @@ class PersistentPlatform(Protocol):
         """
         ...
 
-    def hindrance(self, function: str) -> GnomonError | None:
+    def scaling_conflict(self, function: str) -> GnomonError | None:
         """Why this process may not create, resize or destroy the function's instances now; None if it may."""
         ...
 

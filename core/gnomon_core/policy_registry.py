@@ -73,9 +73,9 @@ class Kind(Generic[Policy_co]):
         except GnomonError:
             raise
         except Exception as error:
-            _LOG.exception("the %s %s cannot be made", self.word, name)
-            message = f"the {self.word} {name} cannot be made for these settings: {type(error).__name__}: {error}."
-            raise bad_request("policy_failed", message, "The gateway's log has the whole of it.") from error
+            _LOG.exception("the %s %s raised an exception while it was constructed", self.word, name)
+            message = f"the {self.word} {name} cannot be constructed with these settings: {type(error).__name__}: {error}."
+            raise bad_request("policy_failed", message, "The traceback is in the gateway's log.") from error
 
     def with_named(self, names: Iterable[str]) -> Mapping[str, PolicyPlugin[Policy_co]]:
         """The built-in policies and, of this kind, the installed ones that the operator names.

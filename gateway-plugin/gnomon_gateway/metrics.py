@@ -312,7 +312,7 @@ class GatewayCollector(Collector):
             if not readings:
                 break
         yield from _control(self._control)
-        lag = HistogramMetricFamily("gnomon_event_loop_lag_seconds", "How late the gateway's event loop wakes a sleeper.")
+        lag = HistogramMetricFamily("gnomon_event_loop_lag_seconds", "Delay of timers on the gateway's event loop, in seconds.")
         _add(lag, (), self._loop_lag)
         yield lag
 
@@ -393,13 +393,15 @@ class _Only(Collector):
 
 def _invocations(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
     by_code = (*_FUNCTION, "code")
-    answered = CounterMetricFamily("gateway_function_invocation", "Answered invocations.", labels=by_code)
+    answered = CounterMetricFamily(
+        "gateway_function_invocation", "Answered invocations by function and status code.", labels=by_code
+    )
     # OpenFaaS counts these under a name without `_total`, which a counter of this library cannot have.
     started = UnknownMetricFamily("gateway_function_invocation_started", "Invocations that were received.", labels=_FUNCTION)
-    inflight = GaugeMetricFamily(
-        "gateway_invocation_function_invocation_inflight", "Invocations that are not answered yet.", labels=_FUNCTION
+    inflight = GaugeMetricFamily("gateway_invocation_function_invocation_inflight", "Invocations in flight.", labels=_FUNCTION)
+    seconds = HistogramMetricFamily(
+        "gateway_functions_seconds", "Time from a request's arrival to its answer, in seconds.", labels=by_code
     )
-    seconds = HistogramMetricFamily("gateway_functions_seconds", "Time to an answer.", labels=by_code)
     for reading in readings:
         metrics = reading.metrics
         started.add_metric((reading.name,), metrics.started)
@@ -412,7 +414,7 @@ def _invocations(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
 
 
 def _services(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
-    count = GaugeMetricFamily("gateway_service_count", "Instances that are wanted.", labels=_FUNCTION)
+    count = GaugeMetricFamily("gateway_service_count", "Desired instances.", labels=_FUNCTION)
     ready = GaugeMetricFamily("gateway_service_ready_count", "Instances that can take requests.", labels=_FUNCTION)
     fewest = GaugeMetricFamily("gateway_service_min", "The label com.openfaas.scale.min.", labels=_FUNCTION)
     target = GaugeMetricFamily(
@@ -440,9 +442,11 @@ def _services(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
 
 def _batching(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
     sizes = HistogramMetricFamily("gnomon_batch_size", "Samples of the batches that were sent.", labels=_FUNCTION)
-    queued = HistogramMetricFamily("gnomon_queue_seconds", "Time that requests waited before their batch.", labels=_FUNCTION)
+    queued = HistogramMetricFamily(
+        "gnomon_queue_seconds", "Time that requests waited in the queue, in seconds.", labels=_FUNCTION
+    )
     rejections = CounterMetricFamily("gnomon_rejections", "Refused requests by reason.", labels=(*_FUNCTION, "reason"))
-    late = CounterMetricFamily("gnomon_late_answers", "Answers that came too late and were dropped.", labels=_FUNCTION)
+    late = CounterMetricFamily("gnomon_late_answers", "Answers that came after the deadline and were dropped.", labels=_FUNCTION)
     for reading in readings:
         _add(sizes, (reading.name,), reading.metrics.batch_sizes)
         _add(queued, (reading.name,), reading.metrics.queue_s)
@@ -455,17 +459,23 @@ def _batching(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
 def _pairs(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
     """Metrics of Bodies and Shadows; pair counters only for functions that have run a batch with a Shadow."""
     instances = GaugeMetricFamily(
-        "gnomon_instances", "Instances by what they are: body or shadow.", labels=(*_FUNCTION, "kind", "state")
+        "gnomon_instances", "Instances by kind (body or shadow) and state.", labels=(*_FUNCTION, "kind", "state")
     )
     batches = CounterMetricFamily("gnomon_pair_batches", "Batches of Bodies that had a Shadow.", labels=_FUNCTION)
     offloaded = CounterMetricFamily("gnomon_offloaded_samples", "Samples that Shadows computed.", labels=_FUNCTION)
     hand_overs = CounterMetricFamily(
-        "gnomon_hand_overs", "Runs that a Shadow was given a share of, by how they ended.", labels=(*_FUNCTION, "outcome")
+        "gnomon_hand_overs", "Hand-overs of a share of a batch to a Shadow, by outcome.", labels=(*_FUNCTION, "outcome")
     )
-    waited = CounterMetricFamily("gnomon_shadow_waited_seconds", "What Bodies waited for their Shadows.", labels=_FUNCTION)
-    predicted = CounterMetricFamily("gnomon_pair_predicted_seconds", "What the batches of pairs were to take.", labels=_FUNCTION)
+    waited = CounterMetricFamily(
+        "gnomon_shadow_waited_seconds", "Time that Bodies waited for results of their Shadows, in seconds.", labels=_FUNCTION
+    )
+    predicted = CounterMetricFamily(
+        "gnomon_pair_predicted_seconds", "Predicted execution time of batches of pairs, in seconds.", labels=_FUNCTION
+    )
     measured = CounterMetricFamily("gnomon_pair_measured_seconds", "What they took.", labels=_FUNCTION)
-    ratios = HistogramMetricFamily("gnomon_pair_latency_ratio", "Measured by predicted latency of pairs.", labels=_FUNCTION)
+    ratios = HistogramMetricFamily(
+        "gnomon_pair_latency_ratio", "Measured latency of pairs divided by the predicted latency.", labels=_FUNCTION
+    )
     for reading in readings:
         counts = Counter((one.kind.value, one.state.value) for one in reading.instances)
         for (kind, state), count in sorted(counts.items()):
@@ -487,7 +497,9 @@ def _control(counters: ControlCounters) -> Iterator[Metric]:
     labels = ("code", "method", "path")
     for prefix in ("", "provider_"):
         total = CounterMetricFamily(f"{prefix}http_requests", "Requests of the control routes.", labels=labels)
-        seconds = HistogramMetricFamily(f"{prefix}http_request_duration_seconds", "How long they took.", labels=labels)
+        seconds = HistogramMetricFamily(
+            f"{prefix}http_request_duration_seconds", "Latency of HTTP requests to the control routes, in seconds.", labels=labels
+        )
         for (method, path, status), durations in sorted(counters.durations.items()):
             values = (str(status), method, path)
             total.add_metric(values, sum(durations.counts))

@@ -279,7 +279,7 @@ class ExchangeChannel(Channel):
         if task.cancelled():
             outcome = self._aborted(batch)
         elif (error := task.exception()) is not None:
-            _LOG.error("a batch for %s could not be carried", self._peer, exc_info=error)
+            _LOG.error("Internal error while sending a batch to %s", self._peer, exc_info=error)
             outcome = self._failed(batch, f"{type(error).__name__}: {error}")
         else:
             outcome = task.result()

@@ -29,40 +29,40 @@ class Recorder:
         """Shadows as reported by `shadow_found`."""
         self.order: list[tuple[str, str]] = []
         """All events with their instances, in order."""
-        self._told = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
         self.ready[instance.id] = instance
         self.channels[instance.id] = channel
-        self._told.set()
+        self._changed.set()
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
         self.gone[instance_id] = reason
         self.times_gone[instance_id] += 1
         self.order.append(("gone", instance_id))
-        self._told.set()
+        self._changed.set()
 
     def pair_changed(self, body: Instance) -> None:
         self.pairs.append(body)
         self.order.append(("alone" if body.pair is None else "paired", body.id))
-        self._told.set()
+        self._changed.set()
 
     def shadow_found(self, shadow: Instance) -> None:
         self.found[shadow.id] = shadow
         self.order.append(("found", shadow.id))
-        self._told.set()
+        self._changed.set()
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
         del instance_id
         self.lines.append((str(function), text))
-        self._told.set()
+        self._changed.set()
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
         """Return when the condition holds, which is checked after each event."""
         async with asyncio.timeout(timeout_s):
             while not condition():
-                self._told.clear()
-                await self._told.wait()
+                self._changed.clear()
+                await self._changed.wait()
 
     async def channel(self, instance_id: str) -> BatchChannel:
         """Wait for an instance to be ready and return its channel; fails with the reason if the instance ends instead."""

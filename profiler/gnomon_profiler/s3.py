@@ -74,7 +74,7 @@ class FetchedProfiles:
         try:
             self._fetch(f"{name}@{version}")
         except GnomonError as error:
-            _LOG.warning("what was measured of %s@%s is not fetched: %s", name, version, error)
+            _LOG.warning("the profile of %s@%s cannot be fetched: %s", name, version, error)
 
     def _fetch(self, model: str) -> None:
         begin = f"{_PROFILES}{model}/"

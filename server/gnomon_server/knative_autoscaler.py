@@ -40,7 +40,7 @@ from gnomon_gateway.scheduling.registry import SCHEDULING, Schedulers
 from gnomon_platforms.knative.autoscaler.cluster import AutoscalerOptions
 from gnomon_platforms.knative.autoscaler.controller import KnativeAutoscaler
 from gnomon_platforms.knative.resources import SYSTEM_NAMESPACE
-from gnomon_platforms.kubernetes.client import Api, Asked, connect
+from gnomon_platforms.kubernetes.client import Api, ApiMetrics, connect
 from gnomon_platforms.kubernetes.figures import cluster_figures
 from gnomon_platforms.kubernetes.lease import Candidacy, Tenure, count_from_now
 from gnomon_platforms.kubernetes.resources import LEASES
@@ -127,9 +127,9 @@ class KnativeService:
         return self._candidacy is None or self._candidacy.leads
 
     @property
-    def api_metrics(self) -> Asked:
+    def api_metrics(self) -> ApiMetrics:
         """Counts of requests to the API server by result."""
-        return self._api.asked
+        return self._api.metrics
 
     @property
     def trouble(self) -> str:
@@ -190,7 +190,7 @@ class _Metrics(Collector):
         platform = self._service.platform
         yield from cluster_figures(self._service.api_metrics, leads=self._service.leads)
         about = "Whether every activator tells what waits at it: without that nothing goes to zero."
-        yield GaugeMetricFamily("gnomon_knative_activators_seen", about, float(platform.seeing))
+        yield GaugeMetricFamily("gnomon_knative_activators_seen", about, float(platform.observing))
         yield GaugeMetricFamily("gnomon_knative_revisions", "Revisions of this class.", float(len(platform.functions())))
         labels = ["namespace", "revision"]
         desired = GaugeMetricFamily("gnomon_knative_wanted_pods", "Pods that a Revision's policy wants.", labels=labels)

@@ -44,7 +44,7 @@ from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.metrics import ControlCounters, GatewayCollector, LoopLag, MetricsPage
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_platforms.knative.autoscaler import metrics as signals
-from gnomon_platforms.knative.autoscaler.metrics import Learned
+from gnomon_platforms.knative.autoscaler.metrics import ObservedLatency
 from gnomon_platforms.knative.batching.platform import RevisionPlatform
 from gnomon_platforms.knative.batching.revisions import BufferPlans, RevisionStore, in_force
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
@@ -241,7 +241,7 @@ class RevisionMetrics:
         self._runtimes, self._takes_batches = runtimes, takes_batches
         self._parts: Mapping[str, Callable[[], str]] = {
             signals.FIGURE: lambda: signals.waiting_to_text(self.waiting(), self.beyond_first()),
-            signals.SECONDS: lambda: signals.learned_to_text(self.learned()),
+            signals.SECONDS: lambda: signals.latency_to_text(self.observed_latency()),
         }
 
     def text(self, names: Iterable[str]) -> str | None:
@@ -266,14 +266,14 @@ class RevisionMetrics:
         counts = {key: round(size.total) - sum(size.counts) for key, size in sizes.items()}
         return {key: count for key, count in counts.items() if count > 0}
 
-    def learned(self) -> dict[FunctionKey, Learned]:
+    def observed_latency(self) -> dict[FunctionKey, ObservedLatency]:
         """Learned batch latencies by Revision, if known."""
         found = {}
         for runtime in self._runtimes():
             latency_s = runtime.latency_s() if self._takes_batches(runtime.key) else ()
             if latency_s:
                 sizes = {worker.size for worker in runtime.dispatcher.workers.by_id.values()}
-                found[runtime.key] = Learned(latency_s, runtime.latency_spread(sizes))
+                found[runtime.key] = ObservedLatency(latency_s, runtime.latency_spread(sizes))
         return found
 
 

@@ -29,7 +29,7 @@ from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.http.pass_through import PassThrough, Place
 from gnomon_gateway.replicas.peers import PeerSecret, read_peer_secret
 from gnomon_platforms.images import BuiltImages
-from gnomon_platforms.kubernetes.client import SERVICE_ACCOUNT, Asked, connect
+from gnomon_platforms.kubernetes.client import SERVICE_ACCOUNT, ApiMetrics, connect
 from gnomon_platforms.kubernetes.figures import cluster_figures
 from gnomon_platforms.kubernetes.lease import Candidacy, Leader, count_from_now
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
@@ -157,9 +157,9 @@ class ClusterBackend(Backend):
         return (ClusterCollector(self),)
 
     @property
-    def api_metrics(self) -> Asked:
+    def api_metrics(self) -> ApiMetrics:
         """Counts of requests to the API server by result."""
-        return self._api.asked
+        return self._api.metrics
 
     def leads(self) -> bool:
         """Whether this process is the leader and may write."""
@@ -266,7 +266,7 @@ def node_options(token_file: Path | None, models: ServedModels | None) -> NodeOp
             "Write the coordinators' token into it.",
         )
     if models is not None and not models.on_nodes:
-        _LOG.warning("no Shadows are made: the pools of nodes read models from a folder, and this repository is remote")
+        _LOG.warning("Shadows are disabled: the nodes' pools read models from a folder, but this repository is remote")
     return NodeOptions(token)
 
 

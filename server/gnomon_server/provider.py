@@ -97,7 +97,7 @@ class ProvidedFunctions:
         try:
             await self._manager.update(listed.spec)
         except GnomonError as error:
-            _LOG.warning("function %s has changed at the provider and is served as before: %s", key, error)
+            _LOG.warning("function %s has changed at the provider, but its former version stays in use: %s", key, error)
 
     async def scale(self, key: FunctionKey, replicas: int) -> None:
         """Ask the provider for replicas."""

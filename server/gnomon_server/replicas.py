@@ -151,9 +151,9 @@ async def begin_to_lead(leading: asyncio.Event, lead: Callable[[], Awaitable[Non
         try:
             await lead()
         except GnomonError as error:
-            _LOG.warning("this gateway leads and cannot start to decide yet: %s", error)
+            _LOG.warning("this replica leads, but its autoscaler cannot start yet: %s", error)
         except Exception:  # noqa: BLE001 - this process renews the Lease, so no other one would lead
-            _LOG.exception("this gateway leads and cannot start to decide yet")
+            _LOG.exception("Internal error while starting the leader's autoscaler")
         else:
             return
         await clock.sleep(RETRY_S)

@@ -70,7 +70,7 @@ SCALED_OBJECTS: dict[str, Any] = {
 """Of KEDA only what it is recognised by."""
 
 
-def rival(deployment: str) -> dict[str, Any]:
+def conflicting_autoscaler(deployment: str) -> dict[str, Any]:
     """A HorizontalPodAutoscaler that counts the pods of a Deployment."""
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment}
     return {"metadata": {"name": "theirs"}, "spec": {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 9}}

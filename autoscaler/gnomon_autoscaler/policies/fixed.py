@@ -55,4 +55,4 @@ class Provided:
 def _reason(places: int, count: int) -> str:
     if places:
         return f"the provider's replicas take {places} requests at once"
-    return "a request waits, and the provider has no replica: it is asked for one" if count else "the provider has no replica"
+    return "a request waits, and the provider has no replica: one is requested" if count else "the provider has no replica"

@@ -42,7 +42,7 @@ from gnomon_server.options import state_folder
     "--service-account",
     default="",
     metavar="NAMESPACE:NAME",
-    help="Whose permissions are asked for, such as openfaas:gateway; default your own.",
+    help="User or service account whose permissions are checked, such as openfaas:gateway; default your own.",
 )
 @click.option("--state", default="", metavar="FOLDER", help="State folder of this machine; default .gnomon here.")
 @json_option

@@ -64,6 +64,6 @@ def _finding(name: str, look: Check) -> Finding:
         return Finding(name, Level.FAIL, error.message, error.hint)
     except Refused as error:
         message = f"The API server refused to say: {error.message}.".replace("..", ".")
-        return Finding(name, Level.WARN, message, "Ask somebody with the rights to read this.")
+        return Finding(name, Level.WARN, message, "Run the check as a user with permission to read this.")
     except Unreachable as error:
         return Finding(name, Level.FAIL, f"The API server does not answer: {error}.", "Check KUBECONFIG and the network.")

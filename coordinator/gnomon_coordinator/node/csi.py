@@ -126,7 +126,7 @@ def _respond(method: Method, data: bytes, context: grpc.ServicerContext) -> byte
     try:
         return method(data).SerializeToString()
     except RefusedError as error:
-        _LOG.warning("a request of the kubelet is refused with %s: %s", error.code, error)
+        _LOG.warning("the kubelet's request is refused with %s: %s", error.code, error)
         context.abort(grpc.StatusCode[error.code], str(error))
     except DecodeError as error:
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a valid message: {error}")

@@ -243,7 +243,7 @@ class NodeShadows:
         self._cpus.release(shadow.request.shadow)
         shadow.state, shadow.paired = State.GONE, False
         shadow.reason = shadow.reason or reason
-        _LOG.info("Shadow %s has gone: %s", shadow.request.shadow, shadow.reason)
+        _LOG.info("Shadow %s has ended: %s", shadow.request.shadow, shadow.reason)
         gone = [name for name, other in self._shadows.items() if other.state is State.GONE]
         for name in gone[:-MAX_GONE]:
             del self._shadows[name]

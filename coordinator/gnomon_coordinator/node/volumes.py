@@ -153,7 +153,7 @@ class Volumes:
             try:
                 self._open(volume, new=False)
             except OSError as error:
-                _LOG.warning("volume %s of pod %s/%s has gone: %s", volume.id, volume.pod.namespace, volume.pod.name, error)
+                _LOG.warning("volume %s of pod %s/%s is gone: %s", volume.id, volume.pod.namespace, volume.pod.name, error)
                 file.unlink()
             else:
                 self._volumes[volume.id] = volume
@@ -271,6 +271,6 @@ class Volumes:
             pod = Pod(**document["pod"])
             where = self._where(file.stem, "/".join([str(self._pods), *document["where"]]))
         except (ValueError, KeyError, TypeError, OSError, RefusedError) as error:
-            _LOG.warning("the record %s is left out: %s", file.name, error)
+            _LOG.warning("the invalid volume record %s is ignored: %s", file.name, error)
             return None
         return Volume(file.stem, pod, where)

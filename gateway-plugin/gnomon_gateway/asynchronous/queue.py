@@ -220,12 +220,14 @@ class AsyncCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         counters = self._counters
         yield GaugeMetricFamily("gnomon_async_waiting", "Asynchronous calls that are not finished.", counters.waiting)
-        yield GaugeMetricFamily("gnomon_async_waiting_bytes", "Bytes of their bodies.", counters.waiting_bytes)
-        calls = CounterMetricFamily("gnomon_async_calls", "What happened to asynchronous calls.", labels=("event",))
+        yield GaugeMetricFamily(
+            "gnomon_async_waiting_bytes", "Bytes of the bodies of waiting asynchronous calls.", counters.waiting_bytes
+        )
+        calls = CounterMetricFamily("gnomon_async_calls", "Asynchronous calls by event.", labels=("event",))
         for event in ("accepted", "refused", "retried", "completed"):
             calls.add_metric((event,), getattr(counters, event))
         yield calls
-        callbacks = CounterMetricFamily("gnomon_async_callbacks", "Callbacks by how they ended.", labels=("outcome",))
+        callbacks = CounterMetricFamily("gnomon_async_callbacks", "Callbacks by outcome.", labels=("outcome",))
         callbacks.add_metric(("delivered",), self._callbacks.delivered)
         callbacks.add_metric(("failed",), self._callbacks.failed)
         yield callbacks

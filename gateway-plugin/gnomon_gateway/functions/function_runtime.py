@@ -732,11 +732,11 @@ class Health:
 class FunctionDirectory:
     """The served functions and applications by the names in URLs.
 
-    `unserved` gives the error for a stored function that cannot be served.
+    `pending_restore` returns the error for a stored function that cannot be served yet.
     """
 
-    def __init__(self, unserved: Callable[[str], GnomonError | None] = lambda _: None) -> None:
-        self._unserved = unserved
+    def __init__(self, pending_restore: Callable[[str], GnomonError | None] = lambda _: None) -> None:
+        self._pending_restore = pending_restore
         self._by_name: dict[str, FunctionRuntime] = {}
         self._applications: dict[str, Application] = {}
 
@@ -766,7 +766,7 @@ class FunctionDirectory:
 
     def refusal(self, name: str) -> GnomonError:
         """The error for a call of a function that `lookup` does not find: `no_such_function`, or why it is not served."""
-        return self._unserved(name) or no_such_function(name)
+        return self._pending_restore(name) or no_such_function(name)
 
 
 class Lanes(NamedTuple):

@@ -679,6 +679,6 @@ def refuse_foreign_autoscaler(platform: Platform, function: str) -> None:
         GnomonError: 409 `foreign_autoscaler`.
 
     """
-    refusal: GnomonError | None = platform.hindrance(function) if isinstance(platform, PersistentPlatform) else None
+    refusal: GnomonError | None = platform.scaling_conflict(function) if isinstance(platform, PersistentPlatform) else None
     if refusal is not None:
         raise refusal

@@ -3,7 +3,7 @@
 A command is validated in full before anything changes, is durable when it returns, and its effects continue in the background.
 Commands for one function run one after the other; those for different functions run concurrently.
 
-A stored function that cannot be served, for example because its secret was deleted, is retried (`UnservedFunctions`):
+A stored function that cannot be served, for example because its secret was deleted, is retried (`PendingRestore`):
 
     cannot be served ▶ reason in its log ▶ retried every five seconds ─┬─ served ──▶ forgotten
                                                                        └─ removed ─▶ forgotten
@@ -80,8 +80,8 @@ class Manager:
         """The locks that commands hold or wait for; others are garbage-collected."""
         self._last_version = 0
         self._profile_refresh = ProfileRefresh(self._checks, latency, self._functions, self._lock)
-        self._unserved = UnservedFunctions(self.follow, logs.append)
-        self.directory = FunctionDirectory(self._unserved.refusal)
+        self._pending_restore = PendingRestore(self.follow, logs.append)
+        self.directory = FunctionDirectory(self._pending_restore.refusal)
         self.members: set[FunctionKey] = set()
         self._background = Background()
         if isinstance(platform, Restartable):
@@ -103,7 +103,9 @@ class Manager:
     async def lead(self) -> None:
         """Become the leader: continue from the stored functions and the instances that another process has left."""
         stored = await asyncio.to_thread(self._store.functions)
-        for key in ({function.spec.key for function in stored} | set(self._functions) | set(self._unserved)) - self.members:
+        for key in (
+            {function.spec.key for function in stored} | set(self._functions) | set(self._pending_restore)
+        ) - self.members:
             try:
                 await self.follow(key, takes_over=True)
             except Exception as error:  # noqa: BLE001 - one function must not prevent the others from being served
@@ -117,7 +119,7 @@ class Manager:
     async def stop(self) -> None:
         """Answer every admitted request, then stop all instances, except those that outlive the gateway."""
         await self._background.end()
-        await self._unserved.stop()
+        await self._pending_restore.stop()
         await self._profile_refresh.stop()
         for deployed in list(self._functions.values()):
             self.instances.release(deployed, leave=outlive_gateway(self._platform))
@@ -142,7 +144,7 @@ class Manager:
     async def deploy(self, spec: FunctionSpec) -> None:
         spec = self._with_defaults(spec)
         async with self._lock(spec.key):
-            if spec.key in self._functions or spec.key in self._unserved:
+            if spec.key in self._functions or spec.key in self._pending_restore:
                 raise conflict("function_exists", f"{spec.key} is deployed already.", "Send a PUT to change it.")
             self._scaling.removed(str(spec.key))  # state kept under this name belongs to a removed function
             await self._put(spec, self._now())
@@ -152,7 +154,7 @@ class Manager:
         async with self._lock(spec.key):
             deployed = self._functions.get(spec.key)
             if deployed is None:
-                await self._update_unserved(spec)
+                await self._update_pending(spec)
                 return
             inputs = await self._checks.spec(spec)
             self._scaling.check_profile(spec.settings, inputs.profile)
@@ -180,7 +182,7 @@ class Manager:
 
     async def remove(self, key: FunctionKey) -> None:
         async with self._lock(key):
-            if key not in self._functions and key not in self._unserved:
+            if key not in self._functions and key not in self._pending_restore:
                 raise unknown_function(key)
             # From the disk first: a function that is answered as removed must not be back after a crash.
             if key not in self.members:
@@ -197,7 +199,7 @@ class Manager:
         key = spec.key
         if key in self._functions and key in self.members:
             await self.update(spec)
-        elif key in self._functions or key in self._unserved:
+        elif key in self._functions or key in self._pending_restore:
             raise conflict("function_exists", f"{key} is deployed already.", "Remove it, or give the application another name.")
         else:
             self.members.add(key)
@@ -269,7 +271,7 @@ class Manager:
 
     async def scale(self, key: FunctionKey, replicas: int) -> None:
         if (deployed := self._functions.get(key)) is None:
-            raise self._unserved.refusal(str(key)) or unknown_function(key)
+            raise self._pending_restore.refusal(str(key)) or unknown_function(key)
         if not replicas:
             # Else a rolling update would keep the old instances that the operator wants to end.
             deployed.keep_old = 0
@@ -278,7 +280,7 @@ class Manager:
 
     def status(self, key: FunctionKey, *, usage: bool = False) -> FunctionStatus | None:
         if (deployed := self._functions.get(key)) is None:
-            return self._unserved.status(key)
+            return self._pending_restore.status(key)
         return FunctionStatus(
             spec=deployed.spec,
             created_at=deployed.created_at,
@@ -292,7 +294,7 @@ class Manager:
     def detail(self, key: FunctionKey) -> FunctionDetail | None:
         deployed, status = self._functions.get(key), self.status(key)
         if deployed is None or status is None:
-            return self._unserved.detail(key)
+            return self._pending_restore.detail(key)
         runtime = deployed.runtime
         return FunctionDetail(
             status=status,
@@ -308,7 +310,7 @@ class Manager:
         )
 
     def list(self, namespace: str) -> Sequence[FunctionStatus]:
-        known = (key for key in (*self._functions, *self._unserved) if key not in self.members)
+        known = (key for key in (*self._functions, *self._pending_restore) if key not in self.members)
         keys = sorted(key for key in known if key.namespace == namespace)
         return [status for key in keys if (status := self.status(key)) is not None]
 
@@ -333,7 +335,7 @@ class Manager:
             if key in self._functions:
                 self._logs.append(key, "", f"gnomon: the running instances of {key} could not be adopted: {error}")
             else:
-                self._unserved.add(stored, str(error))
+                self._pending_restore.add(stored, str(error))
 
     async def _prepare_again(self, stored: StoredFunction) -> None:
         try:
@@ -356,9 +358,9 @@ class Manager:
         if stored.spec.key not in self.members:
             await asyncio.to_thread(self._store.put_function, stored)
 
-    async def _update_unserved(self, spec: FunctionSpec) -> None:
+    async def _update_pending(self, spec: FunctionSpec) -> None:
         """Update a function that cannot be served as it is stored."""
-        if (stored := self._unserved.get(spec.key)) is None:
+        if (stored := self._pending_restore.get(spec.key)) is None:
             raise unknown_function(spec.key)
         refuse_foreign_autoscaler(self._platform, str(spec.key))
         await self._put(spec, stored.created_at)
@@ -367,7 +369,7 @@ class Manager:
     def _drop(self, key: FunctionKey) -> None:
         """Forget a function."""
         self.members.discard(key)
-        self._unserved.forget(key)
+        self._pending_restore.forget(key)
         self._logs.forget(key)
         deployed = self._functions.pop(key, None)
         if deployed is None:
@@ -434,7 +436,7 @@ class Manager:
         )  # fmt: skip
         runtime.forget_latency()
         self._latency.use_profile(deployed.runtime.variants, deployed.profile)
-        self._unserved.forget(spec.key)
+        self._pending_restore.forget(spec.key)
         self._functions[spec.key] = deployed
         self.directory.add(runtime)
         self.instances.adopt(deployed)
@@ -502,10 +504,10 @@ class ProfileRefresh:
                 await self.refresh(deployed)
 
 
-RETRY_UNSERVED_S = 5.0
+RETRY_RESTORE_S = 5.0
 
 
-class UnservedFunctions:
+class PendingRestore:
     """The stored functions that cannot be served. `retry` serves a function, and adds it again if that fails."""
 
     def __init__(self, retry: Callable[[FunctionKey], Awaitable[None]], log: Callable[[FunctionKey, str, str], None]) -> None:
@@ -554,7 +556,7 @@ class UnservedFunctions:
         # The reason may name a secret, which callers of the function need not know.
         text = f"The function {name[:200]!r} cannot be served now."
         return GnomonError(
-            503, "function_not_served", text, "Its log says why; it is tried again.", retry_after_s=RETRY_UNSERVED_S
+            503, "function_not_served", text, "Its log says why; it is tried again.", retry_after_s=RETRY_RESTORE_S
         )
 
     async def stop(self) -> None:
@@ -566,7 +568,7 @@ class UnservedFunctions:
 
     async def _run(self) -> None:
         while self._stored:
-            await asyncio.sleep(RETRY_UNSERVED_S)
+            await asyncio.sleep(RETRY_RESTORE_S)
             for key in tuple(self._stored):
                 try:
                     await self._retry(key)

@@ -96,7 +96,7 @@ class PassThrough:
                         with contextlib.suppress(OSError):
                             return await asyncio.open_connection(*place)
                     await asyncio.sleep(AGAIN_S)
-        _LOG.warning("a connection has waited %g s for a gateway that leads", PATIENCE_S)
+        _LOG.warning("a connection has waited %g s for a leading gateway", PATIENCE_S)
         return None
 
 

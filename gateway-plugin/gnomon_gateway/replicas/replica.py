@@ -307,17 +307,21 @@ class OwnershipCollector(Collector):
         functions.add_metric(["serving"], len(holdings.serving))
         functions.add_metric(["draining"], len(holdings.draining))
         forwarded = CounterMetricFamily(
-            "gnomon_forwarded_requests", "Requests on their way between replicas, by what became of them.", labels=["event"]
+            "gnomon_forwarded_requests", "Requests forwarded between replicas, by event.", labels=["event"]
         )
         for event, count in asdict(forwarder.counters).items():
             forwarded.add_metric([event], count)
-        yield GaugeMetricFamily("gnomon_ownership_epoch", "The newest map of owners that is known here.", value=holdings.epoch)
+        yield GaugeMetricFamily(
+            "gnomon_ownership_epoch", "Epoch of the newest map of owners that this replica knows.", value=holdings.epoch
+        )
         yield functions
         yield forwarded
         yield GaugeMetricFamily(
-            "gnomon_forwarding_requests", "Requests that are not answered here, now.", value=forwarder.requests
+            "gnomon_forwarding_requests", "Requests in flight that another replica answers.", value=forwarder.requests
         )
-        yield GaugeMetricFamily("gnomon_ownerless_requests", "Requests that wait for an owner, now.", value=forwarder.waiting)
+        yield GaugeMetricFamily(
+            "gnomon_ownerless_requests", "Requests that wait until their function's queue has an owner.", value=forwarder.waiting
+        )
 
 
 def _number(value: object) -> int:

@@ -117,7 +117,7 @@ class LambdaChannel(ExchangeChannel):
             try:
                 return await self._answer(batch, list(FrameReader().feed(outcome.frames)))
             except WireError as error:
-                return Outcome(None, f"the function sent what is not a result: {error}")
+                return Outcome(None, f"the function sent an invalid result: {error}")
         if outcome.fate is Fate.THROTTLED:
             return Outcome(error_result(frame, throttled(outcome.reason)))
         if outcome.fate is Fate.TOO_LARGE:

@@ -257,7 +257,7 @@ class Publisher:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._threads, self._remote.delete, name)
             except GnomonError as error:
-                _LOG.warning("the unused Lambda function %s stays at AWS: %s", name, error)
+                _LOG.warning("the unused Lambda function %s could not be deleted: %s", name, error)
 
 
 def _failed(task: asyncio.Task[str]) -> bool:

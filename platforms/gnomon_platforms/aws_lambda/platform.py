@@ -289,7 +289,7 @@ class LambdaPlatform:
             await asyncio.get_running_loop().run_in_executor(self._control, self._transfer.remove, keys)
         except GnomonError as error:
             # The bucket's rule removes them tomorrow.
-            _LOG.warning("%s of finished batches stay in the bucket for now: %s", many(len(keys), "object"), error)
+            _LOG.warning("%s of finished batches could not be deleted from the bucket yet: %s", many(len(keys), "object"), error)
 
 
 @dataclass(frozen=True, slots=True)

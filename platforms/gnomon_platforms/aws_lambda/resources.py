@@ -36,14 +36,14 @@ SMALLEST_STORAGE_MB = 512
 """Of /tmp, which is what a function has without asking."""
 
 
-def memory_mb(spec: FunctionSpec, cores: int, asked_mb: int | None = None) -> int:
+def memory_mb(spec: FunctionSpec, cores: int, requested_mb: int | None = None) -> int:
     """The memory size of an instance: the one that is asked for, else the function's own with so many cores.
 
     Raises:
         GnomonError: 503 `no_capacity`: Lambda has none that large.
 
     """
-    wanted = asked_mb or spec.settings.memory_mb
+    wanted = requested_mb or spec.settings.memory_mb
     if wanted is None:
         limit_mb = math.ceil((spec.memory_bytes or 0) / MEGABYTE)
         by_cores = max(cores, spec.cpu_cores or 0) * MB_PER_CORE

@@ -32,7 +32,7 @@ class BufferStatus:
     plan: SetBufferPlan
 
 
-def told_with(status: Mapping[str, Any], buffer: BufferStatus | None) -> dict[str, Any]:
+def with_buffer_plan(status: Mapping[str, Any], buffer: BufferStatus | None) -> dict[str, Any]:
     """Return a PodAutoscaler's status with the buffer plan as annotation, or without one; other annotations are kept."""
     annotations = {name: text for name, text in (status.get("annotations") or {}).items() if name != ANNOTATION}
     if buffer is not None:

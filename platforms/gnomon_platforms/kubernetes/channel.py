@@ -59,7 +59,7 @@ _SILENT = "it did not answer in time"
 _LOG = logging.getLogger("gnomon.openfaas")
 
 
-class Heard:
+class NodeContact:
     """The time of the last answer of any pod on a node."""
 
     __slots__ = ("at_s",)
@@ -91,7 +91,7 @@ class HttpChannel(ExchangeChannel):
         on_lost: Callable[[str], None],
         *,
         well: Callable[[], bool] | None = None,
-        node: Heard | None = None,
+        node: NodeContact | None = None,
         concurrency: int = 1,
     ) -> None:
         super().__init__(on_lost, timeout_s, address, concurrency=concurrency)
@@ -101,15 +101,15 @@ class HttpChannel(ExchangeChannel):
         """By the id of a batch that exceeds its requests' deadline."""
         self._well = well
         self._canary_s = CANARY_S * (0.75 + 0.25 * (next(_NUMBERS) * GOLDEN % 1.0))
-        self._node = node or Heard()
-        self._heard()
+        self._node = node or NodeContact()
+        self._record_contact()
 
     def known_well(self) -> bool:
         """Whether no health check is needed: the pod's status is healthy, and the pod or its node was heard from recently."""
         if self.closed or self._well is None or not self._well():
             return False
         now_s = self._loop.time()
-        return now_s - self._node.at_s + (now_s - self._heard_s) / OWN_SHARE < self._canary_s
+        return now_s - self._node.at_s + (now_s - self._last_contact_s) / OWN_SHARE < self._canary_s
 
     async def probe(self, timeout_s: float) -> bool:
         """Whether the pod is healthy, by its status in the cluster or by a health check."""
@@ -117,7 +117,7 @@ class HttpChannel(ExchangeChannel):
             return True
         if self.closed or (self._well is not None and not self._well()):
             return False
-        return await self._asked(timeout_s) == OK and not self.closed
+        return await self._health_check(timeout_s) == OK and not self.closed
 
     async def resize(self, cores: int) -> None:
         """Set the threads of the pod's process, from its next batch on. If that fails, the process keeps its threads."""
@@ -149,22 +149,22 @@ class HttpChannel(ExchangeChannel):
     async def _check_health(self, batch: Batch) -> None:
         """Send health checks until one has no answer, whatever its status; then end the exchange: the pod is frozen or gone."""
         try:
-            while await self._asked(ANSWER_S):  # noqa: ASYNC110 - no event says it: it is asked over the network
+            while await self._health_check(ANSWER_S):  # noqa: ASYNC110 - no event says it: it is asked over the network
                 await asyncio.sleep(GRACE_S)
         finally:
             self._abort(batch, _SILENT)
 
-    async def _asked(self, timeout_s: float) -> int:
+    async def _health_check(self, timeout_s: float) -> int:
         """The status of the pod's answer to a health check; 0 without an answer in time."""
         try:
             async with asyncio.timeout(timeout_s), self._session.get(self._address + HEALTH_PATH) as answer:
-                self._heard()
+                self._record_contact()
                 return answer.status
         except (OSError, TimeoutError, self._broken):
             return 0
 
-    def _heard(self) -> None:
-        self._heard_s = self._node.at_s = self._loop.time()
+    def _record_contact(self) -> None:
+        self._last_contact_s = self._node.at_s = self._loop.time()
 
     async def _post(self, batch: Batch, frame: Frame) -> Outcome:
         async with self._session.post(self._address + BATCH_PATH, data=_body(frame), headers=self._headers) as answer:
@@ -173,7 +173,7 @@ class HttpChannel(ExchangeChannel):
             reader = FrameReader()
             async for data in answer.content.iter_any():
                 for part in reader.feed(data):
-                    self._heard()
+                    self._record_contact()
                     if batch.take(part):
                         return Outcome(batch.result)
                     if batch.cancelled:
@@ -204,4 +204,4 @@ async def tell_cores(session: aiohttp.ClientSession, address: str, headers: Mapp
     except (OSError, TimeoutError, aiohttp.ClientError) as error:
         trouble = f"{type(error).__name__}: {error}"
     if trouble:
-        _LOG.warning("%s was not told to use %d cores: %s", address, cores, trouble)
+        _LOG.warning("the pod at %s could not be set to %d cores: %s", address, cores, trouble)

@@ -6,11 +6,11 @@ caller can cancel a back-off. Every request has a timeout for connecting and for
 
 Calls block: make them in threads.
 
-`Asked` counts requests by verb, resource and outcome. A resize is a PATCH of `pods/resize`, a placement one of `pods`, a scale-in
-one of `deployments/scale`. The outcome is the HTTP status, `fenced` for a write that the fence stopped because the Lease was
-lost, or `unanswered` for a request without an answer.
+`ApiMetrics` counts requests by verb, resource and outcome. A resize is a PATCH of `pods/resize`, a placement one of `pods`, a
+scale-in one of `deployments/scale`. The outcome is the HTTP status, `fenced` for a write that the fence stopped after the
+Lease was lost, or `unanswered` for a request without an answer.
 
-`Refused` and `Unreachable` are the errors; `told` translates them to a `GnomonError` with a hint.
+`Refused` and `Unreachable` are the errors; `to_gnomon_error` translates them to a `GnomonError` with a hint.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 FENCED, UNANSWERED = "fenced", "unanswered"
 
 
-class Asked:
+class ApiMetrics:
     """Request counters by verb, resource and outcome. Thread-safe."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str, str]] = Counter()
-        self._heard_s = now_s()
+        self._last_answer_s = now_s()
 
     def count(self, verb: str, path: str, outcome: int | str) -> None:
         """Count a request to this path: its outcome is a status, `fenced` or `unanswered`."""
         with self._lock:
             self._counts[verb, resource_of(path), str(outcome)] += 1
             if isinstance(outcome, int):
-                self._heard_s = self._now_s()
+                self._last_answer_s = self._now_s()
 
     @property
     def counts(self) -> Mapping[tuple[str, str, str], int]:
@@ -63,7 +63,7 @@ class Asked:
     @property
     def silence_s(self) -> float:
         """Seconds since the API server's last answer; since the start if it never answered."""
-        return self._now_s() - self._heard_s
+        return self._now_s() - self._last_answer_s
 
 
 def resource_of(path: str) -> str:
@@ -149,8 +149,8 @@ def from_status(document: dict[str, Any], status: int = 500, retry_after: object
     )
 
 
-def told(error: Exception, doing: str) -> GnomonError:
-    """The error for the user. `doing` completes "Kubernetes does not let Gnomon …".
+def to_gnomon_error(error: Exception, action: str) -> GnomonError:
+    """The error for the user. `action` completes "Kubernetes does not let Gnomon …".
 
     The codes: 503 `kubernetes_unreachable`, `kubernetes_busy`, `kubernetes_credentials`, `kubernetes_denied`; 409
     `kubernetes_conflict`; 404 `kubernetes_missing`; 400 `kubernetes_invalid`; 502 `kubernetes_failed`.
@@ -159,11 +159,11 @@ def told(error: Exception, doing: str) -> GnomonError:
         return GnomonError(
             503,
             "kubernetes_unreachable",
-            f"The API server cannot be reached to {doing}: {error}"[:MAX_MESSAGE],
+            f"The API server cannot be reached to {action}: {error}"[:MAX_MESSAGE],
             "Check KUBECONFIG and the network; `gnomon doctor` says more. Functions that run go on serving.",
             retry_after_s=5.0,
         )
-    said = f"Kubernetes does not let Gnomon {doing}: {error.message}"[:MAX_MESSAGE]
+    said = f"Kubernetes does not let Gnomon {action}: {error.message}"[:MAX_MESSAGE]
     if error.passing:
         wait_s = error.retry_after_s or 5.0
         return GnomonError(503, "kubernetes_busy", said, "Try again in a moment.", retry_after_s=wait_s)
@@ -280,7 +280,7 @@ class Api:
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
-        self.asked = Asked()
+        self.metrics = ApiMetrics()
         """The request counters."""
 
     def call(
@@ -351,7 +351,7 @@ class Api:
             if request.fence is not None:
                 request.fence()
         except GnomonError:
-            self.asked.count(request.method, request.path, FENCED)
+            self.metrics.count(request.method, request.path, FENCED)
             raise
         try:
             response = server.pool.request(
@@ -364,9 +364,9 @@ class Api:
                 preload_content=False,
             )
         except Exception as error:
-            self.asked.count(request.method, request.path, UNANSWERED)
+            self.metrics.count(request.method, request.path, UNANSWERED)
             raise _unreachable(error) from error
-        self.asked.count(request.method, request.path, int(response.status))
+        self.metrics.count(request.method, request.path, int(response.status))
         try:
             yield response
         finally:

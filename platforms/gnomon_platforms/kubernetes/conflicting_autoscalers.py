@@ -33,7 +33,7 @@ _LOG = logging.getLogger("gnomon.kubernetes")
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class ConflictingAutoscaler:
     """An object that sets the number of pods of the Deployment `target`, in its own namespace."""
 
     kind: str
@@ -47,20 +47,20 @@ class Rival:
         return f"{self.kind} {self.name} sets the number of this Deployment's pods: Gnomon leaves them alone."
 
 
-def rival(kind: str) -> Callable[[Document], Rival | None]:
+def conflict_reader(kind: str) -> Callable[[Document], ConflictingAutoscaler | None]:
     """A reader for objects of this kind, which returns None for one that targets no Deployment."""
 
-    def read(document: Document) -> Rival | None:
+    def read(document: Document) -> ConflictingAutoscaler | None:
         target: dict[str, Any] = (document.get("spec") or {}).get("scaleTargetRef") or {}
         metadata = document["metadata"]
         if target.get("kind", DEPLOYMENTS.kind) != DEPLOYMENTS.kind or not target.get("name"):
             return None
-        return Rival(kind, metadata.get("namespace", ""), metadata["name"], metadata["uid"], target["name"])
+        return ConflictingAutoscaler(kind, metadata.get("namespace", ""), metadata["name"], metadata["uid"], target["name"])
 
     return read
 
 
-class Rivals:
+class ConflictingAutoscalers:
     """The conflicting autoscalers of one namespace, or of all.
 
     `changed` is called with a Deployment's name when it gets or loses one, and periodically while it has one.
@@ -71,10 +71,10 @@ class Rivals:
     ) -> None:
         self._api, self._namespace, self._changed = api, namespace, changed
         self._clock = clock or WallClock()
-        self._informers: dict[Resource, Informer[Rival | None]] = {}
-        self._unseen: dict[Resource, str] = {}
+        self._informers: dict[Resource, Informer[ConflictingAutoscaler | None]] = {}
+        self._unobserved: dict[Resource, str] = {}
         """By kind, why it is not watched."""
-        self._by_target: dict[FunctionKey, dict[str, Rival]] = {}
+        self._by_target: dict[FunctionKey, dict[str, ConflictingAutoscaler]] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -95,11 +95,11 @@ class Rivals:
             await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.gather(*(informer.stop() for informer in self._informers.values()))
 
-    def of(self, key: FunctionKey) -> Rival | None:
+    def of(self, key: FunctionKey) -> ConflictingAutoscaler | None:
         """An autoscaler that targets the Deployment of this name; None without one."""
         return next(iter(self._by_target.get(key, {}).values()), None)
 
-    def hindrance(self, key: FunctionKey) -> GnomonError | None:
+    def scaling_conflict(self, key: FunctionKey) -> GnomonError | None:
         """The error if another autoscaler targets the Deployment of this name; None if Gnomon may scale it."""
         found = self.of(key)
         if found is None:
@@ -115,7 +115,7 @@ class Rivals:
                 try:
                     await self._look_again(resource)
                 except Exception as error:  # noqa: BLE001 - whatever it is, it is asked again
-                    _LOG.warning("%ss are not looked at: %r", resource.kind, error)
+                    _LOG.warning("%ss cannot be watched, retry in %g s: %r", resource.kind, ASK_AGAIN_S, error)
             if self._clock.now_s() - reminded_s >= REMIND_S:
                 reminded_s = self._clock.now_s()
                 for key in tuple(self._by_target):
@@ -127,7 +127,7 @@ class Rivals:
             await self._look_at(resource)
         elif isinstance(informer.trouble, Refused) and informer.trouble.missing:
             # The CRD was deleted, and its objects with it; the watch may have reported no deletions.
-            self._unseen[resource] = str(informer.trouble)
+            self._unobserved[resource] = str(informer.trouble)
             del self._informers[resource]
             await informer.stop()
             for held in filter(None, informer.values()):
@@ -138,19 +138,20 @@ class Rivals:
         refusal = await asyncio.to_thread(self._hidden, resource)
         if refusal is not None:
             why = str(refusal)
-            if self._unseen.get(resource) != why:
-                _LOG.log(logging.INFO if refusal.missing else logging.WARNING, "%ss are not looked at: %s", resource.kind, why)
-            self._unseen[resource] = why
+            if self._unobserved.get(resource) != why:
+                _LOG.log(logging.INFO if refusal.missing else logging.WARNING, "%ss cannot be watched: %s", resource.kind, why)
+            self._unobserved[resource] = why
             return
-        informer: Informer[Rival | None] = Informer(self._api, Source(resource, self._namespace), rival(resource.kind))
+        source = Source(resource, self._namespace)
+        informer: Informer[ConflictingAutoscaler | None] = Informer(self._api, source, conflict_reader(resource.kind))
         self._informers[resource] = informer
         try:
             await informer.start()
         except GnomonError:
             del self._informers[resource]
             raise
-        if self._unseen.pop(resource, ""):
-            _LOG.info("%ss are looked at from now on", resource.kind)
+        if self._unobserved.pop(resource, ""):
+            _LOG.info("%ss are watched now", resource.kind)
         informer.listen(self._seen)
 
     def _hidden(self, resource: Resource) -> Refused | None:
@@ -164,7 +165,7 @@ class Rivals:
             return None
         return None
 
-    def _seen(self, change: Change[Rival | None]) -> None:
+    def _seen(self, change: Change[ConflictingAutoscaler | None]) -> None:
         for held in (change.old, change.new):
             if held is not None:
                 mine = self._by_target.setdefault(FunctionKey(held.target, held.namespace), {})

@@ -84,8 +84,8 @@ def through(client: ApiClient) -> ApiServer:
     settings, pool = client.configuration, client.rest_client.pool_manager
 
     def authorization() -> str | None:
-        told: str | None = settings.get_api_key_with_prefix("BearerToken", alias="authorization")
-        return told
+        token: str | None = settings.get_api_key_with_prefix("BearerToken", alias="authorization")
+        return token
 
     return ApiServer(closing(pool), str(settings.host), authorization)
 

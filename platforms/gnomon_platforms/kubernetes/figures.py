@@ -2,7 +2,7 @@
 
 gnomon_leading                     1 for the replica that leads, which decides and writes
 gnomon_kubernetes_silence_seconds  seconds since the API server's last answer
-gnomon_kubernetes_requests_total   requests by verb, resource and outcome (`client.Asked`)
+gnomon_kubernetes_requests_total   requests by verb, resource and outcome (`client.ApiMetrics`)
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gnomon_platforms.kubernetes.client import Asked
+from gnomon_platforms.kubernetes.client import ApiMetrics
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
 
-def cluster_figures(asked: Asked, *, leads: bool) -> Iterator[Metric]:
+def cluster_figures(metrics: ApiMetrics, *, leads: bool) -> Iterator[Metric]:
     """The metrics; `leads` is whether this process decides and writes."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - whoever has a page has it
 
@@ -25,10 +25,10 @@ def cluster_figures(asked: Asked, *, leads: bool) -> Iterator[Metric]:
         "Requests to the API server by verb, resource and outcome: a status, fenced, or unanswered.",
         labels=["verb", "resource", "outcome"],
     )
-    for labels, count in sorted(asked.counts.items()):
+    for labels, count in sorted(metrics.counts.items()):
         requests.add_metric(labels, count)
-    yield GaugeMetricFamily("gnomon_leading", "Whether this process decides and writes.", value=leads)
+    yield GaugeMetricFamily("gnomon_leading", "1 if this process is the leader, which decides and writes.", value=leads)
     yield GaugeMetricFamily(
-        "gnomon_kubernetes_silence_seconds", "How long ago the API server answered anything.", value=asked.silence_s
+        "gnomon_kubernetes_silence_seconds", "Seconds since the API server's last answer.", value=metrics.silence_s
     )
     yield requests

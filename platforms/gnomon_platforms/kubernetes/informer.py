@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from gnomon_platforms.kubernetes.client import Api, Refused, Stream, Unreachable, from_status, told
+from gnomon_platforms.kubernetes.client import Api, Refused, Stream, Unreachable, from_status, to_gnomon_error
 from gnomon_platforms.kubernetes.resources import Resource
 
 T = TypeVar("T")
@@ -211,10 +211,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[T]):
-    """A complete list. `asked` is the number of the last `relist` that it answers."""
+    """A complete list. `requested` is the number of the last `relist` that it answers."""
 
     items: tuple[Item[T], ...]
-    asked: int
+    requested: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class Event(Generic[T]):
     item: Item[T] | None
 
 
-News = Listed[T] | tuple[Event[T], ...]
+Update = Listed[T] | tuple[Event[T], ...]
 
 
 class Watcher(threading.Thread, Generic[T]):
@@ -239,7 +239,7 @@ class Watcher(threading.Thread, Generic[T]):
         api: Api,
         source: Source,
         reader: Reader[T],
-        deliver: Callable[[News[T]], None],
+        deliver: Callable[[Update[T]], None],
         *,
         now_s: Callable[[], float],
         chance: random.Random,
@@ -252,20 +252,20 @@ class Watcher(threading.Thread, Generic[T]):
         self._places = threading.Semaphore(MAX_UNDER_WAY)
         self._wake = threading.Event()
         self._stopping = False
-        self._asked = self._answered = 0
+        self._requested = self._answered = 0
         self._stream: Stream | None = None
         self._version: str | None = None
         self._failures = 0
         self.trouble: Exception | None = None
         """The last list's or watch's error; None once one has succeeded again."""
-        self.heard_s = now_s()
+        self.last_contact_s = now_s()
         """When the API server last sent anything."""
 
     def relist(self) -> int:
-        """Request a new list; the number that its `Listed.asked` will reach."""
-        self._asked += 1
+        """Request a new list; the number that its `Listed.requested` will reach."""
+        self._requested += 1
         self._interrupt()
-        return self._asked
+        return self._requested
 
     def stop(self) -> None:
         """Ask the thread to end: at once if it waits, after a read timeout at the latest."""
@@ -282,13 +282,13 @@ class Watcher(threading.Thread, Generic[T]):
         while not self._stopping:
             self._wake.clear()
             try:
-                if self._version is None or self._answered < self._asked:
+                if self._version is None or self._answered < self._requested:
                     self._list()
                 self._watch()
             except (Refused, Unreachable) as error:
                 self._failed(error)
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody else watches
-                _LOG.exception("watching %s", self._source.resource.plural)
+                _LOG.exception("Internal error while watching %s", self._source.resource.plural)
                 self._failed(error)
 
     def _failed(self, error: Exception) -> None:
@@ -303,13 +303,13 @@ class Watcher(threading.Thread, Generic[T]):
             return
         self.trouble = error
         self._failures += 1
-        _LOG.warning("watching %s: %s", self._source.resource.plural, error)
+        _LOG.warning("the watch of %s failed and is retried: %s", self._source.resource.plural, error)
         self._pause(error.retry_after_s if isinstance(error, Refused) else None)
 
-    def _pause(self, asked_s: float | None) -> None:
+    def _pause(self, retry_after_s: float | None) -> None:
         """Wait for the server's Retry-After, or for an exponential back-off with jitter (half to all of it), if longer."""
         bound_s = min(self._timing.longest_pause_s, self._timing.first_pause_s * 2 ** min(self._failures - 1, 20))
-        self._wake.wait(max(asked_s or 0.0, bound_s * self._chance.uniform(0.5, 1.0)))
+        self._wake.wait(max(retry_after_s or 0.0, bound_s * self._chance.uniform(0.5, 1.0)))
 
     def _interrupt(self) -> None:
         self._wake.set()
@@ -318,7 +318,7 @@ class Watcher(threading.Thread, Generic[T]):
             stream.end()
 
     def _list(self) -> None:
-        asked = self._asked
+        requested = self._requested
         for attempt in range(MAX_LISTS):
             try:
                 items, version = self._pages("" if attempt == MAX_LISTS - 1 else PAGE)
@@ -327,9 +327,9 @@ class Watcher(threading.Thread, Generic[T]):
                 # The continue token has expired: list from the start again, the last attempt without pagination.
                 if not error.expired or attempt == MAX_LISTS - 1:
                     raise
-        self._heard()
-        self._send(Listed(tuple(items), asked))
-        self._version, self._answered = version, asked
+        self._record_contact()
+        self._send(Listed(tuple(items), requested))
+        self._version, self._answered = version, requested
 
     def _pages(self, limit: str) -> tuple[list[Item[T]], str]:
         items: list[Item[T]] = []
@@ -355,7 +355,7 @@ class Watcher(threading.Thread, Generic[T]):
         with self._api.stream(self._source.path, query, silence_s=seconds + self._timing.silence_s) as stream:
             self._stream = stream
             try:
-                self._heard()
+                self._record_contact()
                 self._follow(stream)
             finally:
                 self._stream = None
@@ -365,7 +365,7 @@ class Watcher(threading.Thread, Generic[T]):
 
     def _follow(self, stream: Stream) -> None:
         rest = b""
-        while not self._stopping and self._answered == self._asked:
+        while not self._stopping and self._answered == self._requested:
             data = stream.read()
             if not data:
                 # An incomplete line is sent again: the next watch begins before its event.
@@ -374,7 +374,7 @@ class Watcher(threading.Thread, Generic[T]):
             if len(rest) > MAX_LINE_BYTES:
                 msg = f"an event of more than {MAX_LINE_BYTES} bytes"
                 raise Unreachable(msg)
-            self._heard()
+            self._record_contact()
             self._events(lines)
 
     def _events(self, lines: list[bytes]) -> None:
@@ -420,16 +420,16 @@ class Watcher(threading.Thread, Generic[T]):
         try:
             return self._reader.item(document)
         except ValueError as error:
-            _LOG.warning("one of the %s is left out: %s", self._source.resource.plural, error)
+            _LOG.warning("an invalid object of %s is ignored: %s", self._source.resource.plural, error)
             return None
 
-    def _heard(self) -> None:
-        self.heard_s = self._now_s()
+    def _record_contact(self) -> None:
+        self.last_contact_s = self._now_s()
 
-    def _send(self, news: News[T]) -> None:
+    def _send(self, update: Update[T]) -> None:
         self._places.acquire()
         if not self._stopping:
-            self._deliver(news)
+            self._deliver(update)
 
 
 START_TIMEOUT_S = 30.0
@@ -457,7 +457,7 @@ class Informer(Generic[T]):
         self._listeners: list[Callable[[Change[T]], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._answered = -1
-        self._told = asyncio.Event()
+        self._updated = asyncio.Event()
         self._now_s = now_s
         self._watcher: Watcher[T] = Watcher(
             api,
@@ -482,8 +482,8 @@ class Informer(Generic[T]):
             await self.until(lambda: self.synced, timeout_s)
         except TimeoutError:
             await self.stop()
-            cause = self._watcher.trouble or TimeoutError(f"nothing was heard for {timeout_s:g} s")
-            raise told(cause, f"list {self._source.resource.plural}") from None
+            cause = self._watcher.trouble or TimeoutError(f"no answer for {timeout_s:g} s")
+            raise to_gnomon_error(cause, f"list {self._source.resource.plural}") from None
 
     async def stop(self) -> None:
         """End the thread. The cache keeps its content."""
@@ -504,7 +504,7 @@ class Informer(Generic[T]):
     @property
     def silent_s(self) -> float:
         """Seconds since the API server last sent anything. A healthy watch is renewed at least twice a minute."""
-        return self._now_s() - self._watcher.heard_s
+        return self._now_s() - self._watcher.last_contact_s
 
     def __len__(self) -> int:
         return len(self._cache)
@@ -540,8 +540,8 @@ class Informer(Generic[T]):
         """
         async with asyncio.timeout(timeout_s):
             while not condition():
-                self._told.clear()
-                await self._told.wait()
+                self._updated.clear()
+                await self._updated.wait()
 
     async def resync(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait for a list that was requested after this call, so that the cache is at least as recent as the call.
@@ -550,31 +550,31 @@ class Informer(Generic[T]):
             GnomonError: 503 `kubernetes_…`: the list did not arrive in time.
 
         """
-        asked = self._watcher.relist()
+        requested = self._watcher.relist()
         try:
-            await self.until(lambda: self._answered >= asked, timeout_s)
+            await self.until(lambda: self._answered >= requested, timeout_s)
         except TimeoutError:
-            cause = self._watcher.trouble or TimeoutError(f"nothing was heard for {timeout_s:g} s")
-            raise told(cause, f"list {self._source.resource.plural}") from None
+            cause = self._watcher.trouble or TimeoutError(f"no answer for {timeout_s:g} s")
+            raise to_gnomon_error(cause, f"list {self._source.resource.plural}") from None
 
     def _forget(self, changed: Callable[[Change[T]], None]) -> None:
         with contextlib.suppress(ValueError):
             self._listeners.remove(changed)
 
-    def _deliver(self, news: News[T]) -> None:
+    def _deliver(self, update: Update[T]) -> None:
         """Pass events from the thread to the loop."""
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # the loop has been closed
-            self._loop.call_soon_threadsafe(self._take, news)
+            self._loop.call_soon_threadsafe(self._take, update)
 
-    def _take(self, news: News[T]) -> None:
+    def _take(self, update: Update[T]) -> None:
         self._watcher.took()
-        if isinstance(news, Listed):
-            changes = self._cache.replace(news.items)
-            self._answered = max(self._answered, news.asked)
+        if isinstance(update, Listed):
+            changes = self._cache.replace(update.items)
+            self._answered = max(self._answered, update.requested)
         else:
             changes = []
-            for event in news:
+            for event in update:
                 changes += self._cache.remove(event.identity) if event.item is None else self._cache.put(event.item)
         for change in changes:
             for listener in tuple(self._listeners):
@@ -582,4 +582,4 @@ class Informer(Generic[T]):
                     listener(change)
                 except Exception:  # noqa: BLE001 - whatever it is, the others are told
                     _LOG.exception("a listener for %s failed", self._source.resource.plural)
-        self._told.set()
+        self._updated.set()

@@ -311,10 +311,10 @@ class Leader:
         except (Refused, Unreachable) as error:
             self._held = None
             if not (isinstance(error, Refused) and error.conflict):
-                _LOG.warning("the Lease %s: %s", self._lease.name, error)
+                _LOG.warning("the Lease %s could not be read or renewed: %s", self._lease.name, error)
         except Exception:  # noqa: BLE001 - nobody else would renew it, or stand for it
             self._held = None
-            _LOG.exception("the Lease %s could not be looked at", self._lease.name)
+            _LOG.exception("Internal error while renewing the Lease %s", self._lease.name)
         self._tenure.watch()
 
     async def release(self) -> None:
@@ -364,7 +364,7 @@ class Leader:
         self._observer.see(mine, self._boot_s())
         self._tenure.extend(sent_s + self._timing.renew_deadline_s, mine.epoch)
         if not self.leading.is_set():
-            _LOG.info("%s leads, epoch %d", self.identity, mine.epoch)
+            _LOG.info("%s acquired the Lease, epoch %d", self.identity, mine.epoch)
             self.leading.set()
 
     def _pause_s(self) -> float:

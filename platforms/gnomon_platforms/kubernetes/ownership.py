@@ -17,7 +17,7 @@ from typing import Any
 from gnomon_core.addresses import http_url
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap
-from gnomon_platforms.kubernetes.client import Api, Document, Refused, Unreachable, told
+from gnomon_platforms.kubernetes.client import Api, Document, Refused, Unreachable, to_gnomon_error
 from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, PODS
 from gnomon_platforms.kubernetes.writes import Create, Replace, Target, Write, Writer
@@ -60,7 +60,7 @@ class ConfigMapBoard:
         try:
             return _map_of(await self._writer.read(self._target))
         except (Refused, Unreachable) as error:
-            raise told(error, f"read {self._target}") from error
+            raise to_gnomon_error(error, f"read {self._target}") from error
 
     async def publish(self, new: OwnershipMap) -> bool:
         try:
@@ -71,15 +71,15 @@ class ConfigMapBoard:
         except (Refused, Unreachable) as error:
             if isinstance(error, Refused) and (error.conflict or error.missing):
                 return False
-            raise told(error, f"publish the map of owners in {self._target}") from error
+            raise to_gnomon_error(error, f"publish the map of owners in {self._target}") from error
         return True
 
     def watch(self, changed: Callable[[OwnershipMap], None]) -> Callable[[], None]:
-        def told_of(change: Change[OwnershipMap | None]) -> None:
+        def map_changed(change: Change[OwnershipMap | None]) -> None:
             if change.new is not None:
                 changed(change.new)
 
-        return self._maps.listen(told_of)
+        return self._maps.listen(map_changed)
 
     def addresses(self) -> Collection[str]:
         return frozenset(address for address in self._pods.values() if address is not None)

@@ -133,11 +133,11 @@ class Reconciler(ABC, Generic[StepT]):
             return False
         return True
 
-    def _report(self, doing: str, error: Exception) -> None:
+    def _report(self, action: str, error: Exception) -> None:
         if isinstance(error, GnomonError):
-            self._log.warning("%s: %s failed: %s", self.name, doing, error)
+            self._log.warning("%s: %s failed: %s", self.name, action, error)
         else:
-            self._log.error("%s: %s failed by a bug of Gnomon", self.name, doing, exc_info=error)
+            self._log.error("%s: internal error in %s", self.name, action, exc_info=error)
 
     def _wait_s(self, plan: Plan[StepT]) -> float:
         if plan.requeue_after_s is None:

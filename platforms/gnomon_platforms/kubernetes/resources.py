@@ -107,7 +107,7 @@ def resizes_pods(api: Api) -> bool:
     try:
         offered = api.call("GET", CORE_GROUP).get("resources") or ()
     except (Refused, Unreachable) as error:
-        _LOG.warning("whether pods can be resized is not known: %s", error)
+        _LOG.warning("it is unknown whether the API server supports pods/resize: %s", error)
         return True
     if any(one.get("name") == SUBRESOURCE for one in offered):
         return True

@@ -29,7 +29,7 @@ from gnomon_platforms.kubernetes.client import (
     Fence,
     Refused,
     Unreachable,
-    told,
+    to_gnomon_error,
 )
 from gnomon_platforms.kubernetes.informer import PAGE
 from gnomon_platforms.kubernetes.resources import Resource
@@ -135,18 +135,18 @@ class Writer:
                 return found
 
     async def settle(
-        self, target: Target, decide: Decide, doing: str, *, patience_s: float = PATIENCE_S, known: Document | None = None
+        self, target: Target, decide: Decide, action: str, *, timeout_s: float = PATIENCE_S, known: Document | None = None
     ) -> Document | None:
         """Read, decide and write, with retries; the object as last answered, None if it does not exist.
 
-        `doing` completes "Kubernetes does not let Gnomon …". `known` is the object as the caller knows it, with uid,
+        `action` completes "Kubernetes does not let Gnomon …". `known` is the object as the caller knows it, with uid,
         resourceVersion and the fields that `decide` reads. It saves the first read: if it is stale, the write conflicts.
 
         Raises:
-            GnomonError: what the API server refuses; 409 `kubernetes_conflict` or 503 after `patience_s`.
+            GnomonError: what the API server refuses; 409 `kubernetes_conflict` or 503 after `timeout_s`.
 
         """
-        give_up_s = self._clock.now_s() + patience_s
+        give_up_s = self._clock.now_s() + timeout_s
         pause_s = FIRST_PAUSE_S
         while True:
             current, known = known, None
@@ -158,10 +158,10 @@ class Writer:
                 again = (
                     isinstance(error, Unreachable) or error.conflict or error.passing or (error.missing and current is not None)
                 )
-                asked_s = error.retry_after_s if isinstance(error, Refused) else None
-                wait_s = max(asked_s or 0.0, pause_s * self._chance.uniform(0.5, 1.0))
+                retry_after_s = error.retry_after_s if isinstance(error, Refused) else None
+                wait_s = max(retry_after_s or 0.0, pause_s * self._chance.uniform(0.5, 1.0))
                 if not again or self._clock.now_s() + wait_s > give_up_s:
-                    raise told(error, doing) from error
+                    raise to_gnomon_error(error, action) from error
             await self._clock.sleep(wait_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -193,7 +193,7 @@ class Writer:
         manifest = {**write.manifest, "metadata": {**write.manifest["metadata"], **bound}}
         return await send("PUT", target.path(write.subresource), manifest)
 
-    async def write_version(self, target: Target, write: Patch | Replace, uid: str, version: str, doing: str) -> None:
+    async def write_version(self, target: Target, write: Patch | Replace, uid: str, version: str, action: str) -> None:
         """Send a write that was decided from this version of an object, without reading it again and without retries.
 
         Raises:
@@ -204,7 +204,7 @@ class Writer:
         try:
             await self.write(target, write, {"metadata": {"uid": uid, "resourceVersion": version}})
         except (Refused, Unreachable) as error:
-            raise told(error, doing) from error
+            raise to_gnomon_error(error, action) from error
 
     async def _send(
         self,

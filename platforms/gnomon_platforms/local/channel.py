@@ -123,6 +123,7 @@ class UnixChannel(Channel):
             return
         self._last_sent = frame.kind
         parts = encode_parts(frame)
+        # Behind unsent data, or more buffers than one sendmsg takes: join them into one and queue that.
         if self._outbox or len(parts) > MAX_PARTS:
             self._outbox.append(b"".join(parts))
             self._flush()
@@ -176,7 +177,7 @@ class UnixChannel(Channel):
             for frame in self._reader.feed(bytes(buffer[:count])):
                 self._receive(frame)
         except WireError as error:
-            self._lose(f"the instance sent what is not a frame: {error}")
+            self._lose(f"the instance sent an invalid frame: {error}")
         return True
 
     def _receive(self, frame: Frame) -> None:
@@ -205,6 +206,7 @@ class UnixChannel(Channel):
         on_hello(head)
 
     def _release(self) -> None:
+        # Only a batch that the instance has not received in full can be repeated elsewhere without executing twice.
         self.unread = self._last_sent is Kind.BATCH and (self._undelivered or bool(self._outbox))
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)

@@ -2,7 +2,7 @@
 
     Deployments, pods of functions ─▶ reconcilers and platform
     nodes, everybody's pods        ─▶ `NodeCapacity`: free capacity per node
-    HPAs, KEDA's ScaledObjects     ─▶ `Rivals`: functions that others scale are not touched
+    HPAs, KEDA's ScaledObjects     ─▶ `ConflictingAutoscalers`: functions that others scale are not touched
 
 All functions share it. While another process leads, it is read only; `leads` says so.
 
@@ -31,9 +31,9 @@ from gnomon_core.background import Background
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.common import open_session
-from gnomon_platforms.kubernetes.channel import Heard
+from gnomon_platforms.kubernetes.channel import NodeContact
 from gnomon_platforms.kubernetes.client import Api, Fence
-from gnomon_platforms.kubernetes.conflicting_autoscalers import Rivals
+from gnomon_platforms.kubernetes.conflicting_autoscalers import ConflictingAutoscalers
 from gnomon_platforms.kubernetes.events import EventRecorder
 from gnomon_platforms.kubernetes.informer import Informer, Source
 from gnomon_platforms.kubernetes.nodes import Load, NodeCapacity, NodeFacts, node_facts, pod_load
@@ -81,13 +81,13 @@ class OpenFaasOptions:
 
 
 class ObservedCluster:
-    """See above. `rivals_changed` is called with a function that another autoscaler has begun or ceased to scale."""
+    """See above. `conflicts_changed` is called with a function that another autoscaler has begun or ceased to scale."""
 
     def __init__(
         self,
         api: Api,
         options: OpenFaasOptions,
-        rivals_changed: Callable[[FunctionKey], None],
+        conflicts_changed: Callable[[FunctionKey], None],
         *,
         leads: bool,
         fence: Fence | None = None,
@@ -107,8 +107,8 @@ class ObservedCluster:
         self._loads: Informer[Load] = Informer(api, Source(PODS, fields="spec.nodeName!="), read_load)
         self._nodes: Informer[NodeFacts] = Informer(api, Source(NODES), node_facts)
         self.capacity = NodeCapacity()
-        self.rivals = Rivals(api, options.namespace, rivals_changed, self.clock)
-        self.heard: defaultdict[str, Heard] = defaultdict(Heard)
+        self.conflicts = ConflictingAutoscalers(api, options.namespace, conflicts_changed, self.clock)
+        self.node_contacts: defaultdict[str, NodeContact] = defaultdict(NodeContact)
         """By node, the time of the last answer of any pod there."""
         self.resizes = True
         """Whether the cluster can resize pods in place."""
@@ -124,7 +124,7 @@ class ObservedCluster:
             GnomonError: 503 `kubernetes_…`, with a hint.
 
         """
-        await asyncio.gather(*(informer.start() for informer in self._informers), self.rivals.start())
+        await asyncio.gather(*(informer.start() for informer in self._informers), self.conflicts.start())
         self.resizes = await asyncio.to_thread(resizes_pods, self._api)
         self._session = open_session()
         self.begin_adopting()
@@ -143,7 +143,7 @@ class ObservedCluster:
     async def stop(self) -> None:
         """Stop the informers and close all connections."""
         await self.background.settled()
-        await asyncio.gather(*(informer.stop() for informer in self._informers), self.rivals.stop())
+        await asyncio.gather(*(informer.stop() for informer in self._informers), self.conflicts.stop())
         if self._session is not None:
             await self._session.close()
         self.writer.close()
@@ -173,7 +173,7 @@ class ObservedCluster:
     def left_alone(self, key: FunctionKey) -> bool:
         """Whether another autoscaler scales a function. A removed function's Deployment is cleaned up all the same."""
         deployed = self.deployed(key)
-        return self.rivals.of(key) is not None and (deployed is None or not deployed.removed)
+        return self.conflicts.of(key) is not None and (deployed is None or not deployed.removed)
 
     async def caught_up(self, key: FunctionKey, generation: int) -> None:
         """Return when the informer has this generation of a function's Deployment, or after a while."""

@@ -41,7 +41,7 @@ WIDE = (Permission(Scope.CLUSTER, "", "namespaces", ("get", "list", "watch", "cr
 """Additional permissions with `--cluster-wide`; those of the functions' namespace then hold in all namespaces."""
 
 
-def asked() -> Iterator[tuple[Scope, str, str, str]]:
+def all_permissions() -> Iterator[tuple[Scope, str, str, str]]:
     """Every permission by scope, group, resource and verb."""
     for permission in PERMISSIONS:
         for verb in permission.verbs:

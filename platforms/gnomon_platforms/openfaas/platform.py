@@ -71,7 +71,7 @@ class OpenFaasPlatform:
         self._options = options = options or OpenFaasOptions()
         self._epoch = epoch
         self._cluster = cluster = ObservedCluster(
-            api, options, self._rivals_changed, leads=not following, fence=fence, clock=clock, chance=chance
+            api, options, self._conflicts_changed, leads=not following, fence=fence, clock=clock, chance=chance
         )
         self._coordinators = None if options.nodes is None else NodeCoordinators(api, cluster.writer, options.nodes)
         self._workloads: dict[str, Workload] = {}
@@ -192,8 +192,8 @@ class OpenFaasPlatform:
         if self.leads and deployed.removed and str(key) not in self._workloads:
             # An earlier process was killed during the removal: finish it.
             self._workload(key)
-        if new and self._cluster.rivals.of(key) is not None:
-            self._rivals_changed(key)
+        if new and self._cluster.conflicts.of(key) is not None:
+            self._conflicts_changed(key)
         current = deployed.template_version == deployed.version
         if self.leads and deployed.restarted and current and not self._cluster.left_alone(key):
             self._restarts(key, deployed.version)
@@ -211,11 +211,11 @@ class OpenFaasPlatform:
             "POST /system/scale-function/NAME sets a number.",
         )
 
-    def _rivals_changed(self, key: FunctionKey) -> None:
+    def _conflicts_changed(self, key: FunctionKey) -> None:
         cluster = self._cluster
-        found, deployed = cluster.rivals.of(key), cluster.deployed(key)
+        found, deployed = cluster.conflicts.of(key), cluster.deployed(key)
         if self.leads and found is not None and deployed is not None:
-            _LOG.warning("%s: %s", key, found.says)
+            _LOG.warning("function %s is not scaled: %s", key, found.says)
             if self._listener is not None:
                 self._listener.log_line(key, "", f"gnomon: {found.says}")
             cluster.warn(key, FOREIGN_AUTOSCALER, found.says, found.uid)
@@ -309,13 +309,13 @@ class OpenFaasPlatform:
             workload.report_again(found)
         return found
 
-    def hindrance(self, function: str) -> GnomonError | None:
+    def scaling_conflict(self, function: str) -> GnomonError | None:
         """The error 409 `foreign_autoscaler` if another autoscaler targets the function's Deployment; else None."""
-        return self._cluster.rivals.hindrance(parse_key(function))
+        return self._cluster.conflicts.scaling_conflict(parse_key(function))
 
-    def watch_restarts(self, told: Callable[[FunctionKey, int], None]) -> None:
+    def watch_restarts(self, requested: Callable[[FunctionKey, int], None]) -> None:
         """See `gnomon_core.interfaces.Restartable`: `kubectl rollout restart`."""
-        self._restarts = told
+        self._restarts = requested
 
     def trouble(self, function: str) -> str:
         """See `gnomon_core.interfaces.Explains`: what Kubernetes says of pods that do not start, or are not created.
@@ -426,7 +426,7 @@ class OpenFaasPlatform:
             await self._shadows.change(shadow_id, pair)
 
     def _refuse_hindered(self, key: FunctionKey) -> None:
-        if (refusal := self._cluster.rivals.hindrance(key)) is not None:
+        if (refusal := self._cluster.conflicts.scaling_conflict(key)) is not None:
             raise refusal
 
 

@@ -17,7 +17,7 @@ from gnomon_core.clock import rfc3339, seconds_of
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import LogLine, LogQuery
-from gnomon_platforms.kubernetes.client import Api, Refused, Stream, Unreachable, told
+from gnomon_platforms.kubernetes.client import Api, Refused, Stream, Unreachable, to_gnomon_error
 from gnomon_platforms.kubernetes.informer import Change, Informer
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
 from gnomon_platforms.kubernetes.resources import PODS
@@ -76,7 +76,7 @@ class PodLogs:
     def _read(self, pod: PodFacts, query: LogQuery, most_bytes: int) -> list[LogLine]:
         data, cut = bytearray(), False
         try:
-            with self._api.stream(_path(pod), _asked(query, pod.function), silence_s=SILENCE_S) as stream:
+            with self._api.stream(_path(pod), _log_parameters(query, pod.function), silence_s=SILENCE_S) as stream:
                 while more := stream.read():
                     data += more
                     if len(data) > 2 * most_bytes:
@@ -85,9 +85,9 @@ class PodLogs:
         except Refused as refusal:
             if refusal.missing or _not_begun(refusal):
                 return []
-            raise told(refusal, f"read the log of {pod.name}") from refusal
+            raise to_gnomon_error(refusal, f"read the log of {pod.name}") from refusal
         except Unreachable as error:
-            raise told(error, f"read the log of {pod.name}") from error
+            raise to_gnomon_error(error, f"read the log of {pod.name}") from error
         # After a cut the first line is incomplete: skip it.
         lines = (_line(pod, line) for line in bytes(data).split(b"\n")[cut:] if line)
         return [line for line in lines if query.since is None or line.at >= query.since]
@@ -196,11 +196,11 @@ class Tail(threading.Thread):
             under_way.cancel()
 
     def _follow(self) -> None:
-        asked = {**_asked(self._query, self._pod.function), "follow": "true"}
+        parameters = {**_log_parameters(self._query, self._pod.function), "follow": "true"}
         if self._last[0]:
-            asked.pop("tailLines", None)
-            asked["sinceTime"] = f"{self._last[0]}Z"
-        with self._api.stream(_path(self._pod), asked, silence_s=SILENCE_S) as stream:
+            parameters.pop("tailLines", None)
+            parameters["sinceTime"] = f"{self._last[0]}Z"
+        with self._api.stream(_path(self._pod), parameters, silence_s=SILENCE_S) as stream:
             self._stream = stream
             rest = b""
             while not self._ended.is_set() and (data := stream.read()):
@@ -235,14 +235,14 @@ def _wanted(pod: PodFacts, query: LogQuery) -> bool:
     return pod.phase != "Pending" and query.instance in ("", pod.name)
 
 
-def _asked(query: LogQuery, container: str) -> dict[str, str]:
+def _log_parameters(query: LogQuery, container: str) -> dict[str, str]:
     """The query parameters for a pod's log."""
-    asked = {"container": container, "timestamps": "true"}
+    parameters = {"container": container, "timestamps": "true"}
     if query.since is not None:
-        asked["sinceTime"] = rfc3339(query.since, "seconds")
+        parameters["sinceTime"] = rfc3339(query.since, "seconds")
     if query.tail > 0:
-        asked["tailLines"] = str(query.tail)
-    return asked
+        parameters["tailLines"] = str(query.tail)
+    return parameters
 
 
 def _not_begun(refusal: Refused) -> bool:

@@ -62,7 +62,7 @@ TOKEN_BYTES = 32
 CONFLICT = 409
 
 
-async def furnish(writer: Writer, spec: FunctionSpec, deployed: Document, *, patience_s: float = PATIENCE_S) -> None:
+async def furnish(writer: Writer, spec: FunctionSpec, deployed: Document, *, timeout_s: float = PATIENCE_S) -> None:
     """Create the missing dependents of a function whose Deployment this is.
 
     Raises:
@@ -73,8 +73,8 @@ async def furnish(writer: Writer, spec: FunctionSpec, deployed: Document, *, pat
     for resource, manifest in ((SECRETS, token), (SERVICES, service(spec)), (DISRUPTION_BUDGETS, disruption_budget(spec))):
         owned = owned_by(manifest, deployed)
         target = Target(resource, spec.key.namespace, manifest["metadata"]["name"])
-        doing = f"make the {resource.kind} of {spec.key}"
-        await writer.settle(target, _made_once(owned), doing, patience_s=patience_s)
+        action = f"make the {resource.kind} of {spec.key}"
+        await writer.settle(target, _made_once(owned), action, timeout_s=timeout_s)
 
 
 def _made_once(manifest: Document) -> Decide:

@@ -40,7 +40,7 @@ from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError, bad_request, conflict
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
 from gnomon_core.interfaces import StoredFunction, StoredNamespace
-from gnomon_platforms.kubernetes.client import Api, Document, Fence, Refused, Unreachable, told
+from gnomon_platforms.kubernetes.client import Api, Document, Fence, Refused, Unreachable, to_gnomon_error
 from gnomon_platforms.kubernetes.informer import Change, Informer, Source
 from gnomon_platforms.kubernetes.loop_thread import LoopThread
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, deployed_function
@@ -70,13 +70,13 @@ FURNISH_S = 3.0
 class StoredFunctions:
     """The functions of one namespace, or of all. All methods but `all` must be called on the loop of `start`.
 
-    `told` is called with the function's key after each change.
+    `on_change` is called with the function's key after each change.
     """
 
     def __init__(
-        self, api: Api, writer: Writer, namespace: str | None, pods: PodOptions, told: Callable[[FunctionKey], None]
+        self, api: Api, writer: Writer, namespace: str | None, pods: PodOptions, on_change: Callable[[FunctionKey], None]
     ) -> None:
-        self._writer, self._pods, self._told = writer, pods, told
+        self._writer, self._pods, self._on_change = writer, pods, on_change
         ours = Source(DEPLOYMENTS, namespace, labels=MANAGED_LABEL)
         self._informer: Informer[DeployedFunction | None] = Informer(api, ours, deployed_function)
         self._lock = threading.Lock()
@@ -136,7 +136,7 @@ class StoredFunctions:
         if made:
             # What is not there yet is made with the first instance at the latest.
             with contextlib.suppress(GnomonError):
-                await furnish(self._writer, spec, written, patience_s=FURNISH_S)
+                await furnish(self._writer, spec, written, timeout_s=FURNISH_S)
         await self._until_seen(spec.key, written)
 
     async def delete(self, key: FunctionKey) -> bool:
@@ -191,7 +191,7 @@ class StoredFunctions:
             if new is not None:
                 self._held[key] = new
         if not _same(old, new):
-            self._told(key)
+            self._on_change(key)
 
     def _target(self, key: FunctionKey) -> Target:
         return Target(DEPLOYMENTS, key.namespace, key.name)
@@ -267,8 +267,8 @@ def unmarked(seen: Document | None) -> Write | None:
 class StoredNamespaces:
     """The marked namespaces. Without `all_` there is only the default one, and the cluster is not asked."""
 
-    def __init__(self, api: Api, writer: Writer, told: Callable[[], None], *, all_: bool) -> None:
-        self._writer, self._told, self._all = writer, told, all_
+    def __init__(self, api: Api, writer: Writer, on_change: Callable[[], None], *, all_: bool) -> None:
+        self._writer, self._on_change, self._all = writer, on_change, all_
         self._informer: Informer[StoredNamespace | None] = Informer(api, Source(NAMESPACES), stored_namespace)
         self._lock = threading.Lock()
         self._held: dict[str, StoredNamespace] = {}
@@ -316,7 +316,7 @@ class StoredNamespaces:
         check_annotations(stored.annotations)
         for key in stored.labels:
             if _is_kubernetes_own(key):
-                raise bad_request("invalid_label", f"Label {key} is set by whoever runs the cluster.", "Leave it out.")
+                raise bad_request("invalid_label", f"Label {key} is set by the cluster's operator.", "Leave it out.")
         stored = replace(stored, annotations={key: one for key, one in stored.annotations.items() if key != NAMESPACE_ANNOTATION})
         await self._write(stored.name, lambda seen: marked(stored, seen), f"make the namespace {stored.name}")
         await self._until(lambda: self._held.get(stored.name) == stored)
@@ -347,8 +347,8 @@ class StoredNamespaces:
                 400, "one_namespace", f"This gateway looks after {DEFAULT_NAMESPACE} alone.", "Start it with --cluster-wide."
             )
 
-    async def _write(self, name: str, decide: Callable[[Document | None], Write | None], doing: str) -> None:
-        await self._writer.settle(Target(NAMESPACES, "", name), decide, doing)
+    async def _write(self, name: str, decide: Callable[[Document | None], Write | None], action: str) -> None:
+        await self._writer.settle(Target(NAMESPACES, "", name), decide, action)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         with contextlib.suppress(TimeoutError):
@@ -362,7 +362,7 @@ class StoredNamespaces:
             if new is not None:
                 self._held[name] = new
         if old != new:
-            self._told()
+            self._on_change()
 
 
 async def require_namespace(writer: Writer, name: str = DEFAULT_NAMESPACE) -> None:
@@ -465,7 +465,7 @@ class StoredSecrets:
         try:
             found = await self._writer.listed(SECRETS, namespace, f"{SECRET_LABEL}={SECRET_OWNER}")
         except (Refused, Unreachable) as error:
-            raise told(error, f"list the secrets of {namespace}") from error
+            raise to_gnomon_error(error, f"list the secrets of {namespace}") from error
         return sorted(one["metadata"]["name"] for one in found)
 
     def _target(self, key: FunctionKey) -> Target:

@@ -311,7 +311,7 @@ class Workload(Reconciler[Step]):
         self._warn_of_trouble(record, pod)
         if record.starting and (pod.ended or pod.ending):
             # An eviction, or a node that had no room after all: the ReplicaSet creates another pod.
-            self._pod_left(record, pod.trouble or "its pod was told to end")
+            self._pod_left(record, pod.trouble or "its pod is terminating")
         elif pod.ended:
             record.end("stopped" if record.stopping else pod.trouble or f"its pod has {pod.phase.lower()}")
         elif record.starting and record.channel is None and record.fits(pod):
@@ -325,7 +325,7 @@ class Workload(Reconciler[Step]):
             record.end(pod.trouble or "its container was restarted")
         elif pod.ending and not record.stopping:
             # Evicted, drained or deleted by a user: batches in flight are answered within the grace period.
-            channel.drain("its pod was told to end")
+            channel.drain("its pod is terminating")
         elif pod.deletion_cost == VICTIM_COST and not self._cluster.leads:
             # The leader removes this pod: it still answers what is in flight, and gets no new batches.
             channel.drain("it is not wanted any more")
@@ -376,7 +376,7 @@ class Workload(Reconciler[Step]):
                     settings.deadline_s,
                     record.end,
                     well=lambda: record.healthy,
-                    node=self._cluster.heard[pod.node or ""],
+                    node=self._cluster.node_contacts[pod.node or ""],
                     concurrency=settings.expected_concurrency,
                 )
                 if self._cluster.leads and record.threads_outdated:

@@ -192,7 +192,7 @@ class ProviderFollower:
             async with (
                 aiohttp.ClientSession(headers=self._api.headers, trust_env=False, read_bufsize=MAX_LINE_BYTES) as session,
                 session.get(
-                    f"{self._api.url}/system/logs", params=_asked(self._query, follow=self._follow), timeout=timeout
+                    f"{self._api.url}/system/logs", params=_log_parameters(self._query, follow=self._follow), timeout=timeout
                 ) as answer,
             ):
                 if answer.status != 200:  # noqa: PLR2004 - HTTP's own
@@ -219,15 +219,15 @@ def _read(function: FunctionKey, text: bytes) -> LogLine | None:
         return None
 
 
-def _asked(query: LogQuery, *, follow: bool) -> dict[str, str]:
+def _log_parameters(query: LogQuery, *, follow: bool) -> dict[str, str]:
     """The parameters of the provider's /system/logs for a query."""
-    asked = {"name": query.function.name, "namespace": query.function.namespace, "follow": "true" if follow else "false"}
-    asked["tail"] = str(query.tail if query.tail > 0 else -1)
+    parameters = {"name": query.function.name, "namespace": query.function.namespace, "follow": "true" if follow else "false"}
+    parameters["tail"] = str(query.tail if query.tail > 0 else -1)
     if query.instance:
-        asked["instance"] = query.instance
+        parameters["instance"] = query.instance
     if query.since is not None:
-        asked["since"] = rfc3339(query.since)
-    return asked
+        parameters["since"] = rfc3339(query.since)
+    return parameters
 
 
 DEFAULT_IN_FLIGHT = 4

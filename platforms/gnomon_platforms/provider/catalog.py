@@ -80,17 +80,17 @@ def _read(deployment: dict[str, Any]) -> FunctionSpec | None:
     try:
         spec = read_deployment(deployment)
     except GnomonError as error:
-        _LOG.warning("%s: its settings are left out: %s", name, error)
+        _LOG.warning("function %s: invalid settings are ignored: %s", name, error)
         try:
             plain = read_deployment({**deployment, "labels": _without(deployment, "labels", _SCALE_LABELS),
                                      "annotations": _without(deployment, "annotations", PREFIX)})  # fmt: skip
         except GnomonError as worse:
-            _LOG.warning("%s is not served: %s", name, worse)
+            _LOG.warning("function %s is not served: %s", name, worse)
             return None
         return replace(plain, raw=deployment)
     if spec.settings.autoscaler != SCALING:
         if spec.settings.autoscaler_named:
-            _LOG.warning("%s: gnomon/autoscaler %s is left aside: the provider scales", name, spec.settings.autoscaler)
+            _LOG.warning("function %s: gnomon/autoscaler %s is ignored: the provider scales", name, spec.settings.autoscaler)
         spec = replace(spec, settings=replace(spec.settings, autoscaler=SCALING))
     return spec
 
@@ -197,8 +197,8 @@ class Catalog:
             if old is None or new is None or old.spec is not new.spec:
                 self._tell(key)
         if moved:
-            for told in tuple(self.moved):
-                told()
+            for watcher in tuple(self.moved):
+                watcher()
 
     @property
     def away(self) -> bool:
@@ -208,13 +208,13 @@ class Catalog:
     def lost(self, error: GnomonError) -> None:
         """Record that the provider failed to answer."""
         if self.trouble is None and self.looks:  # before the first look there is somebody who hears of it
-            _LOG.warning("%s", error)
+            _LOG.warning("the provider cannot be read: %s", error)
         self.trouble = error
         self.looks += 1
 
     def _tell(self, key: FunctionKey) -> None:
-        for told in tuple(self.changed):
-            told(key)
+        for watcher in tuple(self.changed):
+            watcher(key)
 
     def _run(self) -> None:
         while not self._ended.wait(self._options.poll_s):
@@ -223,7 +223,7 @@ class Catalog:
             except GnomonError:
                 continue  # it has been told
             except Exception:  # noqa: BLE001 - a document that nobody foresaw must not end the watch
-                _LOG.exception("the provider's list could not be read")
+                _LOG.exception("Internal error while reading the provider's functions")
 
     def _ask_namespaces(self) -> tuple[str, ...]:
         try:

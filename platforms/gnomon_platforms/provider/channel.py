@@ -225,7 +225,7 @@ class ProviderChannel(ExchangeChannel):
             try:
                 return await self._as_batch(batch, frame)
             except _BatchesRefusedError as refused:
-                _LOG.warning("%s takes no batches, and gets its requests one by one: %s", self._route.address, refused)
+                _LOG.warning("%s refuses batches and gets single requests: %s", self._route.address, refused)
                 self._token = ""
         for member in frame.members:
             async with self._route.answered(_ask(member, keeps_host=self.keeps_host)) as answer:

@@ -97,7 +97,7 @@ class ProviderPlatform:
         """Warn if a function batches without the batch token; there is nothing to prepare."""
         if spec.settings.max_batch > 1 and not self._batches(spec):
             _LOG.warning(
-                "%s: a batch's requests go one after the other; batches need its secret %s and --provider-batch-token",
+                "function %s gets single requests: batches need its secret %s and --provider-batch-token",
                 spec.key,
                 BATCH_SECRET,
             )

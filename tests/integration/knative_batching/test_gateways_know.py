@@ -13,7 +13,7 @@ from aiohttp import web
 from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.knative.autoscaler import metrics as gateways
-from gnomon_platforms.knative.autoscaler.metrics import FEWER_AFTER_S, SECONDS, Gateways, Learned, learned_to_text
+from gnomon_platforms.knative.autoscaler.metrics import FEWER_AFTER_S, SECONDS, Gateways, ObservedLatency, latency_to_text
 from gnomon_platforms.knative.autoscaler.objects import RevisionPod
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
 from tests.waiting import until
@@ -62,34 +62,34 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_curve_is_the_mean_of_those_that_know_it() -> None:
     pods = [pod(FIRST), pod(SECOND)]
-    first = learned_to_text({F: Learned((0.1, 0.2, 0.3), 0.02), G: Learned((1.0,))})
-    second = learned_to_text({F: Learned((0.2, 0.2), 0.06)})
+    first = latency_to_text({F: ObservedLatency((0.1, 0.2, 0.3), 0.02), G: ObservedLatency((1.0,))})
+    second = latency_to_text({F: ObservedLatency((0.2, 0.2), 0.06)})
     async with page(FIRST, first), page(SECOND, second), asking(pods) as made:
-        await until(lambda: made.learned(F) == Learned((pytest.approx(0.15), 0.2), 0.06))
-        assert made.learned(G) == Learned((1.0,))
-        assert made.learned(FunctionKey("h-00001", "users")) is None
+        await until(lambda: made.observed_latency(F) == ObservedLatency((pytest.approx(0.15), 0.2), 0.06))
+        assert made.observed_latency(G) == ObservedLatency((1.0,))
+        assert made.observed_latency(FunctionKey("h-00001", "users")) is None
         assert made.queues == 2
 
         # One goes, and what it knew with it. One that ends takes no requests any more.
         pods[:] = [pod(SECOND), pod(ENDING, ending=True)]
-        await until(lambda: made.learned(F) == Learned((0.2, 0.2), 0.06))
-        await until(lambda: made.learned(G) is None)
+        await until(lambda: made.observed_latency(F) == ObservedLatency((0.2, 0.2), 0.06))
+        await until(lambda: made.observed_latency(G) is None)
 
 
 async def test_silent_gateway_keeps_its_last_report() -> None:
     pods = [pod(FIRST)]
     async with asking(pods) as made:
-        async with page(FIRST, learned_to_text({F: Learned((0.1,))})):
-            await until(lambda: made.learned(F) is not None)
+        async with page(FIRST, latency_to_text({F: ObservedLatency((0.1,))})):
+            await until(lambda: made.observed_latency(F) is not None)
         await asyncio.sleep(0.1)  # several questions that nobody answers
-        assert made.learned(F) == Learned((0.1,))
+        assert made.observed_latency(F) == ObservedLatency((0.1,))
 
 
 async def test_a_page_of_something_else_teaches_nothing_and_hinders_nothing() -> None:
     pods = [pod(FIRST), pod(SECOND)]
     hostile = f'{SECONDS}{{kn_revision_name="f-00001"}} 1\n{SECONDS}{{batch_size="x"}} nan\n' + "\x00" * 99
-    async with page(FIRST, hostile), page(SECOND, learned_to_text({F: Learned((0.1,))})), asking(pods) as made:
-        await until(lambda: made.learned(F) == Learned((0.1,)))
+    async with page(FIRST, hostile), page(SECOND, latency_to_text({F: ObservedLatency((0.1,))})), asking(pods) as made:
+        await until(lambda: made.observed_latency(F) == ObservedLatency((0.1,)))
 
 
 class Clock(WallClock):

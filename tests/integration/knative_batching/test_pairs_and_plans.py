@@ -29,11 +29,11 @@ from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_platforms.common import open_session
-from gnomon_platforms.knative.autoscaler.metrics import FIGURE, SECONDS, learned
+from gnomon_platforms.knative.autoscaler.metrics import FIGURE, SECONDS, latency_from_text
 from gnomon_platforms.knative.autoscaler.objects import RevisionPod
 from gnomon_platforms.knative.batching.channel import PodChannel, PodSlot
 from gnomon_platforms.knative.batching.revisions import RevisionFacts
-from gnomon_platforms.knative.buffer_status import ANNOTATION, BufferStatus, told_with
+from gnomon_platforms.knative.buffer_status import ANNOTATION, BufferStatus, with_buffer_plan
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
 from gnomon_platforms.provider.channel import Around, Route
 from gnomon_platforms.testing import Recorder
@@ -96,7 +96,7 @@ class Played(Script):
     def plan(self, plan: SetBufferPlan | None, policy: str = "batch") -> None:
         """What the autoscaler class writes."""
         buffer = None if plan is None else BufferStatus(policy, plan)
-        self.put("podautoscalers", KEY.name, status=told_with({"desiredScale": 1}, buffer))
+        self.put("podautoscalers", KEY.name, status=with_buffer_plan({"desiredScale": 1}, buffer))
 
     def end(self) -> None:
         """End every watch."""
@@ -219,7 +219,7 @@ async def test_page_reports_batch_latencies(played: Played) -> None:
 
         alone, both, everything = await told(SECONDS), await told(FIGURE, SECONDS), await told()
         for page in (alone, both, everything):
-            found = learned(page)
+            found = latency_from_text(page)
             assert found.keys() == {KEY}, "pods of the other one take no batches"
             assert found[KEY].latency_s == pytest.approx([0.01 * size for size in range(1, 9)], rel=0.05)
         assert (FIGURE in alone, FIGURE in both, FIGURE in everything) == (False, True, True)

@@ -18,7 +18,7 @@ from urllib3.connection import HTTPSConnection
 
 from gnomon_core.wire import Frame
 from gnomon_platforms.common import open_session
-from gnomon_platforms.kubernetes.channel import CANARY_S, OWN_SHARE, Heard, HttpChannel
+from gnomon_platforms.kubernetes.channel import CANARY_S, OWN_SHARE, HttpChannel, NodeContact
 from gnomon_platforms.kubernetes.client import Api, Unreachable, connect
 from gnomon_platforms.testing import answers, request_frame, send
 from tests.integration.kubernetes_platform.instance_server import InstanceServer
@@ -128,7 +128,7 @@ async def test_a_fault_that_nobody_has_foreseen_ends_its_batch_and_is_logged(
         await session.close()  # aiohttp says so by a RuntimeError
         assert await send(opened, request_frame(b"a")) is None
     assert lost == ["RuntimeError: Session is closed"]
-    assert "could not be carried" in caplog.text
+    assert "Internal error while sending a batch" in caplog.text
     assert "Traceback" in caplog.text
     assert not opened.busy
 
@@ -201,7 +201,7 @@ async def test_pod_that_cannot_be_resized_goes_on(
     await channel(session, "http://127.0.0.1:1", lost).resize(2)
     assert lost == []
     assert "it answered 401" in caplog.text
-    assert caplog.text.count("was not told to use 2 cores") == 2
+    assert caplog.text.count("could not be set to 2 cores") == 2
     opened = channel(session, address, lost)
     assert answers(await send(opened, request_frame(b"", meta=b"POST\n/cores\n\n"))) == [(200, b"1")]
 
@@ -227,26 +227,26 @@ async def test_pod_status_is_trusted_for_a_while(session: aiohttp.ClientSession)
 
 
 async def test_a_node_that_was_heard_speaks_for_its_pods_but_not_for_ever(session: aiohttp.ClientSession, address: str) -> None:
-    node = Heard()
+    node = NodeContact()
     first, second = (HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: True, node=node) for _ in range(2))
     for one in (first, second):
-        one._heard_s -= CANARY_S
+        one._last_contact_s -= CANARY_S
     assert first.known_well()
     node.at_s -= CANARY_S
     assert [one.known_well() for one in (first, second)] == [False, False]
     assert await first.probe(5.0)
     assert second.known_well(), "one answer was of its node"
-    second._heard_s -= OWN_SHARE * CANARY_S
+    second._last_contact_s -= OWN_SHARE * CANARY_S
     assert not second.known_well(), "it has said nothing itself for too long"
     assert await second.probe(5.0)
     assert second.known_well()
 
 
 async def test_the_pod_of_a_node_that_was_silent_for_longest_is_asked_first(session: aiohttp.ClientSession, address: str) -> None:
-    node = Heard()
+    node = NodeContact()
     first, second = (HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: True, node=node) for _ in range(2))
     first._canary_s = second._canary_s = CANARY_S
-    first._heard_s -= 0.9 * OWN_SHARE * CANARY_S
+    first._last_contact_s -= 0.9 * OWN_SHARE * CANARY_S
     assert [one.known_well() for one in (first, second)] == [True, True]
     node.at_s -= 0.2 * CANARY_S
     assert [one.known_well() for one in (first, second)] == [False, True]

@@ -37,10 +37,10 @@ def test_each_request_is_counted_by_how_it_ended() -> None:
             api.call("PATCH", resize, body={})
         with pytest.raises(GnomonError, match="Another process"):
             api.call("PATCH", resize, body={}, fence=fence)
-        assert api.asked.silence_s < 60.0
+        assert api.metrics.silence_s < 60.0
     with pytest.raises(Unreachable):
         api.call("GET", NODES.path())
-    assert api.asked.counts == {
+    assert api.metrics.counts == {
         ("GET", "pods", "200"): 2,
         ("PATCH", "pods/resize", "409"): 1,
         ("PATCH", "pods/resize", "fenced"): 1,

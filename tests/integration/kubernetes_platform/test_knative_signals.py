@@ -157,7 +157,7 @@ async def scraper(
     asleep: Callable[[], bool] = lambda: False,
     took_stats: Callable[[FunctionKey, PodStat], None] = lambda *_: None,
     gateways: Iterable[RevisionPod] = (),
-    took_beside: Callable[[Mapping[FunctionKey, float]], None] = lambda _: None,
+    took_uncounted: Callable[[Mapping[FunctionKey, float]], None] = lambda _: None,
 ) -> AsyncIterator[Scraper]:
     revisions = {**foreign, KEY: pods}
     async with open_session() as session:
@@ -171,7 +171,7 @@ async def scraper(
             took_stats=took_stats,
             took_waiting=clock.take,
             gateways=lambda: gateways,
-            took_beside=took_beside,
+            took_uncounted=took_uncounted,
         )
         made.start()
         for key in revisions:
@@ -197,7 +197,7 @@ async def test_activators_are_asked_for_one_figure_and_more_often_while_a_revisi
         # By then whatever was asked for before it slept has been.
         later = len(clock.slept_s)
         await looks(5)
-        assert made.seeing
+        assert made.observing
     assert POD_PERIOD_S > AWAKE_PERIOD_S > ASLEEP_PERIOD_S
     assert set(clock.slept_s[: awake - 1]) == {AWAKE_PERIOD_S}
     assert set(clock.slept_s[later:]) == {ASLEEP_PERIOD_S}
@@ -225,10 +225,10 @@ async def test_a_gateway_is_asked_as_activators_are_and_counts_what_pods_do_not(
         return web.Response(text=waiting_to_text({KEY: 5}, {KEY: next(counted, last)}))
 
     gateway = replace(ACTIVATOR, name="gateway-1", ip=OTHER)
-    came_beside = partial(_noted, came)
-    async with at(OTHER, page), scraper(clock, ACTIVATOR, gateways=[gateway], took_beside=came_beside) as made:
+    came_uncounted = partial(_noted, came)
+    async with at(OTHER, page), scraper(clock, ACTIVATOR, gateways=[gateway], took_uncounted=came_uncounted) as made:
         await until(lambda: sum(came) == 21.0)
-        assert made.seeing
+        assert made.observing
         assert clock.readings[-1][1] == {KEY: 7.0}
     # What was counted before it was heard first is not known to be new; 84 − 70; 7 of one that began again.
     assert [one for one in came if one] == [14.0, 7.0]
@@ -240,10 +240,10 @@ async def test_a_gateway_that_is_not_heard_may_hold_requests_and_one_alone_wakes
     gateway = replace(ACTIVATOR, name="gateway-1", ip=OTHER)
     async with scraper(clock, ACTIVATOR, gateways=[gateway]) as made:
         await until(lambda: clock.readings and silent.asked)
-        assert not made.seeing
+        assert not made.observing
     async with scraper(clock, gateways=[replace(gateway, ip=ADDRESS)]) as made:
         await until(lambda: len(clock.readings) > 3)
-        assert not made.seeing
+        assert not made.observing
 
 
 @pytest.mark.usefixtures("patient", "activator")
@@ -254,7 +254,7 @@ async def test_report_of_one_activator_waits_for_no_other(silent: Silent) -> Non
         await until(lambda: clock.readings and silent.asked)
         assert clock.readings[0][1] == {KEY: 2.0}
         # Requests may wait at the one that says nothing, so nobody may take them for none.
-        assert not made.seeing
+        assert not made.observing
 
 
 @pytest.mark.usefixtures("patient", "activator")
@@ -281,7 +281,7 @@ async def test_idle_activator_hides_no_load(silent: Silent) -> None:
     unwell = replace(ACTIVATOR, name="activator-3", ip=OTHER, ready=False)
     async with scraper(clock, ending, unwell, ACTIVATOR) as made:
         await until(lambda: clock.readings and silent.asked == 2)
-        assert made.seeing
+        assert made.observing
         assert clock.readings[-1][1] == {KEY: 2.0}
 
 

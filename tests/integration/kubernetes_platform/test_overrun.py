@@ -104,7 +104,7 @@ async def stage(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         lost: list[str] = []
         opened = HttpChannel(session, instance.address, TOKEN, 0.01, lost.append)
         made = Stage(instance, opened, lost, [])
-        ask = opened._asked
+        ask = opened._health_check
 
         async def noted(timeout_s: float) -> int:
             made.asked.append(await ask(timeout_s))
@@ -113,7 +113,7 @@ async def stage(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         while not await opened.probe(20.0):
             instance.computes()
             await asyncio.sleep(0.05)
-        monkeypatch.setattr(opened, "_asked", noted)
+        monkeypatch.setattr(opened, "_health_check", noted)
         yield made
 
 

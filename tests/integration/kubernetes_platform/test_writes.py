@@ -155,7 +155,7 @@ async def test_endless_conflicts_end_in_an_error_in_time() -> None:
     script = Script([found("7")], writes=[refusal(409, "Conflict")])
     async with writing(script) as writer:
         with pytest.raises(GnomonError) as refused:
-            await writer.settle(TARGET, label, "label it", patience_s=0.3)
+            await writer.settle(TARGET, label, "label it", timeout_s=0.3)
     assert (refused.value.status, refused.value.code) == (409, "kubernetes_conflict")
     assert len(script.writes()) > 1
 

@@ -33,7 +33,7 @@ class Listener(Recorder):
         assert body.kind is InstanceKind.BODY
         assert (body.partner is None) == (body.pair is None)
         self.pairs.append((body.id, body.partner))
-        self._told.set()
+        self._changed.set()
 
 
 @dataclass

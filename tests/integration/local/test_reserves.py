@@ -45,7 +45,7 @@ class Listener(Recorder):
 
     def pair_changed(self, body: Instance) -> None:
         self.partners[body.id] = body.partner
-        self._told.set()
+        self._changed.set()
 
 
 class Full:

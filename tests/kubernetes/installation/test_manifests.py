@@ -16,7 +16,7 @@ from kubernetes import client
 
 from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL
 from gnomon_platforms.kubernetes.resources import Scope
-from gnomon_platforms.openfaas.permissions import asked
+from gnomon_platforms.openfaas.permissions import all_permissions
 from tests.cluster.client import Cluster
 from tests.cluster.settings import DNS_ADDRESS, KUBERNETES_ADDRESS, NODE_ADDRESS
 from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name
@@ -45,7 +45,7 @@ def test_the_roles_are_the_table_of_what_the_platform_asks_for(manifests: dict[N
             given |= {
                 (scope, group, one, verb) for group in rule["apiGroups"] for one in rule["resources"] for verb in rule["verbs"]
             }
-    assert given == set(asked())
+    assert given == set(all_permissions())
     assert not any("*" in part for one in given for part in one[1:])
 
 

@@ -23,7 +23,7 @@ from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
 from tests.cluster import build
 from tests.cluster.client import Cluster, Kubectl, documents
 from tests.kubernetes.access import EVERYWHERE, Account, Use, admitted, asked, restrict
-from tests.kubernetes.kinds import SCALED_OBJECTS, define, install_kinds, rival
+from tests.kubernetes.kinds import SCALED_OBJECTS, conflicting_autoscaler, define, install_kinds
 from tests.kubernetes.knative_autoscaler.conftest import KINDS
 from tests.kubernetes.knative_autoscaler.played_knative import SERVING, PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import ONE_CORE, QUICK, K, until
@@ -67,7 +67,7 @@ async def test_role_grants_exactly_what_the_account_uses(
         # To zero and back, another that asks for an activator at its Service first, and one whose pods somebody else counts.
         played.revision("f-00001", QUICK)
         played.revision("asks-00001", {**QUICK, K + "target-burst-capacity": "0"})
-        theirs = cast("Any", rival("theirs-00001-deployment"))
+        theirs = cast("Any", conflicting_autoscaler("theirs-00001-deployment"))
         client.AutoscalingV2Api(own_plane.api).create_namespaced_horizontal_pod_autoscaler("users", theirs)
         played.revision("theirs-00001", QUICK)
         await until(lambda: played.replicas("f-00001") == 0, "no pods")

@@ -18,7 +18,7 @@ from gnomon_platforms.knative.autoscaler.cluster import AutoscalerOptions
 from gnomon_platforms.knative.autoscaler.shadows import ModelOptions
 from gnomon_server.knative_autoscaler import KnativeOptions, KnativeService
 from tests.cluster.client import Cluster
-from tests.kubernetes.kinds import rival
+from tests.kubernetes.kinds import conflicting_autoscaler
 from tests.kubernetes.knative_autoscaler.played_knative import PA, REVISION, SERVING, SKS, PlayedKnative
 
 K = "autoscaling.knative.dev/"
@@ -133,7 +133,7 @@ async def test_pods_that_somebody_else_counts_are_left_alone_until_they_are_not(
     async with running(knative_kinds, knative) as service:
         knative.revision("f-00001", {**QUICK, K + "min-scale": "1"})
         await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
-        theirs = cast("Any", rival("f-00001-deployment"))
+        theirs = cast("Any", conflicting_autoscaler("f-00001-deployment"))
         await asyncio.to_thread(autoscalers.create_namespaced_horizontal_pod_autoscaler, knative.namespace, theirs)
         await until(
             lambda: knative.condition("f-00001", "ScalingPolicy").get("reason") == "ForeignAutoscaler", "it has been seen"

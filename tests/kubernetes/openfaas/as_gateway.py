@@ -10,7 +10,7 @@ from typing import Any, cast
 from kubernetes.client import AuthorizationV1Api
 
 from gnomon_platforms.kubernetes.resources import Scope
-from gnomon_platforms.openfaas.permissions import asked as table
+from gnomon_platforms.openfaas.permissions import all_permissions as table
 from tests.cluster import build
 from tests.cluster.client import Cluster, Kubectl, documents, until
 from tests.kubernetes.access import EVERYWHERE, Account, Use, asked

@@ -62,7 +62,7 @@ async def test_a_victim_goes_and_another_version_comes_where_no_more_pods_can_be
     # Its pod has made room for one of the next version, which replaces the pod that serves.
     new = await platform.create(instance_of(deployment(envVars={"newer": "1"}), version=2))
     await told.channel(new.id)
-    assert await told.reason(kept) == "its pod was told to end"
+    assert await told.reason(kept) == "its pod is terminating"
     await platform.stop()
 
 

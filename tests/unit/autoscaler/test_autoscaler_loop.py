@@ -168,7 +168,7 @@ async def test_a_function_that_cannot_be_observed_does_not_stop_the_others(caplo
     async with running(stage.autoscaler):
         await stage.clock.advance(2)
     assert len(good.instances) == 2
-    assert "a.ns: cannot be observed" in caplog.text
+    assert "Internal error while observing function a.ns" in caplog.text
 
 
 async def test_changes_are_logged_once_with_their_reason(caplog: pytest.LogCaptureFixture) -> None:

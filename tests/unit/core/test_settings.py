@@ -271,7 +271,7 @@ def test_settings_of_an_unused_policy_are_kept_and_unknown_ones_refused() -> Non
 
 def test_a_maker_that_raises_is_told_to_who_deploys(install: Callable[..., None]) -> None:
     install(scaling="mine = theirs:RAISES")
-    with refused(400, "policy_failed", match=r"mine cannot be made for these settings: AttributeError: .*no_such_field"):
+    with refused(400, "policy_failed", match=r"mine cannot be constructed with these settings: AttributeError: .*no_such_field"):
         scaling_policy("mine", Settings(), SCALING.with_named(["mine"]))
 
 

@@ -123,7 +123,7 @@ class PersistentPlatform(Scripted):
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
         return ()
 
-    def hindrance(self, function: str) -> GnomonError | None:
+    def scaling_conflict(self, function: str) -> GnomonError | None:
         return None
 
 

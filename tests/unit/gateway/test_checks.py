@@ -36,7 +36,7 @@ class Cluster(Anything):
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[()]:
         raise NotImplementedError
 
-    def hindrance(self, function: str) -> None:
+    def scaling_conflict(self, function: str) -> None:
         raise NotImplementedError
 
     def revision(self, spec: FunctionSpec) -> str:

@@ -178,7 +178,7 @@ def cluster_of(pa: Callable[[], PaFacts] | None = None, **fields: Any) -> Knativ
         "target": lambda _: ScaleTarget("deployment-uid", "1", 1),
         "pods": lambda _: (),
         "revision": lambda _: None,
-        "rival": lambda _: None,
+        "conflict": lambda _: None,
         "settings": ClusterSettings(),
         "activators_seen": True,
         "resizes": True,

@@ -252,7 +252,7 @@ class Stage:
             profile=self.repository.profile,
             nodes=lambda **_: (),
             instances=lambda _: (),
-            told=False,
+            coordinators=False,
             body_found=lambda _: None,
             body_gone=lambda _: None,
         )

@@ -270,7 +270,7 @@ def test_pods_that_somebody_else_counts_are_left_alone_and_the_status_says_so() 
     played.wanted = 2
     target = played.seen().target
     assert target is not None
-    theirs = replace(played.seen(), rival="Theirs sets the number.", target=replace(target, replicas=4), ready=4)
+    theirs = replace(played.seen(), conflict="Theirs sets the number.", target=replace(target, replicas=4), ready=4)
     planned = plan(theirs)
     assert (planned.want, planned.replicas) == (4, None)
     told = pa_facts({**played.pa, "status": planned.status})
@@ -282,7 +282,7 @@ def test_pods_that_somebody_else_counts_are_left_alone_and_the_status_says_so() 
     none = plan(replace(theirs, target=replace(target, replicas=0), ready=0))
     assert (none.want, none.replicas) == (0, None)
     assert pa_facts({**played.pa, "status": none.status}).condition("Active").reason == "NoTraffic"
-    ours = plan(replace(theirs, pa=told, rival=""))
+    ours = plan(replace(theirs, pa=told, conflict=""))
     assert ours.replicas == 2
     assert pa_facts({**played.pa, "status": ours.status}).condition("ScalingPolicy").reason == "kpa"
 
@@ -294,7 +294,7 @@ def test_a_revision_whose_first_pods_somebody_else_counts_has_not_failed_while_t
     played.step()
     target = played.seen().target
     assert target is not None
-    theirs = replace(played.seen(), rival="Theirs.", target=replace(target, replicas=0), ready=0)
+    theirs = replace(played.seen(), conflict="Theirs.", target=replace(target, replicas=0), ready=0)
     assert pa_facts({**played.pa, "status": plan(theirs).status}).condition("Active").status == "Unknown"
     serves = plan(replace(theirs, target=target, ready=1))
     assert serves.replicas is None

@@ -251,16 +251,20 @@ async def test_a_connection_that_was_made_too_early_does_not_answer_for_ever(mon
         assert [await probe.proxied("127.0.0.1", "http1") for _ in range(3)] == [False, True, True]
 
 
-ALL = Means(allowed=True, mounted=True, told=True, pooled=True)
+ALL = Means(allowed=True, mounted=True, coordinators=True, pooled=True)
 
 
 @pytest.mark.parametrize(
     ("means", "reason", "said"),
     [
-        (Means(allowed=False, mounted=False, told=False, pooled=False), "VolumesDisabled", "kubernetes.podspec-volumes-csi"),
-        (Means(allowed=True, mounted=False, told=False, pooled=False), "NoVolume", "node.gnomon"),
-        (Means(allowed=True, mounted=True, told=False, pooled=False), "NotConfigured", "--coordinator-token"),
-        (Means(allowed=True, mounted=True, told=True, pooled=False), "NoPool", "No node"),
+        (
+            Means(allowed=False, mounted=False, coordinators=False, pooled=False),
+            "VolumesDisabled",
+            "kubernetes.podspec-volumes-csi",
+        ),
+        (Means(allowed=True, mounted=False, coordinators=False, pooled=False), "NoVolume", "node.gnomon"),
+        (Means(allowed=True, mounted=True, coordinators=False, pooled=False), "NotConfigured", "--coordinator-token"),
+        (Means(allowed=True, mounted=True, coordinators=True, pooled=False), "NoPool", "No node"),
     ],
 )
 def test_missing_requirement_of_shadows_is_reported(means: Means, reason: str, said: str) -> None:

@@ -15,11 +15,11 @@ from gnomon_core.scaling import LoadCounters, SetBufferPlan
 from gnomon_core.settings import Settings
 from gnomon_platforms.knative.autoscaler.instances import RevisionInstances
 from gnomon_platforms.knative.autoscaler.metrics import (
-    Learned,
+    ObservedLatency,
     PodStat,
     RevisionLoad,
-    beside,
     read_stat,
+    uncounted,
     waiting,
     waiting_to_text,
 )
@@ -223,8 +223,8 @@ def test_gateway_metrics_are_read_like_an_activator_s() -> None:
     one, other = FunctionKey("f-00001", "users"), FunctionKey("g-00001", "users")
     page = waiting_to_text({one: 7}, {one: 70, other: 3})
     assert waiting(page) == {one: 7.0}
-    assert beside(page) == {one: 70.0, other: 3.0}
-    assert beside(PAGE) == {}
+    assert uncounted(page) == {one: 70.0, other: 3.0}
+    assert uncounted(PAGE) == {}
 
 
 def test_requests_that_came_in_batches_have_come() -> None:
@@ -232,7 +232,7 @@ def test_requests_that_came_in_batches_have_come() -> None:
     # Ten batches of eight a second: pods tell of ten.
     for second in range(1, 11):
         load.pods(float(second), PodStat(rps=10.0))
-        load.beside(70.0)
+        load.add_uncounted(70.0)
     assert load.counters(10.0).arrivals == 800
 
 
@@ -245,8 +245,8 @@ class Gateways:
 
     queues = 2
 
-    def learned(self, key: FunctionKey) -> Learned | None:
-        return Learned((0.1, 0.15, 0.2), 0.07) if key.name == "f-00001" else None
+    def observed_latency(self, key: FunctionKey) -> ObservedLatency | None:
+        return ObservedLatency((0.1, 0.15, 0.2), 0.07) if key.name == "f-00001" else None
 
 
 def instances_of(played: Played) -> RevisionInstances:

@@ -12,7 +12,7 @@ from gnomon_core.functions import read_deployment
 from gnomon_core.scaling import SetBufferPlan
 from gnomon_core.settings import Settings
 from gnomon_platforms.knative.batching.revisions import RevisionFacts, RevisionReader, in_force
-from gnomon_platforms.knative.buffer_status import ANNOTATION, MOST_BYTES, BufferStatus, buffer_of, told_with
+from gnomon_platforms.knative.buffer_status import ANNOTATION, MOST_BYTES, BufferStatus, buffer_of, with_buffer_plan
 from tests.unit.knative_batching.test_revisions import BATCHES, VARIABLE, anything, revision
 
 PLAN = SetBufferPlan(4, 0.05)
@@ -53,10 +53,10 @@ def test_pods_that_take_no_batches_get_requests_one_by_one_whatever_is_planned()
 
 
 def test_gateways_read_the_plan_that_the_class_writes() -> None:
-    assert buffer_of(told_with({}, SAID)) == SAID
+    assert buffer_of(with_buffer_plan({}, SAID)) == SAID
     third = BufferStatus("batch+", SetBufferPlan(1, 1 / 3))
-    assert buffer_of(told_with({"annotations": {"theirs": "x"}}, third)) == third
-    assert buffer_of(told_with(told_with({}, SAID), None)) is None
+    assert buffer_of(with_buffer_plan({"annotations": {"theirs": "x"}}, third)) == third
+    assert buffer_of(with_buffer_plan(with_buffer_plan({}, SAID), None)) is None
 
 
 @pytest.mark.parametrize(

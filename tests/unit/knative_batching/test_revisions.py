@@ -23,9 +23,9 @@ from gnomon_platforms.knative.autoscaler.metrics import (
     MOST_BATCH,
     SECONDS,
     SPREAD,
-    Learned,
-    learned,
-    learned_to_text,
+    ObservedLatency,
+    latency_from_text,
+    latency_to_text,
     waiting,
 )
 from gnomon_platforms.knative.autoscaler.objects import buffered
@@ -233,7 +233,7 @@ def figures(runtimes: dict[FunctionKey, FunctionRuntime], *takes: FunctionKey) -
 async def test_a_page_tells_what_the_batches_of_each_revision_take(runtimes: dict[FunctionKey, FunctionRuntime]) -> None:
     measure(runtimes[F], [0.1, 0.12, 0.15, 0.2])
     measure(runtimes[OTHER], [0.3, 0.3, 0.3, 0.3])
-    found = learned(figures(runtimes, F, G, OTHER).whole())
+    found = latency_from_text(figures(runtimes, F, G, OTHER).whole())
     assert found.keys() == {F, OTHER}, "nobody knows what those of the third take"
     assert found[F].latency_s == pytest.approx([0.1, 0.12, 0.15, 0.2], rel=0.01)
     assert found[OTHER].latency_s == pytest.approx([0.3] * 4, rel=0.01)
@@ -241,7 +241,7 @@ async def test_a_page_tells_what_the_batches_of_each_revision_take(runtimes: dic
 
 async def test_a_revision_whose_pods_take_no_batches_is_not_told_of(runtimes: dict[FunctionKey, FunctionRuntime]) -> None:
     measure(runtimes[F], [0.1])
-    assert learned(figures(runtimes, G, OTHER).whole()) == {}
+    assert latency_from_text(figures(runtimes, G, OTHER).whole()) == {}
 
 
 async def test_how_far_batches_are_from_that_is_told_of_the_pods_that_there_are(
@@ -250,10 +250,10 @@ async def test_how_far_batches_are_from_that_is_told_of_the_pods_that_there_are(
     runtime = runtimes[F]
     for number in range(200):
         runtime.latency.observe(runtime.variant, 2, 1, 0.1 if number % 2 else 0.2)
-    assert learned(figures(runtimes, F).whole())[F].spread == 0.0
+    assert latency_from_text(figures(runtimes, F).whole())[F].spread == 0.0
     runtime.instance_ready(Instance("pod-1", str(F), 1, "", 2, 0, InstanceState.READY, 0.0), Telling())
-    assert learned(figures(runtimes, F).whole())[F].spread == pytest.approx(runtime.latency_spread([2]), rel=0.01)
-    assert learned(figures(runtimes, F).whole())[F].spread > 0.1
+    assert latency_from_text(figures(runtimes, F).whole())[F].spread == pytest.approx(runtime.latency_spread([2]), rel=0.01)
+    assert latency_from_text(figures(runtimes, F).whole())[F].spread > 0.1
 
 
 async def test_each_part_can_be_asked_for_alone_and_whoever_asks_for_more_gets_everything(
@@ -275,8 +275,8 @@ KEYS = st.sampled_from([F, G, OTHER])
 
 @given(st.dictionaries(KEYS, st.tuples(CURVES, st.floats(min_value=0.0, max_value=1e3))))
 def test_written_latencies_are_read_back(said: dict[FunctionKey, tuple[list[float], float]]) -> None:
-    page = learned_to_text({key: Learned(tuple(curve), spread) for key, (curve, spread) in said.items()})
-    found = learned(f"# TYPE other gauge\nother 1\n{page}{FIGURE}{{}} 1\n")
+    page = latency_to_text({key: ObservedLatency(tuple(curve), spread) for key, (curve, spread) in said.items()})
+    found = latency_from_text(f"# TYPE other gauge\nother 1\n{page}{FIGURE}{{}} 1\n")
     assert found.keys() == said.keys()
     for key, (curve, spread) in said.items():
         assert found[key].latency_s == pytest.approx(curve, rel=1e-5)
@@ -294,28 +294,28 @@ FIRST = line(SECONDS, "0.1")
 
 @pytest.mark.parametrize("value", ["0", "-1", "1e999", "NaN", "+Inf", "1-1", "e", "", "1" * 100])
 def test_invalid_latency_is_none(value: str) -> None:
-    assert learned(line(SECONDS, value)) == {}
-    assert learned(FIRST + line(SECONDS, value, "2") + line(SECONDS, "0.3", "3")) == {F: Learned((0.1,))}
+    assert latency_from_text(line(SECONDS, value)) == {}
+    assert latency_from_text(FIRST + line(SECONDS, value, "2") + line(SECONDS, "0.3", "3")) == {F: ObservedLatency((0.1,))}
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "2.5", "", "x", str(MOST_BATCH + 1), "9" * 500, "9" * 5000, None])
 def test_invalid_batch_size_is_left_out(size: str | None) -> None:
-    assert learned(FIRST + line(SECONDS, "0.3", size)) == {F: Learned((0.1,))}
+    assert latency_from_text(FIRST + line(SECONDS, "0.3", size)) == {F: ObservedLatency((0.1,))}
 
 
 @pytest.mark.parametrize("value", ["-0.5", "1e999", "NaN", "-1e999"])
 def test_invalid_spread_is_none(value: str) -> None:
-    assert learned(FIRST + line(SPREAD, value, None)) == {F: Learned((0.1,))}
+    assert latency_from_text(FIRST + line(SPREAD, value, None)) == {F: ObservedLatency((0.1,))}
 
 
 def test_a_spread_without_a_curve_and_lines_that_name_no_revision_say_nothing() -> None:
     nameless = line(SECONDS, "0.1", name="") + line(SECONDS, "0.1", namespace="") + f"{SECONDS} 0.1\n{SECONDS}{{}} 0.1\n"
-    assert learned(nameless + line(SPREAD, "0.1", None)) == {}
+    assert latency_from_text(nameless + line(SPREAD, "0.1", None)) == {}
 
 
 @given(st.text(alphabet=st.sampled_from(f'{{}}"\\,=_ \n0189eE+-.{SECONDS[:6]}'), max_size=300))
 def test_any_page_is_read(rubbish: str) -> None:
-    assert learned(f"{SECONDS}{rubbish}\n{FIRST}")[F].latency_s[0] > 0.0
+    assert latency_from_text(f"{SECONDS}{rubbish}\n{FIRST}")[F].latency_s[0] > 0.0
 
 
 @pytest.mark.parametrize(
@@ -325,6 +325,6 @@ def test_any_page_is_read(rubbish: str) -> None:
 )
 def test_a_page_that_is_made_to_cost_time_costs_little(page: str) -> None:
     begun_s = time.process_time()
-    found = learned(page)
+    found = latency_from_text(page)
     assert time.process_time() - begun_s < 5.0
-    assert found in ({}, {F: Learned((0.1,))})
+    assert found in ({}, {F: ObservedLatency((0.1,))})

@@ -10,7 +10,7 @@ from typing import Any
 
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.kubernetes.channel import Heard
+from gnomon_platforms.kubernetes.channel import NodeContact
 from gnomon_platforms.kubernetes.nodes import NodeCapacity
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
@@ -35,9 +35,9 @@ class FakeCluster:
         self.chance = random.Random(1)
         self.options = OpenFaasOptions(start_timeout_s=start_timeout_s, adopting_s=0.0)
         self.session = session
-        self.heard: defaultdict[str, Heard] = defaultdict(Heard)
+        self.node_contacts: defaultdict[str, NodeContact] = defaultdict(NodeContact)
         self.warned: dict[str, str] = {}
-        self.capacity, self.rivals = NodeCapacity(), SimpleNamespace(hindrance=lambda _: None)
+        self.capacity, self.conflicts = NodeCapacity(), SimpleNamespace(scaling_conflict=lambda _: None)
 
     def deployed(self, _: FunctionKey) -> DeployedFunction | None:
         return self._deployed()

@@ -194,7 +194,7 @@ async def test_bug_in_a_plan_is_logged_and_ends_no_reconciliation(caplog: pytest
         world.error_of, world.next = {"plan": KeyError("spec")}, Plan(("scale",))
         world.trigger()
         await world.clock.advance(0.0)
-        assert "figlet.users: planning failed by a bug of Gnomon" in caplog.text
+        assert "figlet.users: internal error in planning" in caplog.text
         world.error_of = {}
         await world.clock.advance(FIRST_BACKOFF_S)
         assert world.executed == ["scale"]

@@ -24,7 +24,7 @@ from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.store import SqliteStore
-from gnomon_platforms.kubernetes.client import UNANSWERED, Asked
+from gnomon_platforms.kubernetes.client import UNANSWERED, ApiMetrics
 from gnomon_server.kubernetes import ClusterCollector
 from gnomon_server.platforms import Backend
 from gnomon_server.replicas import begin_to_lead
@@ -240,7 +240,7 @@ async def test_a_new_leader_retries_until_it_can_decide(broken: Exception, caplo
     await task
     assert attempts == [10.0, 11.0, 12.0]
     warnings = [record.getMessage() for record in caplog.records]
-    assert [one.startswith("this gateway leads and cannot start to decide yet") for one in warnings] == [True] * 2
+    assert [one.startswith("this replica leads, but its autoscaler cannot start yet") for one in warnings] == [True] * 2
 
 
 def page(cluster: Any) -> list[str]:
@@ -251,7 +251,7 @@ def page(cluster: Any) -> list[str]:
 
 def test_metrics_report_leader_api_server_silence_and_request_counts() -> None:
     now_s = [100.0]
-    asked = Asked(lambda: now_s[0])
+    asked = ApiMetrics(lambda: now_s[0])
     asked.count("PATCH", "/api/v1/namespaces/fn/pods/x/resize", 200)
     now_s[0] = 130.0
     asked.count("PATCH", "/api/v1/namespaces/fn/pods/x", UNANSWERED)

@@ -162,7 +162,7 @@ def _decode_row(fields: Sequence[int], samples: int, buffer_bytes: int) -> Row:
     if length != math.prod(shape) * DATATYPE_BYTES[DATATYPES[datatype]]:
         raise NonsenseError("a tensor that is not as long as its shape says")
     if math.prod(extent or 1 for extent in shape) > MAX_STRIDE:
-        raise NonsenseError("a tensor that nobody can lay out")
+        raise NonsenseError("a tensor with an invalid layout")
     if offset % ALIGNMENT_BYTES or offset + length > buffer_bytes:
         raise NonsenseError("a tensor outside the buffer")
     return Row(offset, length, DATATYPES[datatype], shape, order)

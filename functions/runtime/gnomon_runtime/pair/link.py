@@ -160,7 +160,7 @@ class DataPath(ABC):
                 return found
             if not self._is_hint(message):
                 found.append(message)
-        raise NonsenseError("messages that nobody asked for")
+        raise NonsenseError("unexpected messages")
 
     def _next(self) -> Message | None:
         """The next message; None if there is none, or only a wake-up hint."""

@@ -389,7 +389,7 @@ class RemoteLink(DataPath):
             if events & ~select.POLLOUT:
                 while (message := self._incoming.take(connection)) is not None:
                     if len(self._arrived) >= MAX_PENDING:
-                        raise NonsenseError("messages that nobody asked for")
+                        raise NonsenseError("unexpected messages")
                     self._queue(message)
 
     def _queue(self, arrived: Message | Exception | None) -> None:

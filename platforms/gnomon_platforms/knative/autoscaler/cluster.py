@@ -52,7 +52,7 @@ from gnomon_platforms.knative.resources import (
     SYSTEM_NAMESPACE,
 )
 from gnomon_platforms.kubernetes.client import Api, Fence
-from gnomon_platforms.kubernetes.conflicting_autoscalers import Rival, Rivals
+from gnomon_platforms.kubernetes.conflicting_autoscalers import ConflictingAutoscaler, ConflictingAutoscalers
 from gnomon_platforms.kubernetes.events import EventRecorder
 from gnomon_platforms.kubernetes.informer import Informer, Source
 from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, DEPLOYMENTS, PODS
@@ -104,7 +104,7 @@ class AutoscalerOptions:
 class KnativeCluster:
     """The state that Revisions are reconciled from, and the writer.
 
-    `rivals_changed` is called with a Deployment that another autoscaler targets, or no longer, `fence` right before each write.
+    `conflicts_changed` is called with a Deployment that another autoscaler begins or ceases to target, `fence` before each write.
     `wall_s` are seconds since 1970.
     """
 
@@ -115,7 +115,7 @@ class KnativeCluster:
         clock: Clock,
         chance: random.Random,
         *,
-        rivals_changed: Callable[[FunctionKey], None],
+        conflicts_changed: Callable[[FunctionKey], None],
         wall_s: Callable[[], float],
         epoch: Callable[[], int],
         fence: Fence | None = None,
@@ -135,7 +135,7 @@ class KnativeCluster:
         self.gateway_pods: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=GATEWAY_LABELS), revision_pod)
         self.public = PublicEndpoints(api, self.writer, everywhere, self.gateway_pods, clock)
         self.gateways = Gateways(self.gateway_pods.values, clock)
-        self.rivals = Rivals(api, everywhere, rivals_changed, clock)
+        self.conflicts = ConflictingAutoscalers(api, everywhere, conflicts_changed, clock)
         self.shadows = None if options.models is None else RevisionShadows(api, self.writer, options.models, clock, epoch)
         """None if no models are configured."""
         self.background = Background()
@@ -163,7 +163,7 @@ class KnativeCluster:
     @property
     def activators_seen(self) -> bool:
         """Whether activators report their waiting requests: a Revision at zero could not be woken otherwise."""
-        return self.scraper is not None and self.scraper.seeing
+        return self.scraper is not None and self.scraper.observing
 
     def pa(self, key: FunctionKey) -> PaFacts | None:
         return self.pod_autoscalers.get(key.namespace, key.name)
@@ -178,9 +178,9 @@ class KnativeCluster:
     def revision(self, key: FunctionKey) -> LiveRevision | None:
         return self.revisions.get(key.namespace, key.name)
 
-    def rival(self, pa: PaFacts) -> Rival | None:
+    def conflict(self, pa: PaFacts) -> ConflictingAutoscaler | None:
         """Another autoscaler of the Revision's Deployment."""
-        return self.rivals.of(pa.deployment)
+        return self.conflicts.of(pa.deployment)
 
     def pods(self, key: FunctionKey) -> Iterable[RevisionPod]:
         return (pod for pod in self.all_pods.labelled(REVISION_LABEL, key.name) if pod.namespace == key.namespace)

@@ -56,7 +56,7 @@ class KnativeAutoscaler:
             self._options,
             clock or WallClock(),
             chance or random.SystemRandom(),
-            rivals_changed=self._deployment_changed,
+            conflicts_changed=self._deployment_changed,
             wall_s=wall_s,
             epoch=epoch,
             fence=fence,
@@ -78,7 +78,7 @@ class KnativeAutoscaler:
 
         """
         cluster = self._cluster
-        await asyncio.gather(*(informer.start() for informer in cluster.informers), cluster.rivals.start())
+        await asyncio.gather(*(informer.start() for informer in cluster.informers), cluster.conflicts.start())
         cluster.resizes = await asyncio.to_thread(resizes_pods, cluster.api)
         self._policies, self._session = policies, open_session()
         cluster.scraper = Scraper(
@@ -91,7 +91,7 @@ class KnativeAutoscaler:
             asleep=lambda: any(one.wanted == 0 for one in self._scaled.values()),
             took_stats=self._pods_measured,
             took_waiting=self._requests_wait,
-            took_beside=self._requests_in_batches,
+            took_uncounted=self._requests_in_batches,
         )
         if cluster.shadows is not None:
             await cluster.shadows.start(RevisionBodies(self._scaled, policies.poke), policies.poke, self._session)
@@ -118,7 +118,7 @@ class KnativeAutoscaler:
         if cluster.shadows is not None:
             await cluster.shadows.stop()
         self._scaled.clear()
-        await asyncio.gather(*(informer.stop() for informer in cluster.informers), cluster.rivals.stop())
+        await asyncio.gather(*(informer.stop() for informer in cluster.informers), cluster.conflicts.stop())
         if self._session is not None:
             await self._session.close()
         cluster.writer.close()
@@ -141,7 +141,7 @@ class KnativeAutoscaler:
         """
         key = parse_key(function)
         found, pa = self._scaled.get(key), self._cluster.pa(key)
-        if pa is not None and (refusal := self._cluster.rivals.hindrance(pa.deployment)) is not None:
+        if pa is not None and (refusal := self._cluster.conflicts.scaling_conflict(pa.deployment)) is not None:
             raise refusal
         if found is not None:
             await found.apply(actions)
@@ -163,7 +163,7 @@ class KnativeAutoscaler:
         return self._cluster.resizes
 
     @property
-    def seeing(self) -> bool:
+    def observing(self) -> bool:
         """Whether activators report their waiting requests."""
         return self._cluster.activators_seen
 

@@ -58,7 +58,7 @@ from gnomon_core.scaling import (
 )
 from gnomon_core.settings import Settings
 from gnomon_platforms.knative.autoscaler.cluster import KnativeCluster, PolicyLoop
-from gnomon_platforms.knative.autoscaler.metrics import Learned
+from gnomon_platforms.knative.autoscaler.metrics import ObservedLatency
 from gnomon_platforms.knative.autoscaler.objects import Condition, RevisionPod
 from gnomon_platforms.knative.autoscaler.planning import Means, shadows
 from gnomon_platforms.knative.autoscaler.rules import Rules
@@ -68,7 +68,7 @@ from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.kubernetes.resources import REFUSED_S, RefusedSize
 from gnomon_platforms.nodes.node_shadow import BodyPod
 
-UNKNOWN = Learned(())
+UNKNOWN = ObservedLatency(())
 
 _LOG = logging.getLogger("gnomon.knative")
 
@@ -207,7 +207,7 @@ class RevisionInstances:
         self._refused: dict[str, RefusedSize] = {}
         """By pod."""
         self._buffer: BufferStatus | None = None
-        self._asked = ""
+        self._policy = ""
         """The policy that was shown it last, whose decisions come."""
 
     @property
@@ -236,7 +236,7 @@ class RevisionInstances:
     def load(self, rules: Rules, profile: ModelProfile | None, counters: LoadCounters) -> FunctionLoad:
         """The function's load as its policy observes it."""
         cluster = self._cluster
-        self._asked = rules.settings.autoscaler
+        self._policy = rules.settings.autoscaler
         # Whoever decides by another policy and comes back later finds other arrivals.
         self._buffer = self.buffer(rules.settings)
         self.match()
@@ -245,15 +245,15 @@ class RevisionInstances:
         if cluster.shadows is not None:
             nodes = cluster.shadows.nodes(pairs=self._mounted)
             instances += cluster.shadows.instances(self._name)
-        learned = cluster.gateways.learned(self._key) or UNKNOWN
+        observed = cluster.gateways.observed_latency(self._key) or UNKNOWN
         return FunctionLoad(
             rules.settings,
             counters,
             instances,
             nodes,
-            learned.latency_s[: rules.settings.max_batch],
+            observed.latency_s[: rules.settings.max_batch],
             profile=profile,
-            latency_spread=learned.spread,
+            latency_spread=observed.spread,
             queues=cluster.gateways.queues,
             plan=None if self._buffer is None else self._buffer.plan,
         )
@@ -299,16 +299,16 @@ class RevisionInstances:
 
     def set_buffer_plan(self, plan: SetBufferPlan, settings: Settings) -> None:
         """Publish the plan, under the policy that made it: the Revision may name another one by now."""
-        self._buffer = BufferStatus(self._asked or settings.autoscaler, plan)
+        self._buffer = BufferStatus(self._policy or settings.autoscaler, plan)
 
     def shadows(self, settings: Settings) -> Condition | None:
         """Whether Bodies may have Shadows; None where the policy makes none, or before the Revision's template is known."""
         cluster = self._cluster
         if cluster.revision(self._key) is None or not self._policies.makes_shadows(settings):
             return None
-        told = cluster.shadows is not None and cluster.shadows.told
+        has_coordinators = cluster.shadows is not None and cluster.shadows.has_coordinators
         pooled = cluster.shadows is not None and any(node.pairs for node in cluster.shadows.nodes(pairs=True))
-        return shadows(Means(cluster.settings.csi_volumes, self._mounted, told, pooled))
+        return shadows(Means(cluster.settings.csi_volumes, self._mounted, has_coordinators, pooled))
 
     # Pods
 
@@ -483,7 +483,7 @@ class ModelReader:
         try:
             profile = await asyncio.get_running_loop().run_in_executor(_READERS, self._read, settings)
         except Exception:  # noqa: BLE001 - the last one holds, and it is read again
-            _LOG.exception("what was measured of %s cannot be read", settings.model)
+            _LOG.exception("the profile of model %s cannot be read", settings.model)
         self._reading, self._again_s, self._waits_until_s = None, self._clock.now_s() + REREAD_S, -math.inf
         if first or profile != self.profile:
             # Whatever was worked out from the one before holds for one that is equal.

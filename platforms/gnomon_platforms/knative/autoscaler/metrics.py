@@ -19,7 +19,7 @@ that were sent in batches beyond the first of each batch: arrivals that queue-pr
 A scrape asks for one metric only. The whole page has several histograms for each Revision: 0.5 MB with ten Revisions, which
 costs the activator 6 ms and us 2 ms each time, against 2 and 0.3 ms for one metric. A server that ignores the filter sends all.
 
-`Learned`: the latency of batches as a gateway has measured it, by Revision and batch size, and its spread:
+`ObservedLatency`: the latency of batches as a gateway has measured it, by Revision and batch size, and its spread:
 
     gnomon_revision_batch_seconds{k8s_namespace_name="default",kn_revision_name="classify-00001",batch_size="4"} 0.081
     gnomon_revision_batch_spread{k8s_namespace_name="default",kn_revision_name="classify-00001"} 0.05
@@ -41,7 +41,7 @@ A request to a Revision without pods waits at an activator until the next scrape
 more often while any Revision has no pods. Each activator is scraped on its own, and its result is used at once, with the others'
 last results: an activator on a dead node, whose connection times out after three seconds, delays no other. A ready pod without an
 answer counts as the mean of the Revision's others; if no pod, or an activator, answers, its last values hold for a short time. If
-activators have not answered for longer, waiting requests cannot be seen, and `seeing` is false.
+activators have not answered for longer, waiting requests cannot be seen, and `observing` is false.
 
 `fetch` reads a page of a user's pod, which is not trusted: no more than a page's length is read, nothing is decompressed, and no
 redirection is followed. An endless answer, or a small one that decompresses to gigabytes, would end the autoscaler of everybody.
@@ -88,16 +88,16 @@ _OK = 200
 
 
 async def fetch(
-    session: aiohttp.ClientSession, url: str, *, most_bytes: int, patience_s: float, headers: Mapping[str, str] | None = None
+    session: aiohttp.ClientSession, url: str, *, most_bytes: int, timeout_s: float, headers: Mapping[str, str] | None = None
 ) -> bytes | None:
-    """Fetch a page; None for a status other than 200, more than `most_bytes`, or a timeout after `patience_s`."""
+    """Fetch a page; None for a status other than 200, more than `most_bytes`, or a timeout after `timeout_s`."""
     import aiohttp  # noqa: PLC0415 - comes with the session
 
     with contextlib.suppress(aiohttp.ClientError, OSError, ValueError):
         async with session.get(
             url,
             headers={"Accept-Encoding": PLAIN, **(headers or {})},
-            timeout=aiohttp.ClientTimeout(total=patience_s),
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
             allow_redirects=False,
             auto_decompress=False,
         ) as answer:
@@ -181,17 +181,17 @@ def read(lines: re.Pattern[str], page: str) -> Iterator[tuple[str, FunctionKey, 
 
 
 FIGURE = "kn_revision_request_queued"
-BESIDE = "gnomon_revision_requests_beside_total"
+UNCOUNTED = "gnomon_revision_requests_beside_total"
 WAITING_PAGE = f"/metrics?name[]={FIGURE}"
 WAITING_MOST_BYTES = 8 << 20
 """A Revision's line has about 200 bytes, so this allows 40,000 Revisions; 160 if a server sends its whole page."""
 
-_LINES = {figure: lines_of(figure) for figure in (FIGURE, BESIDE)}
+_LINES = {figure: lines_of(figure) for figure in (FIGURE, UNCOUNTED)}
 
 
-def waiting_to_text(counts: Mapping[FunctionKey, int], beside: Mapping[FunctionKey, int]) -> str:
+def waiting_to_text(counts: Mapping[FunctionKey, int], uncounted: Mapping[FunctionKey, int]) -> str:
     """A gateway's page in the activators' format: requests that no pod reports now, and arrivals that no pod has counted."""
-    return _lines(FIGURE, "gauge", counts) + _lines(BESIDE, "counter", beside)
+    return _lines(FIGURE, "gauge", counts) + _lines(UNCOUNTED, "counter", uncounted)
 
 
 def waiting(page: str) -> dict[FunctionKey, float]:
@@ -199,9 +199,9 @@ def waiting(page: str) -> dict[FunctionKey, float]:
     return _read(FIGURE, page)
 
 
-def beside(page: str) -> dict[FunctionKey, float]:
+def uncounted(page: str) -> dict[FunctionKey, float]:
     """The requests that no pod has counted since the gateway's start, by Revision."""
-    return _read(BESIDE, page)
+    return _read(UNCOUNTED, page)
 
 
 def _lines(figure: str, kind: str, counts: Mapping[FunctionKey, int]) -> str:
@@ -222,19 +222,19 @@ LEARNED_PAGE = f"/metrics?name[]={SECONDS}"
 LEARNED_MOST_BYTES = 8 << 20
 MOST_BATCH = 1024
 
-_LEARNED_LINES = lines_of(SECONDS, SPREAD)
+_LATENCY_LINES = lines_of(SECONDS, SPREAD)
 _SIZE = re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class ObservedLatency:
     """Measured latencies of batches of 1, 2, … in seconds, and their spread."""
 
     latency_s: tuple[float, ...]
     spread: float = 0.0
 
 
-def together(curves: Sequence[Learned]) -> Learned | None:
+def together(curves: Sequence[ObservedLatency]) -> ObservedLatency | None:
     """Merge several gateways' curves of one Revision: the mean for each size that all have measured, and the largest spread.
 
     Example: 0.1, 0.2 and 0.3 s for batches of 1, 2, 3 at one, 0.2 and 0.2 s for 1, 2 at the other: 0.15 and 0.2 s.
@@ -242,13 +242,13 @@ def together(curves: Sequence[Learned]) -> Learned | None:
     if not curves:
         return None
     rows = zip(*(one.latency_s for one in curves), strict=False)
-    return Learned(tuple(sum(row) / len(row) for row in rows), max(one.spread for one in curves))
+    return ObservedLatency(tuple(sum(row) / len(row) for row in rows), max(one.spread for one in curves))
 
 
-def learned_to_text(learned: Mapping[FunctionKey, Learned]) -> str:
+def latency_to_text(latencies: Mapping[FunctionKey, ObservedLatency]) -> str:
     """The part of a gateway's page with its measured batch latencies."""
     seconds, spreads = [f"# TYPE {SECONDS} gauge"], [f"# TYPE {SPREAD} gauge"]
-    for key, one in learned.items():
+    for key, one in latencies.items():
         labels = labels_of(key)
         rows = enumerate(one.latency_s, start=1)
         seconds += [f'{SECONDS}{{{labels},batch_size="{size}"}} {latency_s:.6g}' for size, latency_s in rows]
@@ -256,11 +256,11 @@ def learned_to_text(learned: Mapping[FunctionKey, Learned]) -> str:
     return "\n".join([*seconds, *spreads, ""])
 
 
-def learned(page: str) -> dict[FunctionKey, Learned]:
+def latency_from_text(page: str) -> dict[FunctionKey, ObservedLatency]:
     """Parse the batch latencies of a page, by Revision; a curve ends before the first size that is missing or invalid."""
     curves: dict[FunctionKey, dict[int, float]] = {}
     spreads: dict[FunctionKey, float] = {}
-    for figure, key, labels, value in read(_LEARNED_LINES, page):
+    for figure, key, labels, value in read(_LATENCY_LINES, page):
         size = labels.get("batch_size", "0")
         if not 0.0 <= value < float("inf"):
             continue
@@ -268,7 +268,7 @@ def learned(page: str) -> dict[FunctionKey, Learned]:
             spreads[key] = value
         elif value and _SIZE.fullmatch(size) and 1 <= int(size) <= MOST_BATCH:
             curves.setdefault(key, {})[int(size)] = value
-    return {key: Learned(_row(curve), spreads.get(key, 0.0)) for key, curve in curves.items() if 1 in curve}
+    return {key: ObservedLatency(_row(curve), spreads.get(key, 0.0)) for key, curve in curves.items() if 1 in curve}
 
 
 def _row(curve: Mapping[int, float]) -> tuple[float, ...]:
@@ -309,7 +309,7 @@ class RevisionLoad:
             self._last_request_s = now_s
         self._remember(now_s)
 
-    def beside(self, requests: float) -> None:
+    def add_uncounted(self, requests: float) -> None:
         """Add arrivals that pods have not counted."""
         self._arrivals += requests
 
@@ -384,7 +384,7 @@ class Scraper:
     """Scrapes pods, activators and gateways. `follow` begins with a Revision's pods, which `pods` lists; `leave` ends that.
 
     `took_stats` gets the statistics of all pods of a Revision every second, `took_waiting` the requests that wait at all
-    activators and gateways, `took_beside` new arrivals that pods have not counted. `asleep` is whether any Revision has no pods.
+    activators and gateways, `took_uncounted` arrivals that no pod has counted. `asleep` is whether any Revision has no pods.
     `gateways` are scraped like activators, and are optional.
     """
 
@@ -400,11 +400,11 @@ class Scraper:
         asleep: Callable[[], bool],
         took_stats: Callable[[FunctionKey, PodStat], None],
         took_waiting: Callable[[Mapping[FunctionKey, float]], None],
-        took_beside: Callable[[Mapping[FunctionKey, float]], None] = lambda _: None,
+        took_uncounted: Callable[[Mapping[FunctionKey, float]], None] = lambda _: None,
     ) -> None:
         self._session, self._clock, self._chance = session, clock, chance
         self._pods, self._activators, self._gateways, self._asleep = pods, activators, gateways, asleep
-        self._took_stats, self._took_waiting, self._took_beside = took_stats, took_waiting, took_beside
+        self._took_stats, self._took_waiting, self._took_uncounted = took_stats, took_waiting, took_uncounted
         self._following: dict[FunctionKey, asyncio.Task[None]] = {}
         self._last: dict[FunctionKey, tuple[float, PodStat]] = {}
         """By Revision, the time and the sum of its pods' last statistics."""
@@ -436,7 +436,7 @@ class Scraper:
         await self._tasks.end()
 
     @property
-    def seeing(self) -> bool:
+    def observing(self) -> bool:
         """Whether there is a ready activator, and every ready activator and gateway has answered recently."""
         ready, gateways = ([one.name for one in listed() if one.ready and not one.ending] for listed in self._holders)
         return bool(ready) and all(self._heard(name, BLIND_AFTER_S) for name in (*ready, *gateways))
@@ -458,7 +458,7 @@ class Scraper:
             try:
                 await look()
             except Exception:  # noqa: BLE001 - whatever it is, the next look may do better
-                _LOG.exception("a look at the load failed")
+                _LOG.exception("Internal error while scraping metrics of pods and activators")
             period_s = pause_s()
             await self._clock.sleep(period_s - (self._clock.now_s() - origin_s) % period_s)
 
@@ -482,13 +482,13 @@ class Scraper:
 
     async def _stat(self, pod: RevisionPod) -> PodStat | None:
         url = http_url(pod.ip, AUTOSCALING_PORT, WAITING_PAGE)
-        data = await fetch(self._session, url, most_bytes=WAITING_MOST_BYTES, patience_s=POD_PATIENCE_S)
+        data = await fetch(self._session, url, most_bytes=WAITING_MOST_BYTES, timeout_s=POD_PATIENCE_S)
         if data is None:
             return None
         try:
             return read_stat(data)
         except ValueError as error:
-            _LOG.warning("%s/%s tells what cannot be read: %s", pod.namespace, pod.name, error)
+            _LOG.warning("the metrics of pod %s/%s cannot be parsed: %s", pod.namespace, pod.name, error)
             return None
 
     async def _look_at_activators(self) -> None:
@@ -503,17 +503,17 @@ class Scraper:
         for name, one in activators.items():
             if name not in self._asking:
                 task = self._asking[name] = self._tasks.begin(self._ask(one))
-                task.add_done_callback(partial(self._has_asked, name))
+                task.add_done_callback(partial(self._scraped, name))
         self._say_blind()
 
     async def _ask(self, activator: RevisionPod) -> None:
         """Scrape one activator or gateway. Totals are passed on also without an answer, as an old one may have expired."""
         url = http_url(activator.ip, ACTIVATOR_METRICS_PORT, WAITING_PAGE)
-        page = await fetch(self._session, url, most_bytes=WAITING_MOST_BYTES, patience_s=ACTIVATOR_PATIENCE_S)
+        page = await fetch(self._session, url, most_bytes=WAITING_MOST_BYTES, timeout_s=ACTIVATOR_PATIENCE_S)
         if page is not None:
             text = page.decode("utf-8", "replace")
             self._told[activator.name] = self._clock.now_s(), waiting(text)
-            self._count(activator.name, beside(text))
+            self._count(activator.name, uncounted(text))
         self._hand_on()
 
     def _count(self, name: str, counts: Mapping[FunctionKey, float]) -> None:
@@ -524,7 +524,7 @@ class Scraper:
             since = {
                 key: count - before.get(key, 0.0) if count >= before.get(key, 0.0) else count for key, count in counts.items()
             }
-            self._took_beside({key: count for key, count in since.items() if count})
+            self._took_uncounted({key: count for key, count in since.items() if count})
 
     def _hand_on(self) -> None:
         total: dict[FunctionKey, float] = {}
@@ -534,18 +534,18 @@ class Scraper:
                     total[key] = total.get(key, 0.0) + requests
         self._took_waiting(total)
 
-    def _has_asked(self, name: str, _: asyncio.Task[None]) -> None:
+    def _scraped(self, name: str, _: asyncio.Task[None]) -> None:
         del self._asking[name]
 
     def _say_blind(self) -> None:
-        """Log a warning once `seeing` has been false for a while: a new activator alone is no failure."""
+        """Log a warning once `observing` has been false for a while: a new activator alone is no failure."""
         now_s = self._clock.now_s()
-        if self.seeing:
+        if self.observing:
             self._saw_s, self._blind = now_s, False
         elif not self._blind and now_s - self._saw_s > AS_IT_WAS_S:
             self._blind = True
             _LOG.warning(
-                "activators do not tell what waits at them: nothing is scaled to zero until they do. Where that lasts, set "
+                "activators do not report waiting requests: nothing is scaled to zero until they do. If that lasts, set "
                 "metrics-protocol: prometheus in config-observability and restart the activator."
             )
 
@@ -566,7 +566,7 @@ class Gateways:
 
     def __init__(self, pods: Callable[[], Iterable[RevisionPod]], clock: Clock) -> None:
         self._pods, self._clock = pods, clock
-        self._told: dict[str, dict[FunctionKey, Learned]] = {}
+        self._told: dict[str, dict[FunctionKey, ObservedLatency]] = {}
         """By gateway."""
         self._queues, self._fewer_since_s = 1, clock.now_s()
         self._task: asyncio.Task[None] | None = None
@@ -579,7 +579,7 @@ class Gateways:
             self._queues, self._fewer_since_s = count, now_s
         return self._queues
 
-    def learned(self, key: FunctionKey) -> Learned | None:
+    def observed_latency(self, key: FunctionKey) -> ObservedLatency | None:
         """The measured latencies of a Revision's batches; None if no gateway has any."""
         return together([told[key] for told in self._told.values() if key in told])
 
@@ -598,7 +598,7 @@ class Gateways:
             try:
                 await self._look(session)
             except Exception:  # noqa: BLE001 - whatever it is, the next look may do better
-                _LOG.exception("what gateways have learned could not be taken in")
+                _LOG.exception("Internal error while reading the gateways' measured latencies")
             await self._clock.sleep(PERIOD_S)
 
     async def _look(self, session: aiohttp.ClientSession) -> None:
@@ -606,14 +606,14 @@ class Gateways:
         pages = await asyncio.gather(*(self._page(session, pod) for pod in ready))
         for pod, page in zip(ready, pages, strict=True):
             if page is not None:
-                self._told[pod.name] = learned(page.decode("utf-8", "replace"))
+                self._told[pod.name] = latency_from_text(page.decode("utf-8", "replace"))
         there = {pod.name for pod in self._pods()}
         self._told = {name: told for name, told in self._told.items() if name in there}
 
     @staticmethod
     async def _page(session: aiohttp.ClientSession, pod: RevisionPod) -> bytes | None:
         url = http_url(pod.ip, ACTIVATOR_METRICS_PORT, LEARNED_PAGE)
-        return await fetch(session, url, most_bytes=LEARNED_MOST_BYTES, patience_s=PATIENCE_S)
+        return await fetch(session, url, most_bytes=LEARNED_MOST_BYTES, timeout_s=PATIENCE_S)
 
     def _ready(self) -> list[RevisionPod]:
         return [pod for pod in self._pods() if pod.ready and not pod.ending and pod.ip]

@@ -233,8 +233,8 @@ def revision_pod(document: Document) -> RevisionPod:
     running = status.get("phase") == "Running"
     container = serving_container(spec.get("containers") or ())
     name = str(container.get("name") or "")
-    told = [one for one in status.get("containerStatuses") or () if one.get("name") == name]
-    reported = told[0].get("resources") if told else None
+    statuses = [one for one in status.get("containerStatuses") or () if one.get("name") == name]
+    reported = statuses[0].get("resources") if statuses else None
     resources = container.get("resources") or {}
     return RevisionPod(
         namespace=metadata["namespace"],

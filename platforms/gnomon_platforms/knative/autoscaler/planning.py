@@ -34,7 +34,7 @@ from typing import Any
 from gnomon_core.clock import rfc3339
 from gnomon_platforms.knative.autoscaler.objects import NOT_OWNED, Condition, PaFacts, ScaleTarget, SksFacts, conditions
 from gnomon_platforms.knative.autoscaler.rules import CSI_FEATURE, Rules
-from gnomon_platforms.knative.buffer_status import BufferStatus, buffer_of, told_with
+from gnomon_platforms.knative.buffer_status import BufferStatus, buffer_of, with_buffer_plan
 from gnomon_platforms.knative.resources import METRIC_ANNOTATION
 from gnomon_platforms.kubernetes.conflicting_autoscalers import REASON
 from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
@@ -69,7 +69,7 @@ class Observed:
 
     `proxied` is whether an activator answered at the public Service since it is to be in the way; None while it was not asked.
     `wakeable` is whether requests that wait at activators can be seen: without that nothing may go to zero.
-    `rival` is what is said where somebody else counts the pods, which are then left alone.
+    `conflict` is the message if another autoscaler sets the number of pods, which is then left alone; "" otherwise.
     """
 
     pa: PaFacts
@@ -81,7 +81,7 @@ class Observed:
     proxied: bool | None
     wakeable: bool
     now_s: float
-    rival: str = ""
+    conflict: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +152,8 @@ def first_scale(pa: PaFacts, rules: Rules) -> int:
 
 
 def _outcome(observed: Observed, count: _Count) -> Outcome:
-    if observed.rival:
-        return Outcome(count.want, observed.ready, 1, REASON, observed.rival, buffer=observed.demand.buffer)
+    if observed.conflict:
+        return Outcome(count.want, observed.ready, 1, REASON, observed.conflict, buffer=observed.demand.buffer)
     said = [observed.rules.trouble, count.why, observed.demand.reason]
     return Outcome(
         count.want,
@@ -169,7 +169,7 @@ def _outcome(observed: Observed, count: _Count) -> Outcome:
 def _count(observed: Observed) -> _Count:
     """The policy's number of pods within Knative's bounds; 0 only if no request can be lost by it."""
     pa, rules, demand = observed.pa, observed.rules, observed.demand
-    if observed.rival:
+    if observed.conflict:
         # None before the first were ready: a Revision that is inactive then has failed for ever.
         there = observed.target.replicas if observed.target is not None else 0
         return _Count(there if there or pa.initialized else KEEP, applied=False)
@@ -308,7 +308,7 @@ def status(pa: PaFacts, sks: SksFacts | None, outcome: Outcome, now_s: float) ->
     }
     if outcome.want != KEEP:
         found["desiredScale"] = outcome.want
-    return told_with(found, outcome.buffer)
+    return with_buffer_plan(found, outcome.buffer)
 
 
 def not_owned(pa: PaFacts, now_s: float) -> dict[str, Any]:
@@ -390,7 +390,7 @@ class Means:
 
     allowed: bool
     mounted: bool
-    told: bool
+    coordinators: bool
     pooled: bool
 
 
@@ -401,7 +401,7 @@ def shadows(means: Means) -> Condition:
         return _alone(VOLUMES_DISABLED, why)
     if not means.mounted:
         return _alone(NO_VOLUME, f"The template has no volume of driver {CSI_DRIVER}.")
-    if not means.told:
+    if not means.coordinators:
         return _alone(NOT_CONFIGURED, "The autoscaler was given no --coordinator-token.")
     if not means.pooled:
         return _alone(NO_POOL, "No node's coordinator can make Shadows now.")

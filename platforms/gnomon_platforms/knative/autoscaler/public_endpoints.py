@@ -194,9 +194,9 @@ class PublicEndpoints:
             return
         await self._label(step.pa, None if step.mirrored else "true")
         if step.mirrored:
-            _LOG.info("%s: its Service leads to Knative's endpoints", step.pa.key)
+            _LOG.info("%s: the public Service has Knative's endpoints", step.pa.key)
         else:
-            _LOG.info("%s: its Service leads to the gateway, or to Knative's endpoints while no gateway is ready", step.pa.key)
+            _LOG.info("%s: the public Service has the gateway's endpoints, or Knative's while no gateway is ready", step.pa.key)
 
     async def release(self, pa: PaFacts) -> None:
         """Leave the Service to Knative although the Revision batches: it is of another class by now.
@@ -279,5 +279,5 @@ async def proxied(address: str, protocol: str) -> bool:
 
     url = http_url(address, PORTS.get(protocol, 80), "/healthz")
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False) as session:
-        answer = await fetch(session, url, most_bytes=PROBE_MOST_BYTES, patience_s=PROBE_TIMEOUT_S, headers=HEADERS)
+        answer = await fetch(session, url, most_bytes=PROBE_MOST_BYTES, timeout_s=PROBE_TIMEOUT_S, headers=HEADERS)
     return answer is not None and answer.strip() in ANSWERS

@@ -103,7 +103,7 @@ class ScaledRevision(Reconciler[Step]):
         self._proxied: bool | None = None
         """Whether an activator has answered at the public Service; None while it was not asked."""
         self._probing: asyncio.Task[None] | None = None
-        self._rival_uid = ""
+        self._conflict_uid = ""
         """The uid of the conflicting autoscaler that was last reported."""
         self._alone_reason = ""
         """The reason that was last reported why Bodies work alone."""
@@ -153,7 +153,7 @@ class ScaledRevision(Reconciler[Step]):
 
     def requests_in_batches(self, requests: float) -> None:
         """Take the number of new requests that came in batches and that pods have not counted."""
-        self._load.beside(requests)
+        self._load.add_uncounted(requests)
 
     @property
     def wanted(self) -> int:
@@ -188,7 +188,7 @@ class ScaledRevision(Reconciler[Step]):
         pa = self._cluster.pa(self.key)
         if pa is None or pa.ending:
             return Plan()
-        self._follow_rival(pa)
+        self._report_conflict(pa)
         observed = self._observe(pa)
         desired = plan(observed)
         if desired.want != 0 or observed.sks is None or observed.sks.mode != PROXY:
@@ -198,7 +198,7 @@ class ScaledRevision(Reconciler[Step]):
         self._report_bodies_alone(observed)
         found, public_s = self._cluster.public.plan(pa, batches=self.batches)
         steps: list[Step] = [*found]
-        if not observed.rival:
+        if not observed.conflict:
             steps += self.instances.resizes(observed.rules)
         if desired.replicas is not None and observed.target is not None:
             reason = observed.demand.reason or "as Knative's annotations say"
@@ -208,14 +208,14 @@ class ScaledRevision(Reconciler[Step]):
         if desired.status != pa.status:
             steps.append(SetStatus(observed))
         floor_s = self._floor_until_s - self._clock.now_s()
-        resize_s = None if observed.rival else self.instances.resize_again_s
+        resize_s = None if observed.conflict else self.instances.resize_again_s
         times = [at_s for at_s in (desired.again_s, floor_s if floor_s > 0.0 else None, resize_s, public_s) if at_s is not None]
         return Plan(steps, min(times, default=None))
 
     def _observe(self, pa: PaFacts) -> Observed:
         cluster, now_s = self._cluster, self._clock.now_s()
         rules_ = self._rules_of(pa)
-        rival = cluster.rival(pa)
+        conflict = cluster.conflict(pa)
         last = next(iter(self._policies.decisions(self.name, 1)), None)
         counters = self._load.counters(now_s)
         demand = Demand(
@@ -238,21 +238,21 @@ class ScaledRevision(Reconciler[Step]):
             proxied=self._proxied,
             wakeable=cluster.activators_seen,
             now_s=cluster.wall_s(),
-            rival=rival.says if rival is not None else "",
+            conflict=conflict.says if conflict is not None else "",
         )
 
-    def _follow_rival(self, pa: PaFacts) -> None:
+    def _report_conflict(self, pa: PaFacts) -> None:
         """Report an autoscaler that also scales the Deployment; when it has gone, go on with the pods that there are."""
-        rival = self._cluster.rival(pa)
-        if rival is None:
-            if self._rival_uid:
-                self._rival_uid = ""
+        conflict = self._cluster.conflict(pa)
+        if conflict is None:
+            if self._conflict_uid:
+                self._conflict_uid = ""
                 self._adopt(pa)
             return
-        if rival.uid != self._rival_uid:
-            self._rival_uid = rival.uid
-            _LOG.warning("%s: %s", self.name, rival.says)
-        self._cluster.events.warn(pa.deployment, REASON, rival.says, rival.uid)
+        if conflict.uid != self._conflict_uid:
+            self._conflict_uid = conflict.uid
+            _LOG.warning("Revision %s is not scaled: %s", self.name, conflict.says)
+        self._cluster.events.warn(pa.deployment, REASON, conflict.says, conflict.uid)
 
     def _report_bodies_alone(self, observed: Observed) -> None:
         """Record an Event with the reason why Bodies may have no Shadows, once for each reason."""
@@ -311,7 +311,7 @@ class ScaledRevision(Reconciler[Step]):
 
     def _probed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            _LOG.warning("%s: its public Service could not be probed: %s", self.name, task.exception())
+            _LOG.warning("%s: the public Service could not be probed: %s", self.name, task.exception())
             asyncio.get_running_loop().call_later(PROBE_AGAIN_S, self.trigger)
 
     # Execute
@@ -326,10 +326,10 @@ class ScaledRevision(Reconciler[Step]):
                 await set_status(writer, step)
             case SetReplicas():
                 await set_replicas(writer, step)
-                _LOG.info("%s: %d to %d pods: %s", self.name, step.target.replicas, step.replicas, step.reason)
+                _LOG.info("%s: scaled from %d to %d pods: %s", self.name, step.target.replicas, step.replicas, step.reason)
             case ResizePod():
                 await resize(writer, step)
-                _LOG.info("%s: pod %s: %g to %d cores", self.name, step.pod.name, step.pod.cores, step.cores)
+                _LOG.info("%s: pod %s resized from %g to %d cores", self.name, step.pod.name, step.pod.cores, step.cores)
             case _:
                 await self._cluster.public.execute(step)
 

@@ -121,7 +121,7 @@ def cluster_settings(*maps: Mapping[str, str]) -> ClusterSettings:
             try:
                 values[name] = read(text)
             except (ValueError, KeyError):
-                _LOG.warning("%s is %r, which cannot be read: its default is used", key, text[:100])
+                _LOG.warning("%s has the invalid value %r: the default is used", key, text[:100])
     return ClusterSettings(**values)
 
 

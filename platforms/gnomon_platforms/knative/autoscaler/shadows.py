@@ -102,8 +102,8 @@ class RevisionShadows:
         return self._nodes, self._loads
 
     @property
-    def told(self) -> bool:
-        """Whether coordinators are spoken to."""
+    def has_coordinators(self) -> bool:
+        """Whether the coordinators of nodes are reached: a token for them is configured."""
         return self._coordinators is not None
 
     def nodes(self, *, pairs: bool) -> tuple[Node, ...]:
@@ -133,7 +133,7 @@ class RevisionShadows:
         except GnomonError as refused:
             if refused.code != _NO_BODY:
                 raise
-            _LOG.info("%s: %s", body_id, refused)
+            _LOG.info("no Shadow is created for Body %s: %s", body_id, refused)
 
     async def change(self, shadow_id: str, pair: Pair) -> None:
         """Change a Shadow's cores, blocks or split.
@@ -190,7 +190,7 @@ class _Listener:
         self._poke(shadow.function)
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
-        _LOG.info("%s: %s: %s", function, instance_id, text)
+        _LOG.info("function %s, instance %s: %s", function, instance_id, text)
 
 
 def spec_of(key: FunctionKey, settings: Settings) -> FunctionSpec:

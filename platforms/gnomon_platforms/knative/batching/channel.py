@@ -192,11 +192,19 @@ class Tokens:
         except (Refused, Unreachable, binascii.Error, UnicodeDecodeError) as error:
             passing = isinstance(error, Unreachable) or (isinstance(error, Refused) and not error.missing)
             _LOG.warning(
-                "%s: the Secret %s cannot be read, so its pods get requests one by one: %s", namespace, BATCH_SECRET, error
+                "%s: the Secret %s cannot be read, so pods get no batches: %s",
+                namespace,
+                BATCH_SECRET,
+                error,
             )
         else:
             if not token:
-                _LOG.warning("%s: the Secret %s has no key %s: requests go one by one", namespace, BATCH_SECRET, key)
+                _LOG.warning(
+                    "%s: the Secret %s has no key %s, so pods get no batches",
+                    namespace,
+                    BATCH_SECRET,
+                    key,
+                )
         if not passing:
             now_s = self._clock.now_s()
             # Services come and go: those that nobody has asked for lately are forgotten.

@@ -200,7 +200,7 @@ class RevisionPlatform:
                 self._match(pod)
         return self.instances(str(spec.key))
 
-    def hindrance(self, function: str) -> GnomonError | None:
+    def scaling_conflict(self, function: str) -> GnomonError | None:
         """None: nobody here counts pods."""
 
     def check(self, spec: FunctionSpec) -> None:

@@ -85,7 +85,7 @@ class RevisionReader:
 
     def __init__(self, check: Callable[[Settings], object]) -> None:
         self._check = check
-        self._told: dict[FunctionKey, str] = {}
+        self._reported: dict[FunctionKey, str] = {}
 
     def __call__(self, document: dict[str, Any]) -> RevisionFacts:
         """Read the facts about a Revision."""
@@ -112,13 +112,13 @@ class RevisionReader:
             self._tell(FunctionKey(deployment["service"], deployment["namespace"]), str(error))
             plain = read_deployment({**deployment, "annotations": {AUTOSCALER: DEFAULT_POLICY}})
             return replace(plain, raw=deployment)
-        self._told.pop(function.key, None)
+        self._reported.pop(function.key, None)
         return function
 
     def _tell(self, key: FunctionKey, problem: str) -> None:
-        if self._told.get(key) != problem:
-            self._told[key] = problem
-            _LOG.warning("%s: its settings are left out, and its requests go one by one: %s", key, problem)
+        if self._reported.get(key) != problem:
+            self._reported[key] = problem
+            _LOG.warning("Revision %s: invalid settings are ignored and requests are not batched: %s", key, problem)
 
 
 def misread(document: Mapping[str, Any]) -> str:
@@ -198,13 +198,13 @@ class BufferPlans:
         """
         await self._informer.start()
 
-        def told(change: Change[BufferStatus | None]) -> None:
+        def plan_changed(change: Change[BufferStatus | None]) -> None:
             # Most of what is written there is about pods.
             if change.old != change.new:
                 namespace, name = change.name
                 changed(FunctionKey(name, namespace))
 
-        self._informer.listen(told)
+        self._informer.listen(plan_changed)
 
     async def stop(self) -> None:
         """Stop the informer."""

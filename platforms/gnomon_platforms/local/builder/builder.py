@@ -260,10 +260,10 @@ class Housekeeping:
             try:
                 removed = await self.collect()
             except Exception:  # noqa: BLE001 - a disk that refuses must not end what serves
-                _LOG.exception("What was built and is not used any more could not be removed.")
+                _LOG.exception("Unused builds could not be removed")
             else:
                 if removed:
-                    _LOG.info("removed what was built and is not used any more: %s", ", ".join(removed))
+                    _LOG.info("removed unused builds: %s", ", ".join(removed))
             try:
                 await asyncio.wait_for(self._changed.wait(), EVERY_S)
                 await asyncio.sleep(self._settle_s)

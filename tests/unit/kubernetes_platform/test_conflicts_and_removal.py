@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from gnomon_core.functions import FunctionKey, read_deployment
-from gnomon_platforms.kubernetes.conflicting_autoscalers import Rival, Rivals, rival
+from gnomon_platforms.kubernetes.conflicting_autoscalers import ConflictingAutoscaler, ConflictingAutoscalers, conflict_reader
 from gnomon_platforms.kubernetes.informer import Change
 from gnomon_platforms.kubernetes.objects.functions import deployed_function
 from gnomon_platforms.kubernetes.objects.manifests import changed_metadata, deployment, with_creation
@@ -43,30 +43,33 @@ def test_a_deployment_comes_back_as_the_function_that_it_is() -> None:
 
 
 def test_conflicting_autoscalers_are_found() -> None:
-    found = rival("HorizontalPodAutoscaler")(HPA)
-    assert found == Rival("HorizontalPodAutoscaler", "openfaas-fn", "theirs", "u1", "figlet")
+    found = conflict_reader("HorizontalPodAutoscaler")(HPA)
+    assert found == ConflictingAutoscaler("HorizontalPodAutoscaler", "openfaas-fn", "theirs", "u1", "figlet")
     # KEDA takes a Deployment where no kind is named.
-    assert rival("ScaledObject")({**HPA, "spec": {"scaleTargetRef": {"name": "figlet"}}}) is not None
-    assert rival("ScaledObject")({**HPA, "spec": {"scaleTargetRef": {"kind": "StatefulSet", "name": "figlet"}}}) is None
+    assert conflict_reader("ScaledObject")({**HPA, "spec": {"scaleTargetRef": {"name": "figlet"}}}) is not None
+    assert conflict_reader("ScaledObject")({**HPA, "spec": {"scaleTargetRef": {"kind": "StatefulSet", "name": "figlet"}}}) is None
 
 
 def test_a_function_is_hindered_as_long_as_one_of_them_targets_it() -> None:
     told: list[FunctionKey] = []
-    rivals = Rivals(None, None, told.append)  # type: ignore[arg-type]  # nothing is asked of the API server here
-    key, one, two = FunctionKey("figlet"), *(Rival("HPA", "openfaas-fn", name, name, "figlet") for name in ("a", "b"))
-    moved = Rival("HPA", "openfaas-fn", "a", "a", "other")
+    conflicts = ConflictingAutoscalers(None, None, told.append)  # type: ignore[arg-type]  # nothing is asked of the API server here
+    key, one, two = (
+        FunctionKey("figlet"),
+        *(ConflictingAutoscaler("HPA", "openfaas-fn", name, name, "figlet") for name in ("a", "b")),
+    )
+    moved = ConflictingAutoscaler("HPA", "openfaas-fn", "a", "a", "other")
 
-    def seen(old: Rival | None, new: Rival | None) -> None:
-        rivals._seen(Change(("openfaas-fn", "x"), old, new))
+    def seen(old: ConflictingAutoscaler | None, new: ConflictingAutoscaler | None) -> None:
+        conflicts._seen(Change(("openfaas-fn", "x"), old, new))
 
     seen(None, one)
     seen(None, two)
-    refusal = rivals.hindrance(key)
+    refusal = conflicts.scaling_conflict(key)
     assert refusal is not None
     assert (refusal.status, refusal.code) == (409, "foreign_autoscaler")
     seen(two, None)
-    assert rivals.of(key) == one
+    assert conflicts.of(key) == one
     seen(one, moved)
-    assert rivals.hindrance(key) is None
-    assert rivals.of(FunctionKey("other")) == moved
+    assert conflicts.scaling_conflict(key) is None
+    assert conflicts.of(FunctionKey("other")) == moved
     assert set(told[-2:]) == {key, FunctionKey("other")}

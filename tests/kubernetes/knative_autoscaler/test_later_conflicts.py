@@ -9,12 +9,12 @@ import pytest
 from kubernetes import client
 
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.kubernetes import conflicting_autoscalers as rivals
+from gnomon_platforms.kubernetes import conflicting_autoscalers
 from gnomon_platforms.kubernetes import events as recorded
 from gnomon_platforms.kubernetes.client import connect
-from gnomon_platforms.kubernetes.conflicting_autoscalers import Rivals
+from gnomon_platforms.kubernetes.conflicting_autoscalers import ConflictingAutoscalers
 from tests.cluster.client import Cluster
-from tests.kubernetes.kinds import SCALED_OBJECTS, define, rival
+from tests.kubernetes.kinds import SCALED_OBJECTS, conflicting_autoscaler, define
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, K, running, until
 
@@ -24,10 +24,10 @@ KEDA = ("keda.sh", "v1alpha1")
 async def test_kedas_objects_are_seen_that_were_not_known_of_when_we_started(
     own_plane: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rivals, "ASK_AGAIN_S", 0.2)
+    monkeypatch.setattr(conflicting_autoscalers, "ASK_AGAIN_S", 0.2)
     own_plane.core.create_namespace({"metadata": {"name": "users"}})
     api, figlet = connect(own_plane.kubeconfig), FunctionKey("figlet", "users")
-    watched = Rivals(api, None, lambda _: None)
+    watched = ConflictingAutoscalers(api, None, lambda _: None)
     await watched.start()
     try:
         await asyncio.to_thread(define, own_plane, SCALED_OBJECTS)
@@ -50,8 +50,8 @@ async def test_kedas_objects_are_seen_that_were_not_known_of_when_we_started(
 async def test_an_event_that_the_cluster_has_forgotten_is_made_again(
     knative_kinds: Cluster, knative: PlayedKnative, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rivals, "ASK_AGAIN_S", 0.2)
-    monkeypatch.setattr(rivals, "REMIND_S", 0.5)
+    monkeypatch.setattr(conflicting_autoscalers, "ASK_AGAIN_S", 0.2)
+    monkeypatch.setattr(conflicting_autoscalers, "REMIND_S", 0.5)
     monkeypatch.setattr(recorded, "AGAIN_S", 0.25)
     core = knative_kinds.core
 
@@ -62,7 +62,7 @@ async def test_an_event_that_the_cluster_has_forgotten_is_made_again(
         knative.revision("f-00001", {**QUICK, K + "min-scale": "1"})
         await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
         create = client.AutoscalingV2Api(knative_kinds.api).create_namespaced_horizontal_pod_autoscaler
-        await asyncio.to_thread(create, knative.namespace, cast("Any", rival("f-00001-deployment")))
+        await asyncio.to_thread(create, knative.namespace, cast("Any", conflicting_autoscaler("f-00001-deployment")))
         await until(lambda: len(events()) == 1, "the Event")
         [first] = events()
         await asyncio.to_thread(core.delete_collection_namespaced_event, knative.namespace)
