@@ -153,7 +153,7 @@ async def begin_to_lead(leading: asyncio.Event, lead: Callable[[], Awaitable[Non
         except GnomonError as error:
             _LOG.warning("this replica leads, but its autoscaler cannot start yet: %s", error)
         except Exception:  # noqa: BLE001 - this process renews the Lease, so no other one would lead
-            _LOG.exception("Internal error while starting the leader's autoscaler")
+            _LOG.exception("this replica leads, but its autoscaler cannot start yet: internal error")
         else:
             return
         await clock.sleep(RETRY_S)

@@ -184,7 +184,7 @@ def cluster_of(pa: Callable[[], PaFacts] | None = None, **fields: Any) -> Knativ
         "resizes": True,
         "shadows": None,
         "public": NoPublicServices(),
-        "gateways": SimpleNamespace(learned=lambda _: None, queues=1),
+        "gateways": SimpleNamespace(observed_latency=lambda _: None, queues=1),
         "events": SimpleNamespace(warn=lambda *_: None),
         "writer": None,
         "clock": VirtualClock(),
