@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import TypeAlias, cast
 
 from gnomon_core.json_types import Json, JsonObject
@@ -190,12 +191,24 @@ class LoadWindows:
     def from_json(document: JsonObject, keep_s: float = KEEP_S, origin_s: float | None = None) -> LoadWindows:
         """Restore windows that continue the saved ones; the uncounted time in between is left out."""
         windows = LoadWindows(float(cast("float", document["bin_s"])), keep_s, origin_s)
-        for saved in cast("Sequence[int | Sequence[float]]", document["bins"]):
-            if isinstance(saved, int):
-                windows._append_empty(saved)
+        columns: _Columns = array("d"), array("d"), array("d"), array("d")
+        saved = cast("Sequence[int | Sequence[float]]", document["bins"])
+        # By runs, not by bins: a new leader restores the bins of a thousand functions before it decides for the first one.
+        for kind, run in groupby(saved, type):
+            if kind is int:
+                nothing = array("d", bytes(sum(cast("Iterator[int]", run)) * columns[0].itemsize))
+                parts: Iterable[array[float]] = (nothing,) * len(columns)
             else:
-                arrivals, successes, concurrency_s, busy_s = saved
-                windows._append(arrivals, successes, concurrency_s / windows.bin_s, busy_s / windows.bin_s)
+                arrivals, successes, *integrals = zip(*cast("Iterator[Sequence[float]]", run), strict=True)
+                means = [[value / windows.bin_s for value in integral] for integral in integrals]
+                parts = (array("d", values) for values in (arrivals, successes, *means))
+            for column, part in zip(columns, parts, strict=True):
+                column.extend(part)
+        for column in columns:
+            del column[: max(0, len(column) - windows._keep)]
+        windows._length = len(columns[0])
+        windows._loaded = sum(map(any, zip(*columns, strict=True)))
+        windows._columns = columns if windows._loaded else None
         return windows
 
 
