@@ -81,7 +81,10 @@ class StampingFleet(Protocol):
 
 @runtime_checkable
 class CountingFleet(Protocol):
-    """A `ScaledFleet` that returns a function's counters without its instances, and a stamp of everything but the counters."""
+    """A `ScaledFleet` that returns a function's counters without its instances, and a stamp of everything but the counters.
+
+    It pokes the autoscaler when an instance of the function becomes ready or ends, and when its settings change.
+    """
 
     def stamp_without_requests(self, function: str) -> object:
         """A value that stays equal only while the function's settings and instances are unchanged."""
@@ -414,10 +417,9 @@ class Autoscaler:
         now_s = self._clock.now_s()
         if self._counting is None or runner is None or not runner.between_turns(now_s) or function in self._idle:
             return False
-        stamp = self._counting.stamp_without_requests(function)
-        if runner.needs_no_sample(stamp):
+        if runner.needs_no_sample:
             return True
-        counters = self._counting.counters(function)
+        stamp, counters = self._counting.stamp_without_requests(function), self._counting.counters(function)
         return counters is not None and runner.record_counters(now_s, counters, stamp)
 
     def _try_to_observe(self, function: str, before_s: float) -> None:

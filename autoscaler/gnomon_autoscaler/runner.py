@@ -423,16 +423,15 @@ class Runner:
         """Whether the policy is not due yet, unless something happens."""
         return now_s < self._next_s - _TOLERANCE_S and self._requested is None and self._failed_policy is None
 
-    def needs_no_sample(self, stamp: object) -> bool:
-        """Whether the function need not be sampled before its policy's next turn; `stamp` covers all of its state but requests.
+    @property
+    def needs_no_sample(self) -> bool:
+        """Whether the function need not be sampled before its policy's next turn, unless the fleet pokes.
 
         A policy that decides on a count takes means of several seconds, and cumulative counters lose nothing between turns.
         The function is sampled while anything else may concern it: instances that start, end or are missing.
         """
         return (
             isinstance(self._policy, ReplicaPolicyAdapter)
-            and self._stamp is not None
-            and self._stamp == stamp
             and self._live_bodies >= max(1, self.desired or 0)
             and self._body_starts.settled
             and self._shadow_starts.settled
