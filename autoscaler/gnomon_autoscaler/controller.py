@@ -17,7 +17,8 @@ alone. A policy that is about to scale an idle function to zero says so, and is 
 functions have different lengths, so that those that began together do not end together.
 
 The fleet gives an idle function a stamp: a value that changes with whatever concerns the function. The function is observed
-again as soon as its stamp differs, when it is poked, and when its time is over.
+again when its stamp differs, when it is poked, and when its time is over. The stamp is compared each bin, or at the turns of a
+policy that decides on a count.
 
 **Busy functions.** Between two turns of its policy only the counters of a function are sampled, if nothing else has changed
 (`CountingFleet`): the bins are as exact, for a tenth of the work. Where the policy decides on a count, they are not sampled
@@ -99,13 +100,16 @@ class CountingFleet(Protocol):
 class IdleFunction:
     """An idle function: until when it is skipped, and its stamp and load at the last observation.
 
-    `call` is the policy's last call, from which a long skip is derived; None once it was.
+    The stamp was equal at `idle_s`, and is compared again after `check_s`. `call` is the policy's last call, from which a long
+    skip is derived; None once it was.
     """
 
     stamp: object
     load: FunctionLoad
     since_s: float
     until_s: float
+    idle_s: float
+    check_s: float
     call: PolicyCall | None
 
 
@@ -123,16 +127,23 @@ class IdleFunctions:
         idle = self._skipped.get(function)
         if idle is None or self._fleet is None:
             return False
-        return now_s < idle.until_s - TOLERANCE_S and idle.stamp == self._fleet.stamp(function)
+        if now_s >= idle.until_s - TOLERANCE_S:
+            return False
+        # Half a bin: a tick may come a little earlier in its bin than the one that it is compared with.
+        if now_s < idle.idle_s + idle.check_s - 0.5 * BIN_S:
+            return True
+        if idle.stamp != self._fleet.stamp(function):
+            return False
+        idle.idle_s = now_s
+        return True
 
     def __contains__(self, function: str) -> bool:
         """Whether the function is skipped, or was until an event."""
         return function in self._skipped
 
-    def wake(self, function: str) -> FunctionLoad | None:
-        """Stop skipping the function. Returns its load during that time, None if it was not skipped."""
-        idle = self._skipped.pop(function, None)
-        return None if idle is None else idle.load
+    def wake(self, function: str) -> IdleFunction | None:
+        """Stop skipping the function. Returns what was known of it during that time, None if it was not skipped."""
+        return self._skipped.pop(function, None)
 
     def stamp(self, function: str) -> object:
         """The function's stamp. Taken before the function is observed, so that an event between the two counts as new."""
@@ -141,7 +152,10 @@ class IdleFunctions:
     def skip(self, function: str, stamp: object, load: FunctionLoad, call: PolicyCall, until_s: float) -> None:
         """Skip the function until `until_s` if its stamp is unchanged; `lengthen` may extend that."""
         if self._fleet is not None and self._fleet.stamp(function) == stamp:
-            self._skipped[function] = IdleFunction(stamp, load, call.seen.now_s, until_s, call)
+            now_s = call.seen.now_s
+            # A policy that decides on a count is not asked between its turns, whatever arrives.
+            check_s = call.policy.period_s if call.is_quick else 0.0
+            self._skipped[function] = IdleFunction(stamp, load, now_s, until_s, now_s, check_s, call)
             self._new.append(function)
 
     def take_new(self) -> list[tuple[str, IdleFunction]]:
@@ -304,7 +318,6 @@ class Autoscaler:
         self._idle = IdleFunctions(fleet)
         self._counting = fleet if isinstance(fleet, CountingFleet) else None
         self._ended = False
-        self._last_tick_s = self._origin_s
 
     async def run(self) -> None:
         """Observe every function each bin, until cancelled."""
@@ -397,11 +410,11 @@ class Autoscaler:
         functions = self._fleet.functions()
         for function in self._runners.keys() - set(functions):
             self.removed(function)
-        before_s, self._last_tick_s = self._last_tick_s, self._clock.now_s()
+        now_s = self._clock.now_s()
         self._lengthen_skips()
         for number, function in enumerate(functions, start=1):
-            if not self._idle.skips(function, self._last_tick_s) and not self._count_requests(function):
-                self._try_to_observe(function, before_s)
+            if not self._idle.skips(function, now_s) and not self._count_requests(function):
+                self._try_to_observe(function)
             if number % FUNCTIONS_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
@@ -409,7 +422,7 @@ class Autoscaler:
         self._poked.discard(function)
         if function in self._steps:
             self._poked_during_step.add(function)
-        self._try_to_observe(function, self._last_tick_s)
+        self._try_to_observe(function)
 
     def _count_requests(self, function: str) -> bool:
         """Sample at most a function's counters, between two turns of its policy; False if a full observation is needed."""
@@ -422,15 +435,15 @@ class Autoscaler:
         stamp, counters = self._counting.stamp_without_requests(function), self._counting.counters(function)
         return counters is not None and runner.record_counters(now_s, counters, stamp)
 
-    def _try_to_observe(self, function: str, before_s: float) -> None:
-        """Observe a function and take the step that is due. `before_s` is when a skipped function was last known to be idle."""
+    def _try_to_observe(self, function: str) -> None:
+        """Observe a function and take the step that is due."""
         try:
-            self._observe(function, before_s)
+            self._observe(function)
         except Exception:
             # Whatever is wrong with one function must not stop the others.
             log.exception("Internal error while observing function %s", function)
 
-    def _observe(self, function: str, before_s: float) -> None:
+    def _observe(self, function: str) -> None:
         runner = self._runners.get(function)
         stamp = self._idle.stamp(function) if runner is None or runner.windows.is_empty else None
         without_requests = None if self._counting is None else self._counting.stamp_without_requests(function)
@@ -438,11 +451,11 @@ class Autoscaler:
         if load is None:
             return
         runner, now_s = runner or self._runner(function), self._clock.now_s()
-        idle_load = self._idle.wake(function)
-        if idle_load is not None:
+        idle = self._idle.wake(function)
+        if idle is not None:
             # Requests that came since then came after this moment; they are not spread over the whole time of the skip.
-            runner.sample(before_s, idle_load)
-            runner.skipped(before_s)
+            runner.sample(idle.idle_s, idle.load)
+            runner.skipped(idle.idle_s)
         runner.sample(now_s, load, without_requests)
         if function in self._steps:
             return
@@ -515,7 +528,7 @@ class Autoscaler:
             if step.stamp is not None and not disturbed and isinstance(call, PolicyCall) and is_idle(call.seen, decision):
                 self._idle.skip(function, step.stamp, step.load, call, runner.next_s)
         if again:
-            self._try_to_observe(function, self._last_tick_s)
+            self._try_to_observe(function)
 
     def _lengthen_skips(self) -> None:
         """Ask the policies of newly skipped functions whether these may be skipped for longer."""
