@@ -20,7 +20,9 @@ from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.serve.conftest import GNOMON, Serving, started
 from tests.waiting import eventually
 
+# Conversion and profiling give way to whatever else runs: beside other tests they may take many minutes.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.torch,
     pytest.mark.timeout(600),
     pytest.mark.skipif(not installed_engines(), reason="no engine is installed"),
