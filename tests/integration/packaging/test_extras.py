@@ -26,12 +26,13 @@ assert count > 3, count
 """
 INTEGER_PROGRAMS = [f"gnomon_autoscaler.policies.infaas.{module}" for module in ("decomposition", "exact")]
 PARTS = {
-    # What the wheel brings without an extra is enough for the command line and every policy but those that plan, which say so.
+    # What the wheel brings without an extra is enough for the command line and every policy but those that plan or replay, which say so.
     "": (
         ["gnomon_core", "gnomon_cli", "gnomon_autoscaler", "gnomon_coordinator"],
         # What serves needs the gateway's extra and says so; a node's coordinator needs its own.
         [
             "gnomon_autoscaler.policies.batch",
+            "gnomon_autoscaler.policies.gnomon",
             # The integer programs of variants need scipy; the heuristic does not.
             *INTEGER_PROGRAMS,
             "gnomon_coordinator.node",
