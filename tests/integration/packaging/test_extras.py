@@ -26,7 +26,8 @@ assert count > 3, count
 """
 INTEGER_PROGRAMS = [f"gnomon_autoscaler.policies.infaas.{module}" for module in ("decomposition", "exact")]
 PARTS = {
-    # What the wheel brings without an extra is enough for the command line and every policy but those that plan or replay, which say so.
+    # What the wheel brings without an extra is enough for the command line and every policy but those that plan or replay: they
+    # say so.
     "": (
         ["gnomon_core", "gnomon_cli", "gnomon_autoscaler", "gnomon_coordinator"],
         # What serves needs the gateway's extra and says so; a node's coordinator needs its own.
