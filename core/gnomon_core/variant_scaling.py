@@ -95,3 +95,12 @@ class WorkerObservation:
     utilization: Mapping[str, float] = field(default_factory=dict)
     states: tuple[VariantState, ...] = ()
     ready: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """The kinds of hardware of which to add a worker, the workers to end, and why."""
+
+    add: tuple[str, ...]
+    remove: tuple[str, ...]
+    reason: str

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from gnomon_autoscaler.controller import Autoscaler
+from gnomon_autoscaler.policies.infaas import workers
 from gnomon_autoscaler.policies.infaas.greedy import GreedyState
 from gnomon_autoscaler.policies.infaas.installed import installed_policy
 from gnomon_autoscaler.registry import SCALING
@@ -184,7 +185,9 @@ class Gnomon:
         else:
             await self.manager.start(is_endpoint)
             await self.applications.start()
-            controller = ApplicationController(self.applications, self.manager, installed_policy(), GreedyState(), self._clock)
+            controller = ApplicationController(
+                self.applications, self.manager, installed_policy(), GreedyState(), self._clock, decide_workers=workers.decide
+            )
             self._tasks += [asyncio.create_task(controller.run())]
         self._backend.follow(self.manager, self._namespaces.refresh)
         self._tasks += [asyncio.create_task(self._corrections.run())]

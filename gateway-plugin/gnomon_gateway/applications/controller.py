@@ -31,12 +31,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from gnomon_autoscaler.policies.infaas import workers
 from gnomon_core.clock import Clock, utc_now_s
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceKind, Node
 from gnomon_core.scaling import DecisionRecord
-from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember, WorkerObservation
+from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingPlan, VariantMember, WorkerObservation, WorkerPlan
 from gnomon_core.variants import CORES, MEMORY_BYTES, Query, Variant, VariantState
 from gnomon_gateway.applications.application import Member
 from gnomon_gateway.applications.catalogue import POLICY
@@ -120,7 +119,7 @@ class Watched(Generic[StateT]):
 class ApplicationController(Generic[StateT]):
     """Scales the members of applications. `initial` is the state of the policy before its first decision.
 
-    `leads` is whether this process decides; `now` gives seconds since 1970.
+    `decide_workers` advises on machines; `leads` is whether this process decides; `now` gives seconds since 1970.
     """
 
     def __init__(
@@ -131,11 +130,13 @@ class ApplicationController(Generic[StateT]):
         initial: StateT,
         clock: Clock,
         *,
+        decide_workers: Callable[[Sequence[WorkerObservation]], WorkerPlan],
         now: Callable[[], float] = utc_now_s,
     ) -> None:
         self._applications = applications
         self._manager = manager
         self._decide = decide
+        self._decide_workers = decide_workers
         self._initial = initial
         self._clock = clock
         self._now = now
@@ -165,7 +166,7 @@ class ApplicationController(Generic[StateT]):
         observation, nodes = self._observation(endpoint, watched, members, now_s)
         if nodes and now_s - watched.workers_at_s >= WORKERS_PERIOD_S:
             watched.workers_at_s = now_s
-            endpoint.workers = workers.decide(worker_observations(nodes, self._states(watched, members)))
+            endpoint.workers = self._decide_workers(worker_observations(nodes, self._states(watched, members)))
         nothing = not watched.demands and not observation.demands and not watched.instances
         if nothing and not any(member.running for member in observation.members):
             return

@@ -25,7 +25,6 @@ from functools import partial
 from http import HTTPStatus
 from itertools import islice
 
-from gnomon_autoscaler.policies.infaas.workers import WorkerPlan
 from gnomon_core.applications import MeasuredVariant, RegisteredModel, architecture_of
 from gnomon_core.background import Background
 from gnomon_core.clock import utc_now_s
@@ -37,6 +36,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import DecisionRecord
 from gnomon_core.settings import APPLICATION
 from gnomon_core.signature import ModelSignature
+from gnomon_core.variant_scaling import WorkerPlan
 from gnomon_core.variants import Variant
 from gnomon_gateway.applications import catalogue
 from gnomon_gateway.applications.application import Application, MakeSelector, Member

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnomon_core.variant_scaling import WorkerObservation
+from gnomon_core.variant_scaling import WorkerObservation, WorkerPlan
 from gnomon_core.variants import VariantState
 
 
@@ -30,15 +30,6 @@ class WorkerOptions:
     margin: float = 0.2
     least: int = 1
     most: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerPlan:
-    """The kinds of hardware of which to add a worker, the workers to end, and why."""
-
-    add: tuple[str, ...]
-    remove: tuple[str, ...]
-    reason: str
 
 
 def decide(workers: Sequence[WorkerObservation], options: WorkerOptions | None = None) -> WorkerPlan:
