@@ -97,6 +97,18 @@ def count_in(memory: Memory, key: str) -> int | None:
     return int(value) if isinstance(value, _NUMBERS) else None
 
 
+def counts_in(memory: Memory, key: str) -> list[tuple[float, int]]:
+    """Numbers of instances in the memory, each with its time, which is under the key with `_at_s`; none if there are none."""
+    times, counts = memory.get(f"{key}_at_s"), memory.get(key)
+    if not isinstance(times, tuple) or not isinstance(counts, tuple):
+        return []
+    return [
+        (float(at_s), int(count))
+        for at_s, count in zip(times, counts, strict=True)
+        if isinstance(at_s, _NUMBERS) and isinstance(count, _NUMBERS)
+    ]
+
+
 _NUMBERS = (int, float)
 
 

@@ -8,7 +8,7 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ from gnomon_autoscaler.replica_policy import (
     Memory,
     ReplicaPolicy,
     count_in,
+    counts_in,
     in_system,
     inner_memory,
     timestamp_in,
@@ -81,7 +82,7 @@ class DownDelay(_Wrapper):
             )
         since_s = seen.now_s - window_s
         # Monotonic queue: only earlier counts above the present one can become the maximum later.
-        recent = [(at_s, earlier) for at_s, earlier in _recent(memory) if at_s > since_s and earlier > count]
+        recent = [(at_s, earlier) for at_s, earlier in counts_in(memory, "wished") if at_s > since_s and earlier > count]
         recent.append((seen.now_s, count))
         highest = max(earlier for _, earlier in recent)
         reason = desired.reason if highest == count else f"{desired.reason}; still {highest}, wanted within {window_s:g} s"
@@ -91,17 +92,6 @@ class DownDelay(_Wrapper):
             "wished": tuple(earlier for _, earlier in recent),
         }
         return DesiredCount(highest, reason, remembered)
-
-
-def _recent(memory: Memory) -> Sequence[tuple[float, int]]:
-    times, counts = memory.get("wished_at_s"), memory.get("wished")
-    if not isinstance(times, tuple) or not isinstance(counts, tuple):
-        return ()
-    return [
-        (float(at_s), int(count))
-        for at_s, count in zip(times, counts, strict=True)
-        if isinstance(at_s, int | float) and isinstance(count, int | float)
-    ]
 
 
 @dataclass(frozen=True, slots=True)

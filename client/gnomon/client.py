@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from gnomon_core.applications import architecture_of
 from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.signature import NUMPY_TYPES
 
 DEFAULT_GATEWAY = "http://127.0.0.1:8080"
 URL_VARIABLE = "OPENFAAS_URL"
@@ -32,10 +33,6 @@ VALIDATED_AT_ONCE = 16
 """Samples of the validation set in one request."""
 _EVERY_S = 0.1
 _HEADER_LENGTH = "Inference-Header-Content-Length"
-_NUMPY: Mapping[str, str] = {
-    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2", "INT32": "<i4",
-    "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
-}  # fmt: skip
 
 Inputs: TypeAlias = "bytes | Sequence[Any] | Mapping[str, Any] | Any"
 """An image's bytes, samples of the only input, or samples by the name of the input."""
@@ -412,7 +409,7 @@ def _variant(document: Mapping[str, Any]) -> VariantInfo:
 def _tensor(spec: Mapping[str, Any], samples: Any, binary: list[bytes]) -> dict[str, Any]:
     """An input of an infer request; that of an array is appended to `binary`."""
     tensor: dict[str, Any] = {"name": spec["name"], "datatype": spec["datatype"]}
-    dtype = _NUMPY.get(spec["datatype"])
+    dtype = NUMPY_TYPES.get(spec["datatype"])
     if dtype is not None and hasattr(samples, "astype"):
         data = samples.astype(dtype).tobytes()
         binary.append(data)
@@ -437,7 +434,7 @@ def _outputs(answer: _Response) -> dict[str, Any]:
             continue
         import numpy as np  # noqa: PLC0415 - whoever sends arrays has it
 
-        data = np.frombuffer(answer.body[offset : offset + size], _NUMPY[output["datatype"]])
+        data = np.frombuffer(answer.body[offset : offset + size], NUMPY_TYPES[output["datatype"]])
         found[output["name"]] = data.reshape(output["shape"])
         offset += size
     return found

@@ -15,6 +15,11 @@ DATATYPE_BYTES: Mapping[str, int] = {
     "BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4, "INT64": 8,
     "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8,
 }  # fmt: skip
+NUMPY_TYPES: Mapping[str, str] = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2", "INT32": "<i4",
+    "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+"""numpy's names of the datatypes, as their bytes are on the wire; numpy has none for BF16."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,10 +71,11 @@ def read_constraints(headers: Mapping[bytes, bytes], parameters: Mapping[str, An
             raise bad_request("unknown_constraint", f"parameter {name[:100]!r} is not known.", did_you_mean(meant, NAMES))
     if not given:
         return _of_headers(found) if found else NO_CONSTRAINTS
+    typed = tuple((name, type(value), value) for name, value in given.items())
     try:
-        return _of_both(found, tuple((name, type(value), value) for name, value in given.items()))
+        return _of_both(found, typed)
     except TypeError:  # not hashable: a list or an object, which no constraint is
-        return _of_both.__wrapped__(found, tuple((name, type(value), value) for name, value in given.items()))
+        return _of_both.__wrapped__(found, typed)
 
 
 _MOST_KEPT = 1024
@@ -91,7 +92,8 @@ def _of_both(found: tuple[tuple[bytes, bytes], ...], parameters: tuple[tuple[str
     texts = dict(_texts(found))
     values = {name: _READERS[name](name, value) for name, _, value in parameters}
     for name, text in texts.items():
-        if _READERS[name](name, text) != values.setdefault(name, _READERS[name](name, text)):
+        read = _READERS[name](name, text)
+        if read != values.setdefault(name, read):
             value = next(one for other, _, one in parameters if other == name)
             said = f"{name} is {_shown(value)} and its header says {_shown(text)}."
             raise bad_request("contradicting_constraint", said, "Send one of them.")

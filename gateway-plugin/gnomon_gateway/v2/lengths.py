@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from gnomon_core.errors import bad_request
-from gnomon_core.signature import ModelSignature, Padding, TensorSpec
+from gnomon_core.signature import NUMPY_TYPES, ModelSignature, Padding, TensorSpec
 
 _MANY = 16
 
@@ -64,12 +64,8 @@ def cut(spec: TensorSpec, body: memoryview, samples: int, length: int) -> tuple[
 
 
 def _filled(spec: TensorSpec, part: memoryview, samples: int, number: int) -> bytes:
-    dtype = np.dtype(_DTYPES[spec.datatype])
+    dtype = np.dtype(NUMPY_TYPES[spec.datatype])
     given = np.frombuffer(part, dtype).reshape(samples, -1, *spec.shape[1:])
     filled = np.full((samples, *spec.shape), number, dtype)
     filled[:, : given.shape[1]] = given
     return filled.tobytes()
-
-
-_DTYPES = {"INT64": "<i8", "INT32": "<i4", "UINT8": "u1", "BOOL": "?"}
-"""Of tokens and masks."""

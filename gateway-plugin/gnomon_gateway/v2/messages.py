@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_core.signature import NUMPY_TYPES, ModelSignature, TensorSpec
 from gnomon_core.wire import Member
 from gnomon_gateway.http.headers import error_lines, refusal_lines
 from gnomon_gateway.v2 import lengths
@@ -114,10 +114,6 @@ def _read_in_python(data: bytes) -> InferDocument:
     return document
 
 
-DTYPES: dict[str, str] = {
-    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2", "INT32": "<i4",
-    "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
-}  # fmt: skip
 _BFLOAT = "BF16"
 _MANY = 16
 
@@ -222,8 +218,8 @@ def _cast(values: np.ndarray[Any, Any], name: str, datatype: str) -> bytes:
         if kind not in "iuf":
             raise _invalid(f"The data of {name} is not all numbers.")
         with np.errstate(over="ignore"):
-            return _bfloat(values) if datatype == _BFLOAT else values.astype(DTYPES[datatype]).tobytes()
-    dtype = np.dtype(DTYPES[datatype])
+            return _bfloat(values) if datatype == _BFLOAT else values.astype(NUMPY_TYPES[datatype]).tobytes()
+    dtype = np.dtype(NUMPY_TYPES[datatype])
     if kind not in "iu":
         raise _invalid(f"The data of {name} is not all whole numbers.")
     bounds = np.iinfo(dtype)
@@ -246,7 +242,7 @@ def to_json(data: memoryview, datatype: str) -> list[Any]:
     if datatype == _BFLOAT:
         widened: list[Any] = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").tolist()
         return widened
-    numbers: list[Any] = np.frombuffer(data, DTYPES[datatype]).tolist()
+    numbers: list[Any] = np.frombuffer(data, NUMPY_TYPES[datatype]).tolist()
     return numbers
 
 

@@ -37,6 +37,7 @@ from gnomon_autoscaler.replica_policy import (
     ReplicaPolicy,
     actions_towards,
     count_in,
+    counts_in,
     creations,
     inner_memory,
     timestamp_in,
@@ -227,14 +228,7 @@ def _speed_in(memory: Mapping[str, StateValue]) -> Speed | None:
 
 def _held(memory: Mapping[str, StateValue], now_s: float, count: int, hold_s: float) -> list[tuple[float, int]]:
     """The reaction's numbers that still hold, falling from the oldest to the newest, with the present one."""
-    times, counts = memory.get("held_at_s"), memory.get("held")
-    if not isinstance(times, tuple) or not isinstance(counts, tuple):
-        return [(now_s, count)]
-    recent = [
-        (float(at_s), int(earlier))
-        for at_s, earlier in zip(times, counts, strict=True)
-        if isinstance(at_s, int | float) and isinstance(earlier, int | float) and now_s - at_s < hold_s and earlier > count
-    ]
+    recent = [(at_s, held) for at_s, held in counts_in(memory, "held") if now_s - at_s < hold_s and held > count]
     return [*recent, (now_s, count)]
 
 
