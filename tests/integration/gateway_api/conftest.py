@@ -240,7 +240,7 @@ async def _serving(application: Any, listener: socket.socket) -> AsyncIterator[N
     state = ServerState()
     protocol = config.http_protocol_class
     server = await asyncio.get_running_loop().create_server(
-        lambda: protocol(config=config, server_state=state, app_state={}),
+        lambda: protocol(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]
         sock=listener,  # type: ignore[call-arg]
     )
     yield

@@ -304,7 +304,7 @@ SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 
 
 def bert(**settings: Any) -> Any:
-    config = transformers.BertConfig(vocab_size=60, max_position_embeddings=24, num_labels=3, **SMALL, **settings)
+    config = transformers.BertConfig(vocab_size=60, max_position_embeddings=24, num_labels=3, **SMALL, **settings)  # type: ignore[call-arg]
     return transformers.BertForSequenceClassification(config)
 
 
@@ -324,7 +324,7 @@ def mpnet() -> Any:
 
 
 def vit() -> Any:
-    return transformers.ViTForImageClassification(transformers.ViTConfig(image_size=16, patch_size=4, num_labels=5, **SMALL))
+    return transformers.ViTForImageClassification(transformers.ViTConfig(image_size=16, patch_size=4, num_labels=5, **SMALL))  # type: ignore[call-arg]
 
 
 def _transformers_inputs(entry_inputs: Sequence[Any], batch: int) -> dict[str, Tensor]:
@@ -380,7 +380,7 @@ def test_a_text_model_is_added_for_sequences_of_a_length(repository: DirectoryRe
 
 def gpt2() -> Any:
     """Which finds the end of a text by its last token that is not padding's, and so takes any length."""
-    config = transformers.GPT2Config(vocab_size=60, n_positions=24, n_embd=16, n_layer=2, n_head=2, num_labels=3, pad_token_id=5)
+    config = transformers.GPT2Config(vocab_size=60, n_positions=24, n_embd=16, n_layer=2, n_head=2, num_labels=3, pad_token_id=5)  # type: ignore[call-arg]
     return transformers.GPT2ForSequenceClassification(config)
 
 

@@ -251,16 +251,16 @@ def test_revisions_whose_bodies_work_alone_are_named_with_what_they_lack(
         )
 
     revision("counts-00001", None)
-    revision("pairs-00001", shadows(Means(allowed=True, mounted=True, told=True, pooled=True)))
+    revision("pairs-00001", shadows(Means(allowed=True, mounted=True, coordinators=True, pooled=True)))
     # One before it, to which nothing is led any more.
-    revision("pairs-00000", shadows(Means(allowed=True, mounted=False, told=True, pooled=True)), "Unreachable")
+    revision("pairs-00000", shadows(Means(allowed=True, mounted=False, coordinators=True, pooled=True)), "Unreachable")
     assert doctor(platform="knative")["Shadows' Revisions"]["level"] == "ok"
 
     # The command that each lacks: in the order of names the first one's.
-    revision("d-00001", shadows(Means(allowed=True, mounted=True, told=True, pooled=False)))
-    revision("c-00001", shadows(Means(allowed=True, mounted=True, told=False, pooled=False)))
-    revision("b-00001", shadows(Means(allowed=True, mounted=False, told=False, pooled=False)))
-    revision("a-00001", shadows(Means(allowed=False, mounted=False, told=False, pooled=False)))
+    revision("d-00001", shadows(Means(allowed=True, mounted=True, coordinators=True, pooled=False)))
+    revision("c-00001", shadows(Means(allowed=True, mounted=True, coordinators=False, pooled=False)))
+    revision("b-00001", shadows(Means(allowed=True, mounted=False, coordinators=False, pooled=False)))
+    revision("a-00001", shadows(Means(allowed=False, mounted=False, coordinators=False, pooled=False)))
     for name, hint in (("a", "podspec-volumes-csi"), ("b", "the volume"), ("c", WITH_MODELS), ("d", "-c pool")):
         found = doctor(platform="knative")["Shadows' Revisions"]
         assert found["level"] == "warn"

@@ -37,7 +37,7 @@ async def test_kedas_objects_are_seen_that_were_not_known_of_when_we_started(
             "metadata": {"name": "theirs"},
             "spec": {"scaleTargetRef": {"name": "figlet"}},
         }
-        await asyncio.to_thread(own_plane.custom.create_namespaced_custom_object, *KEDA, "users", "scaledobjects", theirs)
+        await asyncio.to_thread(own_plane.custom.create_namespaced_custom_object, *KEDA, "users", "scaledobjects", theirs)  # type: ignore[call-arg]
         await until(lambda: watched.of(figlet) is not None, "it has been seen")
         extensions: Any = client.ApiextensionsV1Api(own_plane.api)
         await asyncio.to_thread(extensions.delete_custom_resource_definition, "scaledobjects.keda.sh")

@@ -209,7 +209,7 @@ async def test_a_burst_gets_a_shadow_that_outlives_the_leader_and_another_one_wh
                 # Given to another class it is nobody's here: its Body works alone, and holds nothing of its node.
                 change = {"metadata": {"annotations": {"autoscaling.knative.dev/class": "kpa.autoscaling.knative.dev"}}}
                 patch = knative_kinds.custom.patch_namespaced_custom_object
-                await asyncio.to_thread(patch, *PA, bodies.namespace, "podautoscalers", REVISION, change)
+                await asyncio.to_thread(patch, *PA, bodies.namespace, "podautoscalers", REVISION, change)  # type: ignore[call-arg]
                 await until(lambda: not shadow_rows(node), "its Shadow ends")
                 await until(lambda: {one.pair for one in runtime.dispatcher.workers.by_id.values()} == {None}, "batches for one")
                 callers.end()

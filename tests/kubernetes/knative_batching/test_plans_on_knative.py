@@ -93,7 +93,7 @@ async def test_both_gateways_batch_by_the_plan_until_the_policy_is_another_one(
         # Another policy has none: batches are made as the Revision says.
         patch = {"metadata": {"annotations": {"gnomon/autoscaler": "kpa"}}}
         custom = knative_kinds.custom
-        await asyncio.to_thread(custom.patch_namespaced_custom_object, *SERVING, knative.namespace, "revisions", REVISION, patch)
+        await asyncio.to_thread(custom.patch_namespaced_custom_object, *SERVING, knative.namespace, "revisions", REVISION, patch)  # type: ignore[call-arg]
         await until(lambda: plan_of(knative) is None, "the plan to go")
         await until(lambda: in_force(gateways, knative) == {None}, "both to know that")
         pods.seen.clear()

@@ -258,7 +258,7 @@ class Routed(Ksvc):
         """Create it; how long it took until it was ready, which the ingress says."""
         self.body["metadata"]["annotations"] = {"networking.knative.dev/ingress-class": envoy.CLASS}
         custom = self.cluster.custom
-        await asyncio.to_thread(custom.create_namespaced_custom_object, *SERVING, self.namespace, "services", self.body)
+        await asyncio.to_thread(custom.create_namespaced_custom_object, *SERVING, self.namespace, "services", self.body)  # type: ignore[call-arg]
 
         def is_ready() -> bool:
             found: dict[str, Any] = custom.get_namespaced_custom_object(*SERVING, self.namespace, "services", "ours")

@@ -144,7 +144,7 @@ async def test_without_the_feature_bodies_work_alone_and_condition_event_and_doc
     assert "kubernetes.podspec-volumes-csi" in found["message"]
     refused = Ksvc(on, "refused", bursty(sample_s), mounted=True).document(MODEL, "nobodys")
     with pytest.raises(client.ApiException, match="CSI volume support is disabled"):
-        await asyncio.to_thread(on.cluster.custom.create_namespaced_custom_object, *SERVING, on.namespace, "services", refused)
+        await asyncio.to_thread(on.cluster.custom.create_namespaced_custom_object, *SERVING, on.namespace, "services", refused)  # type: ignore[call-arg]
 
     alone = Ksvc(on, "alone", bursty(sample_s))
     async with served(alone) as callers:

@@ -64,7 +64,7 @@ MACHINE = Machine("AMD EPYC", "25 17", (0, 1), 24, "6.18")
 
 def subject(tmp_path: Path) -> Subject:
     files = (tmp_path / name for name in ("program.json", "weights.safetensors", "layers.json"))
-    return Subject("m@1", *files, LAYERS, {"weights.safetensors": "def"}, {"weights": "random, seed 0"})
+    return Subject("m@1", *files, LAYERS, {"weights.safetensors": "def"}, {"weights": "random, seed 0"})  # type: ignore[call-arg]
 
 
 class Bench:
