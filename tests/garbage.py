@@ -29,6 +29,6 @@ def garbage(counts: Callable[[object], bool]) -> Counter[str]:
 
 
 def is_ours(one: object) -> bool:
-    """Whether this is an object of a class of ours, or a buffer; what stands in for a cloud is not."""
+    """True if this is an object of a class of ours, or a buffer; what stands in for a cloud is not."""
     module = type(one).__module__
     return (module.startswith("gnomon_") and ".testing" not in module) or isinstance(one, memoryview)

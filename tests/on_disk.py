@@ -23,7 +23,7 @@ class Disk:
         patch.setattr(os, "fsync", self._fsync)
 
     def keeps(self, path: Path, root: Path) -> bool:
-        """Whether the file is there after a power failure; `root` is a folder that is there."""
+        """True if the file is there after a power failure; `root` is a folder that is there."""
         below = [path, *path.parents]
         return all(self._named(one) for one in below[: below.index(root)])
 

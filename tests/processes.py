@@ -14,5 +14,5 @@ def superposed(one: Map, other: Map) -> Map:
 
 
 def is_mmpp(process: Map) -> bool:
-    """Whether arrivals leave the phase alone."""
+    """True if arrivals leave the phase alone."""
     return not np.any(process.D1 - np.diag(process.D1.diagonal()))

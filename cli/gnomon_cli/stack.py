@@ -421,7 +421,7 @@ def trim_suffix(value: str, pattern: str, *, longest: bool) -> str:
 
 
 def filter_matches(pattern: str, name: str) -> bool:
-    """Whether a function's name matches a `--filter`, in which `*` is the only wildcard."""
+    """True if a function's name matches a `--filter`, in which `*` is the only wildcard."""
     return re.fullmatch(".*".join(re.escape(part) for part in pattern.split("*")), name, re.DOTALL) is not None
 
 

@@ -787,5 +787,5 @@ def _union(shadow: Shadow, task: Task) -> tuple[int, ...]:
 
 
 def _accepts(body: Record, shadow_id: str) -> bool:
-    """Whether this Shadow is the Body's, or may become one of its Shadows."""
+    """True if this Shadow is the Body's, or may become one of its Shadows."""
     return shadow_id in body.partners or len(body.partners) < MAX_SHADOWS

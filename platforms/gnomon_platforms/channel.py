@@ -117,7 +117,7 @@ class Channel(ABC):
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is in flight."""
+        """True if a batch is in flight."""
         return bool(self._in_flight)
 
     @property

@@ -279,7 +279,7 @@ def _imagenet_labels() -> Sequence[str]:
 
 
 def is_single_shot(module: nn.Module) -> bool:
-    """Whether a torchvision detector is a backbone and a head, without proposals between them."""
+    """True if a torchvision detector is a backbone and a head, without proposals between them."""
     return all(hasattr(module, name) for name in ("backbone", "head", "transform")) and not hasattr(module, "roi_heads")
 
 

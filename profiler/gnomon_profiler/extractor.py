@@ -119,7 +119,7 @@ def _export(module: torch.nn.Module, example: Sequence[Tensor]) -> ExportedProgr
 
 
 def _takes_any_number(module: torch.nn.Module) -> bool:
-    """Whether `forward` takes its inputs as `*inputs`, for which torch.export has one entry."""
+    """True if `forward` takes its inputs as `*inputs`, for which torch.export has one entry."""
     return [one.kind for one in inspect.signature(module.forward).parameters.values()] == [inspect.Parameter.VAR_POSITIONAL]
 
 
@@ -285,7 +285,7 @@ def _module_path(node: Any) -> str:
 
 
 def _is_structure(node: Any) -> bool:
-    """Whether a node makes no tensor: it picks one of several results, follows a size, or asserts."""
+    """True if a node makes no tensor: it picks one of several results, follows a size, or asserts."""
     if node.target is operator.getitem or str(node.target) in _ASSERTIONS:
         return True
     return isinstance(node.meta.get("val"), torch.SymInt | int | torch.SymBool | bool)
@@ -333,7 +333,7 @@ def _constant(argument: Any) -> Constant:
 
 
 def is_batch(size: Any) -> bool:
-    """Whether a size is the batch itself."""
+    """True if a size is the batch itself."""
     return isinstance(size, torch.SymInt) and batch_size(size) == BatchSize(1)
 
 

@@ -24,7 +24,7 @@ def known_names() -> tuple[str, ...]:
 
 
 def in_catalog(name: str) -> bool:
-    """Whether a name is one of the catalog's; a package's own list is asked only when the model is loaded."""
+    """True if a name is one of the catalog's; a package's own list is asked only when the model is loaded."""
     return name in EFFICIENTNET_LITE or any(name.startswith(prefix) and len(name) > len(prefix) for prefix in _PREFIXES)
 
 
@@ -47,7 +47,7 @@ def not_in_catalog(name: str) -> GnomonError:
 
 
 def _is_architecture(name: str) -> bool:
-    """Whether torchvision is there and has a function of this name among its models. Importing it would take seconds."""
+    """True if torchvision is there and has a function of this name among its models. Importing it would take seconds."""
     found = importlib.util.find_spec("torchvision")
     if found is None or found.origin is None or not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
         return False

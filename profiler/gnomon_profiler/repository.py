@@ -68,7 +68,7 @@ class Manifest:
         ).encode()
 
     def completes(self, other: Manifest) -> bool:
-        """Whether this manifest has all files of the other one and more."""
+        """True if this manifest has all files of the other one and more."""
         ours, theirs = ({file: sha for file, sha in one.sha256.items() if file != REPORT} for one in (self, other))
         return self.signature == other.signature and theirs.items() <= ours.items() and not other.reports - self.reports
 
@@ -113,7 +113,7 @@ def read_manifest(name: str, version: str, data: bytes) -> Manifest:
 
 
 def newer(new: Manifest, old: Manifest) -> bool:
-    """Whether a new manifest takes an existing one's place: it has its files and more of them, or another report on engines.
+    """True if a new manifest takes an existing one's place: it has its files and more of them, or another report on engines.
 
     Raises:
         GnomonError: 409 `model_exists` where a file differs.
@@ -233,7 +233,7 @@ class ObjectFolder:
         return self._objects / digest[:2] / digest
 
     def is_whole(self, digest: str, *, afresh: bool = False) -> bool:
-        """Whether the file is there with this SHA-256; `afresh` reads it again even if it has been verified."""
+        """True if the file is there with this SHA-256; `afresh` reads it again even if it has been verified."""
         try:
             with self.path(digest).open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -305,7 +305,7 @@ class BaseRepository(ABC):
         return self._put(name, version, files)
 
     def verify(self, reference: str) -> bool:
-        """Whether every file of the entry has its SHA-256; each is read again."""
+        """True if every file of the entry has its SHA-256; each is read again."""
         try:
             manifest = self._open(reference)
         except GnomonError as error:
@@ -354,11 +354,11 @@ class BaseRepository(ABC):
 
     @abstractmethod
     def _is_stored(self, manifest: Manifest) -> bool:
-        """Whether all files of a manifest are stored and intact."""
+        """True if all files of a manifest are stored and intact."""
 
 
 def replaces(manifest: Manifest, existing: bytes) -> bool:
-    """Whether a manifest replaces this document; it does where the document is not valid.
+    """True if a manifest replaces this document; it does where the document is not valid.
 
     Raises:
         GnomonError: 409 `model_exists` for another content.

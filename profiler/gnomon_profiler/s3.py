@@ -349,7 +349,7 @@ class Bucket:
                 yield from answer["Body"].iter_chunks(_CHUNK_BYTES)
 
     def has_digest(self, key: str, digest: str) -> bool:
-        """Whether an object with this SHA-256 exists. Reads the object."""
+        """True if an object with this SHA-256 exists. Reads the object."""
         found = hashlib.sha256()
         for chunk in self.chunks(key):
             found.update(chunk)

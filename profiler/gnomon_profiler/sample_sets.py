@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_core.signature import NUMPY_TYPES, ModelSignature, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,10 +43,8 @@ _PHOTOGRAPHS = (
 )
 _LEAST_CROP = 0.6
 _SEED = 0
-_DATATYPES = {
-    "BOOL": "bool", "UINT8": "uint8", "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64",
-    "FP16": "float16", "FP32": "float32", "FP64": "float64",
-}  # fmt: skip
+_NO_NUMPY_TYPE = "<f4"
+"""Type of samples whose datatype numpy lacks: BF16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ def classes_of(signature: ModelSignature) -> int:
 
 def _check_size(path: Path | IO[bytes], refuse: Any) -> None:
     with zipfile.ZipFile(path) as archive:
-        size = sum(one.file_size for one in archive.infolist())
+        size = sum(member.file_size for member in archive.infolist())
     if size > MAX_BYTES:
         raise refuse(f"has {size} bytes unpacked; {MAX_BYTES} are allowed")
     if not isinstance(path, Path):
@@ -129,7 +127,7 @@ def _checked(array: np.ndarray[Any, Any], spec: TensorSpec, refuse: Any) -> Any:
         raise refuse(f"has {spec.name} of {shape}; a sample has {'×'.join(map(str, spec.shape)) or 'one number'}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise refuse(f"has values in {spec.name} that are no numbers")
-    return np.ascontiguousarray(array.astype(_DATATYPES.get(spec.datatype, "float32")))
+    return np.ascontiguousarray(array.astype(NUMPY_TYPES.get(spec.datatype, _NO_NUMPY_TYPE)))
 
 
 def _checked_labels(labels: Any, count: int, signature: ModelSignature, refuse: Any) -> Any:
@@ -189,25 +187,26 @@ def _crops(signature: ModelSignature) -> SampleSet | None:
     if not images:
         return None
     height, width = spec.shape[1:]
-    made = []
+    crops = []
     for number in range(KEPT_SAMPLES):
         image = images[number % len(images)]
         side = int(min(image.size) * chance.uniform(_LEAST_CROP, 1))
         left, top = (int(chance.integers(0, extent - side + 1)) for extent in image.size)
         crop = image.crop((left, top, left + side, top + side)).resize((width, height), Image.Resampling.BICUBIC)
-        made.append(((np.asarray(crop, "float32") - mean) / std).astype("float32").transpose(2, 0, 1))
-    return SampleSet((np.stack(made),), f"{KEPT_SAMPLES} crops of photographs of scikit-image {version('scikit-image')}")
+        crops.append(((np.asarray(crop, "float32") - mean) / std).astype("float32").transpose(2, 0, 1))
+    return SampleSet((np.stack(crops),), f"{KEPT_SAMPLES} crops of photographs of scikit-image {version('scikit-image')}")
 
 
 def _random(signature: ModelSignature) -> SampleSet:
     """Normally distributed numbers, the same at each call; zeros where an input holds whole numbers."""
     import numpy as np  # noqa: PLC0415
 
-    chance, made = np.random.default_rng(_SEED), []
+    chance, arrays = np.random.default_rng(_SEED), []
     for spec in signature.inputs:
-        shape, dtype = (KEPT_SAMPLES, *spec.shape), _DATATYPES.get(spec.datatype, "float32")
-        made.append(chance.standard_normal(shape).astype(dtype) if dtype.startswith("float") else np.zeros(shape, dtype))
-    return SampleSet(tuple(made), f"{KEPT_SAMPLES} samples of random numbers")
+        shape, dtype = (KEPT_SAMPLES, *spec.shape), np.dtype(NUMPY_TYPES.get(spec.datatype, _NO_NUMPY_TYPE))
+        # Integers may be indices of an embedding or of tokens: zero is the one value that is valid for all of them.
+        arrays.append(chance.standard_normal(shape).astype(dtype) if dtype.kind == "f" else np.zeros(shape, dtype))
+    return SampleSet(tuple(arrays), f"{KEPT_SAMPLES} samples of random numbers")
 
 
 def write_samples(samples: SampleSet, signature: ModelSignature, path: Path) -> None:

@@ -130,13 +130,13 @@ def stretch(demand: Trace | list[float], start_s: float = 0.0, duration_s: float
 
 
 def _is_header(line: str) -> bool:
-    """Whether a file's first line names columns: it begins with a word that is neither JSON, nor a comment, nor a time."""
+    """True if a file's first line names columns: it begins with a word that is neither JSON, nor a comment, nor a time."""
     word = line.partition("#")[0].strip().strip('"')
     return word[:1].isalpha() and not word.lower().startswith(("nan", "inf"))
 
 
 def _is_record(line: str) -> bool:
-    """Whether a file's first line is a whole document of a recorded run, and not the only one of a file of demand."""
+    """True if a file's first line is a whole document of a recorded run, and not the only one of a file of demand."""
     try:
         document = json.loads(line)
     except (ValueError, RecursionError):

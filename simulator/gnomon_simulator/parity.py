@@ -69,7 +69,7 @@ class Recording:
         return FunctionPlan(name, settings, profile, sent, knowledge, ticks_from_s=self._rhythm_s())
 
     def _rhythm_s(self) -> float:
-        """When in each half second the live autoscaler looked. The first decision came with the deployment, out of rhythm."""
+        """Phase of the live autoscaler's half-second period. The first decision is left out: the deployment triggered it."""
         return self.steps[1].at_s % BIN_S if len(self.steps) > 1 else 0.0
 
 
@@ -118,7 +118,7 @@ class Parity:
 
     @property
     def same_decisions(self) -> bool:
-        """Whether both sides did the same in the same order."""
+        """True if both sides did the same in the same order."""
         return [step.what for step in self.live] == [step.what for step in self.simulated]
 
     @property
@@ -129,7 +129,7 @@ class Parity:
 
     @property
     def largest_shift_s(self) -> float:
-        """How far apart in time the same step was at most."""
+        """Largest time difference of a step that both made."""
         return max((abs(live.at_s - simulated.at_s) for live, simulated in self.pairs), default=0.0)
 
     def summary(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How long a variant takes: the measured table that stands for its instances in a simulation.
+"""Execution times of variants: the measured table that stands for its instances in a simulation.
 
 A profile is a JSON file; seconds by cores and batch:
 
@@ -31,7 +31,7 @@ Factor: TypeAlias = Callable[[random.Random], float]
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How much a batch's latency varies around the table: `none`, `lognormal` or `exponential`."""
+    """Variation of a batch's latency around the table: `none`, `lognormal` or `exponential`."""
 
     kind: str = "none"
     cv: float = 0.0

@@ -31,7 +31,7 @@ class Progress:
         self._shown = False
 
     def at(self, done: float, total: float) -> None:
-        """So much is done; written only where the last time is long enough ago."""
+        """Report `done` of `total`; rate-limited to one line an interval."""
         now_s = self._clock()
         if now_s < self._next_s or total <= 0.0:
             return
@@ -41,23 +41,23 @@ class Progress:
         self._out.flush()
 
     def end(self) -> None:
-        """The run is over: the bar goes, lines stay."""
+        """Clear a terminal's bar at the end of the run; lines elsewhere stay."""
         if self._shown and self._out.isatty():
             self._out.write("\r\x1b[K")
             self._out.flush()
 
 
 def progress_text(name: str, unit: str, done: float, total: float, spent_s: float) -> str:
-    """The line after `spent_s` seconds."""
+    """Format the progress line after `spent_s` seconds."""
     share = min(1.0, done / total)
     bar = "#" * int(share * CELLS)
     left = f", about {span(spent_s * (1 - share) / share)} left" if share > 0.0 else ""
-    said = f"{done:g} of {total:g} {unit}" if unit else f"{span(done)} of {span(total)} simulated"
-    return f"{name} [{bar.ljust(CELLS, '.')}] {share:4.0%}   {said}   {span(spent_s)}{left}"
+    position = f"{done:g} of {total:g} {unit}" if unit else f"{span(done)} of {span(total)} simulated"
+    return f"{name} [{bar.ljust(CELLS, '.')}] {share:4.0%}   {position}   {span(spent_s)}{left}"
 
 
 def span(seconds: float) -> str:
-    """A time in the unit that suits it: 12 s, 3.4 min, 23.5 h."""
+    """Format a duration in seconds, minutes or hours: 12 s, 3.4 min, 23.5 h."""
     if seconds < 2 * MINUTE_S:
         return f"{seconds:.0f} s"
     return f"{seconds / MINUTE_S:.1f} min" if seconds < 2 * HOUR_S else f"{seconds / HOUR_S:.1f} h"

@@ -48,7 +48,7 @@ START_LIMIT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """When to send, how long to wait, and how many connections to hold at most.
+    """Schedule of a replay: send times, timeout, and the bound on open connections.
 
     `times_s` ascends from the run's second 0. `lead_s` lies between the call and second 0: time to open connections, and for
     other processes to start.

@@ -55,7 +55,7 @@ class Report:
         ]
 
     def lags_s(self) -> list[float]:
-        """How much later than intended each request was sent."""
+        """Delay of each request behind its scheduled time."""
         rows = self.samples
         return [sent - intended for intended, sent in zip(rows.intended_s, rows.sent_s, strict=True) if not math.isnan(sent)]
 
@@ -140,7 +140,7 @@ NEVER = math.nan
 
 
 class Outcome(IntEnum):
-    """How a request ended for its client."""
+    """Outcome of a request for its client."""
 
     UNSENT = 0
     """No connection became free before its deadline."""
@@ -154,7 +154,7 @@ class Outcome(IntEnum):
 
 
 class Token(IntEnum):
-    """Whether the answer carried the request's own token."""
+    """Result of comparing the response's token with the request's."""
 
     UNCHECKED = -1
     WRONG = 0

@@ -169,12 +169,12 @@ class FunctionResult:
 
     @property
     def start_up_requests(self) -> int:
-        """How many requests arrived during start-up."""
+        """Number of requests that arrived during start-up."""
         return bisect_left(self.requests.arrived_s, self.start_up_s)
 
     @property
     def start_up_violations(self) -> int:
-        """How many of them were violations."""
+        """Number of requests during start-up that violated the objective."""
         rows, slo_s, count = self.requests, self.settings.slo_s, self.start_up_requests
         first = zip(rows.arrived_s[:count], rows.finished_s[:count], rows.status[:count], strict=True)
         return count - sum(status == OK and finished - arrived <= slo_s for arrived, finished, status in first)
@@ -278,7 +278,7 @@ ON_DEMAND_INSTANCE = "on demand"
 
 
 def on_demand(rows: Requests) -> int:
-    """How many requests functions on demand have served."""
+    """Number of requests that functions on demand have served."""
     if ON_DEMAND_INSTANCE not in rows.instances:
         return 0
     return rows.instance.count(rows.instances.index(ON_DEMAND_INSTANCE))

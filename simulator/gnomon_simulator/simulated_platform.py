@@ -87,7 +87,7 @@ class SimulatedPlatform:
         return self._fleets[function].stamp
 
     def has(self, instance_id: str) -> bool:
-        """Whether the instance is not gone."""
+        """True if the instance is not gone."""
         return instance_id in self._live
 
     def create(
@@ -260,7 +260,7 @@ class SimulatedPlatform:
             self._nodes[lifetime.instance.node].arbiter.give_back(instance_id)
 
     def execution_s(self, instance_id: str, samples: int) -> float:
-        """How long this batch will take there, on the cores that it has borrowed if it had to."""
+        """Execution time of this batch on the instance, including cores borrowed for it."""
         lifetime = self._live[instance_id]
         profile = lifetime.profile
         body = lifetime.instance
@@ -447,12 +447,12 @@ class SimulatedNode:
 
     @property
     def unchanged_until_s(self) -> float:
-        """When the pool forks or ends containers, if nothing else happens before; infinity if it has its size."""
+        """Time of the pool's next fork or removal of containers if no event comes before; infinity at its target size."""
         due_s = self._pool.due_s(self._containers)
         return math.inf if due_s is None else due_s
 
     def has_room(self, cores: int, memory_bytes: int, *, reserve: bool) -> bool:
-        """Whether an instance fits, into the reserve as well or beside it."""
+        """True if an instance fits, into the reserve as well or beside it."""
         free_cores = self.unclaimed_cores - (0.0 if reserve else self.reserve_cores)
         return cores <= free_cores and memory_bytes <= self.unclaimed_bytes
 

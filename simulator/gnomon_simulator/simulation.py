@@ -424,7 +424,7 @@ class SimulatedFunction(Actuator[None]):
         )
 
     def _latency_s(self) -> tuple[float, ...]:
-        """What batches of 1, 2, … take on the function's cores; empty where that is not known."""
+        """Latency of batches of 1, 2, … on the function's cores; empty if unknown."""
         latency, settings = self._dispatcher.latency, self.plan.settings
         if self._known_latency is None or self._known_latency[0] != latency.revision:
             sizes = range(1, settings.max_batch + 1)
@@ -464,7 +464,7 @@ class OnDemand:
     _last_s: float = field(default=0.0, init=False)
 
     def takes(self, share: float) -> bool:
-        """Whether the next request goes there, of which this share shall."""
+        """True if the next request goes there, of which this share shall."""
         self._owed = self._owed + share if share > 0.0 else 0.0
         if self._owed < 1.0 - _ROUNDING:
             return False

@@ -24,7 +24,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where variants of a catalog run: how fast, at which price, and with which resources besides memory."""
+    """Device of a catalog's variants: speed, price, and resources besides memory."""
 
     hardware: str
     engine: str
@@ -142,7 +142,7 @@ RESNET50_GFLOPS = 4.1
 
 @dataclass(frozen=True, slots=True)
 class Accelerated:
-    """How ResNet50 runs on a device: `overhead_s` for a batch and `sample_s` for each sample, in proportion to the GFLOPs."""
+    """Latency of ResNet50 on a device: `overhead_s` for a batch and `sample_s` for each sample, in proportion to the GFLOPs."""
 
     hardware: str
     engine: str

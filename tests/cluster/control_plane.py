@@ -159,7 +159,7 @@ def free_port(address: str = "127.0.0.1") -> int:
 
 
 def answers(address: str, trusting: ssl.SSLContext) -> bool:
-    """Whether it answers with 200."""
+    """True if it answers with 200."""
     try:
         with urllib.request.urlopen(address, timeout=5, context=trusting):
             return True

@@ -175,7 +175,7 @@ class Builder:
         return done.stdout
 
     def has(self, reference: str) -> bool:
-        """Whether an image is there."""
+        """True if an image is there."""
         with contextlib.suppress(Trouble):
             return bool(self("inspect", "--type", "image", "--format", "{{.FromImageID}}", reference))
         return False

@@ -33,7 +33,7 @@ class Process:
     began: int
 
     def runs(self) -> bool:
-        """Whether it still does, and is not just waiting to be reaped."""
+        """True if it still does, and is not just waiting to be reaped."""
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
         return began(self.pid) == self.began

@@ -38,7 +38,7 @@ def established(kind: Any) -> bool:
 
 
 def listed(cluster: Cluster, spec: dict[str, Any]) -> bool:
-    """Whether objects of a kind can be listed: for a moment after it is established its storage is still made."""
+    """True if objects of a kind can be listed: for a moment after it is established its storage is still made."""
     version = next(one["name"] for one in spec["versions"] if one["served"])
     try:
         cluster.custom.list_cluster_custom_object(spec["group"], version, spec["names"]["plural"], limit=1)

@@ -69,7 +69,7 @@ deadlines = st.integers(1, 60).map(lambda hundredths: hundredths / 100)
 
 
 def some_order_answers(curve: Curve, places: Sequence[Place], deadlines_s: Sequence[float]) -> bool:
-    """Whether all can be answered in time, by trying every batch on every instance after every other."""
+    """True if all can be answered in time, by trying every batch on every instance after every other."""
 
     @cache
     def possible(free_s: tuple[float, ...], waiting: tuple[float, ...]) -> bool:

@@ -300,7 +300,7 @@ def spaces(draw: st.DrawFn) -> Space:
 
 
 def surely(plan: Plan, process: Map, slo_s: float) -> bool:
-    """Whether the plan is within the SLO by more than what the landscape may be off."""
+    """True if the plan is within the SLO by more than what the landscape may be off."""
     return bool(plan.latency(process).cdf(np.array([slo_s * (1.0 - OFF)]))[0] >= PERCENT / 100.0 + OFF)
 
 

@@ -93,7 +93,7 @@ def ready(observation: ApplicationObservation, starts: dict[str, list[float]]) -
 
 
 def sufficient(observation: ApplicationObservation, *, literal: bool) -> bool:
-    """Whether the ready instances serve the load itself."""
+    """True if the ready instances serve the load itself."""
     problem = Problem(observation, Options(slack=1.0, literal=literal))
     return sum(problem.unmet_rps([member.ready for member in observation.members])) <= ROUNDING
 

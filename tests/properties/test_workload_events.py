@@ -184,7 +184,7 @@ async def test_a_function_gets_the_desired_instances_and_no_other_ends(seed: int
 
 
 def settled(stage: Stage) -> bool:
-    """Whether each instance that is wanted serves in a pod of its own, and there is nothing else."""
+    """True if each instance that is wanted serves in a pod of its own, and there is nothing else."""
     owners = sorted(pod.instance or "" for pod in stage.cluster.pods.values())
     serving = all(pod.ready for pod in stage.cluster.pods.values())
     ready = all(name in stage.told.ready for name in stage.living)

@@ -167,7 +167,7 @@ def _landscape(process: Map, percentile: float, **inputs: Any) -> Landscape:
 
 
 def _on_lambda(inputs: dict[str, Any]) -> bool:
-    """Whether calls are paid: where nothing says otherwise, without a profile and a price of machines."""
+    """True if calls are paid: where nothing says otherwise, without a profile and a price of machines."""
     if inputs["price"] not in EC2:
         return inputs["platform"] == "lambda" or (inputs["platform"] is None and inputs["profile"] is None)
     if inputs["platform"] == "lambda":

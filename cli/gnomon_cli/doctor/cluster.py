@@ -60,7 +60,7 @@ class Cluster:
         return list(found.get("items") or ())
 
     def review(self, kind: str, spec: Document) -> bool:
-        """Whether an access review is allowed; `kind` is SelfSubjectAccessReview or SubjectAccessReview.
+        """True if an access review is allowed; `kind` is SelfSubjectAccessReview or SubjectAccessReview.
 
         Raises:
             Refused, Unreachable: as `get`.
@@ -72,7 +72,7 @@ class Cluster:
 
 
 def ready(cluster: Cluster, namespace: str, name: str, install: str) -> tuple[Level, str, str]:
-    """Whether a Deployment's pods are ready. `install` is the command that creates it.
+    """Check whether a Deployment's pods are ready. `install` is the command that creates it.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -136,7 +136,7 @@ def cluster_checks(cluster: Cluster) -> Iterator[tuple[str, Check]]:
 
 
 def api_server(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether the API server is reachable, and its version.
+    """Check whether the API server is reachable, and its version.
 
     Raises:
         Refused, Unreachable: it is not.
@@ -165,7 +165,7 @@ def nodes(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def resize(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether running pods can be resized in place.
+    """Check whether running pods can be resized in place.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -183,7 +183,7 @@ def resize(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def metrics(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether the metrics API reports the resource usage of pods.
+    """Check whether the metrics API reports the resource usage of pods.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -211,7 +211,7 @@ def kubelet(node: dict[str, Any]) -> tuple[int, int]:
 
 
 def is_ready(node: dict[str, Any]) -> bool:
-    """Whether the node's kubelet reports it as ready."""
+    """True if the node's kubelet reports it as ready."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
 
@@ -316,12 +316,12 @@ def ingress_rules(policies: Iterable[Mapping[str, Any]], pod: Mapping[str, str])
 
 
 def denied(rules: Iterable[Mapping[str, Any]] | None, target: PodPort, client_pod: ClientPod) -> bool:
-    """Whether the rules of `ingress_rules` deny this client access."""
+    """True if the rules of `ingress_rules` deny this client access."""
     return rules is not None and not any(rule_allows(rule, target, client_pod) for rule in rules)
 
 
 def rule_allows(rule: Mapping[str, Any], target: PodPort, client_pod: ClientPod) -> bool:
-    """Whether a NetworkPolicy's ingress rule admits this client to this port.
+    """True if a NetworkPolicy's ingress rule admits this client to this port.
 
     A rule with an operator's IP blocks counts as admitting the client: the addresses cannot be checked here.
     """
@@ -332,7 +332,7 @@ def rule_allows(rule: Mapping[str, Any], target: PodPort, client_pod: ClientPod)
 
 
 def peer_matches(peer: Mapping[str, Any], client_pod: ClientPod) -> bool:
-    """Whether a rule's peer selects this client. Without a namespace selector a peer is in the policy's own namespace."""
+    """True if a rule's peer selects this client. Without a namespace selector a peer is in the policy's own namespace."""
     within = (
         selector_matches(peer["namespaceSelector"], client_pod.namespace)
         if "namespaceSelector" in peer
@@ -342,13 +342,13 @@ def peer_matches(peer: Mapping[str, Any], client_pod: ClientPod) -> bool:
 
 
 def selector_matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a label selector matches these labels."""
+    """True if a label selector matches these labels."""
     named = (selector.get("matchLabels") or {}).items() <= labels.items()
     return named and all(meets(labels, expression) for expression in selector.get("matchExpressions") or ())
 
 
 def _port_matches(one: Mapping[str, Any], target: PodPort) -> bool:
-    """Whether an entry of a rule's ports includes this port. An entry without a port includes all ports."""
+    """True if an entry of a rule's ports includes this port. An entry without a port includes all ports."""
     if (one.get("protocol") or "TCP") != "TCP":
         return False
     first: int | str | None = one.get("port")
@@ -380,7 +380,7 @@ TRY = 'Try it: docs/howto/install-on-kubernetes.md, "Does the network enforce po
 
 
 def network_policies(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether a known network agent enforces NetworkPolicies in this cluster.
+    """Check whether a known network agent enforces NetworkPolicies in this cluster.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -390,7 +390,7 @@ def network_policies(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def enforced(daemons: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]) -> tuple[Level, str, str]:
-    """Whether the cluster enforces NetworkPolicies, judged by its network agents and nodes."""
+    """Check whether the cluster enforces NetworkPolicies, judged by its network agents and nodes."""
     agents = [one for one in daemons if one["metadata"]["name"] in AGENTS]
     if agents:
         [agent, *_] = sorted(agents, key=_not_ready)

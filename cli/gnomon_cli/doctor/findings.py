@@ -53,7 +53,7 @@ def run_checks(checks: Iterable[tuple[str, Check]], needed: frozenset[str] = fro
 
 
 def failed(findings: Iterable[Finding]) -> bool:
-    """Whether any check failed."""
+    """True if any check failed."""
     return any(finding.level is Level.FAIL for finding in findings)
 
 

@@ -102,7 +102,7 @@ def knative_checks(cluster: Cluster, subject: ReviewSubject) -> Iterator[tuple[s
 
 
 def serving(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether the API server knows Knative Serving's resources.
+    """Check whether the API server knows Knative Serving's resources.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -115,7 +115,7 @@ def serving(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def metrics(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether activators expose waiting requests. Otherwise nothing scales to zero: no request could wake a Revision.
+    """Check whether activators expose waiting requests. Otherwise nothing scales to zero: no request could wake a Revision.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -133,7 +133,7 @@ def metrics(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def rights(cluster: Cluster, subject: ReviewSubject) -> tuple[Level, str, str]:
-    """Whether the account has its component's permissions, or those of all three components if it belongs to none.
+    """Check whether the account has its component's permissions, or those of all three components if it belongs to none.
 
     The autoscaler class needs more if it requests Shadows: access to the pods of the nodes' pools.
 
@@ -151,7 +151,7 @@ def rights(cluster: Cluster, subject: ReviewSubject) -> tuple[Level, str, str]:
 
 
 def gateway(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether the gateway for Revisions that batch is ready. Without it every request is a batch of one.
+    """Check whether the gateway for Revisions that batch is ready. Without it every request is a batch of one.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -167,7 +167,7 @@ def gateway(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def volumes(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether Revisions' pods may have the volume by which Bodies reach their node's coordinator, if there are coordinators.
+    """Check that Revisions' pods may have the volume by which Bodies reach their node's coordinator, if there are coordinators.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -207,7 +207,7 @@ def alone(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def scaling(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether functions may scale to zero, and which autoscaler class is the default.
+    """Check whether functions may scale to zero, and which autoscaler class is the default.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -221,7 +221,7 @@ def scaling(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def network(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether pods are addressable at their own IPs, and which ingress class is the default.
+    """Check whether pods are addressable at their own IPs, and which ingress class is the default.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -236,7 +236,7 @@ def network(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def domain(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether services have external domain names. With Knative's default domain, an ingress serves internal callers only.
+    """Check whether services have external domain names. With Knative's default domain, an ingress serves internal callers only.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -274,7 +274,7 @@ def batch_checks(cluster: Cluster) -> Iterator[tuple[str, Check]]:
 
 
 def batch_way(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether the Services of Revisions that batch lead to gateways that are ready.
+    """Check whether the Services of Revisions that batch lead to gateways that are ready.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -306,7 +306,7 @@ def batch_way(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def batch_network(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether network policies admit ingresses and the autoscaler class to the gateway, and the gateway to batching Revisions.
+    """Check that network policies admit ingresses and the autoscaler class to the gateway, and the gateway to batching Revisions.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.

@@ -28,7 +28,7 @@ def machine_checks(state: Path) -> Iterator[tuple[str, Check]]:
 
 
 def memory_and_disk(state: Path) -> tuple[Level, str, str]:
-    """Whether there is enough free memory and disk space.
+    """Check whether there is enough free memory and disk space.
 
     Raises:
         GnomonError: 500 `no_disk`.
@@ -54,7 +54,7 @@ def control_groups() -> tuple[Level, str, str]:
 
 
 def huge_pages(setting: Path, release: str) -> tuple[Level, str, str]:
-    """Whether the zygote's memory can be gathered in huge pages, so that forks copy few page tables."""
+    """Check whether the zygote's memory can be gathered in huge pages, so that forks copy few page tables."""
     version = re.match(r"(\d+)\.(\d+)", release)
     if version is None or (int(version[1]), int(version[2])) < COLLAPSE_SINCE:
         return Level.WARN, f"Linux {release} cannot gather memory in huge pages: starts are slower.", "Use Linux 6.1 or newer."
@@ -77,7 +77,7 @@ def allocator(found: Path | None) -> tuple[Level, str, str]:
 
 
 def models() -> tuple[Level, str, str]:
-    """Whether layer programs can be run here."""
+    """Check whether layer programs can be run here."""
     if importlib.util.find_spec("torch") is None:
         return Level.WARN, "torch is not installed: handlers run, models do not.", how_to_install("models")
     return Level.OK, "torch is installed.", ""

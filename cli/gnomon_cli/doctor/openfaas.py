@@ -66,7 +66,7 @@ def installed_by(system: str) -> str:
 
 
 def namespaces(cluster: Cluster, names: tuple[str, str]) -> tuple[Level, str, str]:
-    """Whether the gateway's and the functions' namespaces exist and enforce Pod Security's level restricted.
+    """Check whether the gateway's and the functions' namespaces exist and enforce Pod Security's level restricted.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -118,7 +118,7 @@ def function_namespaces(cluster: Cluster, system: str, functions: str) -> tuple[
 
 
 def rights(cluster: Cluster, installation: Installation) -> tuple[Level, str, str]:
-    """Whether the account has all permissions of this installation: more if it is cluster-wide or has coordinators.
+    """Check whether the account has all permissions of this installation: more if it is cluster-wide or has coordinators.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -140,7 +140,7 @@ def rights(cluster: Cluster, installation: Installation) -> tuple[Level, str, st
 
 
 def login(cluster: Cluster, system: str) -> tuple[Level, str, str]:
-    """Whether the login Secret exists, without which the gateway's pods wait.
+    """Check whether the login Secret exists, without which the gateway's pods wait.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -159,7 +159,7 @@ def login(cluster: Cluster, system: str) -> tuple[Level, str, str]:
 
 
 def peers(cluster: Cluster, system: str) -> tuple[Level, str, str]:
-    """Whether the Secret exists by which replicas share the functions.
+    """Check whether the Secret exists by which replicas share the functions.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -173,7 +173,7 @@ def peers(cluster: Cluster, system: str) -> tuple[Level, str, str]:
 
 
 def cluster_wide(cluster: Cluster, system: str) -> bool:
-    """Whether the gateway manages every marked namespace.
+    """True if the gateway manages every marked namespace.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -185,7 +185,7 @@ def cluster_wide(cluster: Cluster, system: str) -> bool:
 
 
 def is_restricted(namespace: dict[str, object]) -> bool:
-    """Whether the namespace admits only pods that meet Pod Security's level restricted."""
+    """True if the namespace admits only pods that meet Pod Security's level restricted."""
     metadata = namespace.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, dict) else None
     return isinstance(labels, dict) and labels.get(SECURITY_LABEL) == "restricted"

@@ -55,7 +55,7 @@ def daemons(cluster: Cluster) -> Document | None:
 
 
 def driver(cluster: Cluster, install: str) -> tuple[Level, str, str]:
-    """Whether pods may have the volume by which their Body reaches its node's coordinator.
+    """Check whether pods may have the volume by which their Body reaches its node's coordinator.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -79,7 +79,7 @@ def driver(cluster: Cluster, install: str) -> tuple[Level, str, str]:
 
 
 def coordinators(cluster: Cluster, install: str) -> tuple[Level, str, str]:
-    """Whether each node has a coordinator that is ready.
+    """Check whether each node has a coordinator that is ready.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -100,7 +100,7 @@ def coordinators(cluster: Cluster, install: str) -> tuple[Level, str, str]:
 
 
 def registered(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether each node's kubelet has registered the driver; otherwise pods with the volume wait on that node.
+    """Check whether each node's kubelet has registered the driver; otherwise pods with the volume wait on that node.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -117,12 +117,12 @@ def registered(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def runs_linux(node: dict[str, Any]) -> bool:
-    """Whether a coordinator would be scheduled on a node. A simulated node may have no label of its OS."""
+    """True if a coordinator would be scheduled on a node. A simulated node may have no label of its OS."""
     return bool((node["metadata"].get("labels") or {}).get("kubernetes.io/os", "linux") == "linux")
 
 
 def has_driver(node: dict[str, Any]) -> bool:
-    """Whether a CSINode lists Gnomon's driver."""
+    """True if a CSINode lists Gnomon's driver."""
     return any(one.get("name") == CSI_DRIVER for one in (node.get("spec") or {}).get("drivers") or ())
 
 
@@ -146,7 +146,7 @@ def shadow_client_checks(cluster: Cluster, client: ShadowClient, other: ShadowCl
 
 
 def has_option(cluster: Cluster, client: ShadowClient, option: str = "--coordinator-token") -> bool:
-    """Whether the client's Deployment exists and has this option.
+    """True if the client's Deployment exists and has this option.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -157,7 +157,7 @@ def has_option(cluster: Cluster, client: ShadowClient, option: str = "--coordina
 
 
 def token_known(cluster: Cluster, client: ShadowClient, other: ShadowClient) -> tuple[Level, str, str]:
-    """Whether nodes' coordinators have this client's token, and no other client has it.
+    """Check whether nodes' coordinators have this client's token, and no other client has it.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.
@@ -191,7 +191,7 @@ def _without_token(cluster: Cluster, client: ShadowClient, other: ShadowClient) 
 
 
 def network_open(cluster: Cluster, client: ShadowClient) -> tuple[Level, str, str]:
-    """Whether network policies admit the client, and Bodies of other nodes if Shadows may be on other nodes.
+    """Check whether network policies admit the client, and Bodies of other nodes if Shadows may be on other nodes.
 
     Raises:
         Refused, Unreachable: the API server refuses the request, or cannot be reached.

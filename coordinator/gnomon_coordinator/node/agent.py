@@ -94,7 +94,7 @@ class ExitDelay:
         self._seen: tuple[frozenset[str], frozenset[str]] | None = None
 
     def may_exit(self, now_s: float, volumes: Collection[str], bodies: Collection[str]) -> bool:
-        """Whether the agent may exit, by the uids of pods with a `volumes` entry and of pods with a connected Body."""
+        """True if the agent may exit, by the uids of pods with a `volumes` entry and of pods with a connected Body."""
         seen = frozenset(volumes), frozenset(bodies)
         if seen != self._seen:
             self._seen, self._changed_s = seen, now_s

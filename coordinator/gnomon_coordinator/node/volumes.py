@@ -246,7 +246,7 @@ class Volumes:
                 self._sockets[volume.id] = PodSocket(volume.pod, folder, self._accepted)
 
     def _is_published(self, volume: Volume) -> bool:
-        """Whether its socket is open, and the folder in which it is still there."""
+        """True if its socket is open, and the folder in which it is still there."""
         return volume.id in self._sockets and self._pods.joinpath(*volume.where).is_dir()
 
     def _close_socket(self, volume_id: str) -> None:

@@ -65,7 +65,7 @@ class Channel(Protocol):
 
     @property
     def holds_more(self) -> bool:
-        """Whether a frame, or its beginning, has been received already."""
+        """True if a frame, or its beginning, has been received already."""
         ...
 
     def fileno(self) -> int: ...

@@ -96,7 +96,7 @@ class CoordinatorGuard:
             self._tell({"event": "gone", "id": instance_id})
 
     def is_reserve(self, instance_id: str) -> bool:
-        """Whether this is an empty container: the owner gets no events about those."""
+        """True if this is an empty container: the owner gets no events about those."""
         registration = self._registrations.get(instance_id)
         return registration is not None and registration.kind == "empty"
 
@@ -266,7 +266,7 @@ class CoordinatorGuard:
         return True
 
     def _is_promoted(self, message: Mapping[str, Any]) -> bool:
-        """Whether the message would kill an instance that has been promoted from Shadow to Body meanwhile."""
+        """True if the message would kill an instance that has been promoted from Shadow to Body meanwhile."""
         registration = self._registrations.get(str(message["id"])) if message["do"] == "kill" else None
         return registration is not None and registration.kind == "body"
 

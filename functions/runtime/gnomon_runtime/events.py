@@ -309,7 +309,7 @@ def _pairs(headers: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def is_stream(body: Any) -> bool:
-    """Whether a body is a stream: a generator or another iterator."""
+    """True if a body is a stream: a generator or another iterator."""
     return hasattr(type(body), "__next__")
 
 

@@ -88,7 +88,7 @@ class Service:
 
     @property
     def serves_bodies(self) -> bool:
-        """Whether the application works for Bodies."""
+        """True if the application works for Bodies."""
         return isinstance(self._application, ForBodies)
 
     def _run(self, batch: Frame, received_s: float, of_queue: bool) -> Frame | Iterator[Frame]:  # noqa: FBT001 - by submit
@@ -255,7 +255,7 @@ def _closing(frames: Iterator[Frame], response: Response) -> Response:
 
 
 def _has_disconnected(connection: socket.socket | None) -> bool:
-    """Whether the client has disconnected: it sends nothing while it waits, so readable means closed."""
+    """True if the client has disconnected: it sends nothing while it waits, so readable means closed."""
     try:
         return connection is not None and not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:

@@ -94,7 +94,7 @@ class FrameSocket:
 
     @property
     def closed(self) -> bool:
-        """Whether the descriptor is closed."""
+        """True if the descriptor is closed."""
         try:
             os.fstat(self._socket.fileno())
         except OSError:
@@ -103,11 +103,11 @@ class FrameSocket:
 
     @property
     def holds_more(self) -> bool:
-        """Whether a frame, or its beginning, arrived together with the last one. No system call: this is read for every batch."""
+        """True if a frame, or its beginning, arrived together with the last one. No system call: this is read for every batch."""
         return self._end > self._start
 
     def waiting(self) -> bool:
-        """Whether a frame, or its beginning, has arrived."""
+        """True if a frame, or its beginning, has arrived."""
         return self.holds_more or bool(select.select([self._socket], [], [], 0)[0])
 
     def _begin(self) -> None:

@@ -219,7 +219,7 @@ class ZygoteTable:
         self._zygote_events.zygote_ended()
 
     def _is_current(self, zygote: Zygote) -> bool:
-        """Whether this very zygote is still in the table; another one may have its id by now."""
+        """True if this very zygote is still in the table; another one may have its id by now."""
         return self._zygotes.get(zygote.id) is zygote
 
     def _drain(self, zygote: Zygote) -> None:
@@ -233,7 +233,7 @@ class ZygoteTable:
 
 
 def _comes_from(pid: int, parents: set[int]) -> bool:
-    """Whether its parent, or during a double fork its grandparent, is one of these. True for a process that has ended."""
+    """True if its parent, or during a double fork its grandparent, is one of these. True for a process that has ended."""
     for _ in range(2):
         try:
             # The process name may contain spaces and brackets: after the last bracket come the state and the parent's pid.

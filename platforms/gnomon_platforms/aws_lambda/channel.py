@@ -87,7 +87,7 @@ class LambdaChannel(ExchangeChannel):
         self._probed: tuple[bool, float] | None = None
 
     async def probe(self, timeout_s: float) -> bool:
-        """Whether Lambda would take an Invoke."""
+        """True if Lambda would take an Invoke."""
         now_s = self._context.clock.now_s()
         if self.closed:
             return False

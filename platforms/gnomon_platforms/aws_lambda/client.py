@@ -97,7 +97,7 @@ def _refused(error: exceptions.ClientError, action: str) -> GnomonError:
 
 
 def is_role_not_ready(error: Any) -> bool:
-    """Whether Lambda refused a role that may be new: IAM propagates a role to Lambda within seconds."""
+    """True if Lambda refused a role that may be new: IAM propagates a role to Lambda within seconds."""
     return (
         isinstance(error, exceptions.ClientError)
         and error_code(error) == "InvalidParameterValueException"

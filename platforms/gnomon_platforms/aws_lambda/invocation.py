@@ -242,7 +242,7 @@ class Invoker:
         return outcome
 
     def reachable(self, target: Target) -> bool:
-        """Whether Lambda would take an Invoke. It checks the function and the permission and runs nothing."""
+        """True if Lambda would take an Invoke. It checks the function and the permission and runs nothing."""
         try:
             self._clients.invoking(PROBE_S).invoke(
                 FunctionName=target.function, Qualifier=target.version, InvocationType="DryRun", Payload=b"{}"
@@ -294,7 +294,7 @@ class Invoker:
 
 
 def _certainly_empty(place: Place, outcome: InvokeOutcome) -> bool:
-    """Whether this Invoke never stores a result there: it was not begun, or its result came back inside the answer."""
+    """True if this Invoke never stores a result there: it was not begun, or its result came back inside the answer."""
     return outcome.fate is Fate.THROTTLED or (outcome.fate is Fate.ANSWERED and place.key not in outcome.left)
 
 

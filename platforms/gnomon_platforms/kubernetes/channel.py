@@ -105,14 +105,14 @@ class HttpChannel(ExchangeChannel):
         self._record_contact()
 
     def known_well(self) -> bool:
-        """Whether no health check is needed: the pod's status is healthy, and the pod or its node was heard from recently."""
+        """True if no health check is needed: the pod's status is healthy, and the pod or its node was heard from recently."""
         if self.closed or self._well is None or not self._well():
             return False
         now_s = self._loop.time()
         return now_s - self._node.at_s + (now_s - self._last_contact_s) / OWN_SHARE < self._canary_s
 
     async def probe(self, timeout_s: float) -> bool:
-        """Whether the pod is healthy, by its status in the cluster or by a health check."""
+        """True if the pod is healthy, by its status in the cluster or by a health check."""
         if self.known_well():
             return True
         if self.closed or (self._well is not None and not self._well()):

@@ -101,7 +101,7 @@ class Refused(Exception):  # noqa: N818 - what the API server has done
 
     @property
     def conflict(self) -> bool:
-        """Whether the object has changed since it was read, or exists already: read and decide again."""
+        """True if the object has changed since it was read, or exists already: read and decide again."""
         return self.status == HTTPStatus.CONFLICT
 
     @property
@@ -110,12 +110,12 @@ class Refused(Exception):  # noqa: N818 - what the API server has done
 
     @property
     def expired(self) -> bool:
-        """Whether a resourceVersion, or a list's continue token, is too old: list again."""
+        """True if a resourceVersion, or a list's continue token, is too old: list again."""
         return self.status == HTTPStatus.GONE
 
     @property
     def passing(self) -> bool:
-        """Whether the error is transient: a retry may succeed."""
+        """True if the error is transient: a retry may succeed."""
         return self.status in _BUSY or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
@@ -172,7 +172,7 @@ def to_gnomon_error(error: Exception, action: str) -> GnomonError:
 
 
 def lasts(error: GnomonError) -> bool:
-    """Whether the error is permanent, as far as its status says: a retry would be refused as well."""
+    """True if the error is permanent, as far as its status says: a retry would be refused as well."""
     return error.status in _WRONG or error.code == DENIED
 
 

@@ -493,7 +493,7 @@ class Informer(Generic[T]):
 
     @property
     def synced(self) -> bool:
-        """Whether the first list has arrived."""
+        """True if the first list has arrived."""
         return self._answered >= 0
 
     @property

@@ -138,7 +138,7 @@ class Observer:
 
     @property
     def removed(self) -> bool:
-        """Whether the Lease existed and has been deleted."""
+        """True if the Lease existed and has been deleted."""
         return self._record is None and self._last is not None
 
     def left_s(self, identity: str, now_s: float) -> float:
@@ -149,7 +149,7 @@ class Observer:
         return max(0.0, self._changed_s + last.duration_s - now_s)
 
     def may_take(self, identity: str, now_s: float) -> bool:
-        """Whether the Lease can be taken now."""
+        """True if the Lease can be taken now."""
         return self.left_s(identity, now_s) <= 0.0
 
     def transitions_if_taken(self, identity: str, counts_from: int = 0) -> int:
@@ -204,7 +204,7 @@ class Tenure:
 
     @property
     def leading(self) -> bool:
-        """Whether this process may write now."""
+        """True if this process may write now."""
         return self._until_s is not None and self._boot_s() < self._until_s
 
     def extend(self, until_s: float, epoch: int) -> None:
@@ -433,7 +433,7 @@ class Candidacy:
 
     @property
     def leads(self) -> bool:
-        """Whether this process may write."""
+        """True if this process may write."""
         return self.tenure.leading
 
     @property

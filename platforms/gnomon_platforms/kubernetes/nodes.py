@@ -195,7 +195,7 @@ class NodeCapacity:
 
 
 def takes(facts: NodeFacts, placing: Placing) -> bool:
-    """Whether a pod may be scheduled to a node: the labels match its selectors, and it tolerates the taints."""
+    """True if a pod may be scheduled to a node: the labels match its selectors, and it tolerates the taints."""
     if not (facts.taints or placing.node_selector or placing.terms):
         return True  # fast path, nearly always: hundreds of nodes are checked for each instance
     labels = {**facts.labels, "metadata.name": facts.name}
@@ -205,7 +205,7 @@ def takes(facts: NodeFacts, placing: Placing) -> bool:
 
 
 def meets(labels: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
-    """Whether labels meet a selector's expression, as Kubernetes evaluates it. Gt and Lt compare whole numbers."""
+    """True if labels meet a selector's expression, as Kubernetes evaluates it. Gt and Lt compare whole numbers."""
     operator, found = str(expression["operator"]), labels.get(expression["key"])
     values: Sequence[str] = expression.get("values") or ()
     if operator in ("Exists", "DoesNotExist"):
@@ -218,7 +218,7 @@ def meets(labels: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
 
 
 def _tolerates(toleration: Mapping[str, Any], taint: tuple[str, str, str]) -> bool:
-    """Whether a toleration matches a taint. An omitted key or effect matches any, an omitted value only the empty one."""
+    """True if a toleration matches a taint. An omitted key or effect matches any, an omitted value only the empty one."""
     key, value, effect = taint
     if (toleration.get("key") or key) != key or (toleration.get("effect") or effect) != effect:
         return False

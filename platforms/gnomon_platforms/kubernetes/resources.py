@@ -103,7 +103,7 @@ class RefusedSize:
 
 
 def resizes_pods(api: Api) -> bool:
-    """Whether the API server offers `pods/resize`. If that cannot be read, True: the first resize then reports the error."""
+    """True if the API server offers `pods/resize`. If that cannot be read, True: the first resize then reports the error."""
     try:
         offered = api.call("GET", CORE_GROUP).get("resources") or ()
     except (Refused, Unreachable) as error:

@@ -73,7 +73,7 @@ class MemoryGroups:
         return 0
 
     def ran_out(self, instance_id: str) -> bool:
-        """Whether the kernel has ended a member because of the limit."""
+        """True if the kernel has ended a member because of the limit."""
         with contextlib.suppress(OSError):
             text = (self._group(instance_id) / self._names.events).read_text(encoding="ascii")
             found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
@@ -175,7 +175,7 @@ class Accounts:
         return [self._memory.create(instance_id, limit_bytes)] if self._memory.available else []
 
     def ran_out(self, instance_id: str) -> bool:
-        """Whether the kernel has ended an instance because of its limit."""
+        """True if the kernel has ended an instance because of its limit."""
         return self._memory.available and self._memory.ran_out(instance_id)
 
     def ended(self, instance: Instance, cpu_s: float) -> None:

@@ -82,7 +82,7 @@ class UnixChannel(Channel):
         self._loop.add_reader(self._fd, self._readable)
 
     async def probe(self, timeout_s: float) -> bool:
-        """Whether the instance answers a canary in time."""
+        """True if the instance answers a canary in time."""
         if self.closed:
             return False
         self._last_probe += 1

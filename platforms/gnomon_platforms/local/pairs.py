@@ -116,7 +116,7 @@ class LocalShadow(LocalProcess):
 
     @property
     def promoting(self) -> bool:
-        """Whether the Shadow is being promoted to a Body."""
+        """True if the Shadow is being promoted to a Body."""
         return self.channel is not None
 
     def promote(self, order: Order, memory_bytes: int, timeout_s: float, promoted: Callable[[], None]) -> None:

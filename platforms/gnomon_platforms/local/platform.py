@@ -279,7 +279,7 @@ class LocalPlatform:
         return [process for process in processes if process.instance.function == function]
 
     def _in_use(self, instance_id: str) -> bool:
-        """Whether an instance starts, works with a Shadow, executes, or did so within `IDLE_S`."""
+        """True if an instance starts, works with a Shadow, executes, or did so within `IDLE_S`."""
         process = self._instances.get(instance_id)
         if (
             process is None

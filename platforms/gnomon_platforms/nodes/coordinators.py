@@ -245,5 +245,5 @@ class PoolRequests:
 
 
 def _requests(pod: CoordinatorPod, cores: float) -> bool:
-    """Whether the CPU request of the pod's pool is this."""
+    """True if the CPU request of the pod's pool is this."""
     return abs(pod.pool_cores - cores) < SAME_CORES

@@ -47,7 +47,7 @@ class ServedModels:
 
     @property
     def on_nodes(self) -> bool:
-        """Whether nodes' pools have the models."""
+        """True if nodes' pools have the models."""
         return self._folder is not None
 
     def blocks_of(self, spec: FunctionSpec) -> Layers | None:

@@ -177,7 +177,7 @@ def version_of(state: State) -> Version:
 
 
 def should_contain(state: State, since: Version | None) -> bool:
-    """Whether a Shadow known since that version must be in this state, unless its coordinator was restarted."""
+    """True if a Shadow known since that version must be in this state, unless its coordinator was restarted."""
     if since is None:
         return False
     incarnation, version = since

@@ -171,7 +171,7 @@ class ObservedCluster:
         return self._adopting_until_s - self.clock.now_s()
 
     def left_alone(self, key: FunctionKey) -> bool:
-        """Whether another autoscaler scales a function. A removed function's Deployment is cleaned up all the same."""
+        """True if another autoscaler scales a function. A removed function's Deployment is cleaned up all the same."""
         deployed = self.deployed(key)
         return self.conflicts.of(key) is not None and (deployed is None or not deployed.removed)
 

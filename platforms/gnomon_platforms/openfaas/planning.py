@@ -226,12 +226,12 @@ def _binds(deployed: DeployedFunction, mine: list[PodFacts], desired: Desired) -
 
 
 def _all_ready(present: Iterable[PodFacts], desired: Desired) -> bool:
-    """Whether each serving pod is ready: a ReplicaSet would remove an unready one before a marked pod that is ready."""
+    """True if each serving pod is ready: a ReplicaSet would remove an unready one before a marked pod that is ready."""
     serving = {name for name, kept in desired.kept.items() if kept.serving}
     return all(pod.ready for pod in present if pod.name in serving)
 
 
 def _makes_room(deployed: DeployedFunction, present: Iterable[PodFacts], desired: Desired) -> bool:
-    """Whether the rolling update may remove an old pod before its successor is ready, until all pods have the template."""
+    """True if the rolling update may remove an old pod before its successor is ready, until all pods have the template."""
     old = any(pod.version != deployed.template_version and pod.name in desired.kept for pod in present)
     return old and (desired.blocked or deployed.max_unavailable > 0)

@@ -97,7 +97,7 @@ class OpenFaasPlatform:
 
     @property
     def leads(self) -> bool:
-        """Whether this process decides about pods."""
+        """True if this process decides about pods."""
         return self._cluster.leads
 
     # From the start to the stop of the gateway

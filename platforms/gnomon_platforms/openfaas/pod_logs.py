@@ -231,7 +231,7 @@ def _path(pod: PodFacts) -> str:
 
 
 def _wanted(pod: PodFacts, query: LogQuery) -> bool:
-    """Whether a pod may have lines that match the query."""
+    """True if a pod may have lines that match the query."""
     return pod.phase != "Pending" and query.instance in ("", pod.name)
 
 
@@ -246,7 +246,7 @@ def _log_parameters(query: LogQuery, container: str) -> dict[str, str]:
 
 
 def _not_begun(refusal: Refused) -> bool:
-    """Whether the container has not been started: the API server answers BadRequest because there is no log yet."""
+    """True if the container has not been started: the API server answers BadRequest because there is no log yet."""
     return refusal.reason == "BadRequest"
 
 

@@ -176,7 +176,7 @@ class Steps:
         return int(made["metadata"].get("generation", 0))
 
     def furnished(self, deployed: DeployedFunction) -> bool:
-        """Whether the dependents of this Deployment are known to exist."""
+        """True if the dependents of this Deployment are known to exist."""
         return self._furnished_uid == deployed.uid
 
     async def _furnish(self, spec: FunctionSpec | None, deployed: DeployedFunction | None) -> None:

@@ -213,7 +213,7 @@ def _stored(deployed: DeployedFunction | None) -> StoredFunction | None:
 
 
 def _same(one: StoredFunction | None, other: StoredFunction | None) -> bool:
-    """Whether nothing of the function has changed; its Deployment changes whenever one of its pods does."""
+    """True if nothing of the function has changed; its Deployment changes whenever one of its pods does."""
     if one is None or other is None:
         return one is other
     return (one.version, one.created_at, one.spec.raw) == (other.version, other.created_at, other.spec.raw)
@@ -228,7 +228,7 @@ def _version(document: Document) -> int:
 
 
 def _reached(seen: str, written: str) -> bool:
-    """Whether one resource version is another, or later. They count up (KEP-5504); what is no number is compared as it is."""
+    """True if one resource version is another, or later. They count up (KEP-5504); what is no number is compared as it is."""
     return int(seen) >= int(written) if seen.isdigit() and written.isdigit() else seen == written
 
 
@@ -395,7 +395,7 @@ def _set_here(metadata: Document, field: str) -> dict[str, str]:
 
 
 def _is_kubernetes_own(key: str) -> bool:
-    """Whether a label of a namespace says what its pods may do, or who it is."""
+    """True if a label of a namespace says what its pods may do, or who it is."""
     return key.startswith("pod-security.kubernetes.io/") or key == "kubernetes.io/metadata.name"
 
 
@@ -473,7 +473,7 @@ class StoredSecrets:
 
 
 def _is_private(found: Document) -> bool:
-    """Whether no function may name it."""
+    """True if no function may name it."""
     return found.get("type") in CREDENTIALS or MANAGED_LABEL in (found["metadata"].get("labels") or {})
 
 

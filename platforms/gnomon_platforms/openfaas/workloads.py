@@ -101,14 +101,14 @@ class InstanceRecord(RemoteInstance[HttpChannel]):
 
     @property
     def threads_outdated(self) -> bool:
-        """Whether its process may use other threads than its pod has cores, and no resize is pending."""
+        """True if its process may use other threads than its pod has cores, and no resize is pending."""
         cores, pod = self.instance.cores, self.pod
         settled = pod is not None and pod.cores == cores and pod.effective_cores in (0, cores)
         return settled and self.sized_cores == cores != self._threads
 
     @property
     def living(self) -> bool:
-        """Whether the instance exists or starts, and is not ending."""
+        """True if the instance exists or starts, and is not ending."""
         return not self.gone and not self.stopping
 
     @property
@@ -117,7 +117,7 @@ class InstanceRecord(RemoteInstance[HttpChannel]):
 
     @property
     def healthy(self) -> bool:
-        """Whether its pod is healthy, by the pod's status."""
+        """True if its pod is healthy, by the pod's status."""
         return self.pod is not None and self.pod.healthy
 
     def observe(self, pod: PodFacts, now_s: float) -> None:
@@ -139,7 +139,7 @@ class InstanceRecord(RemoteInstance[HttpChannel]):
         self.instance = replace(self.instance, node="")
 
     def fits(self, pod: PodFacts) -> bool:
-        """Whether its pod can take the first batch: it is healthy, and has the cores that it was resized to.
+        """True if its pod can take the first batch: it is healthy, and has the cores that it was resized to.
 
         It need not wait for a resize that the node has deferred or refused: it serves with the cores that it has.
         """
@@ -199,7 +199,7 @@ class InstanceRecord(RemoteInstance[HttpChannel]):
 
 
 def adoptable(pod: PodFacts, version: int) -> bool:
-    """Whether a bound pod can continue as its instance: it is not ending, nor of a later version."""
+    """True if a bound pod can continue as its instance: it is not ending, nor of a later version."""
     return not (pod.ending or pod.ended or pod.deletion_cost == VICTIM_COST) and pod.version <= version
 
 
@@ -436,7 +436,7 @@ class Workload(Reconciler[Step]):
         )
 
     def _blocked(self, deployed: DeployedFunction | None, pods: Collection[PodFacts], now_s: float) -> bool:
-        """Whether pods of the present template have been without room, or could not be created, for `room_timeout_s`."""
+        """True if pods of the present template have been without room, or could not be created, for `room_timeout_s`."""
         stuck = deployed is not None and (
             bool(deployed.failure) or any(pod.unschedulable and pod.version == deployed.template_version for pod in pods)
         )

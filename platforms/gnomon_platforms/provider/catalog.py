@@ -161,7 +161,7 @@ class Catalog:
         return self._functions.get(key)
 
     def holds(self, spec: FunctionSpec) -> bool:
-        """Whether this very value came from the provider, now or in a recent poll."""
+        """True if this very value came from the provider, now or in a recent poll."""
         return any(spec is given for given in self._given.get(spec.key, ()))
 
     def places(self, key: FunctionKey) -> int:
@@ -202,7 +202,7 @@ class Catalog:
 
     @property
     def away(self) -> bool:
-        """Whether calls of functions have to wait for the provider. One that only refuses our credentials takes them."""
+        """True if calls of functions have to wait for the provider. One that only refuses our credentials takes them."""
         return self.trouble is not None and self.trouble.code != CREDENTIALS
 
     def lost(self, error: GnomonError) -> None:

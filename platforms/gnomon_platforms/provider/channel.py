@@ -168,11 +168,11 @@ class ProviderChannel(ExchangeChannel):
 
     @property
     def batches(self) -> bool:
-        """Whether a batch travels as one."""
+        """True if a batch travels as one."""
         return bool(self._token)
 
     async def probe(self, timeout_s: float) -> bool:
-        """Whether the provider answers; asking the function itself would be a call of it."""
+        """True if the provider answers; asking the function itself would be a call of it."""
         del timeout_s
         return not self.closed and self._around.well()
 

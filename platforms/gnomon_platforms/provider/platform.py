@@ -208,7 +208,7 @@ class ProviderPlatform:
             slot.ready(ProviderChannel(route, self._around, token, slot.end))
 
     def _batches(self, spec: FunctionSpec) -> bool:
-        """Whether batches can be sent as such: the function is a Body with the secret of our batch token."""
+        """True if batches can be sent as such: the function is a Body with the secret of our batch token."""
         return spec.settings.max_batch > 1 and BATCH_SECRET in spec.secrets and bool(self._options.batch_token)
 
     async def _replica(self, key: FunctionKey) -> None:

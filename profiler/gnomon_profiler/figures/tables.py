@@ -88,7 +88,7 @@ def measured_batches(profile: ModelProfile, cores: int = 1) -> tuple[int, ...]:
 
 
 def drawable(profile: ModelProfile, cores: int = 1) -> bool:
-    """Whether there are figures of it: batches of 2 and 4 were measured on so many cores."""
+    """True if there are figures of it: batches of 2 and 4 were measured on so many cores."""
     return {BASE_BATCH, DOUBLED} <= set(measured_batches(profile, cores))
 
 

@@ -233,7 +233,7 @@ def _group_normalisation(call: Call) -> Tensor:
 
 
 def _instance_normalisation(call: Call) -> Tensor:
-    """As a group normalisation with a group for each channel, which does not join batch and channels."""
+    """Convert to a group normalisation with one group per channel, which keeps batch and channels separate."""
     tensor = call.tensor(0)
     return functional.group_norm(tensor, int(tensor.shape[1]), call.tensor(1), call.tensor(2), call.attribute("epsilon", 1e-5))
 

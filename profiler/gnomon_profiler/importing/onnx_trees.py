@@ -190,7 +190,7 @@ def _labelled(call: Call, labels: list[int], scores: Tensor) -> Results:
 
 
 def _labelled_binary(call: Call, labels: list[int], score: Tensor) -> Results:
-    """One score of the second class: a probability, or positive for it."""
+    """Convert the single score of a binary classifier: the second class's probability, or a margin whose sign decides."""
     post = call.attribute("post_transform", "NONE")
     if post not in ("NONE", "LOGISTIC"):
         raise Unsupported(f"the transformation {post!r} of one score for two classes is not supported")

@@ -57,7 +57,7 @@ class Call:
     values: tuple[Value | None, ...]
 
     def has(self, index: int) -> bool:
-        """Whether this input is given."""
+        """True if this input is given."""
         return index < len(self.values) and self.values[index] is not None
 
     def value(self, index: int) -> Value:
@@ -147,7 +147,7 @@ def sizes(items: Sequence[Any], *, scalar: bool = False) -> Known:
 
 
 def fits_known(tensor: Tensor) -> bool:
-    """Whether a constant is small and of a type that is kept as numbers."""
+    """True if a constant is small and of a type that is kept as numbers."""
     return tensor.numel() <= MAX_KNOWN and tensor.dtype in NUMPY_TYPES
 
 

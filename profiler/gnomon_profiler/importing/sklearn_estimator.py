@@ -60,7 +60,7 @@ def load_skops(name: str, path: Path) -> CatalogModel:
 
 
 def is_estimator(candidate: object) -> bool:
-    """Whether an object follows scikit-learn's conventions: parameters, and a prediction or a transformation."""
+    """True if an object follows scikit-learn's conventions: parameters, and a prediction or a transformation."""
     methods = ("predict", "transform")
     return callable(getattr(candidate, "get_params", None)) and any(callable(getattr(candidate, name, None)) for name in methods)
 

@@ -200,7 +200,7 @@ def _preprocess(folder: Path) -> dict[str, Any]:
 
 
 def _padding(module: Named, names: tuple[str, ...], length: int, config: Any) -> Padding | None:
-    """How shorter sequences are padded; None where the model answers padded ones otherwise than as they are."""
+    """Padding of shorter sequences; None if padding changes the model's result."""
     short = (length + 1) // 2
     pad_token = int(getattr(config, "pad_token_id", None) or 0)
     generator = torch.Generator().manual_seed(0)

@@ -95,7 +95,7 @@ class OuterGateway:
             return answer.status
 
     async def _wake(self, name: str) -> bool:
-        """Whether there is such a function; it has a replica then."""
+        """True if there is such a function; it has a replica then."""
         status = await self._status(name)
         if status is None:
             return False

@@ -256,5 +256,5 @@ def test_coordinator_waiting_for_an_instance_ends_with_its_supervisor(begin: Beg
 
 
 def asleep(pid: int) -> bool:
-    """Whether it waits for something: one that looks again and again never does."""
+    """True if it waits for something: one that looks again and again never does."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"

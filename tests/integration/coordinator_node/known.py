@@ -33,7 +33,7 @@ class Known:
         return Known(given, whole, first + (body.ask(given[kept:])[0] if kept < samples else []))
 
     def together(self, body: Body) -> bool:
-        """Whether the pair's answer is right, to the bit."""
+        """True if the pair's answer is right, to the bit."""
         answers, hand_overs = body.ask(self.given)
         return answers == self.parts and hand_overs == 1
 

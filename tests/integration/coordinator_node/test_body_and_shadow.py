@@ -195,7 +195,7 @@ def test_a_stranger_at_anothers_socket_is_that_pods_business_and_nobody_elses(no
 
 
 def hung_up(connection: socket.socket) -> bool:
-    """Whether nothing that is sent is taken any more, or nobody reads it: the coordinator has closed its end."""
+    """True if nothing that is sent is taken any more, or nobody reads it: the coordinator has closed its end."""
     connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
     try:
         while True:

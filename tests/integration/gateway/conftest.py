@@ -99,7 +99,7 @@ class Connection:
         return await self.answer(bodiless=bodiless)
 
     async def closed(self) -> bool:
-        """Whether the server ends the connection; what it still sends is dropped."""
+        """True if the server ends the connection; what it still sends is dropped."""
         async with asyncio.timeout(PATIENCE_S):
             try:
                 while await self.reader.read(65536):

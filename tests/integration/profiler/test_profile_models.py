@@ -215,7 +215,7 @@ def test_runs_that_were_ended_go_on_with_the_same_command(
 
 
 def ended(pid: int) -> bool:
-    """Whether a process has ended; a zombie that nobody has collected yet has."""
+    """True if a process has ended; a zombie that nobody has collected yet has."""
     for _ in range(200):
         try:
             state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]

@@ -71,7 +71,7 @@ def test_registered_model_gets_variants_of_every_engine_and_says_how_far_it_is(t
 
 
 def profiled_or_refused(models: Path, line: str) -> bool:
-    """Whether each engine has a profile, or a disturbed machine was the reason of the last one that has none."""
+    """True if each engine has a profile, or a disturbed machine was the reason of the last one that has none."""
     store, machine = ProfileStore(models / FOLDER), this_machine().id
     engines = (PROGRAM, *installed_engines())
     return all(store.get("dense@1", profile_name(machine, engine)) for engine in engines) or "the profile is not kept" in line

@@ -91,7 +91,7 @@ def installed(cluster: Cluster, compiled: build.Programs, answer_image: str) -> 
 
 
 def ready(cluster: Cluster, node: Node) -> bool:
-    """Whether its pod serves; its address is the node's from then on."""
+    """True if its pod serves; its address is the node's from then on."""
     for pod in cluster.core.list_namespaced_pod(NODES).items:
         conditions = {one.type: one.status for one in pod.status.conditions or ()}
         if conditions.get("Ready") == "True":

@@ -95,7 +95,7 @@ def inside(pod: Any, container: str = "") -> Path:
 
 
 def is_first(process: Path) -> bool:
-    """Whether a container ends with this process of its."""
+    """True if a container ends with this process of its."""
     return re.search(r"^NSpid:.*\t1$", (process / "status").read_text(), re.MULTILINE) is not None
 
 

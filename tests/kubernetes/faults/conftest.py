@@ -72,7 +72,7 @@ def breakable(lasting: tuple[Plane, Cluster], handler: Path) -> Iterator[Breakab
 
 
 def answers(cluster: Cluster, namespace: str = NAMESPACE) -> bool:
-    """Whether the API server is there, which has this namespace."""
+    """True if the API server is there, which has this namespace."""
     try:
         return bool(cluster.core.read_namespace(namespace))
     except (HTTPError, client.ApiException):
@@ -87,7 +87,7 @@ def left(cluster: Cluster) -> list[str]:
 
 
 def usable(cluster: Cluster, name: str) -> bool:
-    """Whether a node takes pods."""
+    """True if a node takes pods."""
     found = cluster.core.read_node(name)
     ready = any(one.type == "Ready" and one.status == "True" for one in found.status.conditions or ())
     return ready and not found.spec.taints

@@ -76,11 +76,11 @@ class Standing:
             self._cluster.core.delete_namespaced_pod(name, place.namespace, grace_period_seconds=0)
 
     def ask(self, who: str, whom: str, port: int) -> bool:
-        """Whether a request from one of them to another, or to some address, is answered."""
+        """True if a request from one of them to another, or to some address, is answered."""
         return self.asked(who, f"http://{self._addresses.get(whom, whom)}:{port}/")
 
     def asked(self, who: str, url: str) -> bool:
-        """Whether anybody answers there, with whatever status.
+        """True if anybody answers there, with whatever status.
 
         Raises:
             AssertionError: it could not be asked.

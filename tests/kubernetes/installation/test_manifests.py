@@ -83,7 +83,7 @@ def test_the_gateway_has_what_it_takes_to_be_updated_and_drained(manifests: dict
 
 
 def reaches(policy: Manifest, address: str) -> bool:
-    """Whether a policy lets traffic out to an address that belongs to no pod that it names."""
+    """True if a policy lets traffic out to an address that belongs to no pod that it names."""
     wanted = ipaddress.ip_address(address)
     blocks = [peer["ipBlock"] for rule in policy["spec"]["egress"] for peer in rule["to"] if "ipBlock" in peer]
 

@@ -130,7 +130,7 @@ def installed(cluster: Cluster, kubectl: Kubectl, repository: Path, folder: Path
 
 
 def deployed(cluster: Cluster) -> bool:
-    """Whether a class or a gateway of ours is there."""
+    """True if a class or a gateway of ours is there."""
     found = cluster.apps.list_namespaced_deployment(SYSTEM).items
     return any(one.metadata.name.startswith("gnomon-") for one in found)
 

@@ -40,7 +40,7 @@ def installed_account(cluster: Cluster, compiled: build.Programs, folder: Path, 
 
 
 def given(cluster: Cluster, use: Use) -> bool:
-    """Whether the API server allows this to the account: it reads roles a moment after they are written."""
+    """True if the API server allows this to the account: it reads roles a moment after they are written."""
     plural, _, subresource = use.resource.partition("/")
     wanted = {"namespace": use.namespace, "group": use.group, "resource": plural, "subresource": subresource, "verb": use.verb}
     review = cast("Any", {"spec": {"user": ACCOUNT.user, "resourceAttributes": wanted}})

@@ -134,5 +134,5 @@ def shadow_rows(node: Node) -> set[str]:
 
 
 def gave_up(home: Node, shadow: str) -> bool:
-    """Whether a Body of this node has given its Shadow up, by what its node's coordinator has written."""
+    """True if a Body of this node has given its Shadow up, by what its node's coordinator has written."""
     return re.search(rf"Shadow {re.escape(shadow)} has gone: \d+ misses in a row", home.agent.said) is not None

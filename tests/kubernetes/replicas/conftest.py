@@ -123,7 +123,7 @@ class Gateways(Balanced):
         await self.eventually(lambda: all(self.ready(one) for one in self.sent_to), "two instances of each never served")
 
     def ready(self, name: str) -> bool:
-        """Whether a gateway could send batches to two instances of each function: what it says of itself, not of the leader's."""
+        """True if a gateway could send batches to two instances of each function: what it says of itself, not of the leader's."""
         text = self.processes[name].call("GET", "/metrics").data.decode()
         lines = [line for line in text.splitlines() if line.startswith("gateway_service_ready_count{")]
         return len(lines) == len(FUNCTIONS) and all(line.endswith(" 2.0") for line in lines)

@@ -79,7 +79,7 @@ async def test_metrics_need_no_token(tmp_path: Path) -> None:
 
 
 async def waits(changes: ChangeFeed, incarnation: str, version: int, timeout_s: float = 60.0) -> bool:
-    """Whether somebody who has seen this much is kept waiting."""
+    """True if somebody who has seen this much is kept waiting."""
     task = asyncio.create_task(changes.wait_newer(incarnation, version, timeout_s))
     for _ in range(5):
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_core.signature import NUMPY_TYPES, ModelSignature, TensorSpec
 from gnomon_profiler import sample_sets
 from gnomon_profiler.sample_sets import KEPT_SAMPLES, SAMPLES, VALIDATION, read_samples, sample_set
 
@@ -37,6 +37,15 @@ def test_labelled_samples_are_read_as_the_model_takes_them(tmp_path: Path) -> No
     assert (len(found), found.inputs[0].dtype, found.labels.tolist()) == (6, np.float32, [0, 1, 2, 3, 4, 0])
     two = saved(tmp_path, a=np.zeros((3, 2)), b=np.array([1, 2, 3]), labels=np.array([0, 1, 1], "uint8"))
     assert [array.shape for array in read_samples(two, TWO, labelled=True).inputs] == [(3, 2), (3,)]
+
+
+@pytest.mark.parametrize("datatype", NUMPY_TYPES)
+def test_samples_keep_every_datatype_of_the_protocol(tmp_path: Path, datatype: str) -> None:
+    signature = ModelSignature("m", "1", (TensorSpec("x", datatype, (2,)),), MAP.outputs)
+    values = np.array([[0, 1], [1, 0]], NUMPY_TYPES[datatype])
+    found = read_samples(saved(tmp_path, x=values), signature, labelled=False).inputs[0]
+    assert (found.dtype, found.tolist()) == (values.dtype, values.tolist())
+    assert sample_set(signature, {}).inputs[0].dtype == values.dtype
 
 
 @pytest.mark.parametrize(

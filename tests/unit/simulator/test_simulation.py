@@ -331,7 +331,7 @@ def late(result: FunctionResult) -> float:
 
 
 def decided_late(result: FunctionResult, created: CreateBody) -> bool:
-    """Whether it was not created before there was a plan."""
+    """True if it was not created before there was a plan."""
     return any(created in decision.actions for decision in result.decisions if "MB" in decision.reason)
 
 

@@ -80,12 +80,12 @@ class Layout:
         return Layout(tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), storage_of(tensor))
 
     def same_form(self, other: Layout) -> bool:
-        """Whether both have one type, shape and strides."""
+        """True if both have one type, shape and strides."""
         return (self.dtype, self.shape, self.strides) == (other.dtype, other.shape, other.strides)
 
 
 def may_overwrite(target: Layout, result: Layout, operands: list[Layout], alive_after: list[Layout]) -> bool:
-    """Whether an elementwise operation may write its result over its first operand.
+    """True if an elementwise operation may write its result over its first operand.
 
     `operands` are its other tensors: one may be the very same view, which is read element by element before it is written, but
     no other view of the same storage. `alive_after` is everything that something reads later, inputs and weights included.

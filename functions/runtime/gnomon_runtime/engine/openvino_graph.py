@@ -51,12 +51,12 @@ class OpenVinoGraph:
 
 
 def has_bf16() -> bool:
-    """Whether this CPU has bf16 arithmetic. Elsewhere OpenVINO computes a graph in fp32 that is to be narrowed."""
+    """True if this CPU has bf16 arithmetic. Elsewhere OpenVINO computes a graph in fp32 that is to be narrowed."""
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def configuration(cores: int, precision: str = FP32) -> dict[str, Any]:
-    """One request at a time, on this many threads, which run where the process may."""
+    """Configuration for one request at a time on this many threads, which inherit the process's CPU affinity."""
     return {
         "INFERENCE_NUM_THREADS": cores,
         "NUM_STREAMS": 1,

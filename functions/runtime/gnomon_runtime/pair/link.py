@@ -83,7 +83,7 @@ class DataPath(ABC):
 
     @property
     def ready(self) -> bool:
-        """Whether a message can be sent to the other side."""
+        """True if a message can be sent to the other side."""
         return True
 
     @abstractmethod
@@ -168,7 +168,7 @@ class DataPath(ABC):
         return None if message is None or self._is_hint(message) else message
 
     def _is_hint(self, message: Message) -> bool:
-        """Whether the message is a wake-up hint, which starts the polling period."""
+        """True if the message is a wake-up hint, which starts the polling period."""
         soon = message.kind is Kind.SOON
         self._poll_until_s = time.monotonic() + HINT_S if soon else 0.0
         return soon

@@ -81,7 +81,7 @@ class OrderHandler:
 
     @property
     def gone(self) -> bool:
-        """Whether the coordinator has closed its end."""
+        """True if the coordinator has closed its end."""
         return self._gone
 
     def fileno(self) -> int:

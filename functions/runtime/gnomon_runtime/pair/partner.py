@@ -141,7 +141,7 @@ class Partner:
             buffer.prepare(max((sum(aligned(most * sizes.get(name, 0)) for name in names) for names in moved), default=0))
 
     def computes(self, run: tuple[int, int]) -> bool:
-        """Whether the Shadow can compute this run. While blocks change, a Body's Shadows do not all hold the same blocks."""
+        """True if the Shadow can compute this run. While blocks change, a Body's Shadows do not all hold the same blocks."""
         return self.over is None and self.link.ready and run in self._runs
 
     def send_hint(self) -> None:

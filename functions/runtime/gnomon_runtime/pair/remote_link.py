@@ -84,7 +84,7 @@ class Incoming:
 
     @property
     def is_partial(self) -> bool:
-        """Whether a message has arrived in part."""
+        """True if a message has arrived in part."""
         return self._message is not None or self._filled > 0
 
     def take(self, connection: socket.socket) -> Message | None:

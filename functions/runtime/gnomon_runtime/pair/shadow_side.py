@@ -248,12 +248,12 @@ def _data_path(message: dict[str, Any], descriptors: list[int]) -> DataPath:
 
 
 def _load_waits(connection: socket.socket) -> bool:
-    """Whether more bytes wait on the socket than "hello" orders take, so that a load must be among them."""
+    """True if more bytes wait on the socket than "hello" orders take, so that a load must be among them."""
     return int.from_bytes(fcntl.ioctl(connection, termios.FIONREAD, bytes(4)), sys.byteorder) > GREETINGS_BYTES
 
 
 def _load_arrives_at_once(connection: socket.socket) -> bool:
-    """Whether a load arrives within `AT_ONCE_S`."""
+    """True if a load arrives within `AT_ONCE_S`."""
     until_s = time.monotonic() + AT_ONCE_S
     with select.epoll() as arrivals:
         # Edge-triggered: the "hello" that comes first stays in the socket, and a level-triggered poll would spin on it.
@@ -309,7 +309,7 @@ class Promotion:
 
     @property
     def complete(self) -> bool:
-        """Whether the whole model is resident."""
+        """True if the whole model is resident."""
         return self._pieces is None
 
     @property

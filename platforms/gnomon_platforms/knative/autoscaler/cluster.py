@@ -75,7 +75,7 @@ class PolicyLoop(Protocol):
         ...
 
     def makes_shadows(self, settings: Settings) -> bool:
-        """Whether the settings' policy creates Shadows where it can."""
+        """True if the settings' policy creates Shadows where it can."""
         ...
 
     def poke(self, function: str) -> None:
@@ -162,7 +162,7 @@ class KnativeCluster:
 
     @property
     def activators_seen(self) -> bool:
-        """Whether activators report their waiting requests: a Revision at zero could not be woken otherwise."""
+        """True if activators report their waiting requests: a Revision at zero could not be woken otherwise."""
         return self.scraper is not None and self.scraper.observing
 
     def pa(self, key: FunctionKey) -> PaFacts | None:

@@ -159,12 +159,12 @@ class KnativeAutoscaler:
 
     @property
     def resizes(self) -> bool:
-        """Whether the cluster can resize pods in place."""
+        """True if the cluster can resize pods in place."""
         return self._cluster.resizes
 
     @property
     def observing(self) -> bool:
-        """Whether activators report their waiting requests."""
+        """True if activators report their waiting requests."""
         return self._cluster.activators_seen
 
     @property

@@ -452,7 +452,7 @@ class ModelReader:
 
     @property
     def known(self) -> bool:
-        """Whether there is nothing more to wait for."""
+        """True if there is nothing more to wait for."""
         return self._clock.now_s() >= self._waits_until_s
 
     def follow(self, settings: Settings) -> None:

@@ -351,7 +351,7 @@ class RevisionLoad:
         return (end[2] - begin[2] if by_rps else end[1] - begin[1]) / max(past_s, min(window_s, now_s - begin[0]))
 
     def busy(self, now_s: float, window_s: float) -> bool:
-        """Whether a request came within the last seconds."""
+        """True if a request came within the last seconds."""
         return self._last_request_s > 0.0 and now_s - self._last_request_s <= window_s
 
     def _remember(self, now_s: float) -> None:
@@ -437,7 +437,7 @@ class Scraper:
 
     @property
     def observing(self) -> bool:
-        """Whether there is a ready activator, and every ready activator and gateway has answered recently."""
+        """True if there is a ready activator, and every ready activator and gateway has answered recently."""
         ready, gateways = ([one.name for one in listed() if one.ready and not one.ending] for listed in self._holders)
         return bool(ready) and all(self._heard(name, BLIND_AFTER_S) for name in (*ready, *gateways))
 

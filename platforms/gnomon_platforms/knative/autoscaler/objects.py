@@ -66,7 +66,7 @@ class PaFacts:
 
     @property
     def initialized(self) -> bool:
-        """Whether the first scale was reached once."""
+        """True if the first scale was reached once."""
         return self.condition("ScaleTargetInitialized").status == "True"
 
 
@@ -121,12 +121,12 @@ class RevisionPod:
 
     @property
     def resizable(self) -> bool:
-        """Whether the pod can be resized now."""
+        """True if the pod can be resized now."""
         return self.running and self.reported and not self.ending
 
     @property
     def resizing(self) -> bool:
-        """Whether a resize is in progress on its node."""
+        """True if a resize is in progress on its node."""
         return self.reported and not self.trouble and self.cores != self.effective_cores
 
 
@@ -279,14 +279,14 @@ def live_revision(document: Document) -> LiveRevision:
 
 
 def buffered(document: Mapping[str, Any]) -> bool:
-    """Whether requests to this Revision go through the gateway: autoscaler class and gateway must agree, so both ask here."""
+    """True if requests to this Revision go through the gateway: autoscaler class and gateway must agree, so both ask here."""
     annotations = document["metadata"].get("annotations") or {}
     asks = any(name in annotations for name in BATCH_ANNOTATIONS)
     return asks and annotations.get(CLASS_ANNOTATION) == CLASS and not _speaks_h2c(document)
 
 
 def _speaks_h2c(document: Mapping[str, Any]) -> bool:
-    """Whether the port is named for HTTP/2 without TLS, which the gateway does not speak."""
+    """True if the port is named for HTTP/2 without TLS, which the gateway does not speak."""
     containers = (document.get("spec") or {}).get("containers") or ()
     return any(port.get("name") == "h2c" for one in containers for port in one.get("ports") or ())
 

@@ -211,7 +211,7 @@ def _from_active(observed: Observed, active_s: float) -> _Count:
 
 
 def _last_pods(observed: Observed, inactive_s: float) -> _Count:  # noqa: PLR0911 - one for each thing that may keep them
-    """Whether the last pods of an inactive Revision may go."""
+    """Decide whether the last pods of an inactive Revision may be removed."""
     rules, sks = observed.rules, observed.sks
     assert sks is not None
     if observed.target is not None and observed.target.replicas == 0:
@@ -247,7 +247,7 @@ def _route(observed: Observed, want: int) -> Route:
 
 
 def _differs(sks: SksFacts | None, pa: PaFacts, route: Route) -> bool:
-    """Whether the ServerlessService does not say what it is to say."""
+    """True if the ServerlessService does not say what it is to say."""
     return sks is None or (sks.mode, sks.activators, sks.protocol, sks.target, sks.labels, sks.annotations) != (
         route.mode,
         route.activators,
@@ -395,7 +395,7 @@ class Means:
 
 
 def shadows(means: Means) -> Condition:
-    """Whether Bodies may have Shadows, and why not."""
+    """Condition: may Bodies have Shadows, and if not, the reason."""
     if not means.mounted and not means.allowed:
         why = f"{CSI_FEATURE} is not enabled in config-features: pods cannot have the volume of their node's coordinator."
         return _alone(VOLUMES_DISABLED, why)

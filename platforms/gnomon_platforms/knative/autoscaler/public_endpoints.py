@@ -227,7 +227,7 @@ class PublicEndpoints:
         return {name: one for name, one in found.items() if one is not None}
 
     def _differ(self, key: FunctionKey, wanted: Addresses) -> bool:
-        """Whether our slices are not these addresses."""
+        """True if our slices are not these addresses."""
         there = self._slices_of(key).values()
         ips = sorted(ip for one in there for ip in one.addresses.ips)
         return ips != list(wanted.ips) or any(one.addresses.ports != wanted.ports for one in there)
@@ -274,7 +274,7 @@ PROBE_MOST_BYTES = 1024
 
 
 async def proxied(address: str, protocol: str) -> bool:
-    """Whether an activator or the gateway has answered at a Service's address."""
+    """True if an activator or the gateway has answered at a Service's address."""
     import aiohttp  # noqa: PLC0415 - only who runs a cluster's autoscaler needs it
 
     url = http_url(address, PORTS.get(protocol, 80), "/healthz")

@@ -167,7 +167,7 @@ class ScaledRevision(Reconciler[Step]):
 
     @property
     def batches(self) -> bool:
-        """Whether its requests go through the gateway."""
+        """True if its requests go through the gateway."""
         found = self._cluster.revision(self.key)
         return found is not None and found.batches
 

@@ -83,7 +83,7 @@ def flag(text: str) -> bool:
 
 
 def enabled(text: str) -> bool:
-    """Whether a feature is switched on; `allowed` is too little for Knative's webhook."""
+    """True if a feature is switched on; `allowed` is too little for Knative's webhook."""
     return {"enabled": True, "allowed": False, "disabled": False}[text.strip().lower()]
 
 

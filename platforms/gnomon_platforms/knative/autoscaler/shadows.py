@@ -103,7 +103,7 @@ class RevisionShadows:
 
     @property
     def has_coordinators(self) -> bool:
-        """Whether the coordinators of nodes are reached: a token for them is configured."""
+        """True if the coordinators of nodes are reached: a token for them is configured."""
         return self._coordinators is not None
 
     def nodes(self, *, pairs: bool) -> tuple[Node, ...]:

@@ -96,7 +96,7 @@ class PodSlot(RemoteInstance[PodChannel]):
             self.channel.drain(reason)
 
     def other_cores(self, pod: RevisionPod) -> bool:
-        """Whether its pod has other cores than it was seen with last."""
+        """True if its pod has other cores than it was seen with last."""
         before, self._cores = self._cores, cores_of(pod, self.facts)
         return before != self._cores
 
@@ -127,7 +127,7 @@ class Waiting:
         """By pod."""
 
     def waits(self, pod: RevisionPod) -> bool:
-        """Whether a pod that has no slots is to have none yet."""
+        """True if a pod that has no slots is to have none yet."""
         if not pod.resizing or pod.ending:
             self._long_enough.pop(pod.uid, None)
             return False

@@ -312,7 +312,7 @@ class RevisionPlatform:
             slot.works_with(shadows)
 
     def _serves(self, pod: RevisionPod) -> bool:
-        """Whether the cluster says that a pod is ready: its kubelet asks it, and we need not."""
+        """True if the cluster says that a pod is ready: its kubelet asks it, and we need not."""
         now = self._pods.get(pod.namespace, pod.name)
         return now is not None and now.ready and not now.ending
 

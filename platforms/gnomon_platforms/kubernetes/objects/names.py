@@ -61,7 +61,7 @@ def selector(key: FunctionKey) -> dict[str, str]:
 
 
 def is_key(text: str) -> bool:
-    """Whether Kubernetes takes this as the key of a label or an annotation: `name` or `prefix/name`."""
+    """True if Kubernetes takes this as the key of a label or an annotation: `name` or `prefix/name`."""
     prefix, slash, name = text.rpartition("/")
     return bool(_NAME_PART.fullmatch(name)) and (not slash or bool(_PREFIX.fullmatch(prefix)))
 

@@ -61,12 +61,12 @@ class PodFacts:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended by itself, as after an eviction. No ReplicaSet counts it any more."""
+        """True if it has ended by itself, as after an eviction. No ReplicaSet counts it any more."""
         return self.phase in ENDED_PHASES
 
     @property
     def unschedulable(self) -> bool:
-        """Whether the scheduler has found no node for it; `trouble` has the scheduler's reason."""
+        """True if the scheduler has found no node for it; `trouble` has the scheduler's reason."""
         return self.node is None and self.trouble.startswith(UNSCHEDULABLE)
 
     @property

@@ -91,7 +91,7 @@ def endpoints(text: str) -> list[tuple[str, int]]:
 
 
 def _is_local(host: str) -> bool:
-    """Whether a name or an address, in any notation, means this machine or one that only its link reaches."""
+    """True if a name or an address, in any notation, means this machine or one that only its link reaches."""
     if host in _LOCAL_NAMES or host.endswith(".localhost"):
         return True
     try:
@@ -133,7 +133,7 @@ def read_requirements(content: bytes) -> Requirements:
 
 
 def _is_elsewhere(line: str) -> bool:
-    """Whether a line means a file of some machine: an option for one, or a path, or a file's URL."""
+    """True if a line means a file of some machine: an option for one, or a path, or a file's URL."""
     return (
         bool(_OTHER_FILE.match(line) or _VARIABLE.search(line)) or "file:" in line.lower() or ("/" in line and "://" not in line)
     )
