@@ -23,6 +23,7 @@ from kubernetes import client
 
 from tests.cluster import build, envoy, models, settings
 from tests.cluster.client import Cluster, Kubectl
+from tests.cluster.envoy import NETWORKING
 from tests.cluster.knative import SERVING, condition
 from tests.cluster.phases import CannotBeHad
 from tests.kubernetes.coordinator_node.test_driver_on_the_cluster import inside
@@ -135,6 +136,16 @@ def ksvc(image: str) -> dict[str, Any]:
     }
 
 
+def state(parts: Parts, namespace: str) -> str:
+    """The function's objects and the gateways' logs, for the report of a failure."""
+    objects = [
+        f"{kind} {one['metadata']['name']} of {one['metadata']['creationTimestamp']}: {one.get('status', {}).get('conditions')}"
+        for group, kind in ((SERVING, "services"), (SERVING, "revisions"), (NETWORKING, "ingresses"))
+        for one in parts.cluster.custom.list_namespaced_custom_object(*group, namespace, kind)["items"]
+    ]
+    return "\n".join([*objects, parts.gateways.logs()[-4000:]])
+
+
 async def until(true: Any, what: str) -> float:
     began_s = time.monotonic()
     while not await asyncio.to_thread(true):
@@ -162,7 +173,9 @@ async def drained(parts: Parts, namespace: str, users: Users) -> None:
             f"another {part.component} in its place",
         )
     await users.more(100)
-    assert users.told == [], "nobody noticed"
+    assert users.told == [], (
+        f"requests failed while a node was drained: {users.failures()}; {await asyncio.to_thread(state, parts, namespace)}"
+    )
 
 
 async def killed(parts: Parts, users: Users) -> None:

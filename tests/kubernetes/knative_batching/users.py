@@ -49,6 +49,12 @@ class Users:
             except (aiohttp.ClientError, TimeoutError) as error:
                 return 0, repr(error).encode()
 
+    def failures(self) -> str:
+        """How many of `told` there are of each kind, in the order of their first."""
+        return ", ".join(
+            f"{count} × {status} {text.decode(errors='replace')!r}" for (status, text), count in Counter(self.told).items()
+        )
+
     async def at_once(self, count: int) -> None:
         """So many calls together, all of them answered."""
         bodies = [b"%s%d" % (self._word.encode(), number) for number in range(count)]
