@@ -23,8 +23,7 @@ from kubernetes import client
 
 from tests.cluster import build, envoy, models, settings
 from tests.cluster.client import Cluster, Kubectl
-from tests.cluster.envoy import NETWORKING
-from tests.cluster.knative import SERVING, condition
+from tests.cluster.knative import NETWORKING, SERVING, condition
 from tests.cluster.phases import CannotBeHad
 from tests.kubernetes.coordinator_node.test_driver_on_the_cluster import inside
 from tests.kubernetes.installation.forms import overlaid
