@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -296,10 +297,12 @@ def sizes(cluster: Cluster, knative: PlayedKnative, name: str) -> dict[str, str]
 async def test_pods_get_their_cores_before_they_are_ready_and_others_while_they_serve(
     knative_kinds: Cluster, knative: PlayedKnative
 ) -> None:
-    knative.starts_s = 2.0
+    knative.starts_s, soon_s = math.inf, knative.starts_s
     async with running(knative_kinds, knative):
         two = {**QUICK, K + "min-scale": "2", "gnomon/cores": "2"}
         knative.revision("f-00001", two, replicas=2, **ONE_CORE)
+        await until(lambda: list(sizes(knative_kinds, knative, "f-00001").values()) == ["2", "2"], "two cores before it is ready")
+        knative.starts_s = soon_s
         await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
         assert set(knative.cores_at_first.values()) == {"2"}
         before = sizes(knative_kinds, knative, "f-00001")
