@@ -114,7 +114,7 @@ class Refused(Exception):  # noqa: N818 - what the API server has done
         return self.status == HTTPStatus.GONE
 
     @property
-    def passing(self) -> bool:
+    def is_transient(self) -> bool:
         """True if the error is transient: a retry may succeed."""
         return self.status in _BUSY or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
@@ -164,14 +164,14 @@ def to_gnomon_error(error: Exception, action: str) -> GnomonError:
             retry_after_s=5.0,
         )
     said = f"Kubernetes does not let Gnomon {action}: {error.message}"[:MAX_MESSAGE]
-    if error.passing:
+    if error.is_transient:
         wait_s = error.retry_after_s or 5.0
         return GnomonError(503, "kubernetes_busy", said, "Try again in a moment.", retry_after_s=wait_s)
     status, code, hint = _meaning(error)
     return GnomonError(status, code, said, hint, retry_after_s=1.0 if error.conflict else None)
 
 
-def lasts(error: GnomonError) -> bool:
+def is_permanent(error: GnomonError) -> bool:
     """True if the error is permanent, as far as its status says: a retry would be refused as well."""
     return error.status in _WRONG or error.code == DENIED
 

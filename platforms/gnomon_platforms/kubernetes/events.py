@@ -43,7 +43,7 @@ class EventRecorder:
             about = "-".join(part for part in (uid, reason, case) if part).lower()
             event = event_on(deployment, uid, about, reason, text)
             target = Target(EVENTS, deployment.namespace, event["metadata"]["name"])
-            await self._writer.settle(target, lambda seen: Create(event) if seen is None else None, f"record {reason}")
+            await self._writer.settle(target, lambda current: Create(event) if current is None else None, f"record {reason}")
 
 
 def event_on(deployment: FunctionKey, uid: str, about: str, reason: str, text: str) -> Document:

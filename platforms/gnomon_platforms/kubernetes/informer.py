@@ -347,7 +347,7 @@ class Watcher(threading.Thread, Generic[T]):
                 return items, str(version)
 
     def _watch(self) -> None:
-        began_s, seen = self._now_s(), self._version
+        began_s, first_version = self._now_s(), self._version
         seconds = self._timing.watch_s
         query = self._source.query(
             watch="true", allowWatchBookmarks="true", resourceVersion=self._version or "", timeoutSeconds=str(seconds)
@@ -359,7 +359,7 @@ class Watcher(threading.Thread, Generic[T]):
                 self._follow(stream)
             finally:
                 self._stream = None
-        if self._version == seen and self._now_s() - began_s < SHORT_WATCH_S:
+        if self._version == first_version and self._now_s() - began_s < SHORT_WATCH_S:
             raise Unreachable("the watch was ended as soon as it had begun")
         self._failures, self.trouble = 0, None
 

@@ -68,7 +68,7 @@ class Load:
 def pod_load(document: dict[str, Any]) -> Load:
     """Read a pod's requests."""
     spec = document.get("spec") or {}
-    requested = _requested(spec)
+    requested = _effective_requests(spec)
     return Load(
         spec.get("nodeName"),
         requested.get("cpu", 0.0),
@@ -163,7 +163,7 @@ class NodeCapacity:
             GnomonError: 503 `no_capacity`.
 
         """
-        admissible = {facts.name for facts in self._facts.values() if takes(facts, placing)}
+        admissible = {facts.name for facts in self._facts.values() if admits_pod(facts, placing)}
         nodes = self.nodes()
         if named in admissible or all(node.name != named for node in nodes):
             return named
@@ -194,14 +194,18 @@ class NodeCapacity:
         self._nodes[name] = Node(name, int(facts.cores), facts.memory_bytes, free_cores, free_bytes, pairs=pairs)
 
 
-def takes(facts: NodeFacts, placing: Placing) -> bool:
+def admits_pod(facts: NodeFacts, placing: Placing) -> bool:
     """True if a pod may be scheduled to a node: the labels match its selectors, and it tolerates the taints."""
     if not (facts.taints or placing.node_selector or placing.terms):
         return True  # fast path, nearly always: hundreds of nodes are checked for each instance
     labels = {**facts.labels, "metadata.name": facts.name}
-    wanted = all(labels.get(name) == value for name, value in placing.node_selector.items())
-    met = not placing.terms or any(term and all(meets(labels, one) for one in term) for term in placing.terms)
-    return wanted and met and all(any(_tolerates(one, taint) for one in placing.tolerations) for taint in facts.taints)
+    selected = all(labels.get(name) == value for name, value in placing.node_selector.items())
+    met = not placing.terms or any(term and all(meets(labels, expression) for expression in term) for term in placing.terms)
+    return (
+        selected
+        and met
+        and all(any(_tolerates(toleration, taint) for toleration in placing.tolerations) for taint in facts.taints)
+    )
 
 
 def meets(labels: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
@@ -226,27 +230,27 @@ def _tolerates(toleration: Mapping[str, Any], taint: tuple[str, str, str]) -> bo
     return operator == "Exists" or (operator == "Equal" and str(toleration.get("value") or "") == value)
 
 
-def _requested(spec: dict[str, Any]) -> dict[str, float]:
+def _effective_requests(spec: dict[str, Any]) -> dict[str, float]:
     """A pod's effective requests: the sum of its containers or the largest init container, plus its runtime's overhead."""
     containers: list[dict[str, Any]] = spec.get("containers") or []
-    beside: dict[str, float] = {}
+    concurrent: dict[str, float] = {}
     first: dict[str, float] = {}
     if len(containers) == 1 and not any(spec.get(name) for name in ("initContainers", "resources", "overhead")):
         return requests_of(containers[0].get("resources") or {})  # fast path, nearly always: there are thousands of pods
-    for one in spec.get("initContainers") or ():
-        with_it = _together(beside, requests_of(one.get("resources") or {}))
-        first = {name: max(first.get(name, 0.0), with_it.get(name, 0.0)) for name in first | with_it}
-        if one.get("restartPolicy") == "Always":
-            beside = with_it  # a sidecar: it keeps running next to all later containers
-    together = _together(beside, *(requests_of(one.get("resources") or {}) for one in containers))
-    most = {name: max(first.get(name, 0.0), together.get(name, 0.0)) for name in first | together}
+    for container in spec.get("initContainers") or ():
+        with_init = _summed(concurrent, requests_of(container.get("resources") or {}))
+        first = {name: max(first.get(name, 0.0), with_init.get(name, 0.0)) for name in first | with_init}
+        if container.get("restartPolicy") == "Always":
+            concurrent = with_init  # a sidecar: it keeps running next to all later containers
+    regular = _summed(concurrent, *(requests_of(container.get("resources") or {}) for container in containers))
+    most = {name: max(first.get(name, 0.0), regular.get(name, 0.0)) for name in first | regular}
     # Pod-level requests replace the sum of the containers' requests.
-    return _together(most | requests_of(spec.get("resources") or {}), amounts_of(spec.get("overhead") or {}))
+    return _summed(most | requests_of(spec.get("resources") or {}), amounts_of(spec.get("overhead") or {}))
 
 
-def _together(*each: Mapping[str, float]) -> dict[str, float]:
+def _summed(*each: Mapping[str, float]) -> dict[str, float]:
     total: defaultdict[str, float] = defaultdict(float)
-    for one in each:
-        for name, amount in one.items():
+    for requests in each:
+        for name, amount in requests.items():
             total[name] += amount
     return dict(total)

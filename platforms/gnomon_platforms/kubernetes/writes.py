@@ -156,7 +156,10 @@ class Writer:
                 return current if write is None else await self.write(target, write, current)
             except (Refused, Unreachable) as error:
                 again = (
-                    isinstance(error, Unreachable) or error.conflict or error.passing or (error.missing and current is not None)
+                    isinstance(error, Unreachable)
+                    or error.conflict
+                    or error.is_transient
+                    or (error.missing and current is not None)
                 )
                 retry_after_s = error.retry_after_s if isinstance(error, Refused) else None
                 wait_s = max(retry_after_s or 0.0, pause_s * self._chance.uniform(0.5, 1.0))
@@ -165,8 +168,10 @@ class Writer:
             await self._clock.sleep(wait_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def write(self, target: Target, write: Write, seen: Document | None, *, fence: Fence | None = None) -> Document | None:
-        """Send one write with `seen` as its precondition; None after a deletion. `fence` replaces the writer's own.
+    async def write(
+        self, target: Target, write: Write, current: Document | None, *, fence: Fence | None = None
+    ) -> Document | None:
+        """Send one write with `current` as its precondition; None after a deletion. `fence` replaces the writer's own.
 
         Raises:
             Refused: with `conflict` if the object has changed meanwhile.
@@ -176,10 +181,10 @@ class Writer:
         send = partial(self._send, fence=fence or self._fence)
         if isinstance(write, Create):
             return await send("POST", target.resource.path(target.namespace), write.manifest)
-        if seen is None:
+        if current is None:
             msg = f"{type(write).__name__} of {target}, which is not there"
             raise ValueError(msg)
-        bound = {name: seen["metadata"][name] for name in ("uid", "resourceVersion")}
+        bound = {name: current["metadata"][name] for name in ("uid", "resourceVersion")}
         if isinstance(write, Delete):
             options: Document = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": bound}
             options["propagationPolicy"] = write.propagation

@@ -158,7 +158,7 @@ class RunningProcess(Protocol):
     def cpu_s(self) -> float: ...
 
 
-class Accounts:
+class ResourceAccounting:
     """The memory groups of a platform's instances, and the CPU seconds of those that have ended."""
 
     def __init__(self) -> None:

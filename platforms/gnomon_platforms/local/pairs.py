@@ -35,7 +35,7 @@ from gnomon_core.launch import Order
 from gnomon_core.pairs import MAX_SHADOWS, Pair, predicted_ms
 from gnomon_core.profiles import ModelProfile
 from gnomon_platforms.common import claimed_cores, requested_cores, shadow_bytes
-from gnomon_platforms.local.cgroups import Accounts
+from gnomon_platforms.local.cgroups import ResourceAccounting
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 from gnomon_platforms.local.instances import InstanceContext, LocalInstance, LocalProcess
 from gnomon_platforms.local.nodes import LocalNode
@@ -208,7 +208,7 @@ Send = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class BodyOrigin:
     """The request and recipe of a Body; its Shadows are made from the same."""
 
     request: InstanceRequest
@@ -222,12 +222,12 @@ class ShadowContext:
     node: LocalNode
     recipes: Recipes
     instances: InstanceContext
-    accounts: Accounts
+    accounts: ResourceAccounting
     profiles: ProfileFiles
     bodies: Mapping[str, LocalInstance]
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, BodyOrigin]
     start_timeout_s: float
-    promoted: Callable[[LocalInstance, Origin], None]
+    promoted: Callable[[LocalInstance, BodyOrigin], None]
     """Takes a Shadow that has become a Body."""
 
 
@@ -370,7 +370,7 @@ class Pairs:
         self.pool.fit()
         return shadow.instance
 
-    def _promoted(self, shadow: LocalShadow, origin: Origin) -> None:
+    def _promoted(self, shadow: LocalShadow, origin: BodyOrigin) -> None:
         """Register a promoted Shadow as a Body after its first message as one."""
         self._set_body_pair(shadow, None)
         del self.shadows[shadow.instance.id]
@@ -482,7 +482,7 @@ class ContainerPool:
         self.set_containers(0)
 
 
-def _create_message(instance: Instance, options: Mapping[str, Any], cpus: tuple[int, ...], origin: Origin) -> dict[str, Any]:
+def _create_message(instance: Instance, options: Mapping[str, Any], cpus: tuple[int, ...], origin: BodyOrigin) -> dict[str, Any]:
     assert instance.pair is not None
     pair = instance.pair
     return {

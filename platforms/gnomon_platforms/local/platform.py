@@ -27,10 +27,10 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.common import Ids, StartingInstances, claimed_cores, requested_cores, starting
 from gnomon_platforms.images import BuiltImages, ImageTable
-from gnomon_platforms.local.cgroups import Accounts
+from gnomon_platforms.local.cgroups import ResourceAccounting
 from gnomon_platforms.local.instances import InstanceContext, LocalInstance, LocalProcess, describe_exit
 from gnomon_platforms.local.nodes import LocalNode
-from gnomon_platforms.local.pairs import LocalShadow, Origin, Pairs, ShadowContext
+from gnomon_platforms.local.pairs import BodyOrigin, LocalShadow, Pairs, ShadowContext
 from gnomon_platforms.local.recipes import Recipe, Recipes, forbid_inspection, joining, limit_bytes
 from gnomon_platforms.local.supervision import BARE, TORCH, Environment, Supervision, SupervisionListener
 from gnomon_platforms.profile_files import ProfileFiles
@@ -80,12 +80,12 @@ class LocalPlatform:
         self._clock = clock or WallClock()
         self._start_timeout_s = start_timeout_s
         self._instances: dict[str, LocalInstance] = {}
-        self._origins: dict[str, Origin] = {}
+        self._origins: dict[str, BodyOrigin] = {}
         self._started_pairs: Pairs | None = None
         self._starting = Background()
         self._ids = Ids()
         self._starting_instances = StartingInstances()
-        self._accounts: Accounts | None = None
+        self._accounts: ResourceAccounting | None = None
         self._context: InstanceContext | None = None
         at_start = (BARE, TORCH) if preload_torch and importlib.util.find_spec("torch") else (BARE,)
         self._supervisor = Supervision(at_start, self._clock)
@@ -93,7 +93,7 @@ class LocalPlatform:
     async def start(self, listener: PlatformListener) -> None:
         """Start the supervisor; zygotes warm up in the background."""
         forbid_inspection()
-        self._accounts = Accounts()
+        self._accounts = ResourceAccounting()
         self._context = InstanceContext(self._supervisor.send, listener, self._clock.now_s, self._ended)
         context = ShadowContext(
             self._node,
@@ -187,7 +187,7 @@ class LocalPlatform:
         environment = self._recipes.environment(recipe, spec, request.secrets)
         instance = replace(starting_instance, memory_bytes=recipe.memory_bytes)
         process = self._instances[instance.id] = LocalInstance(instance, spec.key, environment.id, self._context)
-        self._origins[instance.id] = Origin(request, recipe)
+        self._origins[instance.id] = BodyOrigin(request, recipe)
         # The instance may have got memory that the pool's empty containers hold: the pool has to shrink.
         self._pairs.pool.fit()
         self._starting.begin(self._begin(process, recipe, request, environment))
@@ -250,7 +250,7 @@ class LocalPlatform:
         """Let a Shadow become a Body. See `gnomon_core.interfaces.Platform`."""
         return self._pairs.promote(shadow_id)
 
-    def _promoted(self, process: LocalInstance, origin: Origin) -> None:
+    def _promoted(self, process: LocalInstance, origin: BodyOrigin) -> None:
         """A Shadow has become a Body."""
         instance = process.instance
         self._instances[instance.id], self._origins[instance.id] = process, origin

@@ -137,7 +137,7 @@ Send = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedZygote:
     """A zygote that was asked for.
 
     `number` tells it from earlier ones of its id, of which the supervisor may yet have to say that they are warm or have ended.
@@ -157,7 +157,7 @@ class Zygotes:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._starts = 0
-        self._started: dict[str, Started] = {}
+        self._started: dict[str, StartedZygote] = {}
         self._foreign: dict[str, None] = {}
         """Ids of zygotes in sandboxes, least recently used first."""
 
@@ -171,7 +171,7 @@ class Zygotes:
         if started is not None and not started.failed:
             return
         self._starts += 1
-        started = self._started[environment.id] = Started(self._starts, asyncio.get_running_loop().create_future())
+        started = self._started[environment.id] = StartedZygote(self._starts, asyncio.get_running_loop().create_future())
         # No task may be waiting when it fails; the next request starts another.
         started.warm.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         about = {"do": "zygote", "id": environment.id, "start": started.number}
@@ -222,7 +222,7 @@ class Zygotes:
             self._end(zygote, reason)
         self._foreign.clear()
 
-    def _current(self, event: dict[str, Any]) -> Started | None:
+    def _current(self, event: dict[str, Any]) -> StartedZygote | None:
         """The zygote of an event; None if the event is about a predecessor."""
         started = self._started.get(event["zygote"])
         return started if started is not None and started.number == event["start"] else None

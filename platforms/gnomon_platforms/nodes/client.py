@@ -235,8 +235,8 @@ class NodeClient:
         incarnation, version = "", 0
         timeout = aiohttp.ClientTimeout(total=2 * WAIT_S)
         while True:
-            seen = f"incarnation={incarnation}&version={version}&wait_s={WAIT_S}"
-            url = f"{self.address}/v1/state?{seen}&epoch={self._epoch()}"
+            known_state = f"incarnation={incarnation}&version={version}&wait_s={WAIT_S}"
+            url = f"{self.address}/v1/state?{known_state}&epoch={self._epoch()}"
             try:
                 async with self._session.get(url, headers=self._headers, timeout=timeout) as answer:
                     text = await answer.text()

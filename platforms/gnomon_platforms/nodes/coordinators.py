@@ -99,8 +99,8 @@ def load_besides_shadows(namespace: str) -> Callable[[Document], Load]:
         labels = pod["metadata"].get("labels") or {}
         if pod["metadata"].get("namespace") != namespace or not COORDINATOR_LABELS.items() <= labels.items():
             return found
-        seen = coordinator_pod(pod)
-        return replace(found, cores=found.cores - max(0.0, seen.pool_cores - seen.base_cores))
+        coordinator = coordinator_pod(pod)
+        return replace(found, cores=found.cores - max(0.0, coordinator.pool_cores - coordinator.base_cores))
 
     return load
 
@@ -228,8 +228,8 @@ class PoolRequests:
             return True
         self._written[node] = pod.uid, wanted
 
-        def decide(seen: Document | None) -> Write | None:
-            if seen is None or seen["metadata"].get("uid") != pod.uid or _requests(coordinator_pod(seen), wanted):
+        def decide(current: Document | None) -> Write | None:
+            if current is None or current["metadata"].get("uid") != pod.uid or _requests(coordinator_pod(current), wanted):
                 return None
             resources = {"requests": {"cpu": f"{round(1000 * wanted)}m"}}
             return Patch({"spec": {"containers": [{"name": CONTAINER, "resources": resources}]}}, "resize", STRATEGIC_PATCH)

@@ -178,12 +178,12 @@ class ObservedCluster:
     async def caught_up(self, key: FunctionKey, generation: int) -> None:
         """Return when the informer has this generation of a function's Deployment, or after a while."""
 
-        def seen() -> bool:
+        def caught_up() -> bool:
             found = self.deployed(key)
             return found is not None and found.generation >= generation
 
         with contextlib.suppress(TimeoutError):
-            await self.deployments.until(seen, CAUGHT_UP_S)
+            await self.deployments.until(caught_up, CAUGHT_UP_S)
 
     def warn(self, key: FunctionKey, reason: str, text: str, case: str = "") -> None:
         """Record a Warning Event on the function's Deployment, in the background."""

@@ -80,10 +80,10 @@ async def furnish(writer: Writer, spec: FunctionSpec, deployed: Document, *, tim
 def _made_once(manifest: Document) -> Decide:
     [owner] = manifest["metadata"]["ownerReferences"]
 
-    def decide(seen: Document | None) -> Write | None:
-        if seen is None:
+    def decide(current: Document | None) -> Write | None:
+        if current is None:
             return Create(manifest)
-        metadata = seen["metadata"]
+        metadata = current["metadata"]
         owners = {one["uid"] for one in metadata.get("ownerReferences") or ()}
         if owner["uid"] in owners or MANAGED_LABEL not in (metadata.get("labels") or {}):
             return None
@@ -104,8 +104,8 @@ async def with_pull_secrets(writer: Writer, spec: FunctionSpec, options: PodOpti
     """
     found = []
     for name in spec.secrets:
-        seen = await writer.settle(Target(SECRETS, spec.key.namespace, name), lambda _: None, f"read the secret {name}")
-        if seen is not None and seen.get("type") in LOGINS and name not in options.pull_secrets:
+        current = await writer.settle(Target(SECRETS, spec.key.namespace, name), lambda _: None, f"read the secret {name}")
+        if current is not None and current.get("type") in LOGINS and name not in options.pull_secrets:
             found.append(name)
     return replace(options, pull_secrets=(*options.pull_secrets, *found))
 
@@ -159,15 +159,15 @@ class Steps:
         """
         wanted = deployment(spec, version, await with_pull_secrets(self._writer, spec, self._options), replicas=replicas)
 
-        def decide(seen: Document | None) -> Write | None:
-            if seen is None:
+        def decide(current: Document | None) -> Write | None:
+            if current is None:
                 if self._stored:
                     raise GnomonError(404, "function_removed", f"{spec.key} was removed.", "Deploy it again.")
                 return Create(wanted)
-            metadata = seen["metadata"]
+            metadata = current["metadata"]
             if whole((metadata.get("labels") or {}).get(VERSION_LABEL)) < version:
                 metadata = changed_metadata(metadata, wanted["metadata"])
-            return Replace({**seen, "metadata": metadata, "spec": wanted["spec"]})
+            return Replace({**current, "metadata": metadata, "spec": wanted["spec"]})
 
         made = await self._writer.settle(self._target(DEPLOYMENTS), decide, f"deploy {spec.key}")
         assert made is not None
@@ -218,25 +218,25 @@ class Steps:
 
         """
 
-        def decide(seen: Document | None) -> Write | None:
+        def decide(current: Document | None) -> Write | None:
             # The function may have been deployed again meanwhile.
-            gone = seen is None or REMOVED_ANNOTATION not in (seen["metadata"].get("annotations") or {})
+            gone = current is None or REMOVED_ANNOTATION not in (current["metadata"].get("annotations") or {})
             return None if gone else Delete()
 
         await self._writer.settle(self._target(DEPLOYMENTS), decide, f"remove {self._key}")
 
     async def _set_unavailable(self, pods: int) -> None:
-        def decide(seen: Document | None) -> Write | None:
+        def decide(current: Document | None) -> Write | None:
             strategy = rolling_update(pods)
-            if seen is None or seen["spec"].get("strategy") == strategy:
+            if current is None or current["spec"].get("strategy") == strategy:
                 return None
-            return Replace({**seen, "spec": {**seen["spec"], "strategy": strategy}})
+            return Replace({**current, "spec": {**current["spec"], "strategy": strategy}})
 
         await self._writer.settle(self._target(DEPLOYMENTS), decide, f"change the rolling update of {self._key}")
 
     async def _scale(self, replicas: int, deployed: DeployedFunction | None) -> None:
-        def decide(seen: Document | None) -> Write | None:
-            if seen is None or seen["spec"].get("replicas") == replicas:
+        def decide(current: Document | None) -> Write | None:
+            if current is None or current["spec"].get("replicas") == replicas:
                 return None
             return Patch({"spec": {"replicas": replicas}}, "scale")
 
@@ -253,31 +253,33 @@ class Steps:
 def _of_pod(step: Bind | Resize | Mark | Remove) -> Decide:
     """The decision that writes a step to its pod."""
 
-    def decide(seen: Document | None) -> Write | None:
-        if seen is None or seen["metadata"]["uid"] != step.pod.uid or "deletionTimestamp" in seen["metadata"]:
+    def decide(current: Document | None) -> Write | None:
+        if current is None or current["metadata"]["uid"] != step.pod.uid or "deletionTimestamp" in current["metadata"]:
             return None
         match step:
             case Bind():
-                return _bound(seen, step)
+                return _bound(current, step)
             case Resize():
-                return _resized(seen, step.cores)
+                return _resized(current, step.cores)
             case Mark():
-                return _annotated(seen, {DELETION_COST: str(VICTIM_COST)})
+                return _annotated(current, {DELETION_COST: str(VICTIM_COST)})
         return Delete()
 
     return decide
 
 
-def _bound(seen: Document, step: Bind) -> Write | None:
+def _bound(current: Document, step: Bind) -> Write | None:
     """Bind a pod to an instance, unless the pod's binding has changed since the plan."""
-    had = (seen["metadata"].get("annotations") or {}).get(INSTANCE_ANNOTATION)
+    had = (current["metadata"].get("annotations") or {}).get(INSTANCE_ANNOTATION)
     if had != step.pod.instance:
         return None
-    return _annotated(seen, {INSTANCE_ANNOTATION: step.instance, DELETION_COST: str(BOUND_COST)})
+    return _annotated(current, {INSTANCE_ANNOTATION: step.instance, DELETION_COST: str(BOUND_COST)})
 
 
-def _resized(seen: Document, cores: int) -> Write:
-    container = next(one for one in seen["spec"]["containers"] if one["name"] == seen["metadata"]["labels"]["faas_function"])
+def _resized(current: Document, cores: int) -> Write:
+    container = next(
+        one for one in current["spec"]["containers"] if one["name"] == current["metadata"]["labels"]["faas_function"]
+    )
     given = container.get("resources") or {}
     quantity = cpu_quantity(cores)
     resources: Document = {"requests": {"cpu": quantity}}
@@ -287,6 +289,6 @@ def _resized(seen: Document, cores: int) -> Write:
     return Patch(changes, "resize", STRATEGIC_PATCH)
 
 
-def _annotated(seen: Document, annotations: dict[str, str]) -> Write | None:
-    given = seen["metadata"].get("annotations") or {}
+def _annotated(current: Document, annotations: dict[str, str]) -> Write | None:
+    given = current["metadata"].get("annotations") or {}
     return None if annotations.items() <= given.items() else Patch({"metadata": {"annotations": annotations}})

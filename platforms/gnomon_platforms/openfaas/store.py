@@ -122,13 +122,13 @@ class StoredFunctions:
         wanted["metadata"] = with_creation(wanted["metadata"], stored.created_at)
         made = False
 
-        def decide(seen: Document | None) -> Write | None:
+        def decide(current: Document | None) -> Write | None:
             nonlocal made
-            if seen is None:
+            if current is None:
                 made = True
                 return Create(wanted)
-            _require_ours(seen, spec.key)
-            return Replace({**seen, "metadata": changed_metadata(seen["metadata"], wanted["metadata"])})
+            _require_ours(current, spec.key)
+            return Replace({**current, "metadata": changed_metadata(current["metadata"], wanted["metadata"])})
 
         await self._clear(target, stored.version)
         written = await self._writer.settle(target, decide, f"store {spec.key}")
@@ -148,13 +148,13 @@ class StoredFunctions:
         """
         there = False
 
-        def decide(seen: Document | None) -> Write | None:
+        def decide(current: Document | None) -> Write | None:
             nonlocal there
-            if seen is None or MANAGED_LABEL not in (seen["metadata"].get("labels") or {}) or _removed(seen):
+            if current is None or MANAGED_LABEL not in (current["metadata"].get("labels") or {}) or _removed(current):
                 return None
             there = True
-            annotations = {**(seen["metadata"].get("annotations") or {}), REMOVED_ANNOTATION: "true"}
-            return Replace({**seen, "metadata": {**seen["metadata"], "annotations": annotations}})
+            annotations = {**(current["metadata"].get("annotations") or {}), REMOVED_ANNOTATION: "true"}
+            return Replace({**current, "metadata": {**current["metadata"], "annotations": annotations}})
 
         written = await self._writer.settle(self._target(key), decide, f"remove {key}")
         if there and written is not None:
@@ -164,8 +164,8 @@ class StoredFunctions:
     async def _clear(self, target: Target, version: int) -> None:
         """Delete the Deployment of a removed function of this name, if its pods could be taken for the new function's."""
 
-        def decide(seen: Document | None) -> Write | None:
-            return Delete() if seen is not None and _removed(seen) and _version(seen) >= version else None
+        def decide(current: Document | None) -> Write | None:
+            return Delete() if current is not None and _removed(current) and _version(current) >= version else None
 
         await self._writer.settle(target, decide, f"remove what is left of {target.name}")
 
@@ -173,15 +173,15 @@ class StoredFunctions:
         """Wait until the informer has this version or a later one; also return after a timeout, as the write has succeeded."""
         metadata = written["metadata"]
 
-        def seen() -> bool:
+        def caught_up() -> bool:
             held = self._informer.get(key.namespace, key.name)
             return held is None or held.uid != metadata["uid"] or _reached(held.resource_version, metadata["resourceVersion"])
 
-        def known() -> bool:
-            return self._informer.get(key.namespace, key.name) is not None and seen()
+        def exists() -> bool:
+            return self._informer.get(key.namespace, key.name) is not None and caught_up()
 
         with contextlib.suppress(TimeoutError):
-            await self._informer.until(known if not _removed(written) else seen, SEEN_S)
+            await self._informer.until(exists if not _removed(written) else caught_up, SEEN_S)
 
     def _changed(self, change: Change[DeployedFunction | None]) -> None:
         namespace, name = change.name
@@ -190,15 +190,15 @@ class StoredFunctions:
             old = self._held.pop(key, None)
             if new is not None:
                 self._held[key] = new
-        if not _same(old, new):
+        if not _is_unchanged(old, new):
             self._on_change(key)
 
     def _target(self, key: FunctionKey) -> Target:
         return Target(DEPLOYMENTS, key.namespace, key.name)
 
 
-def _require_ours(seen: Document, key: FunctionKey) -> None:
-    if MANAGED_LABEL not in (seen["metadata"].get("labels") or {}):
+def _require_ours(current: Document, key: FunctionKey) -> None:
+    if MANAGED_LABEL not in (current["metadata"].get("labels") or {}):
         raise conflict(
             "foreign_deployment",
             f"{key.namespace} has a Deployment {key.name} that is not Gnomon's.",
@@ -212,11 +212,11 @@ def _stored(deployed: DeployedFunction | None) -> StoredFunction | None:
     return StoredFunction(deployed.spec, deployed.version, deployed.created_at)
 
 
-def _same(one: StoredFunction | None, other: StoredFunction | None) -> bool:
+def _is_unchanged(old: StoredFunction | None, new: StoredFunction | None) -> bool:
     """True if nothing of the function has changed; its Deployment changes whenever one of its pods does."""
-    if one is None or other is None:
-        return one is other
-    return (one.version, one.created_at, one.spec.raw) == (other.version, other.created_at, other.spec.raw)
+    if old is None or new is None:
+        return old is new
+    return (old.version, old.created_at, old.spec.raw) == (new.version, new.created_at, new.spec.raw)
 
 
 def _removed(document: Document) -> bool:
@@ -227,9 +227,9 @@ def _version(document: Document) -> int:
     return whole((document["metadata"].get("labels") or {}).get(VERSION_LABEL))
 
 
-def _reached(seen: str, written: str) -> bool:
-    """True if one resource version is another, or later. They count up (KEP-5504); what is no number is compared as it is."""
-    return int(seen) >= int(written) if seen.isdigit() and written.isdigit() else seen == written
+def _reached(cached: str, written: str) -> bool:
+    """True if the cache has the written resource version or a later one. Versions are ordered numbers (KEP-5504)."""
+    return int(cached) >= int(written) if cached.isdigit() and written.isdigit() else cached == written
 
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -245,23 +245,23 @@ def stored_namespace(document: Document) -> StoredNamespace | None:
     return StoredNamespace(metadata["name"], _set_here(metadata, "labels"), _set_here(metadata, "annotations"))
 
 
-def marked(stored: StoredNamespace, seen: Document | None) -> Write:
+def marked(stored: StoredNamespace, current: Document | None) -> Write:
     """The write that creates a namespace of functions, or marks an existing one, with these labels and annotations."""
     keys = {field: sorted(getattr(stored, field)) for field in FIELDS}
     ours = {NAMESPACE_ANNOTATION: NAMESPACE_MARK, NAMESPACE_KEYS_ANNOTATION: json.dumps(keys)}
     wanted = {"labels": stored.labels, "annotations": {**stored.annotations, **ours}}
-    if seen is None:
+    if current is None:
         return Create(_manifest(stored.name, {**wanted, "labels": {**stored.labels, **RESTRICTED}}))
-    metadata = seen["metadata"]
+    metadata = current["metadata"]
     return Patch({"metadata": {field: {**dict.fromkeys(_set_here(metadata, field)), **wanted[field]} for field in FIELDS}})
 
 
-def unmarked(seen: Document | None) -> Write | None:
+def unmarked(current: Document | None) -> Write | None:
     """The write that removes the mark and the keys that were set here; None if there is no mark."""
-    if seen is None or stored_namespace(seen) is None:
+    if current is None or stored_namespace(current) is None:
         return None
     ours = {"labels": (), "annotations": (NAMESPACE_ANNOTATION, NAMESPACE_KEYS_ANNOTATION)}
-    return Patch({"metadata": {field: dict.fromkeys([*_set_here(seen["metadata"], field), *ours[field]]) for field in FIELDS}})
+    return Patch({"metadata": {field: dict.fromkeys([*_set_here(current["metadata"], field), *ours[field]]) for field in FIELDS}})
 
 
 class StoredNamespaces:
@@ -318,7 +318,7 @@ class StoredNamespaces:
             if _is_kubernetes_own(key):
                 raise bad_request("invalid_label", f"Label {key} is set by the cluster's operator.", "Leave it out.")
         stored = replace(stored, annotations={key: one for key, one in stored.annotations.items() if key != NAMESPACE_ANNOTATION})
-        await self._write(stored.name, lambda seen: marked(stored, seen), f"make the namespace {stored.name}")
+        await self._write(stored.name, lambda current: marked(stored, current), f"make the namespace {stored.name}")
         await self._until(lambda: self._held.get(stored.name) == stored)
 
     async def delete(self, name: str) -> bool:
@@ -331,9 +331,9 @@ class StoredNamespaces:
         self._require_all()
         there = False
 
-        def decide(seen: Document | None) -> Write | None:
+        def decide(current: Document | None) -> Write | None:
             nonlocal there
-            write = unmarked(seen)
+            write = unmarked(current)
             there = there or write is not None
             return write
 
@@ -373,9 +373,9 @@ async def require_namespace(writer: Writer, name: str = DEFAULT_NAMESPACE) -> No
 
     """
 
-    def decide(seen: Document | None) -> Write | None:
+    def decide(current: Document | None) -> Write | None:
         mark = {"labels": dict(RESTRICTED), "annotations": {NAMESPACE_ANNOTATION: NAMESPACE_MARK}}
-        return Create(_manifest(name, mark)) if seen is None else None
+        return Create(_manifest(name, mark)) if current is None else None
 
     await writer.settle(Target(NAMESPACES, "", name), decide, f"make the namespace {name}")
 
@@ -417,11 +417,11 @@ class StoredSecrets:
         """
         wanted = secret(key, value)
 
-        def decide(seen: Document | None) -> Write | None:
-            if seen is None:
+        def decide(current: Document | None) -> Write | None:
+            if current is None:
                 return Create(wanted)
-            _require_our_secret(seen, key)
-            return None if seen.get("data") == wanted["data"] else Replace({**seen, "data": wanted["data"]})
+            _require_our_secret(current, key)
+            return None if current.get("data") == wanted["data"] else Replace({**current, "data": wanted["data"]})
 
         await self._writer.settle(self._target(key), decide, f"store the secret {key.name}")
 
@@ -444,11 +444,11 @@ class StoredSecrets:
         """
         there = False
 
-        def decide(seen: Document | None) -> Write | None:
+        def decide(current: Document | None) -> Write | None:
             nonlocal there
-            if seen is None or _is_private(seen):
+            if current is None or _is_private(current):
                 return None
-            _require_our_secret(seen, key)
+            _require_our_secret(current, key)
             there = True
             return Delete()
 
@@ -487,8 +487,8 @@ def _value(found: Document, name: str) -> bytes:
     return json.dumps(found.get("data") or {}, sort_keys=True).encode()
 
 
-def _require_our_secret(seen: Document, key: FunctionKey) -> None:
-    if (seen["metadata"].get("labels") or {}).get(SECRET_LABEL) != SECRET_OWNER:
+def _require_our_secret(current: Document, key: FunctionKey) -> None:
+    if (current["metadata"].get("labels") or {}).get(SECRET_LABEL) != SECRET_OWNER:
         raise conflict(
             "foreign_secret",
             f"{key.namespace} has a Secret {key.name} that was not made through OpenFaaS's API.",

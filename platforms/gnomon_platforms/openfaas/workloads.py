@@ -29,7 +29,7 @@ from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.interfaces import InstanceRequest, PlatformListener
 from gnomon_platforms.common import RemoteInstance, claimed_cores, starting
 from gnomon_platforms.kubernetes.channel import HttpChannel
-from gnomon_platforms.kubernetes.client import lasts
+from gnomon_platforms.kubernetes.client import is_permanent
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.names import PORT
 from gnomon_platforms.kubernetes.objects.pods import RESIZE, PodFacts
@@ -452,7 +452,7 @@ class Workload(Reconciler[Step]):
         try:
             await self._write(step)
         except GnomonError as error:
-            if lasts(error):
+            if is_permanent(error):
                 # Not `step_failed`, which is not called where the namespace is missing: that looks like an outdated plan.
                 self._refused(step, error)
             raise

@@ -20,7 +20,7 @@ from gnomon_gateway.functions.function_runtime import FunctionDirectory, Functio
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_platforms.knative.autoscaler.public_endpoints import ANSWERS, HEADERS
-from gnomon_platforms.knative.batching.channel import KEPT_S, Tokens
+from gnomon_platforms.knative.batching.channel import CACHE_S, Tokens
 from tests.integration.kubernetes_platform.scripted import Answer, Script, refusal, serving
 
 KEY = FunctionKey("f-00001", "users")
@@ -175,7 +175,7 @@ async def test_token_is_cached_for_half_a_minute(first: Answer, token: str) -> N
         tokens = Tokens(api, clock)
         assert [await tokens.of("users", "gnomon-batch-token") for _ in range(3)] == [token] * 3
         assert len(script.asked) == 1
-        clock.time_s = KEPT_S
+        clock.time_s = CACHE_S
         assert await tokens.of("users", "gnomon-batch-token") == "new"
 
 

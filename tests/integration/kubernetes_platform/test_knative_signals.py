@@ -19,9 +19,9 @@ from gnomon_core.functions import FunctionKey
 from gnomon_platforms.common import open_session
 from gnomon_platforms.knative.autoscaler import metrics as scraping
 from gnomon_platforms.knative.autoscaler.metrics import (
-    AS_IT_WAS_S,
     ASLEEP_PERIOD_S,
     AWAKE_PERIOD_S,
+    LAST_VALUES_S,
     POD_PERIOD_S,
     PodStat,
     Scraper,
@@ -155,9 +155,9 @@ async def scraper(
     pods: Iterable[RevisionPod] = (),
     foreign: Mapping[FunctionKey, Iterable[RevisionPod]] = MappingProxyType({}),
     asleep: Callable[[], bool] = lambda: False,
-    took_stats: Callable[[FunctionKey, PodStat], None] = lambda *_: None,
+    on_stats: Callable[[FunctionKey, PodStat], None] = lambda *_: None,
     gateways: Iterable[RevisionPod] = (),
-    took_uncounted: Callable[[Mapping[FunctionKey, float]], None] = lambda _: None,
+    on_uncounted: Callable[[Mapping[FunctionKey, float]], None] = lambda _: None,
 ) -> AsyncIterator[Scraper]:
     revisions = {**foreign, KEY: pods}
     async with open_session() as session:
@@ -168,10 +168,10 @@ async def scraper(
             pods=revisions.__getitem__,
             activators=lambda: activators,
             asleep=asleep,
-            took_stats=took_stats,
-            took_waiting=clock.take,
+            on_stats=on_stats,
+            on_waiting=clock.take,
             gateways=lambda: gateways,
-            took_uncounted=took_uncounted,
+            on_uncounted=on_uncounted,
         )
         made.start()
         for key in revisions:
@@ -208,8 +208,8 @@ async def test_activators_are_asked_for_one_figure_and_more_often_while_a_revisi
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever does not answer is waited for without end, so that whoever waits for it too is found out."""
-    monkeypatch.setattr(scraping, "ACTIVATOR_PATIENCE_S", FOREVER_S)
-    monkeypatch.setattr(scraping, "POD_PATIENCE_S", FOREVER_S)
+    monkeypatch.setattr(scraping, "ACTIVATOR_TIMEOUT_S", FOREVER_S)
+    monkeypatch.setattr(scraping, "POD_TIMEOUT_S", FOREVER_S)
 
 
 def _noted(came: list[float], counts: Mapping[FunctionKey, float]) -> None:
@@ -226,7 +226,7 @@ async def test_a_gateway_is_asked_as_activators_are_and_counts_what_pods_do_not(
 
     gateway = replace(ACTIVATOR, name="gateway-1", ip=OTHER)
     came_uncounted = partial(_noted, came)
-    async with at(OTHER, page), scraper(clock, ACTIVATOR, gateways=[gateway], took_uncounted=came_uncounted) as made:
+    async with at(OTHER, page), scraper(clock, ACTIVATOR, gateways=[gateway], on_uncounted=came_uncounted) as made:
         await until(lambda: sum(came) == 21.0)
         assert made.observing
         assert clock.readings[-1][1] == {KEY: 7.0}
@@ -271,7 +271,7 @@ async def test_last_report_of_an_activator_holds_for_a_while(silent: Silent) -> 
     both = [at_s for (at_s, _), requests in zip(clock.readings, sums(), strict=True) if requests == 3.0]
     assert sums()[sums().index(3.0) :] == [3.0] * len(both) + [2.0] * (len(sums()) - sums().index(3.0) - len(both))
     # Fifteen looks of 0.2 s, less what it was before both had been asked for the first time.
-    assert AS_IT_WAS_S - 3 * AWAKE_PERIOD_S <= both[-1] - both[0] <= AS_IT_WAS_S + ROUNDING_S
+    assert LAST_VALUES_S - 3 * AWAKE_PERIOD_S <= both[-1] - both[0] <= LAST_VALUES_S + ROUNDING_S
 
 
 @pytest.mark.usefixtures("patient", "activator")
@@ -327,7 +327,7 @@ async def test_hung_pods_of_others_delay_no_revision(silent: Silent) -> None:
         assert key == KEY
         stats.append(stat)
 
-    async with at(THIRD, answer), scraper(Seconds(), pods=[POD], foreign=foreign, took_stats=took):
+    async with at(THIRD, answer), scraper(Seconds(), pods=[POD], foreign=foreign, on_stats=took):
         await until(lambda: silent.asked == len(foreign) and len(stats) >= 5)
     assert set(stats) == {PodStat(2.5)}
 
@@ -343,7 +343,7 @@ async def test_of_many_pods_a_sample_is_asked_and_stands_for_all() -> None:
         return await answer(request)
 
     pods = [replace(POD, name=f"f-00001-{number}") for number in range(1000)]
-    async with at(THIRD, count), scraper(Still(), pods=pods, took_stats=lambda _, stat: asked.append(stat)):
+    async with at(THIRD, count), scraper(Still(), pods=pods, on_stats=lambda _, stat: asked.append(stat)):
         await until(lambda: asked)
     assert names == sample_size(1000) == 16
     assert asked[0].concurrency == pytest.approx(2500.0)
@@ -359,7 +359,7 @@ async def test_pods_that_are_still_starting_count_for_nothing(silent: Silent) ->
     stats: list[PodStat] = []
     starting = [replace(POD, name=f"f-00001-{number}", ip=OTHER, ready=False) for number in (2, 3, 4)]
     clock = Still()
-    async with at(THIRD, answer), scraper(clock, pods=[POD, *starting], took_stats=lambda _, stat: stats.append(stat)):
+    async with at(THIRD, answer), scraper(clock, pods=[POD, *starting], on_stats=lambda _, stat: stats.append(stat)):
         await until(lambda: stats)
     assert silent.asked == len(starting)
     assert stats[0] == PodStat(2.5)
@@ -368,7 +368,7 @@ async def test_pods_that_are_still_starting_count_for_nothing(silent: Silent) ->
 async def test_a_ready_pod_that_does_not_answer_is_taken_to_be_as_the_others(silent: Silent) -> None:
     stats: list[PodStat] = []
     hung = replace(POD, name="f-00001-2", ip=OTHER)
-    async with at(THIRD, answer), scraper(Still(), pods=[POD, hung], took_stats=lambda _, stat: stats.append(stat)):
+    async with at(THIRD, answer), scraper(Still(), pods=[POD, hung], on_stats=lambda _, stat: stats.append(stat)):
         await until(lambda: stats)
     assert silent.asked == 1
     assert stats[0] == PodStat(5.0)
@@ -376,7 +376,7 @@ async def test_a_ready_pod_that_does_not_answer_is_taken_to_be_as_the_others(sil
 
 async def test_deleted_revision_is_not_scraped() -> None:
     stats: list[PodStat] = []
-    async with at(THIRD, answer), scraper(Seconds(), pods=[POD], took_stats=lambda _, stat: stats.append(stat)) as made:
+    async with at(THIRD, answer), scraper(Seconds(), pods=[POD], on_stats=lambda _, stat: stats.append(stat)) as made:
         await until(lambda: stats)
         made.leave(KEY)
         seen = len(stats)
@@ -387,7 +387,7 @@ async def test_deleted_revision_is_not_scraped() -> None:
 async def stats(page: Handler) -> PodStat:
     """What is understood of a pod that answers so."""
     took: list[PodStat] = []
-    async with at(THIRD, page), scraper(Still(), pods=[POD], took_stats=lambda _, waiting: took.append(waiting)):
+    async with at(THIRD, page), scraper(Still(), pods=[POD], on_stats=lambda _, waiting: took.append(waiting)):
         await until(lambda: took)
     return took[0]
 

@@ -14,7 +14,7 @@ import pytest
 from kubernetes import client
 
 from gnomon_platforms.knative.autoscaler.objects import Condition
-from gnomon_platforms.knative.autoscaler.planning import Means, shadows
+from gnomon_platforms.knative.autoscaler.planning import ShadowPrerequisites, shadows
 from tests.cluster import build
 from tests.cluster.client import Cluster, Kubectl
 from tests.kubernetes.installation.forms import DEPLOY
@@ -251,16 +251,18 @@ def test_revisions_whose_bodies_work_alone_are_named_with_what_they_lack(
         )
 
     revision("counts-00001", None)
-    revision("pairs-00001", shadows(Means(allowed=True, mounted=True, coordinators=True, pooled=True)))
+    revision("pairs-00001", shadows(ShadowPrerequisites(allowed=True, mounted=True, coordinators=True, pooled=True)))
     # One before it, to which nothing is led any more.
-    revision("pairs-00000", shadows(Means(allowed=True, mounted=False, coordinators=True, pooled=True)), "Unreachable")
+    revision(
+        "pairs-00000", shadows(ShadowPrerequisites(allowed=True, mounted=False, coordinators=True, pooled=True)), "Unreachable"
+    )
     assert doctor(platform="knative")["Shadows' Revisions"]["level"] == "ok"
 
     # The command that each lacks: in the order of names the first one's.
-    revision("d-00001", shadows(Means(allowed=True, mounted=True, coordinators=True, pooled=False)))
-    revision("c-00001", shadows(Means(allowed=True, mounted=True, coordinators=False, pooled=False)))
-    revision("b-00001", shadows(Means(allowed=True, mounted=False, coordinators=False, pooled=False)))
-    revision("a-00001", shadows(Means(allowed=False, mounted=False, coordinators=False, pooled=False)))
+    revision("d-00001", shadows(ShadowPrerequisites(allowed=True, mounted=True, coordinators=True, pooled=False)))
+    revision("c-00001", shadows(ShadowPrerequisites(allowed=True, mounted=True, coordinators=False, pooled=False)))
+    revision("b-00001", shadows(ShadowPrerequisites(allowed=True, mounted=False, coordinators=False, pooled=False)))
+    revision("a-00001", shadows(ShadowPrerequisites(allowed=False, mounted=False, coordinators=False, pooled=False)))
     for name, hint in (("a", "podspec-volumes-csi"), ("b", "the volume"), ("c", WITH_MODELS), ("d", "-c pool")):
         found = doctor(platform="knative")["Shadows' Revisions"]
         assert found["level"] == "warn"

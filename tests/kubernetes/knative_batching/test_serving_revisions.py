@@ -244,7 +244,7 @@ async def test_a_pod_is_sent_batches_once_it_has_its_cores_and_uses_as_many_thre
 async def test_a_pod_whose_node_never_comes_to_its_cores_serves_with_those_that_it_has(
     knative_kinds: Cluster, knative: PlayedKnative, pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "WAITING_S", 0.5)
+    monkeypatch.setattr(slots, "MAX_RESIZE_WAIT_S", 0.5)
     knative.resizable = False
     async with running(knative_kinds, knative), serving(knative_kinds, knative) as gateway:
         knative.revision("f-00001", {**BATCHES, "gnomon/cores": "2"}, env=ENV, resources={"requests": {"cpu": "1"}})

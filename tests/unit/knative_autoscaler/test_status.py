@@ -17,7 +17,7 @@ from gnomon_gateway.functions.validation import scheduler_of
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_platforms.knative.autoscaler import public_endpoints as probe
 from gnomon_platforms.knative.autoscaler.objects import Condition, Template, conditions, live_revision, pa_facts
-from gnomon_platforms.knative.autoscaler.planning import Means, plan, shadows
+from gnomon_platforms.knative.autoscaler.planning import ShadowPrerequisites, plan, shadows
 from gnomon_platforms.knative.autoscaler.rules import UNBOUNDED, ClusterSettings, Rules, cluster_settings, rules
 from gnomon_platforms.knative.batching.revisions import RevisionReader
 from gnomon_server.knative_autoscaler import RevisionScaling, capabilities
@@ -251,23 +251,27 @@ async def test_a_connection_that_was_made_too_early_does_not_answer_for_ever(mon
         assert [await probe.proxied("127.0.0.1", "http1") for _ in range(3)] == [False, True, True]
 
 
-ALL = Means(allowed=True, mounted=True, coordinators=True, pooled=True)
+ALL = ShadowPrerequisites(allowed=True, mounted=True, coordinators=True, pooled=True)
 
 
 @pytest.mark.parametrize(
     ("means", "reason", "said"),
     [
         (
-            Means(allowed=False, mounted=False, coordinators=False, pooled=False),
+            ShadowPrerequisites(allowed=False, mounted=False, coordinators=False, pooled=False),
             "VolumesDisabled",
             "kubernetes.podspec-volumes-csi",
         ),
-        (Means(allowed=True, mounted=False, coordinators=False, pooled=False), "NoVolume", "node.gnomon"),
-        (Means(allowed=True, mounted=True, coordinators=False, pooled=False), "NotConfigured", "--coordinator-token"),
-        (Means(allowed=True, mounted=True, coordinators=True, pooled=False), "NoPool", "No node"),
+        (ShadowPrerequisites(allowed=True, mounted=False, coordinators=False, pooled=False), "NoVolume", "node.gnomon"),
+        (
+            ShadowPrerequisites(allowed=True, mounted=True, coordinators=False, pooled=False),
+            "NotConfigured",
+            "--coordinator-token",
+        ),
+        (ShadowPrerequisites(allowed=True, mounted=True, coordinators=True, pooled=False), "NoPool", "No node"),
     ],
 )
-def test_missing_requirement_of_shadows_is_reported(means: Means, reason: str, said: str) -> None:
+def test_missing_requirement_of_shadows_is_reported(means: ShadowPrerequisites, reason: str, said: str) -> None:
     found = shadows(means)
     assert (found.status, found.reason) == ("False", reason)
     assert said in found.message

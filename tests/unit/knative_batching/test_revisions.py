@@ -30,7 +30,7 @@ from gnomon_platforms.knative.autoscaler.metrics import (
 )
 from gnomon_platforms.knative.autoscaler.objects import buffered
 from gnomon_platforms.knative.batching import channel as slots
-from gnomon_platforms.knative.batching.channel import PodName, Waiting
+from gnomon_platforms.knative.batching.channel import PendingResizes, PodName
 from gnomon_platforms.knative.batching.revisions import RevisionReader
 from gnomon_server.knative_gateway import RevisionMetrics
 from tests.integration.knative_batching.test_revisions import Telling
@@ -194,16 +194,16 @@ def test_pods_have_the_cores_that_the_revision_says_or_those_of_its_template(
 POD = pod(cores=2.0)
 
 
-async def test_nothing_is_kept_of_a_pod_that_waited_and_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "WAITING_S", 0.0)
-    again: list[PodName] = []
-    waiting = Waiting(again.append)
-    assert waiting.waits(POD)
+async def test_pending_resize_times_out_and_is_forgotten_with_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "MAX_RESIZE_WAIT_S", 0.0)
+    expired: list[PodName] = []
+    pending = PendingResizes(expired.append)
+    assert pending.is_pending(POD)
     await asyncio.sleep(0.02)
-    assert again == [("users", "a")]
-    assert not waiting.waits(POD), "it has waited for long enough"
-    waiting.forget(POD)
-    assert waiting.waits(POD), "as one that was never seen"
+    assert expired == [("users", "a")]
+    assert not pending.is_pending(POD), "the timeout has passed"
+    pending.forget(POD)
+    assert pending.is_pending(POD), "a forgotten pod starts anew"
 
 
 F, G, OTHER = FunctionKey("f-00001", "users"), FunctionKey("g-00001", "users"), FunctionKey("f-00001", "others")

@@ -12,7 +12,7 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import read_deployment
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.informer import Change
-from gnomon_platforms.kubernetes.nodes import Claim, Load, NodeCapacity, NodeFacts, node_facts, pod_load, takes
+from gnomon_platforms.kubernetes.nodes import Claim, Load, NodeCapacity, NodeFacts, admits_pod, node_facts, pod_load
 from gnomon_platforms.kubernetes.objects.placing import Placing, read_constraints
 from gnomon_platforms.nodes.node_shadow import BodyPod, adopted_shadow, pair_of, requested_shadow, should_contain
 
@@ -180,7 +180,7 @@ def test_free_capacity_is_allocatable_minus_all_pods_and_shadows(seed: int) -> N
     ],
 )
 def test_constraints_and_labels(constraints: list[str], taken: bool) -> None:  # noqa: FBT001 - a table's column
-    assert takes(node_facts(document()), read_constraints(constraints)) is taken
+    assert admits_pod(node_facts(document()), read_constraints(constraints)) is taken
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_constraints_and_labels(constraints: list[str], taken: bool) -> None:  #
 def test_taints_keep_away_whom_does_not_tolerate_them(constraints: list[str], taken: bool) -> None:  # noqa: FBT001 - a table's column
     taints = [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}, {"key": "slow", "effect": "PreferNoSchedule"}]
     facts: NodeFacts = node_facts(document(taints=taints))
-    assert takes(facts, read_constraints(constraints)) is taken
+    assert admits_pod(facts, read_constraints(constraints)) is taken
 
 
 def test_a_shadow_on_another_node_is_where_its_function_may_be() -> None:

@@ -19,7 +19,7 @@ from gnomon_platforms.common import starting
 from gnomon_platforms.knative.autoscaler.objects import live_revision
 from gnomon_platforms.kubernetes import reconciler
 from gnomon_platforms.kubernetes.informer import Change
-from gnomon_platforms.kubernetes.nodes import Load, NodeFacts, node_facts, takes
+from gnomon_platforms.kubernetes.nodes import Load, NodeFacts, admits_pod, node_facts
 from gnomon_platforms.kubernetes.objects.placing import placing_of, read_constraints
 from gnomon_platforms.kubernetes.objects.pods import pod_facts
 from gnomon_platforms.kubernetes.resources import REFUSED_S
@@ -148,7 +148,7 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     ],
 )
 def test_a_nodes_labels_are_those_that_the_pod_wants(spec: dict[str, Any], taken: bool) -> None:  # noqa: FBT001 - a table's column
-    assert takes(node_facts(node(zone="a", cpus="32")), placing_of(spec)) is taken
+    assert admits_pod(node_facts(node(zone="a", cpus="32")), placing_of(spec)) is taken
 
 
 @pytest.mark.parametrize(
@@ -166,8 +166,8 @@ def test_a_nodes_labels_are_those_that_the_pod_wants(spec: dict[str, Any], taken
 )
 def test_a_pod_tolerates_what_it_says(toleration: dict[str, Any], tolerated: bool) -> None:  # noqa: FBT001 - a table's column
     facts = node_facts(node(taints=(TAINT,)))
-    assert takes(facts, placing_of({"tolerations": [toleration]})) is tolerated
-    assert not takes(facts, placing_of({}))
+    assert admits_pod(facts, placing_of({"tolerations": [toleration]})) is tolerated
+    assert not admits_pod(facts, placing_of({}))
 
 
 def test_constraints_mean_what_the_pods_that_come_of_them_say() -> None:

@@ -89,9 +89,9 @@ class KnativeAutoscaler:
             activators=cluster.activators.values,
             gateways=cluster.gateway_pods.values,
             asleep=lambda: any(one.wanted == 0 for one in self._scaled.values()),
-            took_stats=self._pods_measured,
-            took_waiting=self._requests_wait,
-            took_uncounted=self._requests_in_batches,
+            on_stats=self._pods_measured,
+            on_waiting=self._requests_wait,
+            on_uncounted=self._requests_in_batches,
         )
         if cluster.shadows is not None:
             await cluster.shadows.start(RevisionBodies(self._scaled, policies.poke), policies.poke, self._session)

@@ -60,7 +60,7 @@ from gnomon_core.settings import Settings
 from gnomon_platforms.knative.autoscaler.cluster import KnativeCluster, PolicyLoop
 from gnomon_platforms.knative.autoscaler.metrics import ObservedLatency
 from gnomon_platforms.knative.autoscaler.objects import Condition, RevisionPod
-from gnomon_platforms.knative.autoscaler.planning import Means, shadows
+from gnomon_platforms.knative.autoscaler.planning import ShadowPrerequisites, shadows
 from gnomon_platforms.knative.autoscaler.rules import Rules
 from gnomon_platforms.knative.autoscaler.shadows import RevisionShadows, spec_of
 from gnomon_platforms.knative.buffer_status import BufferStatus
@@ -123,7 +123,7 @@ class Bodies:
             self._requested[instance_id] = cores
 
     def match(self, pods: Iterable[RevisionPod]) -> tuple[set[str], set[str]]:
-        """Give each instance its pod, as pods are now; who has lost the one that it had, and who has another."""
+        """Match instances with the present pods. Returns the instances that lost their pod, and those that got another."""
         living = {pod.uid: pod for pod in pods if not pod.ending}
         before = {id_: pod.uid for id_, pod in self._pods.items()}
         now = {id_: living[uid] for id_, uid in before.items() if uid in living and living[uid].ready}
@@ -160,7 +160,7 @@ class Bodies:
         requested = self._requested[id_]
         cores = has or requested or settings.cores
         node, memory_bytes = ("", 0) if pod is None else (pod.node, pod.memory_bytes)
-        # As much older than the youngest as its pod is: of equals the youngest is let go, as ReplicaSets do it.
+        # The start time follows the pod's age: among equals a policy then removes the youngest, as ReplicaSets do.
         started_s = now_s if pod is None else now_s - (self._youngest_at - pod.created_at)
         coming = requested if requested != cores else None
         return Instance(id_, self._function, 1, node, cores, memory_bytes, state, started_s, coming_cores=coming)
@@ -237,7 +237,7 @@ class RevisionInstances:
         """The function's load as its policy observes it."""
         cluster = self._cluster
         self._policy = rules.settings.autoscaler
-        # Whoever decides by another policy and comes back later finds other arrivals.
+        # A plan is valid only while its policy decides: after a switch to another policy and back, arrivals have changed.
         self._buffer = self.buffer(rules.settings)
         self.match()
         instances = tuple(self._seen(one) for one in self._bodies.instances(rules.settings, cluster.clock.now_s()))
@@ -259,7 +259,7 @@ class RevisionInstances:
         )
 
     def buffer(self, settings: Settings) -> BufferStatus | None:
-        """The plan of the buffer; None where the policy by these settings has made none."""
+        """The buffer plan; None if the policy of these settings has made none."""
         planned = self._buffer
         return planned if planned is not None and planned.policy == settings.autoscaler else None
 
@@ -269,20 +269,20 @@ class RevisionInstances:
         return None if shadows_ is None or settings.model is None else shadows_.profile(spec_of(self._key, settings))
 
     async def apply(self, actions: Sequence[Action], rules: Rules) -> None:
-        """Take what was decided: pods are made and ended behind it, and the plan of a buffer is told with the next status.
+        """Apply a policy's decision: pods are created and removed asynchronously; a buffer plan goes into the next status.
 
         Raises:
-            PartlyRefused: 503 `no_capacity` and the like, of Shadows or sizes, the last of several. All else has been done.
+            PartlyRefused: 503 `no_capacity` and the like, of Shadows or sizes, the last of several. All else was applied.
 
         """
         await carry_out_async(_RevisionActuator(self, self._cluster.shadows, rules.settings), actions)
 
     def create_body(self, cores: int, settings: Settings) -> None:
-        """Count one more Body. One with as many cores as its Revision says follows when the Revision says another number."""
+        """Request one more Body. If its cores equal the Revision's, it follows later changes of the Revision's cores."""
         self._bodies.add(None if cores == settings.cores else cores)
 
     def destroy_body(self, body_id: str) -> None:
-        """Count one Body less; its Shadows end."""
+        """Request one Body less; its Shadows end."""
         self._bodies.remove(body_id)
         self._lost(body_id)
 
@@ -308,7 +308,7 @@ class RevisionInstances:
             return None
         has_coordinators = cluster.shadows is not None and cluster.shadows.has_coordinators
         pooled = cluster.shadows is not None and any(node.pairs for node in cluster.shadows.nodes(pairs=True))
-        return shadows(Means(cluster.settings.csi_volumes, self._mounted, has_coordinators, pooled))
+        return shadows(ShadowPrerequisites(cluster.settings.csi_volumes, self._mounted, has_coordinators, pooled))
 
     # Pods
 
@@ -338,7 +338,7 @@ class RevisionInstances:
         self._refused[step.pod.uid] = RefusedSize(step.cores, error, self._cluster.clock.now_s() + REFUSED_S)
 
     def _refusal(self, pod: RevisionPod | None, cores: int | None) -> GnomonError | None:
-        """Why a pod does not get so many cores for now; None where nobody has refused them."""
+        """The present refusal of these cores for a pod; None without one."""
         refused = None if pod is None else self._refused.get(pod.uid)
         return refused.why if refused is not None and refused.cores == cores else None
 
@@ -374,7 +374,7 @@ class RevisionInstances:
         return Placing() if live is None else live.placing
 
     def works_with(self, body_id: str, shadows_: Mapping[str, Pair]) -> None:
-        """A Body's Shadows are these now."""
+        """Set a Body's present Shadows."""
         if body_id in self._bodies:
             self._working[body_id] = shadows_
 
@@ -438,7 +438,7 @@ _READERS = ThreadPoolExecutor(READERS, "models")
 
 
 class ModelReader:
-    """The profile of the model that a Revision's settings name. `read` may block; `changed` is called when there is news."""
+    """The profile of the model that a Revision's settings name. `read` may block; `changed` is called with a new profile."""
 
     def __init__(self, read: Callable[[Settings], ModelProfile | None], clock: Clock, changed: Callable[[], None]) -> None:
         self.profile: ModelProfile | None = None
@@ -452,11 +452,11 @@ class ModelReader:
 
     @property
     def known(self) -> bool:
-        """True if there is nothing more to wait for."""
+        """True if the profile was read, or its first read has timed out: policies may decide."""
         return self._clock.now_s() >= self._waits_until_s
 
     def follow(self, settings: Settings) -> None:
-        """Go by the model that these settings name from now on."""
+        """Follow the model that these settings name from now on."""
         before = None if self._settings is None else self._settings.model
         if settings.model != before:
             self.close()
@@ -468,7 +468,7 @@ class ModelReader:
         self.look()
 
     def look(self) -> None:
-        """Read it, if that is due and is not under way."""
+        """Start a read if one is due and none is in progress."""
         if self._settings is not None and self._reading is None and self._clock.now_s() >= self._again_s:
             self._reading = asyncio.get_running_loop().create_task(self._read_once(self._settings))
 
@@ -486,6 +486,6 @@ class ModelReader:
             _LOG.exception("the profile of model %s cannot be read", settings.model)
         self._reading, self._again_s, self._waits_until_s = None, self._clock.now_s() + REREAD_S, -math.inf
         if first or profile != self.profile:
-            # Whatever was worked out from the one before holds for one that is equal.
+            # Keep the identity of an equal profile: policies cache what they computed from it.
             self.profile = profile
             self._changed()

@@ -218,8 +218,8 @@ def _read(figure: str, page: str) -> dict[FunctionKey, float]:
 
 
 SECONDS, SPREAD = "gnomon_revision_batch_seconds", "gnomon_revision_batch_spread"
-LEARNED_PAGE = f"/metrics?name[]={SECONDS}"
-LEARNED_MOST_BYTES = 8 << 20
+LATENCY_PAGE = f"/metrics?name[]={SECONDS}"
+LATENCY_MOST_BYTES = 8 << 20
 MOST_BATCH = 1024
 
 _LATENCY_LINES = lines_of(SECONDS, SPREAD)
@@ -234,7 +234,7 @@ class ObservedLatency:
     spread: float = 0.0
 
 
-def together(curves: Sequence[ObservedLatency]) -> ObservedLatency | None:
+def merge_curves(curves: Sequence[ObservedLatency]) -> ObservedLatency | None:
     """Merge several gateways' curves of one Revision: the mean for each size that all have measured, and the largest spread.
 
     Example: 0.1, 0.2 and 0.3 s for batches of 1, 2, 3 at one, 0.2 and 0.2 s for 1, 2 at the other: 0.15 and 0.2 s.
@@ -278,7 +278,7 @@ def _row(curve: Mapping[int, float]) -> tuple[float, ...]:
     return tuple(row)
 
 
-AHEAD_S = 3.0
+EXTRAPOLATION_S = 3.0
 """How far the counters are extrapolated without a new scrape."""
 LONGEST_GAP_S = 5.0
 """The longest gap between scrapes for which the last values are assumed."""
@@ -326,8 +326,8 @@ class RevisionLoad:
 
     def counters(self, now_s: float) -> LoadCounters:
         """The counters at this time; cumulative ones never fall."""
-        ahead_s = min(AHEAD_S, max(0.0, now_s - self._pods_at_s))
-        waited_s = min(AHEAD_S, max(0.0, now_s - self._waiting_at_s))
+        ahead_s = min(EXTRAPOLATION_S, max(0.0, now_s - self._pods_at_s))
+        waited_s = min(EXTRAPOLATION_S, max(0.0, now_s - self._waiting_at_s))
         total_s = self._pods_s + self._waiting_s + self._concurrency * ahead_s + self._waiting * waited_s
         self._shown_s = max(self._shown_s, total_s)
         self._shown_arrivals = max(self._shown_arrivals, self._arrivals + self._rps * ahead_s)
@@ -363,10 +363,12 @@ class RevisionLoad:
 POD_PERIOD_S = 1.0
 AWAKE_PERIOD_S, ASLEEP_PERIOD_S = 0.2, 0.05
 """Periods of activators' scrapes: while every Revision has pods, and while one without pods may have to be woken."""
-POD_PATIENCE_S = 0.8
-ACTIVATOR_PATIENCE_S = 3.0
+POD_TIMEOUT_S = 0.8
+ACTIVATOR_TIMEOUT_S = 3.0
 BLIND_AFTER_S = 5.0
-AS_IT_WAS_S = 3.0
+"""Without an answer of an activator for so long, waiting requests count as invisible, and nothing scales to zero."""
+LAST_VALUES_S = 3.0
+"""For so long the last values stand for a pod or an activator that does not answer."""
 ALL_UP_TO = 3
 """Up to this number, all pods are scraped."""
 UNBOUNDED_SAMPLE = 1.96**2 * 100.0 / 5.0**2
@@ -383,8 +385,8 @@ def sample_size(pods: int) -> int:
 class Scraper:
     """Scrapes pods, activators and gateways. `follow` begins with a Revision's pods, which `pods` lists; `leave` ends that.
 
-    `took_stats` gets the statistics of all pods of a Revision every second, `took_waiting` the requests that wait at all
-    activators and gateways, `took_uncounted` arrivals that no pod has counted. `asleep` is whether any Revision has no pods.
+    `on_stats` gets the statistics of all pods of a Revision every second, `on_waiting` the requests that wait at all
+    activators and gateways, `on_uncounted` arrivals that no pod has counted. `asleep` is whether any Revision has no pods.
     `gateways` are scraped like activators, and are optional.
     """
 
@@ -398,32 +400,32 @@ class Scraper:
         activators: Callable[[], Iterable[RevisionPod]],
         gateways: Callable[[], Iterable[RevisionPod]] = tuple,
         asleep: Callable[[], bool],
-        took_stats: Callable[[FunctionKey, PodStat], None],
-        took_waiting: Callable[[Mapping[FunctionKey, float]], None],
-        took_uncounted: Callable[[Mapping[FunctionKey, float]], None] = lambda _: None,
+        on_stats: Callable[[FunctionKey, PodStat], None],
+        on_waiting: Callable[[Mapping[FunctionKey, float]], None],
+        on_uncounted: Callable[[Mapping[FunctionKey, float]], None] = lambda _: None,
     ) -> None:
         self._session, self._clock, self._chance = session, clock, chance
         self._pods, self._activators, self._gateways, self._asleep = pods, activators, gateways, asleep
-        self._took_stats, self._took_waiting, self._took_uncounted = took_stats, took_waiting, took_uncounted
+        self._on_stats, self._on_waiting, self._on_uncounted = on_stats, on_waiting, on_uncounted
         self._following: dict[FunctionKey, asyncio.Task[None]] = {}
         self._last: dict[FunctionKey, tuple[float, PodStat]] = {}
         """By Revision, the time and the sum of its pods' last statistics."""
-        self._told: dict[str, tuple[float, Mapping[FunctionKey, float]]] = {}
+        self._last_answers: dict[str, tuple[float, Mapping[FunctionKey, float]]] = {}
         """By activator or gateway, the time and content of its last answer."""
         self._counted: dict[str, Mapping[FunctionKey, float]] = {}
         """By gateway, its counters at its last answer."""
-        self._asking: dict[str, asyncio.Task[None]] = {}
-        self._saw_s, self._blind = clock.now_s(), False
+        self._scrapes: dict[str, asyncio.Task[None]] = {}
+        self._observed_s, self._blind = clock.now_s(), False
         self._tasks = Background()
 
     def start(self) -> None:
         """Begin to scrape activators and gateways."""
-        self._tasks.begin(self._every(self._activator_period_s, self._look_at_activators, self._clock.now_s()))
+        self._tasks.begin(self._every(self._activator_period_s, self._scrape_activators, self._clock.now_s()))
 
     def follow(self, key: FunctionKey) -> None:
         """Scrape a Revision's pods every second, with a random phase: a thousand Revisions at once would be a burst."""
-        begun_s = self._clock.now_s() - self._chance.random() * POD_PERIOD_S
-        looking = self._every(lambda: POD_PERIOD_S, partial(self._look_at_pods, key), begun_s)
+        origin_s = self._clock.now_s() - self._chance.random() * POD_PERIOD_S
+        looking = self._every(lambda: POD_PERIOD_S, partial(self._scrape_pods, key), origin_s)
         self._following[key] = self._tasks.begin(looking)
 
     def leave(self, key: FunctionKey) -> None:
@@ -432,23 +434,23 @@ class Scraper:
         self._following.pop(key).cancel()
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Stop scraping."""
         await self._tasks.end()
 
     @property
     def observing(self) -> bool:
         """True if there is a ready activator, and every ready activator and gateway has answered recently."""
-        ready, gateways = ([one.name for one in listed() if one.ready and not one.ending] for listed in self._holders)
-        return bool(ready) and all(self._heard(name, BLIND_AFTER_S) for name in (*ready, *gateways))
+        ready, gateways = ([pod.name for pod in listed() if pod.ready and not pod.ending] for listed in self._holders)
+        return bool(ready) and all(self._answered_within(name, BLIND_AFTER_S) for name in (*ready, *gateways))
 
     @property
     def _holders(self) -> tuple[Callable[[], Iterable[RevisionPod]], Callable[[], Iterable[RevisionPod]]]:
         """The lists of pods that hold waiting requests: activators and gateways."""
         return self._activators, self._gateways
 
-    def _heard(self, activator: str, within_s: float) -> bool:
-        told = self._told.get(activator)
-        return told is not None and self._clock.now_s() - told[0] <= within_s
+    def _answered_within(self, activator: str, within_s: float) -> bool:
+        answer = self._last_answers.get(activator)
+        return answer is not None and self._clock.now_s() - answer[0] <= within_s
 
     def _activator_period_s(self) -> float:
         return ASLEEP_PERIOD_S if self._asleep() else AWAKE_PERIOD_S
@@ -462,19 +464,20 @@ class Scraper:
             period_s = pause_s()
             await self._clock.sleep(period_s - (self._clock.now_s() - origin_s) % period_s)
 
-    async def _look_at_pods(self, key: FunctionKey) -> None:
+    async def _scrape_pods(self, key: FunctionKey) -> None:
         """Scrape a sample of a Revision's pods. Pods that are not ready may still hold requests, or may not have started."""
         running = [pod for pod in self._pods(key) if pod.running and pod.ip]
+        # Sampled apart: a pod that starts has no load yet, and would lower the mean that is extrapolated to the ready ones.
         ready, others = [pod for pod in running if pod.ready], [pod for pod in running if not pod.ready]
         of_ready, of_others = await asyncio.gather(self._sample(ready), self._sample(others))
-        told = _of_all([one for one in of_ready if one is not None], len(ready))
-        more = _of_all([one or PodStat() for one in of_others], len(others))
+        ready_stat = _extrapolate([stat for stat in of_ready if stat is not None], len(ready))
+        others_stat = _extrapolate([stat or PodStat() for stat in of_others], len(others))
         now_s = self._clock.now_s()
-        if told is not None or not ready:
-            self._last[key] = now_s, told or PodStat()
-        known_s, known = self._last.get(key, (-math.inf, PodStat()))
-        stat = known if now_s - known_s <= AS_IT_WAS_S else PodStat()
-        self._took_stats(key, stat if more is None else stat + more)
+        if ready_stat is not None or not ready:
+            self._last[key] = now_s, ready_stat or PodStat()
+        last_s, last = self._last.get(key, (-math.inf, PodStat()))
+        stat = last if now_s - last_s <= LAST_VALUES_S else PodStat()
+        self._on_stats(key, stat if others_stat is None else stat + others_stat)
 
     async def _sample(self, pods: Sequence[RevisionPod]) -> list[PodStat | None]:
         """The statistics of a random sample of pods; None for a pod without an answer."""
@@ -482,7 +485,7 @@ class Scraper:
 
     async def _stat(self, pod: RevisionPod) -> PodStat | None:
         url = http_url(pod.ip, AUTOSCALING_PORT, WAITING_PAGE)
-        data = await fetch(self._session, url, most_bytes=WAITING_MOST_BYTES, timeout_s=POD_PATIENCE_S)
+        data = await fetch(self._session, url, most_bytes=WAITING_MOST_BYTES, timeout_s=POD_TIMEOUT_S)
         if data is None:
             return None
         try:
@@ -491,30 +494,30 @@ class Scraper:
             _LOG.warning("the metrics of pod %s/%s cannot be parsed: %s", pod.namespace, pod.name, error)
             return None
 
-    async def _look_at_activators(self) -> None:
+    async def _scrape_activators(self) -> None:
         """Scrape activators and gateways without a scrape in flight. A terminating one may hold requests, so it is included."""
-        activators = {one.name: one for listed in self._holders for one in listed() if one.running and one.ip}
-        gone = self._told.keys() - activators.keys()
+        activators = {pod.name: pod for listed in self._holders for pod in listed() if pod.running and pod.ip}
+        gone = self._last_answers.keys() - activators.keys()
         for name in gone:
-            del self._told[name]
+            del self._last_answers[name]
             self._counted.pop(name, None)
         if gone:
-            self._hand_on()
-        for name, one in activators.items():
-            if name not in self._asking:
-                task = self._asking[name] = self._tasks.begin(self._ask(one))
+            self._publish_waiting()
+        for name, pod in activators.items():
+            if name not in self._scrapes:
+                task = self._scrapes[name] = self._tasks.begin(self._scrape_activator(pod))
                 task.add_done_callback(partial(self._scraped, name))
-        self._say_blind()
+        self._warn_if_blind()
 
-    async def _ask(self, activator: RevisionPod) -> None:
+    async def _scrape_activator(self, activator: RevisionPod) -> None:
         """Scrape one activator or gateway. Totals are passed on also without an answer, as an old one may have expired."""
         url = http_url(activator.ip, ACTIVATOR_METRICS_PORT, WAITING_PAGE)
-        page = await fetch(self._session, url, most_bytes=WAITING_MOST_BYTES, timeout_s=ACTIVATOR_PATIENCE_S)
+        page = await fetch(self._session, url, most_bytes=WAITING_MOST_BYTES, timeout_s=ACTIVATOR_TIMEOUT_S)
         if page is not None:
             text = page.decode("utf-8", "replace")
-            self._told[activator.name] = self._clock.now_s(), waiting(text)
+            self._last_answers[activator.name] = self._clock.now_s(), waiting(text)
             self._count(activator.name, uncounted(text))
-        self._hand_on()
+        self._publish_waiting()
 
     def _count(self, name: str, counts: Mapping[FunctionKey, float]) -> None:
         """Pass on the increase of a gateway's counters since its last answer; a first answer is only the baseline."""
@@ -524,25 +527,25 @@ class Scraper:
             since = {
                 key: count - before.get(key, 0.0) if count >= before.get(key, 0.0) else count for key, count in counts.items()
             }
-            self._took_uncounted({key: count for key, count in since.items() if count})
+            self._on_uncounted({key: count for key, count in since.items() if count})
 
-    def _hand_on(self) -> None:
+    def _publish_waiting(self) -> None:
         total: dict[FunctionKey, float] = {}
-        for name, (_, told) in self._told.items():
-            if self._heard(name, AS_IT_WAS_S):
-                for key, requests in told.items():
+        for name, (_, answer) in self._last_answers.items():
+            if self._answered_within(name, LAST_VALUES_S):
+                for key, requests in answer.items():
                     total[key] = total.get(key, 0.0) + requests
-        self._took_waiting(total)
+        self._on_waiting(total)
 
     def _scraped(self, name: str, _: asyncio.Task[None]) -> None:
-        del self._asking[name]
+        del self._scrapes[name]
 
-    def _say_blind(self) -> None:
+    def _warn_if_blind(self) -> None:
         """Log a warning once `observing` has been false for a while: a new activator alone is no failure."""
         now_s = self._clock.now_s()
         if self.observing:
-            self._saw_s, self._blind = now_s, False
-        elif not self._blind and now_s - self._saw_s > AS_IT_WAS_S:
+            self._observed_s, self._blind = now_s, False
+        elif not self._blind and now_s - self._observed_s > LAST_VALUES_S:
             self._blind = True
             _LOG.warning(
                 "activators do not report waiting requests: nothing is scaled to zero until they do. If that lasts, set "
@@ -550,13 +553,13 @@ class Scraper:
             )
 
 
-def _of_all(told: Sequence[PodStat], pods: int) -> PodStat | None:
+def _extrapolate(sample: Sequence[PodStat], pods: int) -> PodStat | None:
     """Extrapolate a sample's statistics to this number of pods; None for an empty sample."""
-    return sum(told, PodStat()) * (pods / len(told)) if told else None
+    return sum(sample, PodStat()) * (pods / len(sample)) if sample else None
 
 
 PERIOD_S = 5.0
-PATIENCE_S = 3.0
+TIMEOUT_S = 3.0
 FEWER_AFTER_S = 60.0
 """As long as a terminating gateway may take to answer its requests."""
 
@@ -566,7 +569,7 @@ class Gateways:
 
     def __init__(self, pods: Callable[[], Iterable[RevisionPod]], clock: Clock) -> None:
         self._pods, self._clock = pods, clock
-        self._told: dict[str, dict[FunctionKey, ObservedLatency]] = {}
+        self._last_answers: dict[str, dict[FunctionKey, ObservedLatency]] = {}
         """By gateway."""
         self._queues, self._fewer_since_s = 1, clock.now_s()
         self._task: asyncio.Task[None] | None = None
@@ -581,14 +584,14 @@ class Gateways:
 
     def observed_latency(self, key: FunctionKey) -> ObservedLatency | None:
         """The measured latencies of a Revision's batches; None if no gateway has any."""
-        return together([told[key] for told in self._told.values() if key in told])
+        return merge_curves([latencies[key] for latencies in self._last_answers.values() if key in latencies])
 
     def start(self, session: aiohttp.ClientSession) -> None:
         """Begin to ask."""
         self._task = asyncio.get_running_loop().create_task(self._run(session))
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Stop scraping."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -606,14 +609,15 @@ class Gateways:
         pages = await asyncio.gather(*(self._page(session, pod) for pod in ready))
         for pod, page in zip(ready, pages, strict=True):
             if page is not None:
-                self._told[pod.name] = latency_from_text(page.decode("utf-8", "replace"))
-        there = {pod.name for pod in self._pods()}
-        self._told = {name: told for name, told in self._told.items() if name in there}
+                self._last_answers[pod.name] = latency_from_text(page.decode("utf-8", "replace"))
+        # Keyed by pod, not by readiness: a gateway that is briefly unready keeps its last latencies.
+        existing = {pod.name for pod in self._pods()}
+        self._last_answers = {name: latencies for name, latencies in self._last_answers.items() if name in existing}
 
     @staticmethod
     async def _page(session: aiohttp.ClientSession, pod: RevisionPod) -> bytes | None:
-        url = http_url(pod.ip, ACTIVATOR_METRICS_PORT, LEARNED_PAGE)
-        return await fetch(session, url, most_bytes=LEARNED_MOST_BYTES, timeout_s=PATIENCE_S)
+        url = http_url(pod.ip, ACTIVATOR_METRICS_PORT, LATENCY_PAGE)
+        return await fetch(session, url, most_bytes=LATENCY_MOST_BYTES, timeout_s=TIMEOUT_S)
 
     def _ready(self) -> list[RevisionPod]:
         return [pod for pod in self._pods() if pod.ready and not pod.ending and pod.ip]

@@ -95,8 +95,8 @@ class SksFacts:
 class RevisionPod:
     """A pod of a Revision, of the activator, or of our gateway.
 
-    `container` is the one that serves. `cores` are those of its specification, `effective_cores` those that it has now, 0 where
-    it does not run or nothing is said; `limited` is whether they are a limit. `trouble` is why a node gives it no other ones.
+    `container` is the serving container. `cores` are those of its specification, `effective_cores` the allocated ones, 0 if it
+    does not run or reports none; `limited` is whether they are a CPU limit. `trouble` is why the node has not resized it.
     """
 
     namespace: str
@@ -138,8 +138,8 @@ TIMEOUT_S = 300.0
 class Template:
     """Settings from a Revision's specification, shared by gateways and autoscaler class, which must agree.
 
-    `cores` are the whole ones that its pods are born with, 0 where it says none, or less than one; `timeout_s` is how long
-    Knative gives a request, 0 where that is not known.
+    `cores` are the whole cores that its pods start with, 0 if it requests none or less than one; `timeout_s` is Knative's
+    timeout of a request, 0 if unknown.
     """
 
     cores: int = 0
@@ -148,10 +148,10 @@ class Template:
     def under(self, settings: Settings, own: Mapping[str, str]) -> Settings:
         """Return `settings` with the template's values where none of the Revision's `own` annotations overrides them."""
         if f"{PREFIX}cores" not in own and self.cores:
-            # A policy by the default of one would shrink them; and what batches take is told of instances of this size.
+            # The default of one core would make a policy shrink the pods; batch latencies are also profiled for this size.
             settings = replace(settings, cores=self.cores)
         if f"{PREFIX}deadline-ms" not in own and self.timeout_s:
-            # An objective of 30 s would have a batch wait for 30 s where Knative gives its requests 10.
+            # A deadline beyond Knative's own timeout would let a batch wait for requests that Knative has already given up.
             settings = replace(settings, deadline_s=self.timeout_s, slo_s=min(settings.slo_s, self.timeout_s))
         return settings
 
@@ -161,10 +161,10 @@ NO_TEMPLATE = Template()
 
 @dataclass(frozen=True, slots=True)
 class LiveRevision:
-    """A Revision: Gnomon's annotations, which can be changed there while it serves, and what is fixed for its pods.
+    """A Revision: Gnomon's annotations, which can be changed while it serves, and the fixed properties of its pods.
 
-    `mounted` is whether they have Shadows' volume, `placing` what they say of nodes, `template` what its specification says of
-    settings.
+    `mounted` is whether pods mount the volume for Shadows, `placing` their node constraints, `template` the settings that its
+    specification implies.
     """
 
     annotations: Mapping[str, str]
@@ -177,7 +177,7 @@ class LiveRevision:
 
 @dataclass(frozen=True, slots=True)
 class ScaleTarget:
-    """A Revision's Deployment: how many pods it is to have, and which version of it says so."""
+    """A Revision's Deployment: its number of replicas, and the resource version that this was read from."""
 
     uid: str
     version: str
@@ -259,13 +259,13 @@ def revision_pod(document: Document) -> RevisionPod:
 
 
 def serving_container(containers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The container that gets a Revision's requests: of several, only that one has a port."""
+    """The container that gets a Revision's requests: the only one with a port if there are several."""
     users = [one for one in containers if one.get("name") != QUEUE_CONTAINER]
     return next((one for one in users if one.get("ports")), users[0] if users else {})
 
 
 def scale_target(document: Document) -> ScaleTarget:
-    """Read a Deployment. Kubernetes takes a number that is not there for 1."""
+    """Read a Deployment. Kubernetes' default for absent replicas is 1."""
     metadata, replicas = document["metadata"], (document.get("spec") or {}).get("replicas")
     return ScaleTarget(metadata["uid"], metadata["resourceVersion"], 1 if replicas is None else int(replicas))
 

@@ -119,14 +119,14 @@ class _Count:
 
 
 def plan(observed: Observed) -> DesiredState:
-    """The next writes. They do not depend on each other."""
+    """Plan the next writes, which do not depend on each other."""
     pa, sks = observed.pa, observed.sks
     if sks is not None and sks.owner_uid != pa.uid:
         return DesiredState(KEEP, not_owned(pa, observed.now_s))
     if sks is None or not sks.private_service:
         route = Route(PROXY, LEAST_ACTIVATORS)
         outcome = _outcome(observed, _Count(KEEP, applied=False))
-        return DesiredState(KEEP, status(pa, sks, outcome, observed.now_s), route if _differs(sks, pa, route) else None)
+        return DesiredState(KEEP, status(pa, sks, outcome, observed.now_s), route if _is_outdated(sks, pa, route) else None)
     count = _count(observed)
     route = _route(observed, count.want)
     target = observed.target
@@ -134,14 +134,14 @@ def plan(observed: Observed) -> DesiredState:
     return DesiredState(
         count.want,
         status(pa, sks, _outcome(observed, count), observed.now_s),
-        route if _differs(sks, pa, route) else None,
+        route if _is_outdated(sks, pa, route) else None,
         count.want if scaled else None,
         count.probe,
         count.again_s,
     )
 
 
-def kept_annotations(pa: PaFacts) -> dict[str, str]:
+def service_annotations(pa: PaFacts) -> dict[str, str]:
     """The ServerlessService's annotations: the PodAutoscaler's without the metric."""
     return {key: text for key, text in pa.annotations.items() if key != METRIC_ANNOTATION}
 
@@ -154,25 +154,25 @@ def first_scale(pa: PaFacts, rules: Rules) -> int:
 def _outcome(observed: Observed, count: _Count) -> Outcome:
     if observed.conflict:
         return Outcome(count.want, observed.ready, 1, REASON, observed.conflict, buffer=observed.demand.buffer)
-    said = [observed.rules.trouble, count.why, observed.demand.reason]
+    reasons = [observed.rules.trouble, count.why, observed.demand.reason]
     return Outcome(
         count.want,
         observed.ready,
         first_scale(observed.pa, observed.rules),
         observed.demand.policy or observed.rules.settings.autoscaler,
-        " ".join(part for part in said if part),
+        " ".join(part for part in reasons if part),
         observed.demand.shadows,
         observed.demand.buffer,
     )
 
 
 def _count(observed: Observed) -> _Count:
-    """The policy's number of pods within Knative's bounds; 0 only if no request can be lost by it."""
+    """The policy's number of pods within Knative's bounds; 0 only if that can lose no request."""
     pa, rules, demand = observed.pa, observed.rules, observed.demand
     if observed.conflict:
-        # None before the first were ready: a Revision that is inactive then has failed for ever.
-        there = observed.target.replicas if observed.target is not None else 0
-        return _Count(there if there or pa.initialized else KEEP, applied=False)
+        # KEEP before the first pods were ready: Knative marks a Revision that is inactive then as failed for good.
+        replicas = observed.target.replicas if observed.target is not None else 0
+        return _Count(replicas if replicas or pa.initialized else KEEP, applied=False)
     wanted = demand.wanted
     if wanted > 0 and demand.busy:
         wanted = max(wanted, rules.activation_scale)
@@ -187,7 +187,7 @@ def _count(observed: Observed) -> _Count:
 
 
 def _to_zero(observed: Observed) -> _Count:
-    """The steps from some pods to none, by what the status says that has been seen."""
+    """The next step of scaling to zero, by the status that was written and observed: a new leader continues from there."""
     pa, rules, now_s = observed.pa, observed.rules, observed.now_s
     if not rules.to_zero:
         return _Count(1, why="Scaling to zero is switched off.")
@@ -199,18 +199,18 @@ def _to_zero(observed: Observed) -> _Count:
         return _Count(KEEP, applied=False, again_s=left_s if active.since_s else None)
     if active.status == "True":
         return _from_active(observed, now_s - active.since_s)
-    return _last_pods(observed, now_s - active.since_s)
+    return _remove_last_pods(observed, now_s - active.since_s)
 
 
 def _from_active(observed: Observed, active_s: float) -> _Count:
-    """Make it inactive, once it was active for the stable window; the pods stay until that is seen."""
+    """Make the Revision inactive once it was active for the stable window; its pods stay until that status is observed."""
     if not observed.wakeable:
         return _Count(1, why="Activators do not tell whether requests wait, so it stays at 1.", again_s=1.0)
     left_s = observed.rules.window_s - active_s
     return _Count(1, again_s=left_s) if left_s > 0.0 else _Count(0, applied=False)
 
 
-def _last_pods(observed: Observed, inactive_s: float) -> _Count:  # noqa: PLR0911 - one for each thing that may keep them
+def _remove_last_pods(observed: Observed, inactive_s: float) -> _Count:  # noqa: PLR0911 - one for each thing that may keep them
     """Decide whether the last pods of an inactive Revision may be removed."""
     rules, sks = observed.rules, observed.sks
     assert sks is not None
@@ -222,46 +222,46 @@ def _last_pods(observed: Observed, inactive_s: float) -> _Count:  # noqa: PLR091
     if not always and not (observed.proxied and sks.mode == PROXY):
         return _Count(0, applied=False, probe=sks.mode == PROXY)
     if observed.demand.holds:
-        # The policy is about to hear of it.
+        # The policy decides again within a second and asks for pods: removing them first would lose the waiting request.
         return _Count(0, applied=False, again_s=1.0)
     if inactive_s >= max(rules.grace_s, rules.retention_s):
         return _Count(0)
     if inactive_s < rules.retention_s:
         return _Count(0, applied=False, again_s=rules.retention_s - inactive_s)
-    # They may have been in the way for the whole grace before: then there is nothing to wait for.
+    # Activators may have been in the path for the whole grace period already: then there is nothing left to wait for.
     proxied_s = observed.now_s - sks.proxied_since_s if sks.proxied_since_s is not None else 0.0
     left_s = rules.grace_s - max(proxied_s, inactive_s)
     return _Count(0) if left_s <= 0.0 else _Count(0, applied=False, again_s=left_s)
 
 
 def _route(observed: Observed, want: int) -> Route:
-    """Activators are in the way unless pods are wanted and have room for a burst."""
+    """Route through activators unless pods are wanted and have spare capacity for a burst."""
     rules = observed.rules
-    burst, takes = rules.burst_capacity, observed.ready * rules.total
+    burst, capacity = rules.burst_capacity, observed.ready * rules.total
     if burst == 0.0:
-        room, activators = 0.0, LEAST_ACTIVATORS
+        spare, activators = 0.0, LEAST_ACTIVATORS
     else:
-        room = math.floor(takes - burst - observed.demand.panic_load) if burst > 0.0 else -1.0
-        activators = max(LEAST_ACTIVATORS, math.ceil((takes + max(burst, 0.0)) / rules.activator_capacity))
-    return Route(SERVE if want > 0 and room >= 0.0 else PROXY, activators)
+        spare = math.floor(capacity - burst - observed.demand.panic_load) if burst > 0.0 else -1.0
+        activators = max(LEAST_ACTIVATORS, math.ceil((capacity + max(burst, 0.0)) / rules.activator_capacity))
+    return Route(SERVE if want > 0 and spare >= 0.0 else PROXY, activators)
 
 
-def _differs(sks: SksFacts | None, pa: PaFacts, route: Route) -> bool:
-    """True if the ServerlessService does not say what it is to say."""
+def _is_outdated(sks: SksFacts | None, pa: PaFacts, route: Route) -> bool:
+    """True if the ServerlessService differs from the desired one."""
     return sks is None or (sks.mode, sks.activators, sks.protocol, sks.target, sks.labels, sks.annotations) != (
         route.mode,
         route.activators,
         pa.protocol,
         pa.target,
         pa.labels,
-        kept_annotations(pa),
+        service_annotations(pa),
     )
 
 
 KEEP = -1
 """Keep the present number of pods: the desired number is unknown."""
-INFORMS = frozenset({"ScalingPolicy", "Shadows"})
-AND = ("Active", "ScaleTargetInitialized", "SKSReady")
+INFORMATIONAL = frozenset({"ScalingPolicy", "Shadows"})
+READY_CONDITIONS = ("Active", "ScaleTargetInitialized", "SKSReady")
 MAX_MESSAGE = 1000
 
 NO_TRAFFIC = Condition("False", "NoTraffic", "The target is not receiving traffic.")
@@ -287,20 +287,20 @@ class Outcome:
 
 
 def status(pa: PaFacts, sks: SksFacts | None, outcome: Outcome, now_s: float) -> dict[str, Any]:
-    """The whole status. What has not changed keeps its time; the status is equal to the old one where nothing has."""
+    """The whole status. Unchanged conditions keep their transition time, so an unchanged status equals the old one."""
     service = sks.service if sks is not None else ""
-    said = {
+    parts = {
         "Active": _active(pa, outcome, service),
         "ScaleTargetInitialized": _initialized(pa, outcome, service),
         "SKSReady": _sks_ready(sks),
         "ScalingPolicy": _policy(pa, outcome),
     }
     if outcome.shadows is not None:
-        said["Shadows"] = outcome.shadows
-    said["Ready"] = _all(said)
+        parts["Shadows"] = outcome.shadows
+    parts["Ready"] = _ready(parts)
     found: dict[str, Any] = {
         **pa.status,
-        "conditions": [_document(kind, one, pa, now_s) for kind, one in sorted(said.items())],
+        "conditions": [_condition_document(kind, condition, pa, now_s) for kind, condition in sorted(parts.items())],
         "observedGeneration": pa.generation,
         "serviceName": service,
         "metricsServiceName": sks.private_service if sks is not None else "",
@@ -312,15 +312,15 @@ def status(pa: PaFacts, sks: SksFacts | None, outcome: Outcome, now_s: float) ->
 
 
 def not_owned(pa: PaFacts, now_s: float) -> dict[str, Any]:
-    """The status where the ServerlessService of that name is somebody else's."""
+    """The status if the ServerlessService of that name has another owner."""
     message = f'There is an existing ServerlessService "{pa.key.name}" that we do not own.'
-    said = {
+    parts = {
         "Active": Condition("False", NOT_OWNED, message),
         "ScaleTargetInitialized": pa.condition("ScaleTargetInitialized"),
         "SKSReady": Condition("Unknown", "NotReady", message),
     }
-    said["Ready"] = _all(said)
-    listed = [_document(kind, one, pa, now_s) for kind, one in sorted(said.items())]
+    parts["Ready"] = _ready(parts)
+    listed = [_condition_document(kind, condition, pa, now_s) for kind, condition in sorted(parts.items())]
     names = {name: pa.status.get(name) or "" for name in ("serviceName", "metricsServiceName")}
     return {**pa.status, **names, "conditions": listed, "observedGeneration": pa.generation}
 
@@ -337,7 +337,7 @@ def _active(pa: PaFacts, outcome: Outcome, service: str) -> Condition:
 
 
 def _initialized(pa: PaFacts, outcome: Outcome, service: str) -> Condition:
-    """True once and for ever: a Revision that was ready once has not failed."""
+    """ScaleTargetInitialized stays True once it was: a Revision that was ready once has not failed."""
     if pa.initialized or (outcome.ready >= outcome.threshold and service):
         return TRUE
     return Condition("Unknown")
@@ -351,7 +351,7 @@ def _sks_ready(sks: SksFacts | None) -> Condition:
 
 
 def _policy(pa: PaFacts, outcome: Outcome) -> Condition:
-    """Written anew only with the number or the plan that it explains: the numbers in a reason change every second."""
+    """Change the reason only with the number or the plan that it explains: the figures in it change every second."""
     before = pa.condition("ScalingPolicy")
     same = outcome.want in (KEEP, pa.status.get("desiredScale")) and outcome.buffer == buffer_of(pa.status)
     if before.message and same and before.reason == outcome.policy:
@@ -359,23 +359,27 @@ def _policy(pa: PaFacts, outcome: Outcome) -> Condition:
     return Condition("True", outcome.policy, outcome.reason[:MAX_MESSAGE])
 
 
-def _all(said: Mapping[str, Condition]) -> Condition:
-    """Ready: the first that is False, else the first that is not True."""
+def _ready(parts: Mapping[str, Condition]) -> Condition:
+    """The condition Ready: the first condition that is False, else the first that is not True."""
     for status_ in ("False", "Unknown"):
-        for kind in AND:
-            one = said[kind]
-            if one.status == status_:
-                return Condition(status_, one.reason, one.message)
+        for kind in READY_CONDITIONS:
+            condition = parts[kind]
+            if condition.status == status_:
+                return Condition(status_, condition.reason, condition.message)
     return TRUE
 
 
-def _document(kind: str, one: Condition, pa: PaFacts, now_s: float) -> dict[str, Any]:
+def _condition_document(kind: str, condition: Condition, pa: PaFacts, now_s: float) -> dict[str, Any]:
     before = conditions(pa.status).get(kind)
-    same = before is not None and (before.status, before.reason, before.message) == (one.status, one.reason, one.message)
+    same = before is not None and (before.status, before.reason, before.message) == (
+        condition.status,
+        condition.reason,
+        condition.message,
+    )
     since_s = before.since_s if same and before is not None else now_s
-    document: dict[str, Any] = {"type": kind, "status": one.status, "lastTransitionTime": rfc3339(since_s, "seconds")}
-    document |= {name: text for name, text in (("reason", one.reason), ("message", one.message)) if text}
-    if kind in INFORMS:
+    document: dict[str, Any] = {"type": kind, "status": condition.status, "lastTransitionTime": rfc3339(since_s, "seconds")}
+    document |= {name: text for name, text in (("reason", condition.reason), ("message", condition.message)) if text}
+    if kind in INFORMATIONAL:
         document["severity"] = "Info"
     return document
 
@@ -385,7 +389,7 @@ VOLUMES_DISABLED, NO_VOLUME, NOT_CONFIGURED, NO_POOL = "VolumesDisabled", "NoVol
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ShadowPrerequisites:
     """The prerequisites of Shadows: the CSI volume is allowed and mounted, coordinators have a token, a pool is ready."""
 
     allowed: bool
@@ -394,19 +398,19 @@ class Means:
     pooled: bool
 
 
-def shadows(means: Means) -> Condition:
+def shadows(prerequisites: ShadowPrerequisites) -> Condition:
     """Condition: may Bodies have Shadows, and if not, the reason."""
-    if not means.mounted and not means.allowed:
+    if not prerequisites.mounted and not prerequisites.allowed:
         why = f"{CSI_FEATURE} is not enabled in config-features: pods cannot have the volume of their node's coordinator."
-        return _alone(VOLUMES_DISABLED, why)
-    if not means.mounted:
-        return _alone(NO_VOLUME, f"The template has no volume of driver {CSI_DRIVER}.")
-    if not means.coordinators:
-        return _alone(NOT_CONFIGURED, "The autoscaler was given no --coordinator-token.")
-    if not means.pooled:
-        return _alone(NO_POOL, "No node's coordinator can make Shadows now.")
+        return _no_shadows(VOLUMES_DISABLED, why)
+    if not prerequisites.mounted:
+        return _no_shadows(NO_VOLUME, f"The template has no volume of driver {CSI_DRIVER}.")
+    if not prerequisites.coordinators:
+        return _no_shadows(NOT_CONFIGURED, "The autoscaler was given no --coordinator-token.")
+    if not prerequisites.pooled:
+        return _no_shadows(NO_POOL, "No node's coordinator can make Shadows now.")
     return Condition("True", "Possible")
 
 
-def _alone(reason: str, why: str) -> Condition:
+def _no_shadows(reason: str, why: str) -> Condition:
     return Condition("False", reason, f"{why} Bodies work alone.")

@@ -237,17 +237,17 @@ class PublicEndpoints:
         for name in [*wanted, *(name for name in self._slices_of(pa.key) if name not in wanted)]:
             manifest = wanted.get(name)
 
-            def decide(seen: Document | None, manifest: Document | None = manifest) -> Write | None:
+            def decide(current: Document | None, manifest: Document | None = manifest) -> Write | None:
                 if manifest is None:
-                    return None if seen is None else Delete()
-                if seen is None:
+                    return None if current is None else Delete()
+                if current is None:
                     return Create(manifest)
-                kept = {**seen, **{part: manifest[part] for part in ("endpoints", "ports")}}
+                kept = {**current, **{part: manifest[part] for part in ("endpoints", "ports")}}
                 kept["metadata"] = {
-                    **seen["metadata"],
+                    **current["metadata"],
                     **{part: manifest["metadata"][part] for part in ("labels", "ownerReferences")},
                 }
-                return None if kept == seen else Replace(kept)
+                return None if kept == current else Replace(kept)
 
             target = Target(ENDPOINT_SLICES, pa.key.namespace, name)
             await self._writer.settle(target, decide, f"lead the Service of {pa.key}")
@@ -255,8 +255,8 @@ class PublicEndpoints:
     async def _label(self, pa: PaFacts, value: str | None) -> None:
         """Set or remove the label by which Kubernetes does not mirror the Endpoints."""
 
-        def decide(seen: Document | None) -> Write | None:
-            if seen is None or (seen["metadata"].get("labels") or {}).get(SKIP_MIRROR_LABEL) == value:
+        def decide(current: Document | None) -> Write | None:
+            if current is None or (current["metadata"].get("labels") or {}).get(SKIP_MIRROR_LABEL) == value:
                 return None
             changes: dict[str, Any] = {"metadata": {"labels": {SKIP_MIRROR_LABEL: value}}}
             return Patch(changes)

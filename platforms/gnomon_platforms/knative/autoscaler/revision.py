@@ -35,7 +35,7 @@ from gnomon_platforms.knative.autoscaler.objects import (
     pa_facts,
     sks_facts,
 )
-from gnomon_platforms.knative.autoscaler.planning import PROXY, Demand, Observed, Route, kept_annotations, plan
+from gnomon_platforms.knative.autoscaler.planning import PROXY, Demand, Observed, Route, plan, service_annotations
 from gnomon_platforms.knative.autoscaler.public_endpoints import SetMirroring, SetSlices, proxied
 from gnomon_platforms.knative.autoscaler.rules import ClusterSettings, Rules, rules
 from gnomon_platforms.knative.buffer_status import buffer_of
@@ -348,14 +348,14 @@ async def set_service(writer: Writer, step: SetService) -> None:
     """
     pa, wanted = step.pa, serverless_service(step.pa, step.route)
 
-    def decide(seen: Document | None) -> Write | None:
-        if seen is None:
+    def decide(current: Document | None) -> Write | None:
+        if current is None:
             return Create(wanted)
-        if sks_facts(seen).owner_uid != pa.uid:
+        if sks_facts(current).owner_uid != pa.uid:
             return None
-        metadata = {**seen["metadata"], **{name: wanted["metadata"][name] for name in ("labels", "annotations")}}
-        changed = {**seen, "metadata": metadata, "spec": {**seen["spec"], **wanted["spec"]}}
-        return None if changed == seen else Replace(changed)
+        metadata = {**current["metadata"], **{name: wanted["metadata"][name] for name in ("labels", "annotations")}}
+        changed = {**current, "metadata": metadata, "spec": {**current["spec"], **wanted["spec"]}}
+        return None if changed == current else Replace(changed)
 
     target = Target(SERVERLESS_SERVICES, pa.key.namespace, pa.key.name)
     await writer.settle(target, decide, f"route requests of {pa.key}")
@@ -370,11 +370,11 @@ async def set_status(writer: Writer, step: SetStatus) -> None:
     """
     pa = step.observed.pa
 
-    def decide(seen: Document | None) -> Write | None:
-        if seen is None or seen["metadata"]["uid"] != pa.uid:
+    def decide(current: Document | None) -> Write | None:
+        if current is None or current["metadata"]["uid"] != pa.uid:
             return None
-        status = plan(replace(step.observed, pa=pa_facts(seen))).status
-        return None if status == seen.get("status") else Replace({**seen, "status": dict(status)}, "status")
+        status = plan(replace(step.observed, pa=pa_facts(current))).status
+        return None if status == current.get("status") else Replace({**current, "status": dict(status)}, "status")
 
     await writer.settle(Target(POD_AUTOSCALERS, pa.key.namespace, pa.key.name), decide, f"write the status of {pa.key}")
 
@@ -434,7 +434,7 @@ def serverless_service(pa: PaFacts, route: Route) -> Document:
             "name": pa.key.name,
             "namespace": pa.key.namespace,
             "labels": dict(pa.labels),
-            "annotations": kept_annotations(pa),
+            "annotations": service_annotations(pa),
             "ownerReferences": [owner],
         },
         "spec": {

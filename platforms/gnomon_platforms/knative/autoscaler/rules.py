@@ -134,10 +134,10 @@ def config_data(document: dict[str, Any]) -> Mapping[str, str]:
 class Rules:
     """The scaling rules of one Revision.
 
-    `settings` are the policy's. `max_scale` 0 is no bound. `total` is what a pod takes, in requests in the system or, `by_rps`,
-    requests a second; `burst_capacity` is how much room there must be for activators to leave the way, -1 for never.
-    `cores` are those that each pod is to have, None for as many as it was born with. `trouble` says what could not be taken as it
-    is written.
+    `settings` are the policy's. `max_scale` 0 is no bound. `total` is a pod's capacity, in requests in the system or, `by_rps`,
+    requests a second; `burst_capacity` is the spare capacity at which activators leave the path, -1 for never.
+    `cores` are each pod's desired cores, None for those that it started with. `trouble` says which settings could not be used
+    as written.
     """
 
     settings: Settings
@@ -164,7 +164,7 @@ class Rules:
 
 
 class Annotations:
-    """Reads Knative's annotations by either spelling; one that cannot be read counts as not there, as it does for Knative."""
+    """Reads Knative's annotations in kebab or camel case; an invalid value counts as absent, as it does for Knative."""
 
     def __init__(self, annotations: Mapping[str, str]) -> None:
         self._annotations = annotations
@@ -188,35 +188,35 @@ def rules(
     check: Callable[[Settings], Any] | None = None,
     template: Template = NO_TEMPLATE,
 ) -> Rules:
-    """The rules of a Revision.
+    """Read the rules of a Revision.
 
-    `live` are Gnomon's annotations of the Revision, which can be changed while it serves; None takes the PodAutoscaler's copy.
-    Where they say neither cores nor a deadline its `template` does. `check` raises a GnomonError for settings that no policy here
-    can scale by; the Revision is then scaled by `kpa`.
+    `live` are Gnomon's annotations of the Revision, which can be changed while it serves; None uses the PodAutoscaler's copy.
+    `template` supplies cores and deadline if no annotation sets them. `check` raises a GnomonError for settings that no policy
+    here can scale by; the Revision is then scaled by `kpa`.
     """
-    said = Annotations(pa.annotations)
+    annotations = Annotations(pa.annotations)
     own = pa.annotations if live is None else live
     settings, trouble = _settings(pa, own, check, template)
-    # Where its settings could not be taken, nobody has said how large pods are to be.
+    # If the settings were invalid, `kpa` with defaults is in force, and the default of cores must not resize the pods.
     cores = settings.cores if f"{PREFIX}cores" in own and not trouble else None
-    # Knative writes an empty one on Revisions of other classes than its own that name none.
+    # Knative writes an empty metric annotation on Revisions of other classes that name none.
     metric = pa.annotations.get(METRIC_ANNOTATION) or "concurrency"
     if metric not in ("concurrency", "rps"):
         trouble = f"Metric {metric[:50]} is not measured by this class: concurrency is used. {trouble}".strip()
-    takes = _takes(pa, cluster, said, settings)
-    settings = _with_knatives(settings, takes, pa, cluster)
-    retention_s = said.get("scale-to-zero-pod-retention-period", parse_duration_s, cluster.pod_retention_s)
-    initial = said.get("initial-scale", int, cluster.initial_scale)
+    capacity = _pod_capacity(pa, cluster, annotations, settings)
+    settings = _with_knative_annotations(settings, capacity, pa, cluster)
+    retention_s = annotations.get("scale-to-zero-pod-retention-period", parse_duration_s, cluster.pod_retention_s)
+    initial = annotations.get("initial-scale", int, cluster.initial_scale)
     return Rules(
         settings=settings,
         min_scale=settings.scale.min,
-        max_scale=said.get("max-scale", int, cluster.max_scale),
+        max_scale=annotations.get("max-scale", int, cluster.max_scale),
         initial_scale=initial if initial or cluster.allow_zero_initial_scale else max(1, cluster.initial_scale),
-        activation_scale=said.get("activation-scale", int, 1),
+        activation_scale=annotations.get("activation-scale", int, 1),
         to_zero=cluster.enable_scale_to_zero,
-        total=takes.total,
-        by_rps=takes.by_rps,
-        burst_capacity=said.get("target-burst-capacity", float, cluster.target_burst_capacity),
+        total=capacity.total,
+        by_rps=capacity.by_rps,
+        burst_capacity=annotations.get("target-burst-capacity", float, cluster.target_burst_capacity),
         activator_capacity=max(1.0, cluster.activator_capacity),
         panic_s=max(1.0, float(round(settings.stable_window_s * settings.panic_share))),
         grace_s=cluster.zero_grace_s,
@@ -228,7 +228,7 @@ def rules(
 
 
 @dataclass(frozen=True, slots=True)
-class _Takes:
+class _PodCapacity:
     """A pod's capacity, and the target utilisation as a share of it."""
 
     total: float
@@ -236,11 +236,11 @@ class _Takes:
     by_rps: bool
 
 
-def _takes(pa: PaFacts, cluster: ClusterSettings, said: Annotations, settings: Settings) -> _Takes:
+def _pod_capacity(pa: PaFacts, cluster: ClusterSettings, annotations: Annotations, settings: Settings) -> _PodCapacity:
     """A pod's capacity by Knative's annotations, else by Gnomon's, else by the cluster's defaults."""
     by_rps = pa.annotations.get(METRIC_ANNOTATION) == "rps"
-    share = said.get("target-utilization-percentage", float, 100.0 * cluster.target_utilization) / 100.0
-    named = said.get("target", float, 0.0)
+    share = annotations.get("target-utilization-percentage", float, 100.0 * cluster.target_utilization) / 100.0
+    named = annotations.get("target", float, 0.0)
     if not named and settings.target_rps is not None:
         named, by_rps = settings.target_rps, True
     elif not named and not by_rps and settings.target_concurrency is not None:
@@ -249,18 +249,18 @@ def _takes(pa: PaFacts, cluster: ClusterSettings, said: Annotations, settings: S
     if pa.concurrency and not by_rps:
         total = min(total, float(pa.concurrency))
     total = max(total, LEAST_TARGET)
-    return _Takes(total, max(share, LEAST_TARGET / total), by_rps)
+    return _PodCapacity(total, max(share, LEAST_TARGET / total), by_rps)
 
 
-def _with_knatives(settings: Settings, takes: _Takes, pa: PaFacts, cluster: ClusterSettings) -> Settings:
+def _with_knative_annotations(settings: Settings, capacity: _PodCapacity, pa: PaFacts, cluster: ClusterSettings) -> Settings:
     """The policy's settings with what Knative's annotations say."""
-    said = Annotations(pa.annotations)
-    least = said.get("min-scale", int, cluster.min_scale) if pa.reachable else 0
+    annotations = Annotations(pa.annotations)
+    least = annotations.get("min-scale", int, cluster.min_scale) if pa.reachable else 0
     if not cluster.enable_scale_to_zero:
         least = max(1, least)
-    max_scale = said.get("max-scale", int, cluster.max_scale)
-    window_s = said.get("window", parse_duration_s, cluster.stable_window_s)
-    delay_s = said.get("scale-down-delay", parse_duration_s, cluster.scale_down_delay_s) if pa.reachable else 0.0
+    max_scale = annotations.get("max-scale", int, cluster.max_scale)
+    window_s = annotations.get("window", parse_duration_s, cluster.stable_window_s)
+    delay_s = annotations.get("scale-down-delay", parse_duration_s, cluster.scale_down_delay_s) if pa.reachable else 0.0
     scale = replace(
         settings.scale,
         min=least,
@@ -272,22 +272,22 @@ def _with_knatives(settings: Settings, takes: _Takes, pa: PaFacts, cluster: Clus
     return replace(
         settings,
         scale=scale,
-        target_rps=takes.total if takes.by_rps else None,
-        target_concurrency=settings.target_concurrency if takes.by_rps else takes.total,
-        target_utilization=takes.share,
+        target_rps=capacity.total if capacity.by_rps else None,
+        target_concurrency=settings.target_concurrency if capacity.by_rps else capacity.total,
+        target_utilization=capacity.share,
         stable_window_s=window_s,
-        panic_share=said.get("panic-window-percentage", float, cluster.panic_window_percent) / 100.0,
-        panic_threshold=said.get("panic-threshold-percentage", float, cluster.panic_threshold_percent) / 100.0,
-        # The grace is Knative's: it begins when activators are in the way.
+        panic_share=annotations.get("panic-window-percentage", float, cluster.panic_window_percent) / 100.0,
+        panic_threshold=annotations.get("panic-threshold-percentage", float, cluster.panic_threshold_percent) / 100.0,
+        # Knative's own grace period applies (`planning`), which begins when activators are in the path.
         zero_grace_s=0.0,
     )
 
 
 def _settings(
-    pa: PaFacts, given: Mapping[str, str], check: Callable[[Settings], Any] | None, template: Template
+    pa: PaFacts, annotations: Mapping[str, str], check: Callable[[Settings], Any] | None, template: Template
 ) -> tuple[Settings, str]:
-    """The policy's settings by Gnomon's annotations; those of `kpa`, and why, where they cannot be had."""
-    own = {key: text for key, text in given.items() if key.startswith(PREFIX)}
+    """The policy's settings by Gnomon's annotations; the defaults of `kpa`, with the reason, if these are invalid."""
+    own = {key: text for key, text in annotations.items() if key.startswith(PREFIX)}
     own.setdefault(f"{PREFIX}autoscaler", DEFAULT_POLICY)
     trouble = ""
     try:
@@ -300,7 +300,7 @@ def _settings(
         trouble = f"{DEFAULT_POLICY} is used: {error}"
         settings = template.under(read_settings(None, {f"{PREFIX}autoscaler": DEFAULT_POLICY}), {})
     if f"{PREFIX}max-batch" not in own and pa.concurrency and settings.max_batch == 1:
-        # Policies that know no latency yet take an instance to hold one full batch.
+        # Policies without a known latency assume that an instance holds one full batch.
         settings = replace(settings, max_batch=min(pa.concurrency, MAX_BATCH))
     return settings, trouble
 

@@ -67,9 +67,9 @@ class RevisionShadows:
         self._until_s = 0.0
 
     async def start(self, bodies: Bodies, poke: Callable[[str], None], session: aiohttp.ClientSession) -> None:
-        """Count what nodes have left, and speak with their coordinators; `poke` hears of which Revision something is different.
+        """Track nodes' free capacity, and connect to their coordinators; `poke` is called with the Revision that has changed.
 
-        The informers have been started.
+        The informers must have been started.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.
@@ -98,7 +98,7 @@ class RevisionShadows:
 
     @property
     def informers(self) -> tuple[Informer[Any], ...]:
-        """Nodes, and what is on them: whoever starts and stops the others does so with these."""
+        """Informers of nodes and of their pods, started and stopped together with the class's other informers."""
         return self._nodes, self._loads
 
     @property
@@ -120,7 +120,7 @@ class RevisionShadows:
         return () if self._coordinators is None else tuple(self._coordinators.instances(function))
 
     async def create(self, body_id: str, pair: Pair) -> None:
-        """Begin a Shadow; nothing where its Body has gone since that was decided.
+        """Create a Shadow; does nothing if its Body has gone since the decision.
 
         Raises:
             GnomonError: 503 `no_capacity`, `no_pool`, `node_unreachable`, or what the node refuses.
@@ -161,18 +161,18 @@ class RevisionShadows:
             raise GnomonError(409, "no_such_shadow", f"{shadow_id} cannot become a Body on Knative.", "Create a Body.")
 
     def body_gone(self, body_id: str) -> None:
-        """An instance has lost its pod: its Shadows go along."""
+        """End the Shadows of an instance that has lost its pod."""
         if self._coordinators is not None and self._coordinators.shadows is not None:
             self._coordinators.shadows.body_gone(body_id)
 
     def body_found(self, node: str) -> None:
-        """An instance has a pod on this node: an earlier leader may have left a Shadow for it."""
+        """Adopt the Shadow that an earlier leader may have left for an instance with a pod on this node."""
         if self._coordinators is not None:
             self._coordinators.body_found(node)
 
 
 class _Listener:
-    """See `gnomon_core.interfaces.PlatformListener`: the loop looks at whatever has changed."""
+    """See `gnomon_core.interfaces.PlatformListener`: each change triggers a decision of the policy loop."""
 
     def __init__(self, poke: Callable[[str], None]) -> None:
         self._poke = poke
@@ -194,5 +194,5 @@ class _Listener:
 
 
 def spec_of(key: FunctionKey, settings: Settings) -> FunctionSpec:
-    """A Revision as a function, as far as its model's files are asked for by it."""
+    """A Revision as a function specification, as far as its model's files depend on it."""
     return replace(read_deployment({"service": key.name, "namespace": key.namespace, "image": "none"}), settings=settings)

@@ -1,24 +1,22 @@
-"""The batch channel to a Revision's pod, through its queue-proxy: as to a function behind a provider, but for where it ends.
+"""The batch channel to a Revision's pod, through its queue-proxy. The protocol is that of a function behind a provider.
 
-    POST http://POD:8012/gnomon/batch    a batch as one, where the pod has a token for it
-    … http://POD:8012/PATH               its requests one after the other, as they came, else
+    POST http://POD:8012/gnomon/batch    a whole batch, if the pod has a batch token
+    … http://POD:8012/PATH               otherwise: the batch's requests one after the other, unchanged
 
-queue-proxy counts a batch as one request; it is what keeps a pod until its requests are answered. A pod that is no longer ready
-takes nothing more: what is under way is answered first, and what was to be sent waits for another.
+queue-proxy counts a batch as one request, and keeps a terminating pod until its requests are answered. A pod that is no longer
+ready drains: batches in flight are answered, queued ones go to another pod.
 
-A Body says with each answer which Shadows its next batch will be computed with: nobody else tells the gateway.
+A Body reports with each answer the Shadows of its next batch. The gateway has no other source for that.
 
-A slot: the right to have one batch under way in a pod of a Revision. It has the cores that its pod has.
+A slot (`PodSlot`) is the right to have one batch in flight in a pod of a Revision. It has the cores of its pod.
 
-    opened ▶ its process is told its cores ▶ takes batches ▶ the pod has others: told again ▶ retired ▶ gone
+    opened ▶ the pod's process gets its number of threads ▶ serves batches ▶ a resized pod: new number of threads ▶ drained ▶ gone
 
-A pod whose node is about to give it other cores is not sent its first batch before it has them, or a while has passed. With its
-answers a Body says whom it works with: from the next batch on the slot counts with its Shadows.
+A pod with a resize in progress gets its first batch after the resize, or after a timeout.
 
-`Tokens`: the tokens by which pods take batches, keys of the Secret `gnomon-batch-token` of their namespace. A Revision names its
-key, so each service can have its own token, which other services' pods do not accept. A token is read when a pod becomes ready,
-and cached for half a minute: a burst of new pods reads it once, and a changed token is known soon. A transient error is not
-cached: the next pod reads again.
+`Tokens` caches batch tokens: keys of the Secret `gnomon-batch-token` of a namespace. A Revision names its key, so each service
+can have its own token, which other services' pods refuse. A token is read when a pod becomes ready and cached for half a minute:
+a burst of new pods reads it once, and a changed token is noticed soon. A transient error is not cached: the next pod reads again.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ _LOG = logging.getLogger("gnomon.knative")
 
 
 class PodChannel(ProviderChannel):
-    """See `gnomon_core.interfaces.BatchChannel`. `on_shadows` gets those that its Body names, before its answer is handed on."""
+    """See `gnomon_core.interfaces.BatchChannel`. `on_shadows` gets the Shadows of an answer before its delivery."""
 
     keeps_host = True
     believes_marks = False
@@ -68,8 +66,8 @@ class PodChannel(ProviderChannel):
         self._on_shadows(shadows_of(result))
 
 
-WAITING_S = 10.0
-"""For so long a ready pod is sent nothing while its node is about to give it other cores."""
+MAX_RESIZE_WAIT_S = 10.0
+"""The longest time for which a ready pod gets no batch because a resize is in progress."""
 PodName = tuple[str, str]
 
 
@@ -89,19 +87,19 @@ class PodSlot(RemoteInstance[PodChannel]):
         self._cores = instance.cores
 
     def retire(self, reason: str) -> None:
-        """Take nothing more, and end when what is under way has been answered."""
+        """Drain: take no new batch, and end when the batches in flight are answered."""
         if self.channel is None:
             self.end(reason)
         else:
             self.channel.drain(reason)
 
-    def other_cores(self, pod: RevisionPod) -> bool:
-        """True if its pod has other cores than it was seen with last."""
+    def cores_changed(self, pod: RevisionPod) -> bool:
+        """True if the pod's cores differ from those at the last call."""
         before, self._cores = self._cores, cores_of(pod, self.facts)
         return before != self._cores
 
     def resized(self) -> None:
-        """The pod's process knows of its cores: batches are sized by them from now on."""
+        """Record that the pod's process uses its new cores: batches are sized by them from now on."""
         self.instance = replace(self.instance, cores=self._cores)
         if self.channel is not None and self.instance.state is InstanceState.READY:
             self._listener.instance_ready(self.instance, self.channel)
@@ -118,32 +116,32 @@ def address_of(pod: RevisionPod) -> str:
     return http_url(pod.ip, QUEUE_PORT)
 
 
-class Waiting:
-    """Pods that wait for their cores, each for a while: its node may never come to it. `again` is called when that is over."""
+class PendingResizes:
+    """Pods that wait for a resize, with a timeout: the node may never execute it. `expired` is called after the timeout."""
 
-    def __init__(self, again: Callable[[PodName], None]) -> None:
-        self._again = again
-        self._long_enough: dict[str, bool] = {}
-        """By pod."""
+    def __init__(self, expired: Callable[[PodName], None]) -> None:
+        self._expired = expired
+        self._timed_out: dict[str, bool] = {}
+        """By the pod's uid: has its timeout passed?"""
 
-    def waits(self, pod: RevisionPod) -> bool:
-        """True if a pod that has no slots is to have none yet."""
+    def is_pending(self, pod: RevisionPod) -> bool:
+        """True if a pod without slots should get none yet."""
         if not pod.resizing or pod.ending:
-            self._long_enough.pop(pod.uid, None)
+            self._timed_out.pop(pod.uid, None)
             return False
-        if pod.uid not in self._long_enough:
-            self._long_enough[pod.uid] = False
-            asyncio.get_running_loop().call_later(WAITING_S, self._end, pod)
-        return not self._long_enough[pod.uid]
+        if pod.uid not in self._timed_out:
+            self._timed_out[pod.uid] = False
+            asyncio.get_running_loop().call_later(MAX_RESIZE_WAIT_S, self._end, pod)
+        return not self._timed_out[pod.uid]
 
     def forget(self, pod: RevisionPod) -> None:
         """Forget a removed pod."""
-        self._long_enough.pop(pod.uid, None)
+        self._timed_out.pop(pod.uid, None)
 
     def _end(self, pod: RevisionPod) -> None:
-        if pod.uid in self._long_enough:
-            self._long_enough[pod.uid] = True
-            self._again((pod.namespace, pod.name))
+        if pod.uid in self._timed_out:
+            self._timed_out[pod.uid] = True
+            self._expired((pod.namespace, pod.name))
 
 
 def due(facts: RevisionFacts | None, pod: RevisionPod) -> int:
@@ -152,14 +150,14 @@ def due(facts: RevisionFacts | None, pod: RevisionPod) -> int:
 
 
 def cores_of(pod: RevisionPod, facts: RevisionFacts) -> int:
-    """The whole cores that a pod has now; those that its Revision says where the pod says none, or less than one."""
+    """The pod's present whole cores; those of its Revision's settings if the pod reports none, or less than one."""
     return int(pod.effective_cores or pod.cores) or facts.spec.settings.cores
 
 
-KEPT_S = 30.0
-"""How long a token is taken for the one that there is, and how soon a slot without a good one asks for another."""
+CACHE_S = 30.0
+"""Lifetime of a cached token, and the period in which a slot without a valid token reads it again."""
 
-_Place = tuple[str, str]
+_SecretKey = tuple[str, str]
 """A namespace, and a key of its Secret."""
 
 
@@ -168,29 +166,29 @@ class Tokens:
 
     def __init__(self, api: Api, clock: Clock) -> None:
         self._api, self._clock = api, clock
-        self._known: dict[_Place, tuple[float, str]] = {}
-        self._asking: dict[_Place, asyncio.Task[str]] = {}
+        self._cache: dict[_SecretKey, tuple[float, str]] = {}
+        self._reads: dict[_SecretKey, asyncio.Task[str]] = {}
 
     async def of(self, namespace: str, key: str) -> str:
-        """The token at this key of a namespace's Secret; empty where there is none or it cannot be read, which the log says."""
-        place = namespace, key
-        known = self._known.get(place)
-        if known is not None and self._clock.now_s() - known[0] < KEPT_S:
-            return known[1]
-        task = self._asking.get(place)
+        """The token at this key of a namespace's Secret; empty if it is missing or unreadable, which is logged."""
+        secret_key = namespace, key
+        cached = self._cache.get(secret_key)
+        if cached is not None and self._clock.now_s() - cached[0] < CACHE_S:
+            return cached[1]
+        task = self._reads.get(secret_key)
         if task is None:
-            task = self._asking[place] = asyncio.get_running_loop().create_task(self._ask(*place))
-            task.add_done_callback(lambda _: self._asking.pop(place, None))
+            task = self._reads[secret_key] = asyncio.get_running_loop().create_task(self._read(*secret_key))
+            task.add_done_callback(lambda _: self._reads.pop(secret_key, None))
         return await asyncio.shield(task)
 
-    async def _ask(self, namespace: str, key: str) -> str:
+    async def _read(self, namespace: str, key: str) -> str:
         path = SECRETS.path(namespace, BATCH_SECRET)
-        token, passing = "", False
+        token, transient = "", False
         try:
             document = await asyncio.to_thread(self._api.call, "GET", path)
             token = base64.b64decode((document.get("data") or {}).get(key) or "").decode().strip()
         except (Refused, Unreachable, binascii.Error, UnicodeDecodeError) as error:
-            passing = isinstance(error, Unreachable) or (isinstance(error, Refused) and not error.missing)
+            transient = isinstance(error, Unreachable) or (isinstance(error, Refused) and not error.missing)
             _LOG.warning(
                 "%s: the Secret %s cannot be read, so pods get no batches: %s",
                 namespace,
@@ -205,9 +203,9 @@ class Tokens:
                     BATCH_SECRET,
                     key,
                 )
-        if not passing:
+        if not transient:
             now_s = self._clock.now_s()
-            # Services come and go: those that nobody has asked for lately are forgotten.
-            self._known = {place: one for place, one in self._known.items() if now_s - one[0] < KEPT_S}
-            self._known[namespace, key] = now_s, token
+            # Drop expired entries: keys of removed services would accumulate otherwise.
+            self._cache = {secret_key: entry for secret_key, entry in self._cache.items() if now_s - entry[0] < CACHE_S}
+            self._cache[namespace, key] = now_s, token
         return token

@@ -1,17 +1,17 @@
-"""Revisions' pods behind the seam `Platform`: an instance is a slot in a ready pod, the right to have one batch under way there.
+"""The pods of Revisions as a `Platform`: an instance is a slot in a ready pod, the right to have one batch in flight there.
 
-    pod ready ▶ its slots, each with a channel through its queue-proxy ▶ unready, or ending ▶ answers what it has ▶ gone
-    an answer of its Body ▶ whom that works with ▶ `pair_changed`, of each of its slots
+    pod ready ▶ its slots, each with a channel through its queue-proxy ▶ unready or terminating ▶ drained ▶ gone
+    an answer of the pod's Body ▶ its Shadows ▶ `pair_changed` of each of the pod's slots
 
-Nothing is created or destroyed here: how many pods there are is the autoscaler class's to say, to which the gateway tells what
-waits (`gnomon_platforms.knative.autoscaler.metrics`). So this is a platform whose instances outlive us (`gnomon_core.interfaces`)
-and that another process leads. A slot that is lost while its pod is ready, because a connection failed or a batch took too
-long, is opened again after a second.
+This platform creates and destroys no pods: the autoscaler class scales Revisions, by the number of waiting requests that the
+gateway exposes (`gnomon_platforms.knative.autoscaler.metrics`). So instances outlive this process, and another process leads
+(`gnomon_core.interfaces.PersistentPlatform`). A slot that is lost while its pod is ready, by a failed connection or a batch that
+exceeded its time, is reopened after a second.
 
-How a slot comes to its channel, and its pod's process to its cores.
+`SlotConnector` opens the channel of a slot:
 
-its Revision's token ▶ POST /gnomon/resize: a thread for each core ▶ the slot takes batches ▶ whom its Body works with
-no token, or one that was refused ▶ asked for again ▶ there is another ▶ the slot is opened anew
+    the Revision's token ▶ POST /gnomon/resize: one thread per core ▶ the slot takes batches ▶ the Body's Shadows
+    no token, or a refused one ▶ read again periodically ▶ another token ▶ the slot is reopened
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from gnomon_core.signature import ModelSignature
 from gnomon_platforms.common import FOREIGN_KEEP_ALIVE_S, open_session
 from gnomon_platforms.knative.autoscaler.objects import RevisionPod, revision_pod
 from gnomon_platforms.knative.batching.channel import (
-    KEPT_S,
+    CACHE_S,
+    PendingResizes,
     PodChannel,
     PodName,
     PodSlot,
     Tokens,
-    Waiting,
     address_of,
     cores_of,
     due,
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     import aiohttp
 
 
-class Reaching:
-    """`serves` is whether a pod is ready now; `works_with` is told whom its Body works with, each time that it says so."""
+class SlotConnector:
+    """Opens the channels of slots. `serves` returns whether a pod is ready; `works_with` gets the Shadows that a Body reports."""
 
     def __init__(
         self,
@@ -71,20 +71,21 @@ class Reaching:
         self._session, self._tokens, self._chance = session, tokens, chance
         self._serves, self._works_with = serves, works_with
 
-    async def reach(self, slot: PodSlot) -> None:
-        """Give a slot its channel; where its pod takes batches, go on until it is gone, or another token is there for it."""
+    async def connect(self, slot: PodSlot) -> None:
+        """Open a slot's channel; if its pod takes batches, return when the slot is gone or was reopened with another token."""
         pod, facts = slot.pod, slot.facts
         token = await self._token(facts)
-        route = Route(self._session, address_of(pod), _there, self._chance)
-        around = Around(lambda: self._serves(pod), _untold, facts.spec.settings.deadline_s, who="pod")
+        route = Route(self._session, address_of(pod), _already_awake, self._chance)
+        around = Around(lambda: self._serves(pod), _ignore_loss, facts.spec.settings.deadline_s, who="pod")
         channel = PodChannel(route, around, token, slot.end, lambda shadows: self._works_with(pod, shadows))
+        # Before the first batch, so that it already runs with one thread for each core of a resized pod.
         await self._tell_cores(facts, pod, token)
         slot.ready(channel)
         if facts.takes_batches:
             await self._renew(slot, channel, token)
 
     async def resize(self, facts: RevisionFacts, pod: RevisionPod, slots: Iterable[PodSlot]) -> None:
-        """A pod that serves has other cores."""
+        """Handle a resize of a serving pod."""
         await self._tell_cores(facts, pod, await self._token(facts))
         for slot in slots:
             slot.resized()
@@ -100,36 +101,36 @@ class Reaching:
             await tell_cores(self._session, address_of(pod), headers, cores_of(pod, facts))
 
     async def _renew(self, slot: PodSlot, channel: PodChannel, token: str) -> None:
-        """Reopen a slot that sends no batches once there is another token: the first was unreadable, or refused by the pod.
+        """Reopen a slot that may send no batches once there is another token: the first was unreadable, or refused by the pod.
 
-        A pod reads its token when it starts: one that was refused by it is refused for as long as it lives.
+        A pod reads its token at its start, so a refused token stays refused until the pod ends.
         """
         while not slot.gone:
-            await asyncio.sleep(KEPT_S)
+            await asyncio.sleep(CACHE_S)
             if not channel.batches and await self._token(slot.facts) not in ("", token):
                 slot.retire("there is another token for its batches")
                 return
 
 
-async def _there() -> None:
-    """A pod that is ready need not be woken."""
+async def _already_awake() -> None:
+    """Do nothing: a ready pod need not be woken."""
 
 
-def _untold(why: str) -> None:
+def _ignore_loss(why: str) -> None:
     """Do nothing when a pod is lost: its slot reports the loss."""
     del why
 
 
-AGAIN_S = 1.0
-ANSWERS_S = 1.0
-"""How long what was on its way from a pod that has gone is waited for."""
+REOPEN_S = 1.0
+LAST_ANSWER_S = 1.0
+"""How long the last answer of a removed pod is awaited."""
 GONE = "its pod has gone"
 
 
 class RevisionPlatform:
     """See `gnomon_core.interfaces.Platform` and `gnomon_core.interfaces.PersistentPlatform`.
 
-    `models` are those that Revisions may name, None where nobody said so; `chance` draws the pauses between attempts.
+    `models` are those that Revisions may name, None if none are configured; `chance` draws the jitter of back-off.
     """
 
     name = "knative"
@@ -156,12 +157,12 @@ class RevisionPlatform:
         self._of_pod: dict[PodName, list[PodSlot]] = {}
         self._of_function: dict[str, dict[str, PodSlot]] = {}
         self._adopted: set[FunctionKey] = set()
-        self._waiting = Waiting(self._look_again)
+        self._pending_resizes = PendingResizes(self._match_again)
         self._numbers = itertools.count(1)
         self._background = Background()
         self._begin = self._background.begin
         self._session: aiohttp.ClientSession | None = None
-        self._reaching: Reaching | None = None
+        self._connector: SlotConnector | None = None
 
     async def start(self, listener: PlatformListener) -> None:
         """Start the pod informer.
@@ -172,12 +173,12 @@ class RevisionPlatform:
         """
         self.listener = listener
         self._session = open_session(FOREIGN_KEEP_ALIVE_S, decompress=False)
-        self._reaching = Reaching(self._session, self._tokens, self._chance, self._serves, self._works_with)
+        self._connector = SlotConnector(self._session, self._tokens, self._chance, self._serves, self._works_with)
         await self._pods.start()
         self._pods.listen(self._pod_changed)
 
     async def stop(self) -> None:
-        """End every slot. The pods serve on."""
+        """End every slot. The pods keep running."""
         self._adopted.clear()
         await self._pods.stop()
         for slot in list(self._slots.values()):
@@ -201,10 +202,10 @@ class RevisionPlatform:
         return self.instances(str(spec.key))
 
     def scaling_conflict(self, function: str) -> GnomonError | None:
-        """None: nobody here counts pods."""
+        """None: this platform does not scale pods."""
 
     def check(self, spec: FunctionSpec) -> None:
-        """Knative has taken it, so it can be run."""
+        """Accept every Revision: Knative has validated it."""
 
     def revision(self, spec: FunctionSpec) -> str:
         return spec.image
@@ -220,7 +221,7 @@ class RevisionPlatform:
         return None if self._models is None else self._models.profile(spec)
 
     def nodes(self) -> tuple[Node, ...]:
-        """None that we could place anything on."""
+        """No nodes: this platform places no pods."""
         return ()
 
     def instances(self, function: str) -> tuple[Instance, ...]:
@@ -234,7 +235,7 @@ class RevisionPlatform:
         """End a slot. Its pod stays, and gets another slot if it is ready."""
         slot = self._slots.get(instance_id)
         if slot is not None:
-            # As everywhere else it is told from the loop, after this has returned.
+            # As on every platform, the listener is called from the loop, after this has returned.
             asyncio.get_running_loop().call_soon(slot.end, "let go")
 
     async def resize(self, instance_id: str, cores: int) -> None:
@@ -250,7 +251,7 @@ class RevisionPlatform:
         raise GnomonError(409, "no_such_shadow", f"No Shadow {shadow_id} is known here.", "Decide again.")
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
-        """None is known here."""
+        """Do nothing: this platform knows no Shadow by id."""
 
     def usage(self, function: str) -> Usage:
         """Return zeros: the cluster measures the usage of pods."""
@@ -262,27 +263,27 @@ class RevisionPlatform:
             self._match(change.new)
         else:
             if change.old is not None:
-                self._waiting.forget(change.old)
+                self._pending_resizes.forget(change.old)
             for slot in list(self._of_pod.get(change.name, ())):
                 slot.retire(GONE)
-                # Its last answer may be on the way. Where its node died there is none, and no connection that breaks off.
-                asyncio.get_running_loop().call_later(ANSWERS_S, slot.end, GONE)
+                # A last answer may still arrive. A dead node sends neither an answer nor a reset, so the wait is bounded.
+                asyncio.get_running_loop().call_later(LAST_ANSWER_S, slot.end, GONE)
 
     def _match(self, pod: RevisionPod) -> None:
-        """Open or retire a pod's slots: it has none unless it is ready, and of a Revision that is served here."""
+        """Open or retire a pod's slots: only a ready pod of a Revision that this gateway serves has any."""
         key = FunctionKey(pod.revision, pod.namespace)
         facts = self._store.of(key) if key in self._adopted else None
-        there = self._of_pod.get((pod.namespace, pod.name), [])
+        slots = self._of_pod.get((pod.namespace, pod.name), [])
         places = due(facts, pod)
-        if places and not there and self._waiting.waits(pod):
+        if places and not slots and self._pending_resizes.is_pending(pod):
             return
-        for slot in there[places:]:
+        for slot in slots[places:]:
             slot.retire("its pod is not ready" if not places else "its pod has fewer slots")
-        changed = [slot for slot in there[:places] if slot.other_cores(pod)]
+        changed = [slot for slot in slots[:places] if slot.cores_changed(pod)]
         if facts is not None and changed:
-            assert self._reaching is not None
-            self._begin(self._reaching.resize(facts, pod, changed))
-        for _ in range(places - len(there)):
+            assert self._connector is not None
+            self._begin(self._connector.resize(facts, pod, changed))
+        for _ in range(places - len(slots)):
             assert facts is not None
             self._open(facts, pod)
 
@@ -303,34 +304,34 @@ class RevisionPlatform:
         self._slots[instance.id] = slot
         self._of_pod.setdefault((pod.namespace, pod.name), []).append(slot)
         self._of_function.setdefault(function, {})[instance.id] = slot
-        assert self._reaching is not None
-        self._begin(self._reaching.reach(slot))
+        assert self._connector is not None
+        self._begin(self._connector.connect(slot))
 
     def _works_with(self, pod: RevisionPod, shadows: Mapping[str, Pair]) -> None:
-        """A pod's Body has said whom it works with."""
+        """Set the Shadows that a pod's Body has reported."""
         for slot in tuple(self._of_pod.get((pod.namespace, pod.name), ())):
             slot.works_with(shadows)
 
     def _serves(self, pod: RevisionPod) -> bool:
-        """True if the cluster says that a pod is ready: its kubelet asks it, and we need not."""
+        """True if the pod's status is ready. The kubelet probes it, so no health check of ours is needed."""
         now = self._pods.get(pod.namespace, pod.name)
         return now is not None and now.ready and not now.ending
 
     def ended(self, slot: PodSlot) -> None:
-        """A slot has ended; its pod gets another where it is due one."""
+        """Remove an ended slot; reopen it after a pause if its pod should have one."""
         name = (slot.pod.namespace, slot.pod.name)
         self._slots.pop(slot.instance.id)
         self._of_function[slot.instance.function].pop(slot.instance.id)
-        there = self._of_pod[name]
-        there.remove(slot)
-        if not there:
+        slots = self._of_pod[name]
+        slots.remove(slot)
+        if not slots:
             del self._of_pod[name]
         if self._store.of(slot.facts.key) is None:
             self._adopted.discard(slot.facts.key)
         elif self._adopted:
-            asyncio.get_running_loop().call_later(AGAIN_S, self._look_again, name)
+            asyncio.get_running_loop().call_later(REOPEN_S, self._match_again, name)
 
-    def _look_again(self, name: PodName) -> None:
+    def _match_again(self, name: PodName) -> None:
         pod = self._pods.get(*name)
         if pod is not None and self._adopted:
             self._match(pod)

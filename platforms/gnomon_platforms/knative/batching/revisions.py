@@ -1,27 +1,27 @@
-"""A Revision as Knative writes it, read as a function: whether the gateway buffers it, by which settings, and what its pods take.
+"""A Knative Revision read as a function: whether the gateway buffers it, its settings, and the capacity of its pods.
 
-    buffered       it asks for it (`gnomon/max-batch` or `gnomon/scheduler`), its class is ours, and it speaks HTTP/1.1
-    takes batches  it was given a key of the Secret `gnomon-batch-token`, by which a Body knows who may send it batches
-    places         how many batches a pod gets at once: one; where it takes none, requests: `gnomon/max-inflight`,
+    buffered       requested by `gnomon/max-batch` or `gnomon/scheduler`, the autoscaler class is ours, and it speaks HTTP/1.1
+    takes batches  it has a key of the Secret `gnomon-batch-token`, by which a Body authenticates the sender of batches
+    places         batches in flight per pod: one; requests in flight if it takes no batches: `gnomon/max-inflight`,
                    `containerConcurrency`, else four
-    cores          those that its pods are to have (`gnomon/cores`), else those that its template gives them
+    cores          the desired cores of its pods (`gnomon/cores`), else those of its template
 
-The class must be ours, because requests that wait in the gateway are seen by our autoscaler and by no other: a Revision of the
-stock class would sleep on while they wait. It must say so itself: the cluster's default is not written on Revisions.
+The class must be ours, because only our autoscaler sees the requests that wait in the gateway: a Revision of the stock class
+would stay at zero while they wait. The Revision must name the class: the cluster's default is not written on Revisions.
 
 Example: `gnomon/max-batch: "8"` with the secret: one batch of up to 8 requests at a time for each pod. Without the secret, with
 `containerConcurrency: 2`: two requests at a time for each pod, each by itself, as it came.
 
-`RevisionStore`: the store of functions that is Knative's. A Revision is a function from when it asks to be buffered until it is
-deleted. One that asks no longer is served on by the gateway, request by request: an ingress may still lead there for a moment,
-and no request is to be refused meanwhile.
+`RevisionStore` is the read-only function store. A Revision is a function from when it requests buffering until it is deleted. If
+it no longer requests buffering, the gateway keeps serving it request by request: an ingress may route there for a moment longer,
+and no request may be refused meanwhile.
 
-`BufferPlans`: the plans of Revisions' buffers, as the autoscaler class has written them into PodAutoscalers, by an informer.
+`BufferPlans` caches the buffer plans that the autoscaler class has written into the PodAutoscalers' statuses.
 
-    a PodAutoscaler's status ▶ what it says of the buffer ▶ within what the Revision itself says ▶ how its batches are made
+    a PodAutoscaler's status ▶ its buffer plan ▶ bounded by the Revision's own settings ▶ the batches' size and wait
 
-A PodAutoscaler has the name of its Revision. Each is news of its own, so a plan may be known before its Revision is, or be there
-still when that has another policy already: `in_force` is asked again whenever either has changed.
+A PodAutoscaler has the name of its Revision. The two change independently, so a plan may be known before its Revision, or remain
+after the Revision has changed its policy: `in_force` is evaluated again whenever either changes.
 
 Example: `batch` has written batches of 16 within 0.4 s, and `gnomon/max-batch` is 8 by now: batches of 8 within 0.4 s. With
 `gnomon/autoscaler: kpa` by now: no plan.
@@ -78,9 +78,9 @@ class RevisionFacts:
 
 
 class RevisionReader:
-    """Reads Revisions. `check` raises a GnomonError for settings by which nobody can be served here.
+    """Reads Revisions. `check` raises a GnomonError for settings that this gateway cannot serve by.
 
-    Such settings are left out, and told once: Knative has taken the Revision, and it is served on.
+    Invalid settings are ignored and logged once: Knative has accepted the Revision, so it must be served.
     """
 
     def __init__(self, check: Callable[[Settings], object]) -> None:
@@ -122,7 +122,7 @@ class RevisionReader:
 
 
 def misread(document: Mapping[str, Any]) -> str:
-    """Why a Revision's settings cannot be read, and are left out; empty where they can."""
+    """The error for which a Revision's settings are ignored; empty if they are valid."""
     try:
         read_deployment(_deployment(document))
     except GnomonError as error:
@@ -147,11 +147,11 @@ def _places(settings: Settings, concurrency: int, *, takes_batches: bool) -> int
 
 
 def _token_key(spec: Mapping[str, Any]) -> str:
-    """The key of the Secret by which its pods take batches, as a Body looks for it; empty where they have none.
+    """The Secret key of the pods' batch token, found in the order in which a Body looks for it; empty if they have none.
 
     A variable comes first, then a file: `key: classify` of a variable, `items: [{key: classify, path: gnomon-batch-token}]` of a
-    volume, alone or among others. A volume with the whole Secret has the key that is named as the file is. A variable of another
-    name is a handler's own, and says which key only where nothing else does.
+    volume, alone or projected. A volume with the whole Secret has the key with the file's name. A variable of another name
+    belongs to the handler, and determines the key only if neither of these exists.
     """
     variables = [one for container in spec.get("containers") or () for one in container.get("env") or ()]
     named = {one.get("name"): (one.get("valueFrom") or {}).get("secretKeyRef") or {} for one in variables}
@@ -171,16 +171,16 @@ def _key_of_file(items: Sequence[Mapping[str, Any]]) -> str:
     return files.get(BATCH_SECRET) or next(iter(files.values()), BATCH_SECRET)
 
 
-def in_force(said: BufferStatus | None, facts: RevisionFacts | None) -> SetBufferPlan | None:
-    """The plan that a Revision's batches are made by; None for what its own settings say.
+def in_force(plan: BufferStatus | None, facts: RevisionFacts | None) -> SetBufferPlan | None:
+    """The buffer plan in force for a Revision; None if its own settings apply.
 
-    It is that of the policy which the Revision names, where its class is ours and it asks for batches. Bounds beyond its own are
-    cut: one sample where its pods take no batches, and no wait beyond its deadline.
+    Only the plan of the policy that the Revision names counts, if its class is ours and it requests batches. The plan is bounded
+    by the Revision: one sample if its pods take no batches, and no wait beyond its deadline.
     """
-    if said is None or facts is None or not facts.buffered or said.policy != facts.spec.settings.autoscaler:
+    if plan is None or facts is None or not facts.buffered or plan.policy != facts.spec.settings.autoscaler:
         return None
     own = facts.spec.settings
-    return SetBufferPlan(min(said.plan.max_batch, own.max_batch), min(said.plan.max_wait_s, own.deadline_s))
+    return SetBufferPlan(min(plan.plan.max_batch, own.max_batch), min(plan.plan.max_wait_s, own.deadline_s))
 
 
 class BufferPlans:
@@ -199,7 +199,7 @@ class BufferPlans:
         await self._informer.start()
 
         def plan_changed(change: Change[BufferStatus | None]) -> None:
-            # Most of what is written there is about pods.
+            # Most status updates concern pods, not the plan: callers are only notified of changes of the plan.
             if change.old != change.new:
                 namespace, name = change.name
                 changed(FunctionKey(name, namespace))
@@ -256,7 +256,7 @@ class RevisionStore:
         return self._informer.silent_s
 
     def of(self, key: FunctionKey) -> RevisionFacts | None:
-        """A Revision that is buffered, or was; None for any other."""
+        """A Revision that is or was buffered; None for any other."""
         return self._held.get(key)
 
     def functions(self) -> Sequence[StoredFunction]:
@@ -277,7 +277,7 @@ class RevisionStore:
         return lambda: None
 
     def secret(self, key: FunctionKey) -> bytes | None:
-        """None: what a Revision's pods are given is Knative's to know."""
+        """None: Knative mounts a Revision's secrets."""
         del key
         return None
 

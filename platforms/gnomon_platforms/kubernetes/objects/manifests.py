@@ -95,19 +95,21 @@ def deployment_metadata(spec: FunctionSpec, version: int) -> Manifest:
     return {"name": spec.key.name, "namespace": spec.key.namespace, "labels": labels, "annotations": annotations}
 
 
-def changed_metadata(seen: Manifest, wanted: Manifest) -> Manifest:
+def changed_metadata(current: Manifest, wanted: Manifest) -> Manifest:
     """Merge `wanted` into the metadata of an existing Deployment.
 
     Keys of the last deployment that this one lacks are removed; keys that others have set stay. A removed function is restored.
     """
-    said: Any = None
+    last_deployed: Any = None
     with contextlib.suppress(ValueError, RecursionError):
-        said = json.loads((seen.get("annotations") or {}).get(DEPLOYMENT_ANNOTATION, "{}"))
-    said = said if isinstance(said, dict) else {}
-    changed = dict(seen)
+        last_deployed = json.loads((current.get("annotations") or {}).get(DEPLOYMENT_ANNOTATION, "{}"))
+    former = last_deployed if isinstance(last_deployed, dict) else {}
+    changed = dict(current)
     for field in ("labels", "annotations"):
-        before = said.get(field) or {}
-        kept = {key: value for key, value in (seen.get(field) or {}).items() if key not in before and key != REMOVED_ANNOTATION}
+        before = former.get(field) or {}
+        kept = {
+            key: value for key, value in (current.get(field) or {}).items() if key not in before and key != REMOVED_ANNOTATION
+        }
         changed[field] = {**kept, **wanted[field]}
     return changed
 

@@ -41,7 +41,7 @@ def probes(spec: FunctionSpec) -> dict[str, Any]:
         GnomonError: 400 `invalid_annotation`, with the valid values.
 
     """
-    health, ready = _said(spec.annotations, "health"), _said(spec.annotations, "ready")
+    health, ready = _overrides(spec.annotations, "health"), _overrides(spec.annotations, "ready")
     if health.get("successThreshold", 1) != 1:
         raise _invalid("com.openfaas.health.http.successThreshold", "1", "Kubernetes takes no other of a health check.")
     at_start = {name: value for name, value in health.items() if name in ("initialDelaySeconds", "timeoutSeconds")}
@@ -64,20 +64,20 @@ def _probe(spec: FunctionSpec, which: str, default: str, numbers: Mapping[str, i
     return {"httpGet": {"path": path, "port": PORT_NAME, "scheme": "HTTP"}, "successThreshold": 1, **numbers}
 
 
-def _said(annotations: Mapping[str, str], which: str) -> dict[str, int]:
+def _overrides(annotations: Mapping[str, str], which: str) -> dict[str, int]:
     """The numbers of one probe that annotations set, by Kubernetes' names."""
     prefix = f"com.openfaas.{which}.http."
-    said: dict[str, int] = {}
+    overrides: dict[str, int] = {}
     for key in [key for key in annotations if key.startswith(prefix)]:
         name = key.removeprefix(prefix)
         if name in _SECONDS:
-            said[_SECONDS[name]] = _seconds(key, annotations[key], least=0 if name.startswith("initial") else 1)
+            overrides[_SECONDS[name]] = _seconds(key, annotations[key], least=0 if name.startswith("initial") else 1)
         elif name in _COUNTS:
-            said[name] = _count(key, annotations[key])
+            overrides[name] = _count(key, annotations[key])
         elif name != "path":
             known = ", ".join(("path", *_SECONDS, *_COUNTS))
             raise bad_request("invalid_annotation", f"{key[:100]} is no part of a probe.", f"{prefix} goes on with {known}.")
-    return said
+    return overrides
 
 
 def _seconds(key: str, text: str, *, least: int) -> int:
