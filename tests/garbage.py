@@ -1,4 +1,4 @@
-"""What only the garbage collector can free: cycles, which grow until it runs and stop the event loop while it does."""
+"""Reference cycles, for leak tests: cycles grow until the garbage collector runs, which then stops the event loop."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def collected_only_when_asked() -> Iterator[None]:
 
 
 def garbage(counts: Callable[[object], bool]) -> Counter[str]:
-    """What only the collector can free and `counts`, by class."""
+    """Count the unreachable objects for which `counts` is true, by class: those that only the collector can free."""
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
-    found = Counter(type(one).__name__ for one in gc.garbage if counts(one))
+    found = Counter(type(candidate).__name__ for candidate in gc.garbage if counts(candidate))
     gc.set_debug(0)
     gc.garbage.clear()
     return found
 
 
-def is_ours(one: object) -> bool:
-    """True if this is an object of a class of ours, or a buffer; what stands in for a cloud is not."""
-    module = type(one).__module__
-    return (module.startswith("gnomon_") and ".testing" not in module) or isinstance(one, memoryview)
+def is_ours(candidate: object) -> bool:
+    """True for an object of a class of Gnomon's, or a buffer; classes of test doubles (`testing`) do not count."""
+    module = type(candidate).__module__
+    return (module.startswith("gnomon_") and ".testing" not in module) or isinstance(candidate, memoryview)

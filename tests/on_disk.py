@@ -1,7 +1,7 @@
-"""What the disk has been told to keep: for tests of what must outlive a power failure, which no test can make.
+"""Durability checks by recorded `fsync` calls: a test cannot cut the power, but can check what was synchronised.
 
-A file outlives it when its content was synchronised before it got its name, the folder that holds the name after that, and every
-folder above that was made with it.
+A file survives a power failure if its content was synchronised before its rename, its folder after that, and so was every parent
+folder that was created with it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 
 class Disk:
-    """Watches what this process synchronises from now on; everything is done as it was."""
+    """Records the `fsync` calls of this process, and executes them."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._files: set[int] = set()
@@ -23,7 +23,7 @@ class Disk:
         patch.setattr(os, "fsync", self._fsync)
 
     def keeps(self, path: Path, root: Path) -> bool:
-        """True if the file is there after a power failure; `root` is a folder that is there."""
+        """True if the file would survive a power failure; `root` is a folder that existed before."""
         below = [path, *path.parents]
         return all(self._named(one) for one in below[: below.index(root)])
 

@@ -1,4 +1,4 @@
-"""Boards for the map of owners without a cluster: in one process, and in a folder that processes of one machine share."""
+"""Implementations of `OwnershipBoard` without a cluster: in memory for one process, and in a folder for several processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOK_S = 0.05
 
 
 class MemoryBoard:
-    """A board for replicas in one process. Whoever makes a replica adds its address to `listening`."""
+    """A board for replicas in one process. A test that creates a replica adds its address to `listening`."""
 
     def __init__(self) -> None:
         self.listening: set[str] = set()
@@ -66,11 +66,11 @@ class FileBoard:
         return frozenset(path.read_text() for path in self._replicas.iterdir() if not path.name.startswith("."))
 
     def announce(self, identity: str, address: str) -> None:
-        """A replica listens here."""
+        """Register the address of a replica."""
         replace_file(self._replicas / identity, address, durable=False)
 
     def withdraw(self, identity: str) -> None:
-        """It does so no more."""
+        """Remove the address of a replica."""
         (self._replicas / identity).unlink(missing_ok=True)
 
     def _read(self) -> OwnershipMap | None:
@@ -90,14 +90,14 @@ class FileBoard:
             return True
 
     async def _watch(self, changed: Callable[[OwnershipMap], None]) -> None:
-        seen = -1
+        last_change = -1
         while True:
             try:
-                written = self._map.stat().st_mtime_ns
+                changed_ns = self._map.stat().st_mtime_ns
             except FileNotFoundError:
-                written = -1
-            if written != seen and (newest := await self.read()) is not None:
-                seen = written
+                changed_ns = -1
+            if changed_ns != last_change and (newest := await self.read()) is not None:
+                last_change = changed_ns
                 changed(newest)
             await asyncio.sleep(self._look_s)
 

@@ -1,4 +1,4 @@
-"""The process of a pod, as the platform of a cluster tells it how many threads to use."""
+"""The resize endpoint of a pod's process: it records the thread counts that a cluster's platform sends."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from gnomon_platforms.kubernetes.channel import RESIZE_PATH
 from gnomon_platforms.openfaas import workloads
 
 
-class Process:
-    """Which threads it was told to use."""
+class PodProcess:
+    """Records in `threads` each thread count that it was sent."""
 
     def __init__(self) -> None:
-        self.told: list[int] = []
+        self.threads: list[int] = []
 
     async def resize(self, request: web.Request) -> web.Response:
-        self.told.append(json.loads(decode(await request.read()).head)["cores"])
+        self.threads.append(json.loads(decode(await request.read()).head)["cores"])
         return web.Response(status=204)
 
 
 @asynccontextmanager
-async def pod_process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
-    """That of every pod at 127.0.0.1, where workloads find it for as long."""
-    made, app = Process(), web.Application()
-    app.router.add_post(RESIZE_PATH, made.resize)
+async def pod_process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PodProcess]:
+    """Serve one `PodProcess` as the process of every pod at 127.0.0.1, for the length of the block."""
+    process, app = PodProcess(), web.Application()
+    app.router.add_post(RESIZE_PATH, process.resize)
     async with TestServer(app) as server:
         monkeypatch.setattr(workloads, "PORT", server.port)
-        yield made
+        yield process

@@ -17,7 +17,7 @@ needs_redis = pytest.mark.skipif(shutil.which("redis-server") is None, reason="r
 
 
 class RedisProcess:
-    """`start` gives it the data that `folder` has. It writes there at `save`, and nothing when it is killed."""
+    """A Redis server that loads the data of `folder` at its start. It writes data at `save` only: a kill loses the rest."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ class RedisProcess:
         self._process.wait()
 
     def suspend(self) -> None:
-        """It still accepts connections and answers nothing."""
+        """Freeze the process: the kernel still accepts connections for it, and no request is answered."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -62,6 +62,6 @@ class RedisProcess:
 
 
 def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

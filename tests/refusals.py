@@ -1,4 +1,4 @@
-"""What Gnomon refuses, in one line of a test."""
+"""Assertion of an expected `GnomonError` in one line of a test."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

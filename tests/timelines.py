@@ -9,7 +9,7 @@ from gnomon_autoscaler.testing import Timeline
 
 
 def play(line: Timeline, duration_s: float, **load: object) -> int:
-    """Let so much time pass under this load (fields of the timeline's function), and count the Bodies that are live then."""
+    """Advance virtual time under this load (fields of the timeline's function), and return the number of live Bodies."""
     for name, value in load.items():
         setattr(line, name, value)
     line.play(duration_s)
@@ -18,7 +18,7 @@ def play(line: Timeline, duration_s: float, **load: object) -> int:
 
 @asynccontextmanager
 async def running(*autoscalers: Autoscaler) -> AsyncIterator[None]:
-    """Run their loops meanwhile."""
+    """Run the autoscalers' loops for the length of the block."""
     tasks = [asyncio.create_task(autoscaler.run()) for autoscaler in autoscalers]
     try:
         yield

@@ -174,12 +174,12 @@ class Channel(ABC):
 
     @abstractmethod
     def _release(self) -> None:
-        """Free the connection. Every batch in flight gets its end without an answer."""
+        """Free the connection. Every batch in flight ends with `done(None)`."""
 
     # What a transport calls
 
     def _connected(self) -> None:
-        """The instance has answered for the first time."""
+        """Handle the instance's first answer."""
         if self._state is State.CONNECTING:
             self._state = State.READY
             self._used_s = self._loop.time()

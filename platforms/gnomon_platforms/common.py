@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 
 class Ids:
-    """Ids that begin with a name people know, count up, and are not guessed by who knows one of them."""
+    """Unique ids: a readable name, a counter, and a random part that cannot be guessed from other ids."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
 
     def new(self, name: str) -> str:
-        """The next one of this name."""
+        """A new id that begins with this name."""
         return f"{name}{next(self._numbers)}-{secrets.token_hex(3)}"
 
 

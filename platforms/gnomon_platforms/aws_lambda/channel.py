@@ -33,9 +33,9 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.interfaces import PlatformListener
 from gnomon_core.units import MEGABYTE
 from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode, error_result
-from gnomon_platforms.aws_lambda.invocation import Fate, InvokeOutcome, Invoker, LogTail, Target
+from gnomon_platforms.aws_lambda.invocation import InvokeOutcome, Invoker, LogTail, OutcomeKind, Target
 from gnomon_platforms.aws_lambda.recipes import Recipe
-from gnomon_platforms.aws_lambda.s3_transfer import Places, S3Transfer
+from gnomon_platforms.aws_lambda.s3_transfer import ReplyKeys, S3Transfer
 from gnomon_platforms.channel import Batch, ExchangeChannel, Outcome, State
 from gnomon_platforms.common import RemoteInstance
 
@@ -63,7 +63,7 @@ class ChannelContext:
 
 
 class LambdaChannel(ExchangeChannel):
-    """A lane to a published version; `target` may be replaced between batches. See `gnomon_core.interfaces.BatchChannel`.
+    """A channel to a published version; `target` may be replaced between batches. See `gnomon_core.interfaces.BatchChannel`.
 
     `timeout_s` bounds batches that have no deadline. `on_tail` gets what each Invoke wrote and took, `on_lost` why the channel
     has ended; once.
@@ -81,7 +81,7 @@ class LambdaChannel(ExchangeChannel):
     ) -> None:
         super().__init__(on_lost, timeout_s, target.function, state=State.CONNECTING)
         self.target = target
-        self._places = Places(context.transfer, name, context.clock)
+        self._reply_keys = ReplyKeys(context.transfer, name, context.clock)
         self._context = context
         self._on_tail = on_tail
         self._probed: tuple[bool, float] | None = None
@@ -106,23 +106,23 @@ class LambdaChannel(ExchangeChannel):
 
         """
         outcome = await self._attempts(Frame(Kind.HELLO, budget_s=timeout_s), timeout_s)
-        if outcome.fate is not Fate.ANSWERED or not outcome.frames:
+        if outcome.kind is not OutcomeKind.ANSWERED or not outcome.frames:
             log_tail = " | ".join(outcome.tail.lines[-5:])
             raise GnomonError(503, "function_failed", f"{outcome.reason}{f'; its log ends: {log_tail}' if log_tail else ''}")
         self._connected()
 
     async def _exchange(self, batch: Batch, frame: Frame) -> Outcome:
         outcome = await self._attempts(frame, self._allowed_s(frame), batch)
-        if outcome.fate is Fate.ANSWERED:
+        if outcome.kind is OutcomeKind.ANSWERED:
             try:
                 return await self._answer(batch, list(FrameReader().feed(outcome.frames)))
             except WireError as error:
                 return Outcome(None, f"the function sent an invalid result: {error}")
-        if outcome.fate is Fate.THROTTLED:
+        if outcome.kind is OutcomeKind.THROTTLED:
             return Outcome(error_result(frame, throttled(outcome.reason)))
-        if outcome.fate is Fate.TOO_LARGE:
+        if outcome.kind is OutcomeKind.TOO_LARGE:
             return Outcome(error_result(frame, too_large(outcome.reason)))
-        return Outcome(None, outcome.reason, unread=outcome.fate is Fate.REFUSED)
+        return Outcome(None, outcome.reason, unread=outcome.kind is OutcomeKind.REFUSED)
 
     async def _attempts(self, frame: Frame, budget_s: float, batch: Batch | None = None) -> InvokeOutcome:
         """Invoke, and retry while Lambda throttles and a client waits."""
@@ -133,7 +133,7 @@ class LambdaChannel(ExchangeChannel):
             outcome = await self._attempt(replace(frame, budget_s=max(0.0, left_s) if frame.budget_s else 0.0), left_s)
             pause_s = chance.uniform(0.0, longest_s)
             unwanted = batch is not None and batch.cancelled
-            if outcome.fate is not Fate.THROTTLED or unwanted or clock.now_s() + pause_s >= until_s:
+            if outcome.kind is not OutcomeKind.THROTTLED or unwanted or clock.now_s() + pause_s >= until_s:
                 return outcome
             longest_s = min(2 * longest_s, LONGEST_PAUSE_S)
             await clock.sleep(pause_s)
@@ -145,14 +145,14 @@ class LambdaChannel(ExchangeChannel):
         if not finished:
             # The socket blocks the thread, for at most as long again; the late answer is dropped.
             invoked.add_done_callback(lambda late: None if late.cancelled() else self._account(late.result()))
-            return InvokeOutcome(Fate.LOST, reason=f"no answer within {wait_s:.1f} s")
+            return InvokeOutcome(OutcomeKind.LOST, reason=f"no answer within {wait_s:.1f} s")
         outcome = await invoked
         self._account(outcome)
         return outcome
 
     def _invoke(self, frame: Frame, wait_s: float) -> InvokeOutcome:
         """Send the frame by one Invoke and return the outcome. Blocks; called in a thread."""
-        return self._context.invoker.invoke(self.target, encode(frame), self._places, wait_s)
+        return self._context.invoker.invoke(self.target, encode(frame), self._reply_keys, wait_s)
 
     def _account(self, outcome: InvokeOutcome) -> None:
         self._on_tail(outcome.tail)
@@ -175,20 +175,20 @@ class LambdaChannel(ExchangeChannel):
 
 
 def throttled(reason: str) -> GnomonError:
-    """The answer to a batch that Lambda did not begin."""
+    """The error for a batch that Lambda did not start."""
     text = f"Lambda did not begin this batch in its time: {reason}"
     hint = "Ask AWS for more concurrent executions, or allow longer deadlines."
     return GnomonError(503, "lambda_throttled", text, hint, retry_after_s=LONGEST_PAUSE_S)
 
 
 def too_large(subject: str) -> GnomonError:
-    """The answer to a batch that does not fit through."""
+    """The error for a batch or result that exceeds Lambda's size limits."""
     text = f"{subject[:1].upper()}{subject[1:]} is more than an Invoke takes."
     return GnomonError(413, "payload_too_large", text, "Start Gnomon with --lambda-bucket NAME, or send less at once.")
 
 
 class Slot(RemoteInstance[LambdaChannel]):
-    """An instance of this function. Its channel is set from its HELLO on."""
+    """An instance: a slot of this function. Its channel is set from its HELLO on."""
 
     def __init__(
         self,

@@ -216,7 +216,7 @@ class Publisher:
         if wanted not in made or _failed(made[wanted]):
             made[wanted] = asyncio.get_running_loop().create_task(self._publish(name, recipe, memory_mb))
         try:
-            # Who stops waiting does not stop the others.
+            # Shielded: the deployment is shared, and one cancelled waiter must not cancel it for the others.
             return await asyncio.shield(made[wanted])
         finally:
             self.released(name)

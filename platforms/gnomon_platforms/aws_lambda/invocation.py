@@ -35,7 +35,7 @@ from botocore import exceptions
 from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_envelope import INLINE_BYTES, Call, EnvelopeError, Reply
 from gnomon_platforms.aws_lambda.client import Clients, aws_errors, error_code, http_status
-from gnomon_platforms.aws_lambda.s3_transfer import Place, Places, S3Transfer
+from gnomon_platforms.aws_lambda.s3_transfer import ReplyKey, ReplyKeys, S3Transfer
 
 _NUMBERS = {
     "duration_ms": re.compile(r"\tDuration: ([\d.]+) ms"),
@@ -51,7 +51,7 @@ _JSON_NUMBERS = {
     "used_mb": "maxMemoryUsedMB",
     "init_ms": "initDurationMs",
 }
-_OF_THE_PLATFORM = re.compile(r"(START|END|REPORT) RequestId: |INIT_START |XRAY TraceId: |INIT_REPORT ")
+_PLATFORM_LINE = re.compile(r"(START|END|REPORT) RequestId: |INIT_START |XRAY TraceId: |INIT_REPORT ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def read_tail(encoded: str | None) -> LogTail:
     for line in text.splitlines():
         found = _report(line)
         report = found or report
-        if found is None and line.strip() and not _is_of_the_platform(line):
+        if found is None and line.strip() and not _is_platform_line(line):
             lines.append(line)
     return LogTail(tuple(lines), report)
 
@@ -110,8 +110,8 @@ def _report(line: str) -> Report | None:
         return None
 
 
-def _is_of_the_platform(line: str) -> bool:
-    return bool(_OF_THE_PLATFORM.match(line)) or str(_json(line).get("type", "")).startswith("platform.")
+def _is_platform_line(line: str) -> bool:
+    return bool(_PLATFORM_LINE.match(line)) or str(_json(line).get("type", "")).startswith("platform.")
 
 
 def _json(line: str) -> dict[str, Any]:
@@ -132,7 +132,7 @@ _SUMS = ("Invocations", "Errors", "Throttles", "Duration")
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CloudWatchTotals:
     """Sums over a span of time; `duration_s` is that of all Invokes together."""
 
     invocations: int
@@ -141,7 +141,7 @@ class Counted:
     duration_s: float
 
 
-def counted(client: Any, function: str, begin: datetime, end: datetime) -> Counted:
+def counted(client: Any, function: str, begin: datetime, end: datetime) -> CloudWatchTotals:
     """The sums of a function between two points in time.
 
     Raises:
@@ -169,10 +169,10 @@ def counted(client: Any, function: str, begin: datetime, end: datetime) -> Count
         for page in pages:
             for result in page["MetricDataResults"]:
                 sums[result["Id"]] += sum(result["Values"])
-    return Counted(int(sums["invocations"]), int(sums["errors"]), int(sums["throttles"]), sums["duration"] / 1000)
+    return CloudWatchTotals(int(sums["invocations"]), int(sums["errors"]), int(sums["throttles"]), sums["duration"] / 1000)
 
 
-NOT_STARTED = frozenset(
+RETRYABLE_ERRORS = frozenset(
     {
         "TooManyRequestsException", "ThrottlingException", "Throttling", "ProvisionedThroughputExceededException",
         "RequestLimitExceeded", "EC2ThrottledException", "EC2UnexpectedException", "EC2AccessDeniedException",
@@ -182,7 +182,7 @@ NOT_STARTED = frozenset(
     }
 )  # fmt: skip
 """Errors by which Lambda says that it could not begin an Invoke now."""
-NEVER_STARTED = frozenset(
+INIT_ERRORS = frozenset(
     {"Runtime.ImportModuleError", "Runtime.HandlerNotFound", "Runtime.UserCodeSyntaxError", "Runtime.MalformedHandlerName"}
 )
 """Function errors by which a sandbox says that it could not load the handler."""
@@ -190,7 +190,7 @@ _CLIENT_ERRORS = range(400, 500)
 PROBE_S = 4.0
 
 
-class Fate(StrEnum):
+class OutcomeKind(StrEnum):
     """The outcome of an Invoke."""
 
     ANSWERED = "answered"
@@ -204,7 +204,7 @@ class Fate(StrEnum):
 class InvokeOutcome:
     """The result of an Invoke. `left` are keys to delete in S3."""
 
-    fate: Fate
+    kind: OutcomeKind
     frames: bytes = b""
     reason: str = ""
     tail: LogTail = field(default_factory=lambda: LogTail((), None))
@@ -226,19 +226,19 @@ class Invoker:
         self._clients = clients
         self._transfer = transfer
 
-    def invoke(self, target: Target, data: bytes, places: Places, wait_s: float) -> InvokeOutcome:
+    def invoke(self, target: Target, data: bytes, reply_keys: ReplyKeys, wait_s: float) -> InvokeOutcome:
         """Send a frame and wait for the answer, at least `wait_s` seconds. AWS's errors become outcomes, not exceptions."""
         left: list[str] = []
         try:
-            place = places.for_result()
-            call = self._call(data, places, place, left)
+            reply_key = reply_keys.for_result()
+            call = self._call(data, reply_keys, reply_key, left)
         except GnomonError as error:
-            return InvokeOutcome(Fate.REFUSED, reason=str(error), left=tuple(left))
+            return InvokeOutcome(OutcomeKind.REFUSED, reason=str(error), left=tuple(left))
         if call is None:
-            return InvokeOutcome(Fate.TOO_LARGE, reason=f"a batch of {len(data)} bytes")
-        outcome = replace(self._send(target, call.payload(), place, wait_s, left), left=tuple(left))
-        if place is not None and _certainly_empty(place, outcome):
-            places.give_back(place)
+            return InvokeOutcome(OutcomeKind.TOO_LARGE, reason=f"a batch of {len(data)} bytes")
+        outcome = replace(self._send(target, call.payload(), reply_key, wait_s, left), left=tuple(left))
+        if reply_key is not None and _is_key_unused(reply_key, outcome):
+            reply_keys.give_back(reply_key)
         return outcome
 
     def reachable(self, target: Target) -> bool:
@@ -248,54 +248,54 @@ class Invoker:
                 FunctionName=target.function, Qualifier=target.version, InvocationType="DryRun", Payload=b"{}"
             )
         except (exceptions.ClientError, exceptions.BotoCoreError) as error:
-            # One that is refused for being one too many has been found to be there.
-            return _fate(error)[0] is Fate.THROTTLED and not isinstance(error, exceptions.ConnectionError)
+            # Throttled: Lambda looks the function up before it counts the Invoke, so the function exists.
+            return _classify(error)[0] is OutcomeKind.THROTTLED and not isinstance(error, exceptions.ConnectionError)
         return True
 
-    def _call(self, data: bytes, places: Places, place: Place | None, left: list[str]) -> Call | None:
-        reply_to = place.address if place is not None else None
+    def _call(self, data: bytes, reply_keys: ReplyKeys, reply_key: ReplyKey | None, left: list[str]) -> Call | None:
+        reply_to = reply_key.address if reply_key is not None else None
         if len(data) <= INLINE_BYTES:
             return Call(frame=data, reply_to=reply_to)
-        key = places.for_batch()
+        key = reply_keys.for_batch()
         if key is None:
             return None
         left.append(key)
         return Call(source=self._transfer.give(key, data), reply_to=reply_to)
 
-    def _send(self, target: Target, payload: bytes, place: Place | None, wait_s: float, left: list[str]) -> InvokeOutcome:
+    def _send(self, target: Target, payload: bytes, reply_key: ReplyKey | None, wait_s: float, left: list[str]) -> InvokeOutcome:
         try:
             answer = self._clients.invoking(wait_s).invoke(
                 FunctionName=target.function, Qualifier=target.version, LogType="Tail", Payload=payload
             )
             document = answer["Payload"].read()
         except Exception as error:  # noqa: BLE001 - whatever boto3 or urllib3 raises is told apart below
-            fate, reason = _fate(error)
-            return InvokeOutcome(fate, reason=reason)
+            kind, reason = _classify(error)
+            return InvokeOutcome(kind, reason=reason)
         tail = read_tail(answer.get("LogResult"))
         if "FunctionError" in answer:
             return _function_error(document, tail)
-        return self._outcome(document, tail, place, left)
+        return self._outcome(document, tail, reply_key, left)
 
-    def _outcome(self, document: bytes, tail: LogTail, place: Place | None, left: list[str]) -> InvokeOutcome:
+    def _outcome(self, document: bytes, tail: LogTail, reply_key: ReplyKey | None, left: list[str]) -> InvokeOutcome:
         try:
             reply = Reply.from_json(json.loads(document))
             if reply.too_large is not None:
-                return InvokeOutcome(Fate.TOO_LARGE, reason=f"a result of {reply.too_large} bytes", tail=tail)
+                return InvokeOutcome(OutcomeKind.TOO_LARGE, reason=f"a result of {reply.too_large} bytes", tail=tail)
             if reply.stored_bytes is None:
                 frames = reply.frames or b""
-            elif place is None:
-                return InvokeOutcome(Fate.LOST, reason="its answer was put somewhere, and nowhere was named", tail=tail)
+            elif reply_key is None:
+                return InvokeOutcome(OutcomeKind.LOST, reason="its answer was put somewhere, and nowhere was named", tail=tail)
             else:
-                left.append(place.key)
-                frames = self._transfer.take(place.key, reply.stored_bytes)
+                left.append(reply_key.key)
+                frames = self._transfer.take(reply_key.key, reply.stored_bytes)
         except (EnvelopeError, ValueError, GnomonError) as error:
-            return InvokeOutcome(Fate.LOST, reason=f"its answer cannot be read: {error}", tail=tail)
-        return InvokeOutcome(Fate.ANSWERED, frames, tail=tail)
+            return InvokeOutcome(OutcomeKind.LOST, reason=f"its answer cannot be read: {error}", tail=tail)
+        return InvokeOutcome(OutcomeKind.ANSWERED, frames, tail=tail)
 
 
-def _certainly_empty(place: Place, outcome: InvokeOutcome) -> bool:
-    """True if this Invoke never stores a result there: it was not begun, or its result came back inside the answer."""
-    return outcome.fate is Fate.THROTTLED or (outcome.fate is Fate.ANSWERED and place.key not in outcome.left)
+def _is_key_unused(reply_key: ReplyKey, outcome: InvokeOutcome) -> bool:
+    """True if this Invoke never stores a result there: it was not started, or its result came back inside the answer."""
+    return outcome.kind is OutcomeKind.THROTTLED or (outcome.kind is OutcomeKind.ANSWERED and reply_key.key not in outcome.left)
 
 
 def _function_error(document: bytes, tail: LogTail) -> InvokeOutcome:
@@ -304,25 +304,25 @@ def _function_error(document: bytes, tail: LogTail) -> InvokeOutcome:
         kind, text = str(error.get("errorType", "")), str(error.get("errorMessage", ""))
     except (ValueError, AttributeError):
         kind, text = "", document[:200].decode(errors="replace")
-    fate = Fate.REFUSED if kind in NEVER_STARTED else Fate.LOST
-    return InvokeOutcome(fate, reason=f"{kind}: {text}" if kind else text, tail=tail)
+    kind = OutcomeKind.REFUSED if kind in INIT_ERRORS else OutcomeKind.LOST
+    return InvokeOutcome(kind, reason=f"{kind}: {text}" if kind else text, tail=tail)
 
 
-def _fate(error: Exception) -> tuple[Fate, str]:
+def _classify(error: Exception) -> tuple[OutcomeKind, str]:
     """Classify an exception of an Invoke: its outcome and a message."""
     if isinstance(error, exceptions.ClientError):
         code, status = error_code(error), http_status(error)
-        if code in NOT_STARTED or status == 429:  # noqa: PLR2004 - too many requests
-            return Fate.THROTTLED, f"{code}: {error}"
-        fate = Fate.REFUSED if status in _CLIENT_ERRORS else Fate.LOST
-        return fate, _message(error) if fate is Fate.REFUSED else f"{code}: {error}"
+        if code in RETRYABLE_ERRORS or status == 429:  # noqa: PLR2004 - too many requests
+            return OutcomeKind.THROTTLED, f"{code}: {error}"
+        kind = OutcomeKind.REFUSED if status in _CLIENT_ERRORS else OutcomeKind.LOST
+        return kind, _message(error) if kind is OutcomeKind.REFUSED else f"{code}: {error}"
     # ConnectTimeoutError is a ConnectionError and was not connected; ConnectionClosedError was.
     connecting = (exceptions.EndpointConnectionError, exceptions.ConnectTimeoutError, exceptions.ProxyConnectionError)
     if isinstance(error, connecting):
-        return Fate.THROTTLED, f"Lambda cannot be reached: {error}"
+        return OutcomeKind.THROTTLED, f"Lambda cannot be reached: {error}"
     if isinstance(error, (exceptions.NoCredentialsError, exceptions.CredentialRetrievalError, exceptions.NoRegionError)):
-        return Fate.REFUSED, _message(error)
-    return Fate.LOST, f"{type(error).__name__}: {error}"
+        return OutcomeKind.REFUSED, _message(error)
+    return OutcomeKind.LOST, f"{type(error).__name__}: {error}"
 
 
 def _message(error: Any) -> str:

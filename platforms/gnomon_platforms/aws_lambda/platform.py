@@ -37,8 +37,8 @@ from gnomon_core.units import MEGABYTE, many
 from gnomon_platforms.aws_lambda.channel import ChannelContext, LambdaChannel, Slot
 from gnomon_platforms.aws_lambda.client import Clients, aws_errors
 from gnomon_platforms.aws_lambda.functions import Publisher, RemoteFunctions
-from gnomon_platforms.aws_lambda.invocation import Counted, Invoker, LogTail, Report, Target, counted
-from gnomon_platforms.aws_lambda.profiling import MeasuredModels
+from gnomon_platforms.aws_lambda.invocation import CloudWatchTotals, Invoker, LogTail, Report, Target, counted
+from gnomon_platforms.aws_lambda.profiling import LambdaProfiles
 from gnomon_platforms.aws_lambda.recipes import Recipes
 from gnomon_platforms.aws_lambda.resources import LambdaOptions, cores_of, invoke_usd, memory_mb
 from gnomon_platforms.aws_lambda.s3_transfer import S3Transfer
@@ -47,7 +47,7 @@ from gnomon_platforms.images import BuiltImages, ImageTable
 
 CONTROL_THREADS = 4
 START_TIMEOUT_S = 120.0
-LARGEST_CORES = -(-LARGEST_MB // MB_PER_CORE)
+MAX_CORES = -(-LARGEST_MB // MB_PER_CORE)
 
 _LOG = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class LambdaPlatform:
     ) -> None:
         self._options = options
         self._recipes = Recipes(options, repository, built, ImageTable(images))
-        self._measured = MeasuredModels(profiles)
+        self._measured = LambdaProfiles(profiles)
         self._clock = clock or WallClock()
         self._chance = chance or random.SystemRandom()
         self._start_timeout_s = start_timeout_s
@@ -91,7 +91,7 @@ class LambdaPlatform:
         self._context = ChannelContext(invoker, self._transfer, self._threads, self._clock, self._chance, self._remove)
         self._slots: dict[str, Slot] = {}
         self._specs: dict[str, FunctionSpec] = {}
-        self._accounts = Accounts(on_report)
+        self._accounts = InvokeAccounting(on_report)
         self._background = Background()
         self._begin = self._background.begin
         self._starting: dict[str, asyncio.Task[None]] = {}
@@ -101,7 +101,7 @@ class LambdaPlatform:
         self._region = ""
 
     async def start(self, listener: PlatformListener) -> None:
-        """Find out identity we are on AWS.
+        """Check credentials, region and bucket.
 
         Raises:
             GnomonError: 503 for credentials, a region or a bucket that is missing, with what to do.
@@ -139,7 +139,7 @@ class LambdaPlatform:
         """A single node, the region: `concurrency` slots of Lambda's largest size. A taken slot counts as a whole one."""
         slots, free = self._options.concurrency, self._options.concurrency - len(self._slots)
         slot_bytes = LARGEST_MB * MEGABYTE
-        return (Node(self._node, slots * LARGEST_CORES, slots * slot_bytes, float(free * LARGEST_CORES), free * slot_bytes),)
+        return (Node(self._node, slots * MAX_CORES, slots * slot_bytes, float(free * MAX_CORES), free * slot_bytes),)
 
     def instances(self, function: str) -> tuple[Instance, ...]:
         there = (slot.instance for slot in self._slots.values() if slot.instance.function == function)
@@ -210,7 +210,7 @@ class LambdaPlatform:
         )
 
     async def promote_shadow(self, shadow_id: str) -> Instance:
-        """Refused: there are none."""
+        """Refused: Lambda has no Shadows."""
         raise GnomonError(409, "no_such_shadow", f"On Lambda there are no Shadows, nor {shadow_id}.", "Decide again.")
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
@@ -226,11 +226,11 @@ class LambdaPlatform:
         used_mb = sum(slot.used_mb for slot in self._slots.values() if slot.instance.function == function)
         return Usage(spent.cpu_s, used_mb * MEGABYTE, spent.cost)
 
-    def spent(self, function: str) -> Spent:
+    def spent(self, function: str) -> UsageTotals:
         """The sums behind `usage`."""
         return self._accounts.spent(function)
 
-    async def counted(self, function: str, begin: datetime, end: datetime) -> Counted:
+    async def counted(self, function: str, begin: datetime, end: datetime) -> CloudWatchTotals:
         """CloudWatch's metrics of a function in this interval. They lag by minutes.
 
         Raises:
@@ -282,9 +282,9 @@ class LambdaPlatform:
 
     def _remove(self, keys: Sequence[str]) -> None:
         """Delete keys of finished transfers in S3, in the background."""
-        self._begin(self._remove_behind(list(keys)))
+        self._begin(self._remove_in_background(list(keys)))
 
-    async def _remove_behind(self, keys: list[str]) -> None:
+    async def _remove_in_background(self, keys: list[str]) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(self._control, self._transfer.remove, keys)
         except GnomonError as error:
@@ -293,8 +293,8 @@ class LambdaPlatform:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """Sums since the platform began. `cpu_s` is what was granted: cores of the memory size × duration."""
+class UsageTotals:
+    """Usage since the platform's start. `cpu_s` is the granted CPU time: cores of the memory size × duration."""
 
     invokes: int = 0
     duration_s: float = 0.0
@@ -305,10 +305,10 @@ class Spent:
     cost: float = 0.0
     """Dollars."""
 
-    def plus(self, report: Report, storage_mb: int) -> Spent:
+    def plus(self, report: Report, storage_mb: int) -> UsageTotals:
         """Return the totals with one more Invoke."""
         billed_s = report.billed_ms / 1000
-        return Spent(
+        return UsageTotals(
             invokes=self.invokes + 1,
             duration_s=self.duration_s + report.duration_ms / 1000,
             billed_s=self.billed_s + billed_s,
@@ -319,16 +319,16 @@ class Spent:
         )
 
 
-class Accounts:
+class InvokeAccounting:
     """The sums of each function, `name.namespace`. `on_report` gets what each Invoke took."""
 
     def __init__(self, on_report: Callable[[Report], None] | None) -> None:
         self._on_report = on_report
-        self._spent: dict[str, Spent] = {}
+        self._spent: dict[str, UsageTotals] = {}
         self._remotes: dict[str, set[str]] = {}
 
     def opened(self, function: str, remote: str) -> None:
-        """The function has had this one on Lambda."""
+        """Record that the function is served by this function on Lambda."""
         self._remotes.setdefault(function, set()).add(remote)
 
     def enter(self, slot: Slot, tail: LogTail) -> None:
@@ -342,11 +342,11 @@ class Accounts:
             if self._on_report is not None:
                 self._on_report(tail.report)
 
-    def spent(self, function: str) -> Spent:
+    def spent(self, function: str) -> UsageTotals:
         """The function's sums."""
-        return self._spent.get(function, Spent())
+        return self._spent.get(function, UsageTotals())
 
-    def counted(self, client: Any, function: str, begin: datetime, end: datetime) -> Counted:
+    def counted(self, client: Any, function: str, begin: datetime, end: datetime) -> CloudWatchTotals:
         """CloudWatch's metrics of all Lambda functions that this function has had. Blocks.
 
         Raises:
@@ -354,7 +354,7 @@ class Accounts:
 
         """
         found = [counted(client, remote, begin, end) for remote in sorted(self._remotes.get(function, ()))]
-        return Counted(
+        return CloudWatchTotals(
             sum(one.invocations for one in found),
             sum(one.errors for one in found),
             sum(one.throttles for one in found),

@@ -130,14 +130,14 @@ def estimate(plan: MeasurementPlan, cells: Iterable[tuple[int, int]]) -> float:
 
 
 def zeros(signature: ModelSignature, batch: int, batch_id: int) -> Frame:
-    """A batch of so many samples of nothing: what a layer program takes does not depend on values."""
+    """A batch of zeros: a layer program's execution time does not depend on values."""
     head = json.dumps({"kind": "tensors", "inputs": [spec.to_json() for spec in signature.inputs]}).encode()
     sample = bytes(sum(spec.sample_bytes for spec in signature.inputs))
     return Frame(Kind.BATCH, batch_id, 1, 0.0, head, [Member(0, 1, b"", sample)] * batch)
 
 
 def measured(memory_mb: int, batch: int, reports: Sequence[Report]) -> Measured:
-    """A cell of what Lambda stated.
+    """A cell of the durations in Lambda's reports.
 
     Raises:
         GnomonError: 503 `nothing_measured`: every Invoke found no sandbox, or said nothing of itself.
@@ -198,8 +198,8 @@ class FunctionNeeds:
     least_mb: int = 0
 
 
-class MeasuredModels:
-    """The profiles below a folder, kept while their files stay the same; without a folder there are none."""
+class LambdaProfiles:
+    """A cache of the profiles below a folder, valid while their files are unchanged; empty without a folder."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder

@@ -127,7 +127,7 @@ class S3Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReplyKey:
     """The key at which a sandbox may store one result, and its signed address."""
 
     key: str
@@ -135,10 +135,10 @@ class Place:
     signed_s: float
 
 
-class Places:
+class ReplyKeys:
     """Keys for the results of one channel, for one Invoke at a time. A key is reused only if nothing was stored under it.
 
-    Signing an address takes 0.18 ms of CPU, and most results travel inside: an unused place is given back.
+    Signing an address takes 0.18 ms of CPU, and most results come back inside the answer: an unused key is given back.
     """
 
     def __init__(self, transfer: S3Transfer, channel: str, clock: Clock) -> None:
@@ -146,14 +146,14 @@ class Places:
         self._channel = channel
         self._clock = clock
         self._numbers = itertools.count(1)
-        self._unused: Place | None = None
+        self._unused: ReplyKey | None = None
 
     def for_batch(self) -> str | None:
         """The key of an attempt's batch; None without a bucket."""
         return None if self._transfer.bucket is None else self._key("request")
 
-    def for_result(self) -> Place | None:
-        """An exclusive place for a result; None without a bucket.
+    def for_result(self) -> ReplyKey | None:
+        """An exclusive key for a result; None without a bucket.
 
         Raises:
             GnomonError: 503 `aws_…`: there are no keys to sign with.
@@ -161,16 +161,16 @@ class Places:
         """
         if self._transfer.bucket is None:
             return None
-        place, self._unused = self._unused, None
+        reply_key, self._unused = self._unused, None
         now_s = self._clock.now_s()
-        if place is None or now_s > place.signed_s + ADDRESS_RENEWED_S:
+        if reply_key is None or now_s > reply_key.signed_s + ADDRESS_RENEWED_S:
             key = self._key("reply")
-            place = Place(key, self._transfer.address_for(key), now_s)
-        return place
+            reply_key = ReplyKey(key, self._transfer.address_for(key), now_s)
+        return reply_key
 
-    def give_back(self, place: Place) -> None:
-        """Return an unused place: nothing is stored there, and no Invoke that knows the address will store anything."""
-        self._unused = place
+    def give_back(self, reply_key: ReplyKey) -> None:
+        """Return an unused key: nothing is stored there, and no Invoke that knows the address will store anything."""
+        self._unused = reply_key
 
     def _key(self, suffix: str) -> str:
         return self._transfer.key(self._channel, next(self._numbers), suffix)

@@ -117,14 +117,16 @@ def refusal(status: int, body: bytes, what: str) -> GnomonError:
             f"The provider does not take our credentials (when asked to {what}).",
             "Name the folder of its basic-auth-user and basic-auth-password with --provider-credentials.",
         )
-    said, hint = _said(body)
+    message, hint = _error_message(body)
     if status < HTTPStatus.INTERNAL_SERVER_ERROR:
-        return GnomonError(status, "provider_refused", f"The provider refused to {what}: {said or status}", hint)
-    return GnomonError(502, "provider_failed", f"The provider failed to {what}: {status} {said}".strip(), hint or "See its log.")
+        return GnomonError(status, "provider_refused", f"The provider refused to {what}: {message or status}", hint)
+    return GnomonError(
+        502, "provider_failed", f"The provider failed to {what}: {status} {message}".strip(), hint or "See its log."
+    )
 
 
-def _said(body: bytes) -> tuple[str, str]:
-    """The sentence of a refusal, and its hint if it is one of Gnomon's own."""
+def _error_message(body: bytes) -> tuple[str, str]:
+    """The message of an error response, and its hint if the provider is a Gnomon gateway."""
     text = " ".join(body.decode("utf-8", "replace").split())
     try:
         error = json.loads(body)["error"]
@@ -144,7 +146,7 @@ class ProviderLogs:
         self._api = api
 
     async def lines(self, query: LogQuery) -> list[LogLine]:
-        """The lines there are, as they come.
+        """The existing lines, as the provider sends them.
 
         Raises:
             GnomonError: 503 `provider_unreachable`, and what the provider refuses.
@@ -162,7 +164,7 @@ class ProviderLogs:
         return found
 
     def follow(self, query: LogQuery, *, follow: bool = True) -> ProviderFollower:
-        """The lines there are, and each new one."""
+        """The existing lines, and each new one."""
         return ProviderFollower(self._api, query, follow=follow)
 
 
@@ -238,7 +240,7 @@ START_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class ProviderOptions:
-    """`url` has no slash at its end. Without `user`, no credentials are sent.
+    """The operator's options. `url` has no trailing slash. Without `user`, no credentials are sent.
 
     `in_flight` is how many requests a replica gets at once where its function does not say that, `poll_s` the time between two
     looks at what the provider has. `batch_token` is the secret that Bodies there take batches by.

@@ -118,7 +118,7 @@ class Catalog:
     def __init__(self, api: ProviderApi, options: ProviderOptions) -> None:
         self._api, self._options = api, options
         self._functions: Mapping[FunctionKey, Listed] = {}
-        self._given: dict[FunctionKey, deque[FunctionSpec]] = {}
+        self._recent_specs: dict[FunctionKey, deque[FunctionSpec]] = {}
         self._namespaces: tuple[str, ...] = (DEFAULT_NAMESPACE,)
         self.has_namespaces = True
         """Whether the provider answers which namespaces there are. One that does not takes names as they are: `NAME.NAMESPACE`
@@ -145,7 +145,7 @@ class Catalog:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no longer."""
+        """Stop polling."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -162,7 +162,7 @@ class Catalog:
 
     def holds(self, spec: FunctionSpec) -> bool:
         """True if this very value came from the provider, now or in a recent poll."""
-        return any(spec is given for given in self._given.get(spec.key, ()))
+        return any(spec is recent for recent in self._recent_specs.get(spec.key, ()))
 
     def places(self, key: FunctionKey) -> int:
         """The requests that the function's replicas take at once, up to the configured maximum."""
@@ -170,7 +170,7 @@ class Catalog:
         return 0 if listed is None else min(MOST_PLACES, listed.available * in_flight(listed.spec, self._options.in_flight))
 
     def refresh(self) -> None:
-        """Ask the provider now.
+        """Poll the provider now.
 
         Raises:
             GnomonError: as `ProviderApi.call`.
@@ -188,10 +188,10 @@ class Catalog:
             before, self._functions = self._functions, found
             moved, self._namespaces = namespaces != self._namespaces, namespaces
             self.trouble, self.looks = None, self.looks + 1
-            self._given = {key: self._given.get(key, deque(maxlen=REMEMBERED)) for key in found}
+            self._recent_specs = {key: self._recent_specs.get(key, deque(maxlen=REMEMBERED)) for key in found}
             for key, listed in found.items():
                 if not self.holds(listed.spec):
-                    self._given[key].append(listed.spec)
+                    self._recent_specs[key].append(listed.spec)
         for key in before.keys() | found.keys():
             old, new = before.get(key), found.get(key)
             if old is None or new is None or old.spec is not new.spec:
@@ -201,8 +201,8 @@ class Catalog:
                 watcher()
 
     @property
-    def away(self) -> bool:
-        """True if calls of functions have to wait for the provider. One that only refuses our credentials takes them."""
+    def unreachable(self) -> bool:
+        """True if calls must wait for the provider. A provider that only refuses our credentials still takes calls."""
         return self.trouble is not None and self.trouble.code != CREDENTIALS
 
     def lost(self, error: GnomonError) -> None:
@@ -260,7 +260,7 @@ class ProviderStore:
         self._api, self._catalog = api, catalog
 
     def put_function(self, stored: StoredFunction) -> None:
-        """Deploy it there, as faas-cli does: changed by PUT, added by POST where PUT does not know it."""
+        """Deploy at the provider, as faas-cli does: PUT updates; POST creates if PUT finds no function."""
         spec = stored.spec
         if self._catalog.holds(spec):
             return  # it came from there
@@ -317,14 +317,14 @@ class ProviderStore:
         return [StoredNamespace(name) for name in self._catalog.namespaces() if name != DEFAULT_NAMESPACE]
 
     def watch(self, changed: Callable[[FunctionKey], None]) -> Callable[[], None]:
-        return _kept(self._catalog.changed, changed)
+        return _registered(self._catalog.changed, changed)
 
     def watch_namespaces(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` after each change of the namespaces, until the returned function is called."""
-        return _kept(self._catalog.moved, changed)
+        return _registered(self._catalog.moved, changed)
 
     def close(self) -> None:
-        """Look no longer. Everything stays at the provider."""
+        """Stop polling. Functions and secrets stay at the provider."""
         self._catalog.close()
         self._api.close()
 
@@ -359,7 +359,7 @@ def _secret(key: FunctionKey, value: bytes) -> Document:
     return document
 
 
-def _kept(watchers: list[Any], changed: Callable[..., None]) -> Callable[[], None]:
+def _registered(watchers: list[Any], changed: Callable[..., None]) -> Callable[[], None]:
     watchers.append(changed)
 
     def stop() -> None:

@@ -135,7 +135,7 @@ _LOG = logging.getLogger("gnomon.provider")
 
 
 class _BatchesRefusedError(Exception):
-    """The function takes no batches from us, or does not know what they are: none of its requests has run."""
+    """The function refuses batches or does not know their route: none of the requests has run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +177,12 @@ class ProviderChannel(ExchangeChannel):
         return not self.closed and self._around.well()
 
     def _cancel(self, batch: Batch) -> None:
-        """Break off what has not been answered."""
+        """Abort the requests that have no answer yet."""
         self._abort(batch)
 
     def _aborted(self, batch: Batch) -> Outcome:
         lost = self.closed
-        return Outcome(None if lost else self._filled(batch, _left()), unread=not batch.sent)
+        return Outcome(None if lost else self._filled(batch, _client_left()), unread=not batch.sent)
 
     def _failed(self, batch: Batch, trouble: str) -> Outcome:
         return self._broke_off(batch, trouble, unread=False)
@@ -200,14 +200,14 @@ class ProviderChannel(ExchangeChannel):
             self._around.lost(trouble)
             return self._broke_off(batch, trouble, unread=True)
         except TimeoutError:
-            return Outcome(self._filled(batch, _late(self._around.who)))
+            return Outcome(self._filled(batch, _timed_out(self._around.who)))
         except GnomonError as error:  # there is no replica, and none could be woken
             return Outcome(self._filled(batch, error))
         except (OSError, WireError, aiohttp.ClientError) as error:
             return self._broke_off(batch, f"its answer broke off: {type(error).__name__}: {error}", unread=False)
 
     def _broke_off(self, batch: Batch, trouble: str, *, unread: bool) -> Outcome:
-        """The outcome after trouble: what has been answered is kept, and only the rest is not known."""
+        """The outcome after a failure: answers so far are kept, only the remaining members are lost."""
         if not self._answers:
             return Outcome(None, trouble, unread)
         return Outcome(self._filled(batch, _broken(self._around.who, trouble)))
@@ -304,7 +304,7 @@ def _meta(answer: aiohttp.ClientResponse) -> bytes:
     return "\n".join(lines).encode("utf-8", "surrogateescape")
 
 
-def _late(who: str) -> GnomonError:
+def _timed_out(who: str) -> GnomonError:
     return GnomonError(
         504,
         "deadline_exceeded",
@@ -313,7 +313,7 @@ def _late(who: str) -> GnomonError:
     )
 
 
-def _left() -> GnomonError:
+def _client_left() -> GnomonError:
     return GnomonError(CLIENT_LEFT, "cancelled", "Nobody waits for this any more.")
 
 

@@ -60,7 +60,7 @@ class ProviderPlatform:
         self._session: aiohttp.ClientSession | None = None
         self._nodes: tuple[int, int, tuple[Node, ...]] = (-1, -1, ())
         self._changes = 0
-        self._around = Around(lambda: not self._catalog.away, self._away, options.start_timeout_s)
+        self._around = Around(lambda: not self._catalog.unreachable, self._away, options.start_timeout_s)
         self.logs = ProviderLogs(api)
         """Log lines of functions, from the provider."""
 
@@ -70,7 +70,7 @@ class ProviderPlatform:
         self._session = open_session(FOREIGN_KEEP_ALIVE_S, decompress=False)
 
     async def stop(self) -> None:
-        """End every slot. The functions go on without us."""
+        """End every slot. The functions keep running."""
         for slot in list(self._slots.values()):
             slot.end("stopped")
         waking = list(self._waking.values())
@@ -151,7 +151,7 @@ class ProviderPlatform:
             asyncio.get_running_loop().call_soon(slot.end, "stopped")
 
     async def resize(self, instance_id: str, cores: int) -> None:
-        """A slot has no cores: how large replicas are is the provider's."""
+        """Do nothing: the provider decides the size of replicas."""
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
         """Refused: a provider's replicas share nothing that we could reach."""
@@ -159,7 +159,7 @@ class ProviderPlatform:
         raise GnomonError(409, "no_such_body", f"{body_id} is a foreign provider's.", "Choose a policy that needs no Shadows.")
 
     async def promote_shadow(self, shadow_id: str) -> Instance:
-        """Refused: there are none."""
+        """Refused: a foreign provider has no Shadows."""
         raise GnomonError(409, "no_such_shadow", f"At a foreign provider there are no Shadows, nor {shadow_id}.", "Decide again.")
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
@@ -214,7 +214,7 @@ class ProviderPlatform:
     async def _replica(self, key: FunctionKey) -> None:
         """Return when the function has a replica. Concurrent callers wake the function once."""
         listed = self._catalog.of(key)
-        if not self._catalog.away and listed is not None and listed.available:
+        if not self._catalog.unreachable and listed is not None and listed.available:
             return
         task = self._waking.get(key)
         if task is None:
@@ -237,7 +237,7 @@ class ProviderPlatform:
         until_s = self._clock.now_s() + self._options.start_timeout_s
         requested = False
         while self._clock.now_s() < until_s:
-            if self._catalog.away:
+            if self._catalog.unreachable:
                 # Only the catalog polls an unreachable provider, so that a thousand waiting functions do not.
                 await self._clock.sleep(AWAY_POLL_S)
                 continue

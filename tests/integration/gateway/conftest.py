@@ -25,7 +25,7 @@ from gnomon_gateway.http.connection import Limits
 from gnomon_gateway.http.server import GatewayServer
 from gnomon_gateway.scheduling.registry import scheduling_policy
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
-from tests.waiting import PATIENCE_S
+from tests.waiting import TIMEOUT_S
 
 SCRIPT = Path(__file__).with_name("scripted_instance.py")
 MODEL = ModelSignature("doubler", "7", (TensorSpec("x", "FP32", (2,)),), (TensorSpec("y", "FP32", (2,)),))
@@ -68,14 +68,14 @@ class Connection:
         await self.writer.drain()
 
     async def head(self) -> Response:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             text = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         status, *lines = text.rstrip().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         return Response(int(status.split()[1]), headers, b"")
 
     async def answer(self, *, bodiless: bool = False) -> Response:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             response = await self.head()
             if "transfer-encoding" in response.headers:
                 while chunk := await self.chunk():
@@ -100,7 +100,7 @@ class Connection:
 
     async def closed(self) -> bool:
         """True if the server ends the connection; what it still sends is dropped."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             try:
                 while await self.reader.read(65536):
                     pass
@@ -178,7 +178,7 @@ class Gateway:
         channel = UnixChannel(ours, lambda _: hello.set(), lambda reason: runtime.instance_gone(instance_id, reason))
         self._processes[instance_id] = process
         self._channels.append(channel)
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await hello.wait()
         runtime.instance_ready(Instance(instance_id, runtime.name, 1, "here", 1, 0, InstanceState.READY, 0.0), channel)
         return instance_id

@@ -20,7 +20,7 @@ from gnomon_gateway.functions import function_runtime
 from gnomon_gateway.http import acceptor
 from gnomon_gateway.http.connection import Limits, Phase
 from gnomon_gateway.http.server import GatewayServer
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import TIMEOUT_S, until
 
 HEAD_BYTES = Limits().head_bytes
 SENT_BYTES = 20 << 20
@@ -110,7 +110,7 @@ async def test_request_unread_past_its_deadline_is_refused(gateway: Any, monkeyp
 
 
 def everything_from(client: socket.socket) -> bytes:
-    client.settimeout(PATIENCE_S)
+    client.settimeout(TIMEOUT_S)
     with client:
         return b"".join(iter(lambda: client.recv(65536), b""))
 

@@ -26,7 +26,7 @@ import urllib3
 
 from tests.integration.hostile.functions import ANNOTATIONS, HASTE_S, IMAGE, Function, deployed
 from tests.integration.serve.conftest import GNOMON, START_LIMIT_S, Serving
-from tests.waiting import PATIENCE_S, eventually
+from tests.waiting import TIMEOUT_S, eventually
 
 INTERNAL = "X-OpenFaaS-Internal"
 MODEL = "efficientnet-lite0"
@@ -266,7 +266,7 @@ def villain(gateway: Attacked, bystander: Function, image: str) -> Iterator[Func
 def patient(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
     """One whose callers wait as long as a busy machine needs."""
     del bystander
-    with deployed(gateway, image, PATIENCE_S) as function:
+    with deployed(gateway, image, TIMEOUT_S) as function:
         yield function
 
 

@@ -17,7 +17,7 @@ from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from tests.integration.kubernetes_platform.scripted import Answer, Asked, Script, serving
-from tests.pod_process import Process, pod_process
+from tests.pod_process import PodProcess, pod_process
 from tests.waiting import until
 
 INSTANCE, FUNCTION = "figlet-0a", "figlet.openfaas-fn"
@@ -67,9 +67,9 @@ class OnePod(Script):
 
 
 @pytest.fixture
-async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
-    async with pod_process(monkeypatch) as made:
-        yield made
+async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PodProcess]:
+    async with pod_process(monkeypatch) as served:
+        yield served
 
 
 @contextmanager
@@ -98,29 +98,29 @@ def cores(platform: OpenFaasPlatform) -> tuple[int, int | None]:
 
 
 @pytest.mark.parametrize(("born", "has"), [(1, 2), (2, 2), (2, 1)])
-async def test_a_leader_that_begins_tells_a_process_what_its_pod_has(process: Process, born: int, has: int) -> None:
+async def test_new_leader_sets_a_pods_threads_to_its_cores(process: PodProcess, born: int, has: int) -> None:
     """Born with two threads, told to use one before its pod was to have one: that was never written, or taken back."""
     with cluster(spec_of(born), given=has, applied=has) as api:
         async with adopting(api, spec_of(born), following=False) as platform:
             assert cores(platform) == (has, None)
-            assert process.told == [has]
+            assert process.threads == [has]
 
 
-async def test_follower_passes_state_on_when_it_leads(process: Process) -> None:
+async def test_follower_passes_state_on_when_it_leads(process: PodProcess) -> None:
     """The leader before has given the pod a second core, and was killed before its process knew of it."""
     with cluster(spec_of(1), given=2, applied=2) as api:
         async with adopting(api, spec_of(1), following=True) as platform:
             assert cores(platform) == (2, None)
-            assert process.told == [], "that is who leads to say"
+            assert process.threads == [], "only the leader sets threads"
             await platform.lead()
-            await until(lambda: process.told == [2])
+            await until(lambda: process.threads == [2])
             assert cores(platform) == (2, None)
 
 
 @pytest.mark.parametrize("following", [False, True])
-async def test_a_pod_whose_node_has_not_come_to_it_serves_on_with_what_it_has(process: Process, *, following: bool) -> None:
+async def test_pod_with_a_pending_resize_keeps_serving_with_its_present_cores(process: PodProcess, *, following: bool) -> None:
     """A node may put it off for as long as it has no room: the next leader sends it batches all the same."""
     with cluster(spec_of(1), given=3, applied=1) as api:
         async with adopting(api, spec_of(1), following=following) as platform:
             assert cores(platform) == (1, 3)
-            assert process.told == []
+            assert process.threads == []

@@ -27,11 +27,11 @@ from gnomon_planner.plans import LAMBDA
 from gnomon_platforms.aws_lambda import recipes as packages
 from gnomon_platforms.aws_lambda.client import Clients, aws_errors
 from gnomon_platforms.aws_lambda.invocation import Report, read_tail
-from gnomon_platforms.aws_lambda.platform import LambdaPlatform, Spent
+from gnomon_platforms.aws_lambda.platform import LambdaPlatform, UsageTotals
 from gnomon_platforms.aws_lambda.profiling import (
     FunctionNeeds,
+    LambdaProfiles,
     Measured,
-    MeasuredModels,
     MeasurementPlan,
     Table,
     check_budget,
@@ -41,7 +41,7 @@ from gnomon_platforms.aws_lambda.profiling import (
 )
 from gnomon_platforms.aws_lambda.recipes import zip_package
 from gnomon_platforms.aws_lambda.resources import LambdaOptions, cores_of, invoke_usd, memory_mb
-from gnomon_platforms.aws_lambda.s3_transfer import ADDRESS_RENEWED_S, Place, Places, S3Transfer
+from gnomon_platforms.aws_lambda.s3_transfer import ADDRESS_RENEWED_S, ReplyKey, ReplyKeys, S3Transfer
 from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.testing import Recorder
 from tests.made_up_models import sold_by_memory
@@ -124,24 +124,24 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> Clients:
 
 
 @pytest.fixture
-def places(clients: Clients, clock: VirtualClock) -> Places:
-    return Places(S3Transfer(clients, "bucket", "gnomon"), "echo-1-abcdef", clock)
+def places(clients: Clients, clock: VirtualClock) -> ReplyKeys:
+    return ReplyKeys(S3Transfer(clients, "bucket", "gnomon"), "echo-1-abcdef", clock)
 
 
-def result(places: Places) -> Place:
+def result(places: ReplyKeys) -> ReplyKey:
     place = places.for_result()
     assert place is not None
     return place
 
 
-def test_no_key_comes_twice_and_the_bucket_s_rule_covers_each(places: Places) -> None:
+def test_no_key_comes_twice_and_the_bucket_s_rule_covers_each(places: ReplyKeys) -> None:
     keys = [str(places.for_batch()) for _ in range(3)] + [result(places).key for _ in range(3)]
     assert len(set(keys)) == 6
     [rule] = json.loads(LIFECYCLE.read_bytes())["Rules"]
     assert all(key.startswith(rule["Filter"]["Prefix"]) for key in keys)
 
 
-def test_unused_place_is_given_out_again_and_never_twice_at_once(places: Places) -> None:
+def test_unused_place_is_given_out_again_and_never_twice_at_once(places: ReplyKeys) -> None:
     place = result(places)
     assert f"/{place.key}?" in place.address
     places.give_back(place)
@@ -149,7 +149,7 @@ def test_unused_place_is_given_out_again_and_never_twice_at_once(places: Places)
     assert result(places).key != place.key
 
 
-async def test_slot_address_outlives_its_invoke(places: Places, clock: VirtualClock) -> None:
+async def test_slot_address_outlives_its_invoke(places: ReplyKeys, clock: VirtualClock) -> None:
     place = result(places)
     await clock.advance(ADDRESS_RENEWED_S)
     places.give_back(place)
@@ -160,7 +160,7 @@ async def test_slot_address_outlives_its_invoke(places: Places, clock: VirtualCl
 
 
 def test_without_a_bucket_there_are_none(clients: Clients, clock: VirtualClock) -> None:
-    nowhere = Places(S3Transfer(clients, None, "gnomon"), "echo-1-abcdef", clock)
+    nowhere = ReplyKeys(S3Transfer(clients, None, "gnomon"), "echo-1-abcdef", clock)
     assert nowhere.for_batch() is None
     assert nowhere.for_result() is None
 
@@ -247,7 +247,7 @@ def test_an_invoke_costs_what_equation_1_says() -> None:
 def test_cost_is_the_sum_of_reports() -> None:
     cold = Report(duration_ms=100.0, billed_ms=600.0, memory_mb=1769, used_mb=80, init_ms=500.0)
     warm = Report(duration_ms=100.0, billed_ms=100.0, memory_mb=3538, used_mb=90)
-    spent = Spent().plus(cold, 512).plus(warm, 512)
+    spent = UsageTotals().plus(cold, 512).plus(warm, 512)
     assert (spent.invokes, spent.cold_starts) == (2, 1)
     assert spent.billed_s == pytest.approx(0.7)
     assert spent.cpu_s == pytest.approx(0.6 * 1 + 0.1 * 2)
@@ -372,7 +372,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def found(folder: Path, needs: FunctionNeeds = WANTED, region: str = "eu-west-1") -> ModelProfile | None:
-    return MeasuredModels(folder).find(needs, region)
+    return LambdaProfiles(folder).find(needs, region)
 
 
 def test_profile_holds_every_memory_size_measured_for_smallest_and_largest_batch(folder: Path) -> None:
@@ -431,7 +431,7 @@ def test_measurements_of_anything_else_are_left_alone(folder: Path, needs: Funct
 
 
 def test_profile_is_read_again_when_it_grows_and_ignored_when_invalid(folder: Path) -> None:
-    models = MeasuredModels(folder)
+    models = LambdaProfiles(folder)
     assert models.find(WANTED, "eu-west-1") is not None
     path = path_of(folder, "net@1", "eu-west-1")
     table = Table.open(path, IDENTITY)
@@ -441,7 +441,7 @@ def test_profile_is_read_again_when_it_grows_and_ignored_when_invalid(folder: Pa
     path.write_text("{")
     os.utime(path, (1, 1))
     assert models.find(WANTED, "eu-west-1") is None
-    assert MeasuredModels(None).find(WANTED, "eu-west-1") is None
+    assert LambdaProfiles(None).find(WANTED, "eu-west-1") is None
 
 
 def report(ms: float, *, init_ms: float = 0.0) -> Report:

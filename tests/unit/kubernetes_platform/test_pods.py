@@ -27,7 +27,7 @@ from gnomon_platforms.openfaas.planning import Resize, Step
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.workloads import Workload
 from gnomon_platforms.testing import Recorder
-from tests.pod_process import Process, pod_process
+from tests.pod_process import PodProcess, pod_process
 from tests.unit.kubernetes_platform.fake_cluster import FakeCluster
 from tests.unit.kubernetes_platform.small_cluster import deployed, running
 from tests.waiting import until
@@ -248,11 +248,11 @@ class Stage:
 
 
 @pytest.fixture
-async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
-    async with pod_process(monkeypatch) as made:
+async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PodProcess]:
+    async with pod_process(monkeypatch) as served:
         monkeypatch.setattr(reconciler, "FIRST_BACKOFF_S", 0.01)
         monkeypatch.setattr(reconciler, "LONGEST_BACKOFF_S", 0.01)
-        yield made
+        yield served
 
 
 @asynccontextmanager
@@ -267,7 +267,7 @@ async def begun(refusal: GnomonError, *, has: int, wanted: int) -> AsyncIterator
                 await workload.close()
 
 
-async def test_cores_that_were_refused_are_neither_coming_nor_taken(process: Process) -> None:
+async def test_refused_cores_are_neither_pending_nor_reserved(process: PodProcess) -> None:
     async with begun(QUOTA, has=1, wanted=1) as stage:
         await stage.platform.resize("a", 3)
         assert stage.cores == (1, 3), "they are on their way"
@@ -282,47 +282,47 @@ async def test_cores_that_were_refused_are_neither_coming_nor_taken(process: Pro
         stage.clock.moved_s += REFUSED_S + 1.0
         await stage.platform.resize("a", 3)
         await until(lambda: stage.steps.asked == [3, 2, 3])
-    assert process.told == []
+    assert process.threads == []
 
 
-async def test_a_process_that_keeps_its_cores_uses_all_of_them_again(process: Process) -> None:
+async def test_process_uses_all_its_cores_again_after_a_refused_resize(process: PodProcess) -> None:
     async with begun(QUOTA, has=3, wanted=3) as stage:
-        process.told.clear()
+        process.threads.clear()
         await stage.platform.resize("a", 1)
-        await until(lambda: process.told == [1, 3])
+        await until(lambda: process.threads == [1, 3])
         assert stage.cores == (3, None)
 
 
-async def test_instance_starts_with_the_cores_of_its_pod(process: Process) -> None:
+async def test_instance_starts_with_the_cores_of_its_pod(process: PodProcess) -> None:
     async with begun(QUOTA, has=1, wanted=3) as stage:
         assert stage.steps.asked == [3]
         assert stage.listener.ready["a"].cores == 1
         assert stage.cores == (1, None)
-    assert process.told == []
+    assert process.threads == []
 
 
-async def test_instance_uses_cores_that_arrive_late(process: Process) -> None:
+async def test_instance_uses_cores_that_arrive_late(process: PodProcess) -> None:
     """Threads come first. Before its pod could be resized it was to keep what it has."""
     async with begun(BUSY, has=3, wanted=3) as stage:
         await stage.platform.resize("a", 1)
         await until(lambda: stage.steps.asked)
-        assert process.told[-1] == 1
+        assert process.threads[-1] == 1
         await stage.platform.resize("a", 3)
-        await until(lambda: process.told[-1] == 3)
+        await until(lambda: process.threads[-1] == 3)
         assert stage.cores == (3, None)
 
 
-async def test_deferred_resize_is_retried(process: Process) -> None:
+async def test_deferred_resize_is_retried(process: PodProcess) -> None:
     async with begun(BUSY, has=1, wanted=1) as stage:
         await stage.platform.resize("a", 3)
         await until(lambda: stage.steps.asked[:3] == [3, 3, 3])
         assert stage.cores == (1, 3)
-    assert process.told == []
+    assert process.threads == []
 
 
-async def test_more_cores_than_its_node_has_are_refused(process: Process) -> None:
+async def test_more_cores_than_its_node_has_are_refused(process: PodProcess) -> None:
     async with begun(BUSY, has=1, wanted=1) as stage:
         with pytest.raises(GnomonError) as refused:
             await stage.platform.resize("a", 5)
         assert (refused.value.code, stage.cores) == ("no_capacity", (1, None))
-    assert process.told == []
+    assert process.threads == []
