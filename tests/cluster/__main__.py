@@ -26,7 +26,7 @@ TERMINATE_LIMIT_S = 30.0
 
 
 def main() -> int:
-    """One command."""
+    """Parse and execute one command."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.cluster",
         description=tests.cluster.__doc__,

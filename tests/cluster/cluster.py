@@ -35,7 +35,7 @@ IMAGES = {name: name for name in ("activator", "answer", "autoscaler", "controll
 
 @dataclass(frozen=True)
 class Running:
-    """A cluster that runs."""
+    """A running cluster."""
 
     folders: Folders
     compiled: build.Programs
@@ -168,7 +168,7 @@ def named(text: str) -> Path:
 
 
 def alone(folders: Folders, phases: Phases) -> contextlib.AbstractContextManager[None]:
-    """There is one cluster: two commands neither boot it at once, nor does one end it under another's tests."""
+    """Hold the lock of the one cluster: commands neither boot it concurrently nor end it during another's tests."""
     return phases.alone(folders.cache / "in-use", "boots, uses or ends the cluster")
 
 

@@ -97,7 +97,7 @@ def main() -> int:
 
 
 def conformance(classes: Sequence[str], parts: Sequence[str], arguments: Sequence[str]) -> Comparison:
-    """These parts of the suite by each class, on the cluster that runs.
+    """Run these parts of the suite with each class on the running cluster.
 
     Raises:
         CannotBeHad: no cluster runs, or something else is missing.
@@ -184,7 +184,7 @@ def run(program: Path, kubeconfig: Path, log: Path, arguments: Sequence[str]) ->
 
 @dataclass(frozen=True)
 class Result:
-    """One test: PASS, FAIL or SKIP, and how long it took. A subtest is named with the test that it belongs to."""
+    """A test's outcome (PASS, FAIL or SKIP) and duration. A subtest is named with the test that it belongs to."""
 
     name: str
     outcome: str
@@ -206,11 +206,11 @@ class Comparison:
     by_class: dict[str, dict[str, Result]] = field(default_factory=dict)
 
     def add(self, name: str, part: str, said: str) -> None:
-        """Take what a package of tests has said."""
+        """Add the output of a package of tests."""
         self.by_class.setdefault(name, {}).update({f"{part}/{one.name}": one for one in results(said)})
 
     def names(self) -> list[str]:
-        """Every test that some class was asked."""
+        """Every test that ran with some class."""
         return sorted({name for results in self.by_class.values() for name in results})
 
     def outcome(self, class_name: str, name: str) -> str:

@@ -153,7 +153,7 @@ def splits_of(ingresses: Iterable[Document]) -> dict[str, Document]:
 
 
 def cluster_name(split: Document) -> str:
-    """One for each Service and port."""
+    """The name of a split's cluster: one cluster for each Service and port."""
     return f"{split['serviceNamespace']}.{split['serviceName']}.{split['servicePort']}"
 
 

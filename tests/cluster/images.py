@@ -318,7 +318,7 @@ def _base(builder: Builder, phases: Phases) -> str:
 
 
 def _build(builder: Builder, phases: Phases, name: str, base: str) -> Path:
-    """One image's archive."""
+    """Build one image's archive."""
     archive = builder.folder / f"{name}-{_key(name)}.tar"
     if archive.exists():
         return archive

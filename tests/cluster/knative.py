@@ -61,7 +61,7 @@ def install(kubectl: Kubectl, manifests: Path) -> None:
 
 
 def adapted(item: dict[str, Any]) -> dict[str, Any]:
-    """One object for this cluster: our images, small requests, and pods that are spoken to directly."""
+    """Adapt an object to this cluster: our images, small requests, and pods that are addressed directly."""
     item = with_images(item)
     name = item["metadata"]["name"]
     if item["kind"] == "Deployment":

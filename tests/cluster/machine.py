@@ -84,13 +84,13 @@ def left(before: Machine, after: Machine) -> list[str]:
 
 
 def mounts() -> list[str]:
-    """Where something is mounted; a place twice where two things are."""
+    """All mount points; a path appears twice if two file systems are mounted there."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), line.split()[4]) for line in lines]
 
 
 def interfaces() -> list[str]:
-    """Of the network."""
+    """The names of the network interfaces."""
     return [path.name for path in Path("/sys/class/net").iterdir()]
 
 
@@ -126,12 +126,12 @@ def asked(command: list[str]) -> list[str]:
 
 
 def save(machine: Machine, path: Path) -> None:
-    """For the end, which may be another process's."""
+    """Save the state for the teardown, which may run in another process."""
     path.write_text(json.dumps(machine))
 
 
 def saved(path: Path) -> Machine:
-    """As it was then; nothing where nothing was written."""
+    """Read a saved state; empty if none was saved."""
     return dict(json.loads(path.read_text())) if path.exists() else {}
 
 

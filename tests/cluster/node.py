@@ -44,7 +44,7 @@ class Node:
 
     @property
     def socket(self) -> Path:
-        """Where containerd answers."""
+        """The path of containerd's socket."""
         return self.state / "containerd.sock"
 
     def make_interface(self) -> None:
@@ -115,7 +115,7 @@ class Node:
 
 
 def network(state: Path) -> dict[str, object]:
-    """How a pod gets its address."""
+    """The CNI configuration: how a pod gets its address."""
     addresses = {"type": "host-local", "ranges": [[{"subnet": POD_RANGE}]], "routes": [{"dst": "0.0.0.0/0"}]}
     addresses["dataDir"] = str(state / "addresses")
     return {"cniVersion": "0.4.0", "name": CONTROL_GROUP, "plugins": [{"type": "ptp", "ipMasq": False, "ipam": addresses}]}

@@ -30,7 +30,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """One phase; a line when it has ended well."""
+        """Run a phase, and print a line with its duration when it has succeeded."""
         begun_s = time.monotonic()
         yield
         self.took_s[name] = time.monotonic() - begun_s

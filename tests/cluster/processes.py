@@ -26,7 +26,7 @@ KILL_LIMIT_S = 10.0  # the kernel may have much memory to take back
 
 @dataclass(frozen=True)
 class Process:
-    """One that was started. `began` is in ticks since the machine did."""
+    """A started process. `began` is in ticks since the machine did."""
 
     name: str
     pid: int
@@ -53,7 +53,7 @@ class Process:
 
 
 def began(pid: int) -> int | None:
-    """When a process began; None where there is none or it is a zombie."""
+    """Start time of a process in ticks since boot; None for no process, or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -34,7 +34,7 @@ REGISTRY = "dev.local"  # Knative asks no registry for the digests of names that
 
 @dataclass(frozen=True)
 class Folders:
-    """Where compiled programs are kept, and where a running cluster keeps its state."""
+    """The folders of compiled programs and of a running cluster's state."""
 
     cache: Path
     state: Path
@@ -46,7 +46,7 @@ class Folders:
 
     @property
     def logs(self) -> Path:
-        """One file for each program."""
+        """The folder of logs, one file per program."""
         return self.state / "logs"
 
 

@@ -71,7 +71,7 @@ class Couple:
         return [body for body in self.told.pairs if body.id == self.body.id]
 
     def order(self, *ids: str) -> list[tuple[str, str]]:
-        """What was told of these instances, in its order."""
+        """The events about these instances, in their order."""
         return [told for told in self.told.order if told[1] in ids]
 
 

@@ -43,7 +43,7 @@ def shadow_without_room(body: str) -> CreateShadow:
 
 
 class World(Protocol):
-    """One function with one Body of one core, and what carries out the decisions on it."""
+    """A function with one Body of one core, and the actuator of its decisions."""
 
     async def begin(self) -> None: ...
     async def apply(self, actions: Sequence[Action]) -> None: ...

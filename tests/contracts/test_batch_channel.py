@@ -1,4 +1,4 @@
-"""What every way to an instance promises its caller. A new implementation inherits `BatchChannelContract`."""
+"""The contract of every batch channel. A new implementation inherits `BatchChannelContract`."""
 
 import asyncio
 import os
@@ -148,7 +148,7 @@ class BatchChannelContract:
 
 
 class ProcessChannelContract(BatchChannelContract):
-    """What can be promised beside it where an instance is one process. Needs the fixture `pid`, that process."""
+    """The further contract of channels whose instance is one process. Needs the fixture `pid`, that process."""
 
     async def test_a_batch_that_its_instance_never_read_is_known_as_such(self, channel: BatchChannel, pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)

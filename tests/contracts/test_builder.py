@@ -1,4 +1,4 @@
-"""What every `Builder` promises."""
+"""The contract of every `Builder`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

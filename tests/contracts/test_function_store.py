@@ -1,4 +1,4 @@
-"""What every `FunctionStore` promises. A store inherits `FunctionStoreContract` and says how it is opened."""
+"""The contract of every `FunctionStore`. A store inherits `FunctionStoreContract` and provides a fixture that opens it."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""What every model repository promises, in a folder or in a bucket. A new one inherits `ModelRepositoryContract`."""
+"""The contract of every model repository, in a folder or in a bucket. A new one inherits `ModelRepositoryContract`."""
 
 import hashlib
 import io
@@ -35,7 +35,7 @@ from tests.refusals import refused
 
 
 def on_disk(folder: Path, contents: dict[str, bytes]) -> dict[str, Path]:
-    """These files in a new folder."""
+    """Write these files into a new folder."""
     folder.mkdir()
     for name, data in contents.items():
         (folder / name).write_bytes(data)
@@ -357,7 +357,7 @@ class Bucket:
         self.client.create_bucket(Bucket=self.name)
 
     def repository(self) -> S3Repository:
-        """As another machine has it: with nothing fetched."""
+        """The repository as another machine sees it: with an empty cache."""
         self._count += 1
         return S3Repository(self.name, "gnomon", self._folder / str(self._count), self.client)
 

@@ -1,4 +1,4 @@
-"""What every board for the map of owners promises."""
+"""The contract of every `OwnershipBoard`."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What every platform promises its owner. A new implementation inherits `PlatformContract`."""
+"""The contract of every platform. A new implementation inherits `PlatformContract`."""
 
 import asyncio
 from collections import Counter
@@ -42,7 +42,7 @@ class World(Protocol):
 
 
 class InstanceContract:
-    """What holds of instances however they come to be: created by request, or found, such as a Revision's pods.
+    """The contract of instances regardless of their origin: created by request, or found, such as a Revision's pods.
 
     Needs the fixture `world`.
     """

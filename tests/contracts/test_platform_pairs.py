@@ -1,4 +1,4 @@
-"""What every platform that can pair promises its owner. A new implementation inherits `PairContract`."""
+"""The contract of every platform that can pair. A new implementation inherits `PairContract`."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class PairContract:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def local(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Platform, Recorder]]:
-    """One platform for all tests: its zygote takes seconds to import torch. Its end is the last test."""
+    """A platform shared by all tests: its zygote takes seconds to import torch. The last test stops it."""
     folder = tmp_path_factory.mktemp("local")
     repository = DirectoryRepository(folder / "models")
     repository.put("small", "1", small_network())

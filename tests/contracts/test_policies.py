@@ -1,4 +1,4 @@
-"""What every policy promises, of scaling and of scheduling. A new one in a table is tested by being there."""
+"""The contract of every policy of scaling and of scheduling. A new one in a table is tested by being there."""
 
 import json
 from collections.abc import Callable

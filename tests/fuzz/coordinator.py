@@ -69,7 +69,7 @@ def _round(chance: random.Random, coordinator: Coordinator, number: int, cases: 
 
 
 def _say_something(chance: random.Random, connection: socket.socket) -> str:
-    """One hostile message; what kind of."""
+    """Send a hostile message; returns its kind."""
     message = {"epoch": 1} | hostile(chance, "say", SAYS, FIELDS)
     data = json.dumps(message).encode()
     way = chance.choice(("wrong fields", "wrong fields", "torn", "noise", "too long", "descriptors"))

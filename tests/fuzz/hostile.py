@@ -1,4 +1,4 @@
-"""What the fuzzing of sockets says: messages whose fields are anything, the same for the same seed.
+"""Generators of hostile messages with arbitrary fields, reproducible by seed.
 
 A real coordinator between a supervisor and a platform that are both ours, and so may say anything.
 
@@ -40,7 +40,7 @@ def hostile(chance: random.Random, verb: str, verbs: Sequence[str], fields: Sequ
 
 
 def descriptors_of(pid: int) -> int:
-    """How many a process has open."""
+    """Number of open file descriptors of a process."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 

@@ -203,7 +203,7 @@ def _send(chance: random.Random, connection: socket.socket, message: dict[str, A
 
 
 def _noise(chance: random.Random, connection: socket.socket) -> str:
-    """What is no message."""
+    """Bytes that are no message."""
     noise = chance.randbytes(chance.randint(1, 300))
     connection.send(chance.choice((b"{", b"[]", b"\xff\xfe", b"1" * 5000, b"[" * 60_000, noise)))
     return "noise"

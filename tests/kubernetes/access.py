@@ -1,4 +1,4 @@
-"""What a service account may do, beside what it does.
+"""Comparison of a service account's permissions with the requests that it makes.
 
     manifests ─ `asked` ▶ uses that the roles allow          ┐ a test compares them, in both directions: what is not asked for
     the account's own token ▶ API server ▶ audit log ─ `uses` ▶ ┘ is refused, and what is never used is not asked for
@@ -24,7 +24,7 @@ REFUSED = 403
 
 
 class Use(NamedTuple):
-    """One thing that is done to one kind of object: `pods`, or a subresource such as `pods/resize`."""
+    """A verb on one kind of object: `pods`, or a subresource such as `pods/resize`."""
 
     namespace: str
     group: str

@@ -93,7 +93,7 @@ def answer_image() -> str:
 
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
-    """One of its own for a test, gone afterwards."""
+    """A namespace for one test, deleted afterwards."""
     name = f"test-{secrets.token_hex(4)}"
     cluster.core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
     # Pods are refused until the controller manager has made this account.

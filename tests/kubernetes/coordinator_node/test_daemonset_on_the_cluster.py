@@ -48,7 +48,7 @@ def own_folders() -> dict[str, str]:
 
 
 def as_installed(image: str, models: Path) -> list[dict[str, Any]]:
-    """What `kubectl apply -k` would make, its images replaced by this machine's folders, its models by a test's."""
+    """The manifests of `kubectl apply -k`, with images replaced by this machine's folders and models by the test's."""
     kustomization = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())
     documents = [one for name in kustomization["resources"] for one in yaml.safe_load_all((MANIFESTS / name).read_text()) if one]
     [daemons] = [one for one in documents if one["kind"] == "DaemonSet"]

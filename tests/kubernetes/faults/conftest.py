@@ -80,7 +80,7 @@ def answers(cluster: Cluster, namespace: str = NAMESPACE) -> bool:
 
 
 def left(cluster: Cluster) -> list[str]:
-    """What is there of functions."""
+    """The remaining objects of functions."""
     core, budgets = cluster.core, client.PolicyV1Api(cluster.api).list_namespaced_pod_disruption_budget
     kinds: list[Any] = [core.list_namespaced_pod, core.list_namespaced_secret, core.list_namespaced_service, budgets]
     return [one.metadata.name for kind in kinds for one in kind(NAMESPACE).items]

@@ -13,7 +13,7 @@ PAUSE_S = 0.02
 
 
 class Load:
-    """One batch after the other to each channel. `answered` and `lost` count them."""
+    """Sends one batch after the other to each channel. `answered` and `lost` count them."""
 
     def __init__(self) -> None:
         self.answered = 0

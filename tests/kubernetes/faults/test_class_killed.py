@@ -50,7 +50,7 @@ def knative(knative_kinds: Cluster) -> Iterator[PlayedKnative]:
 
 @contextlib.asynccontextmanager
 async def candidate(kubeconfig: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """One of its replicas."""
+    """A replica of the class."""
     gnomon = Path(sys.executable).with_name("gnomon")
     arguments = ["serve", "--platform", "knative", "--kubeconfig", str(kubeconfig), "--port", "0"]
     process = await asyncio.create_subprocess_exec(gnomon, *arguments, stdout=asyncio.subprocess.PIPE)

@@ -20,7 +20,7 @@ _LOG = logging.getLogger("gnomon.tests")
 
 
 class Requests(threading.Thread):
-    """One request after the other to an address, until it is ended."""
+    """Sends one request after the other to an address until it is stopped."""
 
     def __init__(self, address: str) -> None:
         super().__init__(daemon=True)

@@ -16,7 +16,7 @@ LIMIT_S = 30.0
 
 
 async def threads(channel: BatchChannel) -> int:
-    """How many cores the process has been told to use."""
+    """The number of cores that the process was last set to use."""
     [(status, said)] = answers(await send(channel, request_frame(b"", meta=b"POST\n/cores\n\n")))
     assert status == 200
     return int(said)

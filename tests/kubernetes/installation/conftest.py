@@ -15,7 +15,7 @@ from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Na
 
 @pytest.fixture(scope="session")
 def kustomized(compiled: build.Programs) -> Kustomized:
-    """What `kubectl apply -k` of a folder applies."""
+    """The objects that `kubectl apply -k` of a folder applies."""
 
     def render(folder: Path) -> dict[Name, Manifest]:
         return kustomization(compiled.folder / "kubectl", folder)

@@ -1,4 +1,4 @@
-"""What is applied, by its names: of a kustomization, of the chart with some values, and as a user's own kustomization has it."""
+"""Applied objects by name: of a kustomization, of the chart with some values, and as a user's own kustomization has it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def by_name(objects: Iterable[Manifest | None]) -> dict[Name, Manifest]:
 
 
 def kustomization(kubectl: Path, folder: Path) -> dict[Name, Manifest]:
-    """What `kubectl apply -k` applies."""
+    """The objects that `kubectl apply -k` applies."""
     done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return by_name(yaml.safe_load_all(done.stdout))
 
 
 def chart(*values: str, namespace: str = "openfaas") -> dict[Name, Manifest]:
-    """What the chart makes of these values in this namespace, without what is for helm alone."""
+    """The objects that the chart renders from these values in this namespace, without the objects that only helm needs."""
     found = by_name(yaml.safe_load_all(_helm(["template"], ["--kube-version", "1.35.0"], values, namespace, Path(os.devnull))))
     for one in found.values():
         annotations = one["metadata"].get("annotations", {})

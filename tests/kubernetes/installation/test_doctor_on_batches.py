@@ -46,7 +46,7 @@ def kubectl(own_plane: Cluster, compiled: build.Programs) -> Kubectl:
 
 @pytest.fixture
 def says(own_plane: Cluster, kubectl: Kubectl) -> Says:
-    """What doctor says of one check."""
+    """Doctor's finding of one check."""
     del kubectl
     return lambda check: examine(own_plane.kubeconfig, platform="knative")[0][check]
 

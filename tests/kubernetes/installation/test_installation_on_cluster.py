@@ -69,14 +69,14 @@ def pods(cluster: Cluster) -> list[Any]:
 
 
 def holder(cluster: Cluster) -> str:
-    """Who leads, as the Lease says."""
+    """The Lease's holder."""
     leases: Any = client.CoordinationV1Api(cluster.api).list_namespaced_lease(SYSTEM)
     [lease] = leases.items
     return str(lease.spec.holder_identity)
 
 
 def in_pod(cluster: Cluster, *command: str) -> str:
-    """What a command in a gateway's container says, however it ends."""
+    """The output of a command in a gateway's container, whatever its exit status."""
     kept = build.kept(folders())
     assert kept is not None
     shell = ["sh", "-c", f"{shlex.join(command)} 2>&1 || true"]

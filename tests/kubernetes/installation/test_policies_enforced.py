@@ -155,7 +155,7 @@ def test_a_function_is_reached_by_the_gateway_alone_and_reaches_no_pod_no_node_a
 
 
 def addresses_of_nodes(cluster: Cluster) -> list[tuple[str, int]]:
-    """Where each node's kubelet listens."""
+    """The addresses of the nodes' kubelets."""
     found = []
     for node in cluster.core.list_node().items:
         [address, *_] = [one.address for one in node.status.addresses if one.type == "InternalIP"]

@@ -48,7 +48,7 @@ def commands(how_to: str, begins: str) -> list[list[str]]:
 
 
 def released(bare: Cluster) -> dict[Name, Manifest]:
-    """What helm holds to be the release's."""
+    """The objects of the release, by helm."""
     return by_name(yaml.safe_load_all(helm(bare.kubeconfig, "get", "manifest", RELEASE, "--namespace", SYSTEM)))
 
 

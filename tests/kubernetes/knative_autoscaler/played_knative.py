@@ -29,7 +29,7 @@ REVISION = "serving.knative.dev/revision"
 
 
 class Application(Protocol):
-    """What runs in a pod: it tells of its last second, and ends."""
+    """The application in a pod: it reports its last second's metrics, and ends."""
 
     def stat(self) -> tuple[float, float]: ...
 
@@ -125,7 +125,7 @@ class PlayedKnative:
         volumes: Sequence[dict[str, Any]] = (),
         **container: Any,
     ) -> None:
-        """What the revision reconciler makes of a Revision."""
+        """The objects that Knative's revision reconciler creates for a Revision."""
         annotations = {"autoscaling.knative.dev/class": "gnomon", **annotations}
         labels = {REVISION: name, "serving.knative.dev/revisionUID": f"uid-{name}"}
         container = {"name": "user-container", "image": "dev.local/answer:v1", **container}

@@ -1,4 +1,4 @@
-"""What the autoscaler's service account may do is what it does: no more, and no less."""
+"""The autoscaler's service account has exactly the permissions that it uses."""
 
 from __future__ import annotations
 

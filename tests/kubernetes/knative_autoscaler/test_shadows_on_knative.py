@@ -95,7 +95,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture
 def sample_s(node: Node) -> float:
-    """How long a sample of the model takes, by its profile."""
+    """Execution time of one sample by the model's profile."""
     return put_model(node.models)
 
 

@@ -30,7 +30,7 @@ ENV = [{"name": "GNOMON_BATCH_TOKEN", "valueFrom": {"secretKeyRef": {"name": SEC
 
 @dataclass
 class Pods:
-    """What pods of Revisions have got: paths, and how many requests each brought."""
+    """The requests that pods of Revisions have received: paths, and the number of requests in each."""
 
     seen: list[tuple[str, int]] = field(default_factory=list)
 

@@ -26,7 +26,7 @@ class Replicas:
     component: str
 
     def pods(self) -> list[Any]:
-        """Those that are not about to end, by their names."""
+        """The pods that do not terminate, by name."""
         labels = f"app.kubernetes.io/name=gnomon,app.kubernetes.io/component={self.component}"
         found = self.cluster.core.list_namespaced_pod(SYSTEM, label_selector=labels).items
         return sorted((one for one in found if one.metadata.deletion_timestamp is None), key=lambda one: str(one.metadata.name))

@@ -41,7 +41,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def plan_of(knative: PlayedKnative) -> SetBufferPlan | None:
-    """What the class has written."""
+    """The plan that the class has written."""
     found = buffer_of(knative.pa(REVISION).get("status") or {})
     return None if found is None else found.plan
 

@@ -1,4 +1,4 @@
-"""Whoever calls a service of Knative's that echoes, and what became of each call."""
+"""Callers of an echo service on Knative, and the outcome of each call."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Users:
         )
 
     async def at_once(self, count: int) -> None:
-        """So many calls together, all of them answered."""
+        """Make this many concurrent calls; all must be answered."""
         bodies = [b"%s%d" % (self._word.encode(), number) for number in range(count)]
         answers = await asyncio.gather(*map(self.once, bodies))
         assert list(answers) == [(200, body) for body in bodies]

@@ -1,4 +1,4 @@
-"""Where Bodies can be pods: a cluster with our images, and a folder of models that its node has.
+"""Fixtures for Bodies in pods: a cluster with our images, and a folder of models on its node.
 
 `make images NAMES=gnomon-body` builds the image, in minutes and gigabytes; where it was not built from the sources as they are,
 or the cluster is another than ours and nothing names its images, these tests are skipped with that reason.

@@ -40,7 +40,7 @@ START_LIMIT_S, GONE_LIMIT_S = 240.0, 240.0
 
 @dataclass
 class Installed:
-    """What was installed, and a namespace for users of it."""
+    """The installation, and a namespace for its users."""
 
     cluster: Cluster
     namespace: str

@@ -54,7 +54,7 @@ class Gateway:
         return line
 
     def line(self) -> str:
-        """What it says next."""
+        """The next line of its output."""
         assert self.process is not None
         assert self.process.stdout is not None
         readable, _, _ = select.select([self.process.stdout], [], [], START_LIMIT_S)

@@ -46,13 +46,13 @@ def pre_stop_s(pod: Mapping[str, Any]) -> float:
 
 
 class Ending(Protocol):
-    """What runs in a pod."""
+    """The program of a pod."""
 
     def end(self) -> None: ...
 
 
 class Kubelet:
-    """One node.
+    """The kubelet of one node.
 
     Its pods are healthy unless it is `unhealthy`; what they are resized to is applied while it is `resizable`. A pod that is
     deleted goes on for the length of its preStop hook, unless the kubelet is `hurried`. The node offers `more` than cores and

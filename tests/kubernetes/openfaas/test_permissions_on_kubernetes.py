@@ -1,4 +1,4 @@
-"""What the gateway's service account may do is what it does: no more, and no less.
+"""The gateway's service account has exactly the permissions that it uses.
 
 The platform runs as the account of deploy/openfaas, with its own token, and does all that it can do. What the API server's audit
 log says of it is compared with the roles.

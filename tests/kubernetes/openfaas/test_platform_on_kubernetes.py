@@ -1,4 +1,4 @@
-"""What every platform promises, on a real control plane, and what only this one can be asked."""
+"""The platform contract on a real control plane, and tests of this platform alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store of functions promises, where it is the cluster; and what users of Kubernetes find there."""
+"""The store contract with the cluster as store, and the objects that users of Kubernetes find there."""
 
 from __future__ import annotations
 

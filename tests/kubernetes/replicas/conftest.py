@@ -83,7 +83,7 @@ class Gateways(Balanced):
             return None
 
     def owners(self) -> set[str]:
-        """Who owns functions, by the names of this test."""
+        """The owners of functions, by the test's names."""
         found = self.map()
         return set() if found is None else {one.id.rpartition("_")[0] for one in found.owners}
 
@@ -92,7 +92,7 @@ class Gateways(Balanced):
         return set() if found is None else {one.id.rpartition("_")[0] for one in found.members}
 
     def leader(self) -> str:
-        """Who has the Lease."""
+        """The replica that holds the Lease."""
         api = self.cluster.custom
         lease = api.get_namespaced_custom_object("coordination.k8s.io", "v1", self.namespace, "leases", "gnomon")
         return str(lease["spec"].get("holderIdentity") or "").rpartition("_")[0]

@@ -21,7 +21,7 @@ WHOLE = (f"GET {PAIR_PATH} HTTP/1.1", "Host: node", f"Authorization: Bearer {TOK
 
 
 class OneShadow:
-    """As much of a node's Shadows as somebody who arrives meets."""
+    """The part of a node's Shadows that the listener uses."""
 
     def __init__(self) -> None:
         self.connections: list[socket.socket] = []

@@ -1,4 +1,4 @@
-"""Where the public Service of a Revision leads, as the EndpointSlices that are written for it say."""
+"""The EndpointSlices of a Revision's public Service."""
 
 from __future__ import annotations
 

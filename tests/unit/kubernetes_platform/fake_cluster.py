@@ -1,4 +1,4 @@
-"""What a function's reconciler observes of the cluster, set by a test."""
+"""A cluster's state as a function's reconciler observes it, set by a test."""
 
 from __future__ import annotations
 

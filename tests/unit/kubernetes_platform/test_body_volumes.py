@@ -1,4 +1,4 @@
-"""What a Body's pod has for its Shadows: the volume of its node's coordinator, and the models that both map."""
+"""Volumes of a Body's pod for its Shadows: the volume of its node's coordinator, and the models that both map."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where a node's coordinator is, read from its DaemonSet's pod."""
+"""A node's coordinator, read from its DaemonSet's pod."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is lost between the platform and a node's coordinator is said again, and a node that was not heard is heard again."""
+"""Lost requests to a node's coordinator are repeated, and an unreachable node is reconnected."""
 
 from __future__ import annotations
 
