@@ -67,8 +67,8 @@ def images(cluster: Cluster) -> Images:
 
 
 @dataclass
-class Parts:
-    """They, as an operator installs them."""
+class Installation:
+    """Gateways and autoscaler class, as an operator installs them."""
 
     cluster: Cluster
 
@@ -91,7 +91,7 @@ class Parts:
 
 
 @pytest.fixture
-def parts(cluster: Cluster, compiled: build.Programs, images: Images, tmp_path: Path) -> Iterator[Parts]:
+def installation(cluster: Cluster, compiled: build.Programs, images: Images, tmp_path: Path) -> Iterator[Installation]:
     """All of deploy/knative; gone afterwards."""
     if {one.metadata.name for one in cluster.apps.list_namespaced_deployment(SYSTEM).items} & {*DEPLOYMENTS}:
         pytest.skip("something of ours is installed on this cluster already")
@@ -104,7 +104,7 @@ def parts(cluster: Cluster, compiled: build.Programs, images: Images, tmp_path: 
             kubectl(*rolled, limit_s=LIMIT_S + 10)
         (tmp_path / "envoy").mkdir()
         with envoy.ingress(cluster, tmp_path / "envoy", settings.NODE_ADDRESS):
-            yield Parts(cluster)
+            yield Installation(cluster)
     finally:
         kubectl("delete", "-k", str(overlay), "--ignore-not-found", "--timeout=180s", limit_s=200)
         kubectl("delete", "lease", AUTOSCALERS_LEASE, "-n", SYSTEM, "--ignore-not-found")
@@ -135,14 +135,14 @@ def ksvc(image: str) -> dict[str, Any]:
     }
 
 
-def state(parts: Parts, namespace: str) -> str:
+def state(installation: Installation, namespace: str) -> str:
     """The function's objects and the gateways' logs, for the report of a failure."""
     objects = [
         f"{kind} {one['metadata']['name']} of {one['metadata']['creationTimestamp']}: {one.get('status', {}).get('conditions')}"
         for group, kind in ((SERVING, "services"), (SERVING, "revisions"), (NETWORKING, "ingresses"))
-        for one in parts.cluster.custom.list_namespaced_custom_object(*group, namespace, kind)["items"]
+        for one in installation.cluster.custom.list_namespaced_custom_object(*group, namespace, kind)["items"]
     ]
-    return "\n".join([*objects, parts.gateways.logs()[-4000:]])
+    return "\n".join([*objects, installation.gateways.logs()[-4000:]])
 
 
 async def until(true: Any, what: str) -> float:
@@ -153,11 +153,11 @@ async def until(true: Any, what: str) -> float:
     return time.monotonic() - began_s
 
 
-async def drained(parts: Parts, namespace: str, users: Users) -> None:
+async def drained(installation: Installation, namespace: str, users: Users) -> None:
     """A node is drained on which are one replica of each part and all pods of the function: others come, and nobody notices."""
-    cluster = parts.cluster
+    cluster = installation.cluster
     leaving = []
-    for part in parts.all:
+    for part in installation.all:
         first, other = await asyncio.to_thread(part.pods)
         leaving.append((part, first, other))
     pods = (await asyncio.to_thread(cluster.core.list_namespaced_pod, namespace)).items
@@ -173,15 +173,15 @@ async def drained(parts: Parts, namespace: str, users: Users) -> None:
         )
     await users.more(100)
     assert users.told == [], (
-        f"requests failed while a node was drained: {users.failures()}; {await asyncio.to_thread(state, parts, namespace)}"
+        f"requests failed while a node was drained: {users.failures()}; {await asyncio.to_thread(state, installation, namespace)}"
     )
 
 
-async def killed(parts: Parts, users: Users) -> None:
+async def killed(installation: Installation, users: Users) -> None:
     """One process of each part is killed, all at once: of the autoscaler the one that leads. What they held is lost."""
-    leader = await asyncio.to_thread(parts.scaling)
+    leader = await asyncio.to_thread(installation.scaling)
     victims = []
-    for part in parts.all:
+    for part in installation.all:
         pods = await asyncio.to_thread(part.pods)
         [victim, *_] = [one for one in pods if leader.startswith(one.metadata.name)] or pods
         victims.append((part, victim.metadata.name, await asyncio.to_thread(inside, victim)))
@@ -191,11 +191,11 @@ async def killed(parts: Parts, users: Users) -> None:
         again = f"{part.component} to be started again"
         await until(lambda part=part, name=name: part.restarts(name) == 1 and part.both_ready(), again)  # type: ignore[misc]
     await users.more(100)
-    await until(lambda: parts.scaling() not in ("", leader), "another one to lead")
+    await until(lambda: installation.scaling() not in ("", leader), "another one to lead")
 
 
 async def test_a_ksvc_gets_batches_through_drains_and_kills_and_goes_to_zero_and_back_without_a_lost_request(
-    cluster: Cluster, namespace: str, images: Images, parts: Parts
+    cluster: Cluster, namespace: str, images: Images, installation: Installation
 ) -> None:
     cluster.core.create_namespaced_secret(namespace, {"metadata": {"name": SECRET}, "stringData": {SECRET: "t0ken"}})
     services = (*SERVING, namespace, "services")
@@ -218,14 +218,14 @@ async def test_a_ksvc_gets_batches_through_drains_and_kills_and_goes_to_zero_and
         users = Users(session, f"http://{settings.NODE_ADDRESS}/")
         for _ in range(4):
             await users.at_once(64)
-        figures = await asyncio.to_thread(parts.gateways.figures)
+        figures = await asyncio.to_thread(installation.gateways.figures)
         assert figures["gnomon_batch_size_sum"] > 4 * figures["gnomon_batch_size_count"], "mostly batches of more than four"
-        assert "one by one" not in await asyncio.to_thread(parts.gateways.logs), "pods were sent batches as such"
+        assert "one by one" not in await asyncio.to_thread(installation.gateways.logs), "pods were sent batches as such"
 
         calling = asyncio.create_task(users.keep_asking())
         await users.more(100)
-        await drained(parts, namespace, users)
-        await killed(parts, users)
+        await drained(installation, namespace, users)
+        await killed(installation, users)
         users.end()
         await calling
         # Envoy hears of it as soon as the kubelet has said that a gateway is gone; what came to it before is lost as well.

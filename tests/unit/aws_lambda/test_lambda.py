@@ -124,39 +124,39 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> Clients:
 
 
 @pytest.fixture
-def places(clients: Clients, clock: VirtualClock) -> ReplyKeys:
+def reply_keys(clients: Clients, clock: VirtualClock) -> ReplyKeys:
     return ReplyKeys(S3Transfer(clients, "bucket", "gnomon"), "echo-1-abcdef", clock)
 
 
-def result(places: ReplyKeys) -> ReplyKey:
-    place = places.for_result()
-    assert place is not None
-    return place
+def result(reply_keys: ReplyKeys) -> ReplyKey:
+    reply_key = reply_keys.for_result()
+    assert reply_key is not None
+    return reply_key
 
 
-def test_no_key_comes_twice_and_the_bucket_s_rule_covers_each(places: ReplyKeys) -> None:
-    keys = [str(places.for_batch()) for _ in range(3)] + [result(places).key for _ in range(3)]
+def test_transfer_keys_are_unique_and_covered_by_the_lifecycle_rule(reply_keys: ReplyKeys) -> None:
+    keys = [str(reply_keys.for_batch()) for _ in range(3)] + [result(reply_keys).key for _ in range(3)]
     assert len(set(keys)) == 6
     [rule] = json.loads(LIFECYCLE.read_bytes())["Rules"]
     assert all(key.startswith(rule["Filter"]["Prefix"]) for key in keys)
 
 
-def test_unused_place_is_given_out_again_and_never_twice_at_once(places: ReplyKeys) -> None:
-    place = result(places)
-    assert f"/{place.key}?" in place.address
-    places.give_back(place)
-    assert places.for_result() == place
-    assert result(places).key != place.key
+def test_unused_reply_key_is_reused_but_never_shared(reply_keys: ReplyKeys) -> None:
+    reply_key = result(reply_keys)
+    assert f"/{reply_key.key}?" in reply_key.address
+    reply_keys.give_back(reply_key)
+    assert reply_keys.for_result() == reply_key
+    assert result(reply_keys).key != reply_key.key
 
 
-async def test_slot_address_outlives_its_invoke(places: ReplyKeys, clock: VirtualClock) -> None:
-    place = result(places)
+async def test_slot_address_outlives_its_invoke(reply_keys: ReplyKeys, clock: VirtualClock) -> None:
+    reply_key = result(reply_keys)
     await clock.advance(ADDRESS_RENEWED_S)
-    places.give_back(place)
-    assert places.for_result() == place
-    places.give_back(place)
+    reply_keys.give_back(reply_key)
+    assert reply_keys.for_result() == reply_key
+    reply_keys.give_back(reply_key)
     await clock.advance(1.0)
-    assert result(places).key != place.key
+    assert result(reply_keys).key != reply_key.key
 
 
 def test_without_a_bucket_there_are_none(clients: Clients, clock: VirtualClock) -> None:
@@ -386,7 +386,7 @@ def test_profile_holds_every_memory_size_measured_for_smallest_and_largest_batch
     assert profile.provenance["region"] == "eu-west-1"
 
 
-def test_sizes_that_were_measured_with_other_batches_in_between_stay(folder: Path) -> None:
+def test_memory_sizes_with_different_inner_batches_are_kept(folder: Path) -> None:
     """As `gnomon lambda-profile --grid` does after a run without."""
     table = Table.open(path_of(folder, "net@1", "eu-west-1"), IDENTITY)
     table.add(cell(1769, 2))

@@ -105,7 +105,7 @@ def test_pods_are_resized_to_what_was_asked_for_or_what_their_revision_says() ->
     assert [(one.name, cores) for one, cores in made.to_resize(2)] == [("a", 3)]
 
 
-def test_pods_that_are_no_instance_have_what_their_revision_says() -> None:
+def test_pods_without_an_instance_get_their_revisions_cores() -> None:
     """As with `activation-scale: 3`, where the policy wishes for one: all three of them serve."""
     made = bodies(1)
     made.match([pod("a"), pod("b"), pod("c", cores=4.0, effective_cores=4.0)])

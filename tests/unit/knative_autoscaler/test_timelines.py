@@ -273,7 +273,7 @@ async def test_a_plan_that_is_decided_is_the_policys_until_another_one_is() -> N
     assert instances.buffer(BATCH) == BufferStatus("batch", SetBufferPlan(2, 0.0))
 
 
-async def test_a_plan_of_before_another_policy_is_forgotten() -> None:
+async def test_plan_is_dropped_when_the_policy_changes_and_returns() -> None:
     """Whoever comes back to `batch` after a night with `kpa` has other arrivals."""
     played = batching()
     instances = instances_of(played)
@@ -284,7 +284,7 @@ async def test_a_plan_of_before_another_policy_is_forgotten() -> None:
     assert instances.buffer(BATCH) is None
 
 
-async def test_a_plan_is_of_the_policy_that_was_asked_whatever_the_revision_names_by_now() -> None:
+async def test_plan_is_recorded_under_the_policy_that_made_it() -> None:
     """As `kpa`'s it would be in force for good."""
     played = batching()
     instances = instances_of(played)

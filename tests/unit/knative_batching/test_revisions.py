@@ -115,7 +115,7 @@ ITEMS = [{"key": "other", "path": "another"}, {"key": "f", "path": "secrets/gnom
         ({"env": [{"name": "GNOMON_BATCH_TOKEN", "value": "its own"}]}, ""),
     ],
 )
-def test_a_revision_says_which_token_its_pods_have(given: dict[str, Any], key: str) -> None:
+def test_token_key_is_read_from_a_revisions_variables_and_volumes(given: dict[str, Any], key: str) -> None:
     """As the Body in them looks for it: first the variable, then the file."""
     assert RevisionReader(anything)(revision(BATCHES, **given)).token_key == key
 
@@ -182,7 +182,7 @@ def test_settings_that_cannot_be_read_are_left_out_and_told_once(wrong: dict[str
         ({"gnomon/cores": "4"}, {"requests": {"cpu": "2"}}, 4),
     ],
 )
-def test_pods_have_the_cores_that_the_revision_says_or_those_of_its_template(
+def test_pod_cores_come_from_the_annotation_else_the_template(
     annotations: dict[str, str], resources: dict[str, Any], cores: int
 ) -> None:
     """What its batches take is told of pods of that size."""

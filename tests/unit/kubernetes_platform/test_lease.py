@@ -235,7 +235,7 @@ def test_how_long_a_holder_is_silent_is_measured_by_who_looks() -> None:
     assert observer.transitions_if_taken("me") == 4
 
 
-def test_a_lease_that_nobody_has_had_counts_on_from_every_earlier_one() -> None:
+def test_epochs_of_a_new_lease_exceed_those_of_earlier_leases() -> None:
     """It changes hands after a second at the soonest; and its count has 31 bits."""
     made_s = datetime(2026, 11, 23, tzinfo=UTC).timestamp()
     assert seconds_to_count_from(made_s + 3600.0) - seconds_to_count_from(made_s) == 3600

@@ -44,7 +44,7 @@ def test_pool_requests_match_the_installation() -> None:
     assert load(said).cores == pytest.approx(0.52)
 
 
-def test_the_cores_of_shadows_are_counted_once() -> None:
+def test_cores_of_shadows_are_counted_once() -> None:
     """They are claimed one by one; that the pool's pod asks for them as well is for the scheduler."""
     load = load_besides_shadows("gnomon-nodes")
 

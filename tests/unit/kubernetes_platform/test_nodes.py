@@ -36,7 +36,7 @@ def pod(node: str | None, *requests: dict[str, str], phase: str = "Running", **s
     }
 
 
-def test_a_node_has_what_it_can_allocate_and_takes_pods_while_it_is_ready() -> None:
+def test_node_offers_its_allocatable_resources_while_it_is_ready() -> None:
     facts = node_facts(document())
     assert (facts.cores, facts.memory_bytes, facts.usable) == (3.5, 8 * GIB, True)
     assert not node_facts(document(unschedulable=True)).usable
@@ -53,7 +53,7 @@ def test_a_pod_asks_for_its_containers_together_or_for_its_largest_first_step() 
     assert pod_load({"metadata": {}, "spec": {"containers": [{"resources": {"limits": {"cpu": "3"}}}]}}).cores == 3.0
 
 
-def test_a_sidecar_runs_on_beside_what_comes_after_it() -> None:
+def test_sidecar_requests_add_to_those_of_later_containers() -> None:
     """That is a first step that is restarted always: the steps after it and the containers ask for theirs beside it."""
 
     def asks(cpu: str, **more: str) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def test_a_victim_whose_place_another_instance_takes_is_deleted_by_its_uid() -> 
     assert plan(deployed(1), [replace(victim, ending=True), pending("p2")], desired) == (Bind(pending("p2"), "b"),)
 
 
-def test_the_pod_of_an_instance_that_was_lost_is_replaced() -> None:
+def test_pod_of_a_lost_instance_is_replaced() -> None:
     """Its place is kept until the policy has decided again."""
     lost, other = running("p1", "a"), running("p2", "b")
     desired = Desired(1, kept={"p2": SERVING}, released=frozenset({"p1"}), vacancies=1)

@@ -109,7 +109,7 @@ def test_a_damaged_profile_is_left_out(folder: Path) -> None:
     assert found.provenance["machine"] == "other"
 
 
-def test_a_profile_that_is_copied_over_the_last_one_leaves_that_until_it_is_whole(folder: Path) -> None:
+def test_half_copied_profile_leaves_the_previous_one_in_use(folder: Path) -> None:
     """Whoever does not rename it into place leaves a part of it to be seen."""
     files, path = ProfileFiles(folder, "mine"), folder / "m@1" / "mine.json"
     whole = path.read_text()

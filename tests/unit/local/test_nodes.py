@@ -117,7 +117,7 @@ def test_busy_machine_starts_the_first_instance_of_each_function_and_no_second()
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans(), st.booleans()), max_size=20))
-def test_reservations_exceed_the_cores_only_by_first_instances(
+def test_only_first_instances_may_exceed_the_machines_cores(
     asked: list[tuple[int, bool, bool, bool]],
 ) -> None:
     """Whatever begins, in use or not: what was let in for the cores that were free fits into the machine."""

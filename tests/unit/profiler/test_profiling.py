@@ -500,7 +500,7 @@ def only(drawn: ModelProfile, *batches: int) -> ModelProfile:
     )
 
 
-def test_figure_3_has_no_curve_of_a_batch_that_was_not_measured(drawn: ModelProfile, tmp_path: Path) -> None:
+def test_figure_3_shows_measured_batches_only(drawn: ModelProfile, tmp_path: Path) -> None:
     """What lies on a line between two others says nothing about that batch."""
     some = only(drawn, 1, 2, 4)
     assert {row.to_batch for row in increases(some)} == {4}

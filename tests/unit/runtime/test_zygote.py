@@ -114,7 +114,7 @@ mine.recv(1)
         """json.dumps({"event": "forked", "id": "another", "pid": 999999999})""",
     ],
 )
-def test_a_zygote_that_speaks_of_what_is_not_its_own_ends_alone(
+def test_zygote_that_reports_foreign_processes_is_killed_alone(
     owner: Owner, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It would have the supervisor end, limit or lose whichever process it names: the gateway, or another's instance."""
