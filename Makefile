@@ -12,7 +12,7 @@ export TORCH TORCH_CPU_INDEX
 # which doubles the CPU time of a start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check check-code check-units format bench figures templates stubs constraints clean venv bench-shadow bench-kubernetes reliability fuzz demo-burst report-batch evaluate
+.PHONY: help run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check check-code check-units format bench figures templates stubs constraints clean venv bench-shadow bench-kubernetes reliability fuzz demo-burst report-batch report-infaas evaluate
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -83,6 +83,9 @@ bench-kubernetes: venv  ## frozen leaders, and a thousand functions on 200 fake 
 
 report-batch: venv  ## BATCH's figures made again, beside what the paper says: a page in .cache/reports/batch; goes on where it was
 	@$(BIN)/python -m benchmarks.reports.batch
+
+report-infaas: venv  ## INFaaS's tables and figures beside ours: docs/infaas.md, from benchmarks/results and loads that are simulated
+	@$(BIN)/python -m benchmarks.reports.infaas $(if $(QUICK),--quick)
 
 evaluate: venv  ## the policies beside each other, simulated: docs/evaluation.md; goes on where it was; TRACES="a.csv b.gz" MINUTES=20 QUICK=1
 	@$(BIN)/python -m benchmarks.reports.evaluation $(if $(QUICK),--quick) $(if $(SECONDS),--seconds $(SECONDS)) \

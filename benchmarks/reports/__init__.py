@@ -2,6 +2,7 @@
 
 report         the kit: steps whose results are kept, claims with verdicts, pictures, tables, the page
 batch          the report on BATCH (SC'20)
+infaas         the report on INFaaS (ATC'21)
 evaluation     the scaling policies beside each other, simulated
 asyfunc_hours  AsyFunc's simulated hours as tables of a document
 

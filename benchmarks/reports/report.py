@@ -77,7 +77,12 @@ def listed(title: str, facts: Mapping[str, str], claims: Sequence[Claim]) -> str
     """The list: its title, how many claims have each verdict, the facts, and a row for each claim."""
     said = "; ".join(f"{name}: {value}" for name, value in facts.items())
     summary = f"{title}: {len(claims)} claims, {counted(claims)}. {said}."
-    return "\n".join((f"# {title}", "", summary, "", *HEADS, *(_row(claim) for claim in claims))) + "\n"
+    return f"# {title}\n\n{summary}\n\n{rows_of(claims)}"
+
+
+def rows_of(claims: Iterable[Claim]) -> str:
+    """The claims as a table in Markdown, a row each."""
+    return "\n".join((*HEADS, *(_row(claim) for claim in claims))) + "\n"
 
 
 def read(text: str) -> tuple[str, dict[str, str], list[Claim]]:
@@ -231,6 +236,11 @@ class Table:
     def to_json(self) -> dict[str, Any]:
         rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
         return {"name": self.name, "title": self.title, "columns": list(self.columns), "rows": rows, "note": self.note}
+
+    def to_markdown(self) -> str:
+        """The table for a document; numbers are shown with four digits."""
+        lines = ["| " + " | ".join(self.columns) + " |", "| --- " * len(self.columns) + "|"]
+        return "\n".join([*lines, *("| " + " | ".join(shown(value) for value in row) + " |" for row in self.rows)]) + "\n"
 
     def to_html(self) -> str:
         """Numbers are shown with four digits; the CSV has the others."""

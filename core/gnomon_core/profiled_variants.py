@@ -1,8 +1,8 @@
 """Profiled variants: what was measured of each engine and precision of a model on a machine, and the file that holds it.
 
-    profiles/variants/MACHINE.json
-        machine, software, when, what accuracies are of
-        not_offered      model ─▶ engine and precision ─▶ reason
+    benchmarks/results/variants.json, written by `python -m benchmarks.variants`
+        machine, versions, when, weights, what accuracies are of
+        not_offered      architecture ─▶ engine and precision ─▶ reason
         engines          model, engine, cores ─▶ accuracy, loading, latency by batch, spread, memory, saturation
 
 An engine on some cores makes a variant for each batch size as its largest.

@@ -80,7 +80,7 @@ def made_up_variants(count: int, chance: random.Random, *, architectures: int = 
 
 
 def profiled_variants(path: Path, *, disturbed: bool = False) -> tuple[Variant, ...]:
-    """The variants in a file of `profiles/variants`. Those whose measurement was disturbed are left out unless they are wanted.
+    """The variants in a file of `benchmarks.variants`. Those whose measurement was disturbed are left out unless they are wanted.
 
     Raises:
         OSError: it cannot be read.

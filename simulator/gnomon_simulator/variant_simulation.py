@@ -94,7 +94,8 @@ class SimulatedApplication:
     """The outcome of the queries, and its cost.
 
     A query is answered in time, answered late, dropped, or refused because no variant satisfies it. `changes` are the instances
-    that began and ended, as (time, variant, +1 or -1); `sent` counts queries by kind and variant.
+    that began and ended, as (time, variant, +1 or -1); `sent` counts queries by kind and variant. `asked_at` counts queries by
+    the second in which they arrive, `in_time_at` those of them that are answered in time.
     """
 
     system: str
@@ -113,6 +114,8 @@ class SimulatedApplication:
     latencies_s: array[float] = field(default_factory=lambda: array("f"))
     changes: list[tuple[float, str, int]] = field(default_factory=list)
     sent: Counter[tuple[int, str]] = field(default_factory=Counter)
+    asked_at: Counter[int] = field(default_factory=Counter)
+    in_time_at: Counter[int] = field(default_factory=Counter)
 
     @property
     def violations(self) -> int:
@@ -334,6 +337,7 @@ class _Member:
                 answered.append(finish_s - times[place])
                 if finish_s <= deadlines[place] + ROUNDING:
                     result.in_time += 1
+                    result.in_time_at[int(times[place])] += 1
                 else:
                     result.late += 1
             head += size
@@ -494,6 +498,7 @@ class _Simulation:
         if expected > count and self._chance.random() < expected - count:
             count += 1
         self._result.queries += count
+        self._result.asked_at[int(now_s)] += count
         times = np.sort(self._chance.random(count)) * TICK_S + now_s
         kinds = np.searchsorted(self._edges, self._chance.random(count), side="right")
         asked = np.bincount(kinds, minlength=len(self._kinds)).tolist()

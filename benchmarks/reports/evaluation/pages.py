@@ -28,7 +28,7 @@ from benchmarks.reports.evaluation.verdicts import (
     of_all,
     points,
 )
-from benchmarks.reports.report import SERIES, Picture, Table, counted, picture, shown, table
+from benchmarks.reports.report import SERIES, Picture, Table, counted, picture, table
 
 METRICS: Mapping[str, Value] = {
     "late (%)": lambda row: 100.0 * row.late,
@@ -100,7 +100,7 @@ def published(cells: Sequence[Cell], rows: Mapping[str, Row], duration_s: float,
     for drawn in pictures:
         (beside / f"{drawn.name}.svg").write_text(drawn.svg, encoding="utf-8")
     parts = [_head(facts, duration_s), f"## AsyFunc's claims beside ours\n\n{len(made)} claims, simulated: {counted(made)}.\n"]
-    parts.append(_markdown(judged))
+    parts.append(judged.to_markdown())
     parts.append(_pareto_text(areas, pictures))
     for section in SECTIONS:
         name = _name(section.group)
@@ -108,7 +108,7 @@ def published(cells: Sequence[Cell], rows: Mapping[str, Row], duration_s: float,
         if mine:
             drawn = "".join(f"![{one.caption}]({FOLDER}/{one.name}.svg)\n\n" for one in pictures if one.name == name)
             text = f"## {section.title}\n\n{section.text} Simulated; [CSV]({FOLDER}/{name}.csv), [JSON]({FOLDER}/{name}.json).\n"
-            parts.append(f"{text}\n{drawn}{_markdown(mine[0])}")
+            parts.append(f"{text}\n{drawn}{mine[0].to_markdown()}")
     page = folder / "evaluation.md"
     page.write_text("\n".join(parts), encoding="utf-8")
     return page
@@ -211,7 +211,7 @@ def _pareto_text(areas: Table, pictures: Sequence[Picture]) -> str:
         "## At equal headroom: Pareto curves\n\nThe headroom α of each policy is swept from 0.5 to 0.95; `batch`, `k-lv` and "
         "others without one are single points. The area is how much more a policy costs than `asyfunc` where both are late for "
         "the same share of requests after start-up, from 0.01 to 10 %; negative: less; –: no share in common. Simulated; "
-        f"[CSV]({FOLDER}/pareto.csv), [JSON]({FOLDER}/pareto.json).\n\n{drawn}{_markdown(areas)}"
+        f"[CSV]({FOLDER}/pareto.csv), [JSON]({FOLDER}/pareto.json).\n\n{drawn}{areas.to_markdown()}"
     )
 
 
@@ -279,8 +279,3 @@ def _bars(found: Found) -> Callable[[list[Any]], None]:
 def _estimate(found: Found, load: str, label: str, value: Value) -> Estimate | None:
     rows = by_policy(found, load=load).get(label)
     return of_all(rows, value) if rows else None
-
-
-def _markdown(one: Table) -> str:
-    lines = ["| " + " | ".join(one.columns) + " |", "| --- " * len(one.columns) + "|"]
-    return "\n".join([*lines, *("| " + " | ".join(shown(value) for value in row) + " |" for row in one.rows)]) + "\n"

@@ -328,13 +328,14 @@ class MeasuringProcess:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._end()
 
-    def measure(self, order: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Send an order and yield its measured cells as they arrive.
+    def measure(self, order: Mapping[str, Any], limit_s: float | None = None) -> Iterator[dict[str, Any]]:
+        """Send an order and yield its measured cells as they arrive, each no later than `limit_s` after the one before.
 
         Raises:
-            GnomonError: 500 `measuring_failed` with what the process said.
+            GnomonError: 500 `measuring_failed` with what the process said, or that the limit was reached.
 
         """
+        self._socket.settimeout(limit_s)
         packets.send(self._socket, dict(order))
         while True:
             message = self._receive()
@@ -352,6 +353,8 @@ class MeasuringProcess:
             self._errors.seek(0)
             output = self._errors.read().decode(errors="replace").strip()[-_ERROR_TAIL_BYTES:]
             raise _failed(output or f"status {self._process.returncode}") from None
+        except TimeoutError:
+            raise _failed(f"nothing for {self._socket.gettimeout():g} s") from None
         return message
 
     def _end(self) -> None:

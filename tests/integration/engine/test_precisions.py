@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gnomon_core.blocks import Layers
-from gnomon_core.engines import AGREEMENT, BF16, GRAPH_FILES, INT8, REPORT, EngineReport, choose_engine, read_report
+from gnomon_core.engines import AGREEMENT, BF16, GRAPH_FILES, INT8, REPORT, ChosenEngine, EngineReport, choose_engine, read_report
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelEntry
 from gnomon_profiler.add import add_model
@@ -173,3 +174,10 @@ def test_variants_are_measured_with_what_made_them(entry: ModelEntry) -> None:
     assert found.memory_bytes > 0
     assert large.saturation_rps > 0
     assert found.versions
+
+
+def test_measurement_over_its_limit_is_given_up(entry: ModelEntry) -> None:
+    given: dict[str, Any] = {"cores": 1, "batches": (1,), "repeats": 3, "budget_s": 5.0}
+    with MeasuringProcess() as process, pytest.raises(GnomonError, match=r"nothing for 0\.01 s") as failed:
+        measure_engine(process, entry, ChosenEngine(), this_machine(), limit_s=0.01, **given)
+    assert failed.value.code == "measuring_failed"

@@ -205,9 +205,9 @@ def measure_engines(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
 def measure_variant(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     """Load a model on an engine and some cores as an instance does, and run each batch size.
 
-    Order: as of `measure_latency`, with `engine` and `graph` unless the layer program runs, and where there is one, `validation`.
-    Answer, once: `load_s` from the files to the first answer, `latency_s` by batch, `spreads` likewise, `saturation_rps` of the
-    largest batch one after the other, `peak_bytes` of this process above what it had before, and `accuracy`.
+    Order: as of `measure_latency`, with `engine` and `graph` unless the layer program runs. Answer, once: `load_s` from the files
+    to the first answer, `latency_s` by batch, `spreads` likewise, `saturation_rps` of the largest batch one after the other, and
+    `peak_bytes` of this process above what it had before.
     """
     keep_freed_memory()
     cpus, batches = tuple(order["cpus"]), sorted(map(int, order["batches"]))
@@ -226,17 +226,15 @@ def measure_variant(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
         median_s, range_s = median_and_range(times_s)
         latency_s[str(batch)], spreads[str(batch)] = median_s, range_s / median_s
         saturation_rps = batch * len(times_s) / sum(times_s)
-    answer = {
-        "load_s": load_s,
-        "latency_s": latency_s,
-        "spreads": spreads,
-        "saturation_rps": saturation_rps,
-        "peak_bytes": _peak_bytes() - before_bytes,
-    }
-    if order.get("validation"):
-        samples, labels = _read_arrays(Path(order["validation"]), model.program)
-        answer["accuracy"] = _share_of(_classes(model.run, samples), labels)
-    say(answer)
+    say(
+        {
+            "load_s": load_s,
+            "latency_s": latency_s,
+            "spreads": spreads,
+            "saturation_rps": saturation_rps,
+            "peak_bytes": _peak_bytes() - before_bytes,
+        }
+    )
 
 
 def _reset_peak() -> int:
