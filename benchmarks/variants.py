@@ -4,8 +4,8 @@
 
 Each architecture is registered in `.cache/variants/models` with a head for digits and a validation set, and converted for every
 engine and precision. What has been measured is in `.cache/benchmarks`: an interrupted run goes on where it was, and loses one
-measurement at most. A measurement that something else disturbed (a spread of more than 20 %) is repeated by the next call, up to
-three times; the least disturbed one counts. The result, `variants.json`, is also what
+measurement at most. A measurement that something else disturbed (a spread of more than 20 %) is repeated at the end, up to three
+times over all calls; the least disturbed one counts. The result, `variants.json`, is also what
 `gnomon_simulator.variant_catalogs.profiled_variants` reads.
 
 **Weights.** EfficientNet-Lite's backbones have their ImageNet weights. The others have random ones, whose normalisations are
@@ -57,19 +57,24 @@ ARCHITECTURES = (
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An architecture in these precisions, on up to so many cores; 0 is all that there are."""
+    """An architecture in these precisions, on up to so many cores; 0 is all that there are.
+
+    With `repeats` what was disturbed is measured again.
+    """
 
     name: str
     precisions: Sequence[str]
     most_cores: int = 0
+    repeats: bool = False
 
 
 WORK = (
     *(Work(name, (FP32,), 1) for name in ARCHITECTURES),
     *(Work(name, (FP32,)) for name in ARCHITECTURES),
     *(Work(name, PRECISIONS) for name in sorted(ARCHITECTURES, key=lambda name: name not in EFFICIENTNET_LITE)),
+    *(Work(name, PRECISIONS, repeats=True) for name in ARCHITECTURES),
 )
-"""All architectures on one core first, then on more, then in the other precisions: an interruption leaves something of each."""
+"""All on one core, then on more, then in the other precisions, then repeats: an interruption leaves something of each."""
 QUICK_ARCHITECTURE = "mobilenet_v3_small"
 SIDE, CLASSES = 64, 10
 TRAINING, VALIDATING = 700, 300
@@ -149,7 +154,7 @@ class Run:
         refused = dict(refused)
         most_cores = work.most_cores or self.machine.cores
         asked = [(engine, cores) for engine in engines for cores in range(1, most_cores + 1)]
-        missing = [one for one in asked if self._wanted(self._key(entry, *one))]
+        missing = [one for one in asked if self._wanted(self._key(entry, *one), repeats=work.repeats)]
         while missing and time.monotonic() < self.ends_s:
             # A process that has failed or hung is of no use for the others.
             with MeasuringProcess() as process:
@@ -197,10 +202,10 @@ class Run:
     def _key(self, entry: ModelEntry, engine: ChosenEngine, cores: int) -> str:
         return f"{entry.name}@{entry.version}/{engine.name}/{cores}/{','.join(map(str, self.batches))}"
 
-    def _wanted(self, key: str) -> bool:
-        """Whether there is no measurement yet, or only disturbed ones."""
+    def _wanted(self, key: str, *, repeats: bool) -> bool:
+        """Whether there is no measurement yet, or with `repeats` only disturbed ones."""
         kept = self._kept.get(key)
-        return kept is None or (kept["tries"] < TRIES and MeasuredEngine.from_json(kept["measured"]).disturbed)
+        return kept is None or (repeats and kept["tries"] < TRIES and MeasuredEngine.from_json(kept["measured"]).disturbed)
 
     def _entry(self, name: str, precisions: Sequence[str]) -> ModelEntry | None:
         """The model with its head, validation set, engines and precisions; None if the time is up before it is there."""
