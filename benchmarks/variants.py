@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from benchmarks.programs import ROOT, Pace, ended_well, pace_of, pace_parser, step
 from benchmarks.report import Figure, ResultCache, measured, write
-from gnomon_core.engines import FP32, PRECISIONS, REPORT, ChosenEngine, read_report, split_name
+from gnomon_core.engines import FP32, PRECISIONS, PROGRAM, REPORT, ChosenEngine, read_report, split_name
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.profiled_variants import FORMAT, MeasuredEngine
@@ -121,7 +121,8 @@ def main(pace: Pace, minutes: float = float("inf")) -> None:
             left_s = (time.monotonic() - began_s) / busy * (len(every) - number)
             step(f"[{number}/{len(every)}] {work.name}; about {left_s / 60.0:.0f} min left")
     if run.unfinished:
-        step(f"the time is up; the same command goes on from here: {', '.join(run.unfinished)}")
+        left = len({name.partition(" ")[0] for name in run.unfinished})
+        step(f"the time is up; the same command goes on from here: {left} architectures are not complete")
     write("variants", figures(run.found), repeats=REPEATS, packages=PACKAGES, folder=pace.results, more=run.document())
 
 
@@ -265,7 +266,7 @@ def _accuracies(architecture: str, variants: Sequence[Variant]) -> Figure:
     weights = "ImageNet's" if architecture in EFFICIENTNET_LITE else "random"
     return Figure(
         f"accuracy of {architecture} on digits",
-        100.0 * next(iter(of_engine.values())),
+        100.0 * of_engine[f"{PROGRAM} {FP32}"],
         "%",
         detail=f"weights of the backbone: {weights}; {said}",
     )
