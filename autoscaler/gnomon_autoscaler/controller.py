@@ -123,7 +123,7 @@ class IdleFunctions:
         self._numbers = itertools.count()
 
     def skips(self, function: str, now_s: float) -> bool:
-        """Whether the function is skipped now."""
+        """Return whether the function is skipped now."""
         idle = self._skipped.get(function)
         if idle is None or self._fleet is None:
             return False
@@ -138,7 +138,7 @@ class IdleFunctions:
         return True
 
     def __contains__(self, function: str) -> bool:
-        """Whether the function is skipped, or was until an event."""
+        """Return whether the function is skipped, or was until an event."""
         return function in self._skipped
 
     def wake(self, function: str) -> IdleFunction | None:
@@ -179,7 +179,7 @@ class IdleFunctions:
 
 
 def is_idle(seen: Observation, decision: Decision) -> bool:
-    """Whether a function is idle, and its policy changes nothing."""
+    """Return whether a function is idle, and its policy changes nothing."""
     history = seen.history
     return (
         not decision.actions
@@ -251,7 +251,7 @@ def _same(last: DecisionRecord, policy: str, decision: Decision, error: str) -> 
 
 
 def _log_record(function: str, record: DecisionRecord) -> None:
-    """One line: the function, the actions, the policy and the reason; the error where the reason does not state it."""
+    """Format a decision as one line: function, actions, policy and reason; the error if the reason does not state it."""
     actions = "; ".join(_action_text(action) for action in record.actions) or "no change"
     error = f"; {record.error}" if record.error and record.error not in record.reason else ""
     level = logging.WARNING if record.error else logging.INFO

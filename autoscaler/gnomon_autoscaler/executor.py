@@ -115,7 +115,7 @@ class PolicyExecutor:
 
     @property
     def is_full(self) -> bool:
-        """Whether no other worker may be abandoned. Called by workers."""
+        """Return whether no other worker may be abandoned. Called by workers."""
         return len(self._abandoned) >= MAX_ABANDONED
 
     def add_result(self, call: _Call, outcome: Outcome[Any], *, flush: bool) -> None:
@@ -176,12 +176,12 @@ class _Worker(threading.Thread):
         self._cpu_clock = time.CLOCK_THREAD_CPUTIME_ID
 
     def is_long(self, now_s: float) -> bool:
-        """Whether the worker has been in one call for long, so that other calls must not wait for it."""
+        """Return whether the worker has been in one call for long, so that other calls must not wait for it."""
         call = self.call
         return call is not None and now_s - call.begun_s >= LONG_S
 
     def has_overrun(self, call: _Call, limit_s: float, now_s: float) -> bool:
-        """Whether the call has used up its CPU time, or waits so long that it may never return."""
+        """Return whether the call has used up its CPU time, or waits so long that it may never return."""
         wall_s = now_s - call.begun_s
         if wall_s < limit_s:
             return False

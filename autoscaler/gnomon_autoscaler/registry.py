@@ -193,7 +193,7 @@ def require(policy: ScalingPolicy, capabilities: Capabilities) -> None:
 
 
 def decides_by_profile(policy: ScalingPolicy) -> bool:
-    """Whether the policy cannot decide without a model's profile. Such a policy has the attribute `needs_profile`."""
+    """Return whether the policy cannot decide without a model's profile. Such a policy has the attribute `needs_profile`."""
     return bool(getattr(policy, "needs_profile", False))
 
 

@@ -76,7 +76,7 @@ class ReplicaPolicy(Protocol):
 
 
 def whole(instances: float) -> int:
-    """Enough whole instances for a fractional need: 2.1 needs 3, 3.0000000000000004 needs 3."""
+    """Round a fractional number of instances up, tolerating rounding errors: 2.1 is 3, 3.0000000000000004 is 3."""
     return max(0, math.ceil(instances - ROUNDING))
 
 
@@ -113,7 +113,7 @@ _NUMBERS = (int, float)
 
 
 def within_period(since_s: float | None, period_s: float, now_s: float) -> TypeGuard[float]:
-    """Whether a period that began at `since_s` has not ended.
+    """Return whether a period that began at `since_s` has not ended.
 
     False for a period that never began, or that begins in the future: a restored clock may be behind the saved one.
     """
@@ -172,7 +172,7 @@ class FreeCapacity:
         return _whole_cores(self._free.get(node, _NOTHING)[0])
 
     def makes_shadows(self, node: str) -> bool:
-        """Whether the node can make Shadows now, and connect Bodies to them."""
+        """Return whether the node can make Shadows now, and connect Bodies to them."""
         return node in self._makes_shadows
 
     def shadow_cores(self, node: str) -> int:

@@ -211,7 +211,7 @@ class StartBackoff:
         self._ending: set[str] = set()
         self._expected = self._appeared = 0
         self.settled = False
-        """Whether observing the same instances again would change nothing: none is expected, and all are ready and steady."""
+        """True if observing the same instances again would change nothing: none is expected, and all are ready and steady."""
 
     @property
     def reason(self) -> str:
@@ -315,7 +315,7 @@ class PolicyCall:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the policy is known to decide in microseconds. A third party's policy may take any time."""
+        """Return whether the policy is known to decide in microseconds. A third party's policy may take any time."""
         return not self.third_party and isinstance(self.policy, ReplicaPolicyAdapter)
 
     def execute(self) -> tuple[Decision, PolicyState]:
@@ -370,7 +370,7 @@ class Runner:
         self._fallback_reason = ""
         """Begins each reason while `fixed` stands in; empty otherwise."""
         self._third_party = False
-        """Whether the policy that the settings name comes from an installed package; `fixed` in its place does not."""
+        """True if the policy that the settings name comes from an installed package; `fixed` in its place does not."""
         self._failed_policy: _FailedPolicy | None = None
         """The policy that failed, while `fixed` stands in for it."""
         self._stamp: object = None
@@ -420,12 +420,12 @@ class Runner:
         self._shadow_starts.observe(now_s, shadows)
 
     def between_turns(self, now_s: float) -> bool:
-        """Whether the policy is not due yet, unless something happens."""
+        """Return whether the policy is not due yet, unless something happens."""
         return now_s < self._next_s - _TOLERANCE_S and self._requested is None and self._failed_policy is None
 
     @property
     def needs_no_sample(self) -> bool:
-        """Whether the function need not be sampled before its policy's next turn, unless the fleet pokes.
+        """Return whether the function need not be sampled before its policy's next turn, unless the fleet pokes.
 
         A policy that decides on a count takes means of several seconds, and cumulative counters lose nothing between turns.
         The function is sampled while anything else may concern it: instances that start, end or are missing.
@@ -521,7 +521,7 @@ class Runner:
         return self._fallback_reason.removesuffix(": ")
 
     def _is_outdated(self, call: PolicyCall) -> bool:
-        """Whether the function has other settings by now, or another policy."""
+        """Return whether the function has other settings by now, or another policy."""
         if call.policy is not self._policy:
             return True
         # A comparison takes field after field: most often it is the same object.

@@ -66,7 +66,7 @@ class LoadWindows:
         self._columns: _Columns | None = None
         """One column per value of a bin, whose last `_length` entries are the bins; None while all bins are empty."""
         self._loaded = 0
-        """How many of the bins are not empty."""
+        """The number of bins that are not empty."""
         self._last: _Last | None = None
 
     def keep_at_least(self, keep_s: float) -> None:
@@ -154,7 +154,7 @@ class LoadWindows:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing happened in all closed bins."""
+        """Return whether nothing happened in all closed bins."""
         return self._columns is None
 
     def history(self, now_s: float) -> History:

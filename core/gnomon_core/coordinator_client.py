@@ -55,7 +55,7 @@ class CoordinatorClient:
         self._loop = asyncio.get_running_loop()
         ours, theirs = packets.socket_pair()
         self.epoch = 0
-        """Of the coordinator that was ready last; 0 before the first."""
+        """The epoch of the coordinator that was ready last; 0 before the first."""
         self._ping = 0
         self._unanswered_since_s: float | None = None
         self._timer = self._loop.call_later(PING_S, self._watch)

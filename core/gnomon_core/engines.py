@@ -94,7 +94,7 @@ class EngineResult:
 
     @property
     def has_pieces(self) -> bool:
-        """Whether pieces of the graph answer as the whole does, so that a Shadow may compute some."""
+        """Return whether pieces of the graph answer as the whole does, so that a Shadow may compute some."""
         return self.pieces_error is None or self.pieces_error <= PIECES_TOLERANCE
 
     def to_json(self) -> dict[str, Any]:
@@ -351,7 +351,7 @@ def engine_of_environment(files: Mapping[str, Path], variables: Mapping[str, str
 
 @cache
 def is_installed(engine: str) -> bool:
-    """Whether the packages that run this engine are installed."""
+    """Return whether the packages that run this engine are installed."""
     return all(find_spec(package) is not None for package in _PACKAGES[engine])
 
 

@@ -10,7 +10,7 @@ from gnomon_core.pairs import Pair, together
 
 
 class InstanceKind(StrEnum):
-    """Whether an instance takes requests, with a whole model or a user's code, or computes blocks for one that does."""
+    """True if an instance takes requests, with a whole model or a user's code, or computes blocks for one that does."""
 
     BODY = "body"
     SHADOW = "shadow"

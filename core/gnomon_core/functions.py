@@ -65,7 +65,7 @@ class FunctionSpec:
 
     @property
     def may_idle_to_zero(self) -> bool:
-        """Whether it may scale to zero by default where models start quickly: a model without a label for that."""
+        """Return whether it may scale to zero by default where models start quickly: a model without a label for that."""
         configured = {"com.openfaas.scale.min", "com.openfaas.scale.zero"} & set(self.labels)
         return self.settings.model is not None and self.settings.autoscaler != "fixed" and not configured
 
@@ -74,7 +74,7 @@ class FunctionSpec:
         return replace(self, settings=replace(self.settings, scale=replace(self.settings.scale, zero=True)))
 
     def same_instances(self, other: FunctionSpec) -> bool:
-        """Whether instances of `other` can serve this one, so that an update need not replace them.
+        """Return whether instances of `other` can serve this one, so that an update need not replace them.
 
         Annotations and labels steer the gateway and the autoscaler; only the model, cores and concurrency reach into an instance.
         """

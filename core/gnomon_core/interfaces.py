@@ -72,9 +72,9 @@ class Capabilities:
     pair: bool
     promote: bool = False
     quick_model_starts: bool = False
-    """Whether a model's instance starts in milliseconds, so that idle models may scale to zero without being asked to."""
+    """True if a model's instance starts in milliseconds, so that idle models may scale to zero without being asked to."""
     own_scheduler: bool = False
-    """Whether the platform's own scheduler places instances. A node that a policy names is then a preference, and an instance
+    """True if the platform's own scheduler places instances. A node that a policy names is then a preference, and an instance
     without room starts until there is some, with the reason in `Explains.trouble`; else `create` refuses both."""
 
 
@@ -214,7 +214,7 @@ class BatchChannel(Protocol):
         ...
 
     async def probe(self, timeout_s: float) -> bool:
-        """Whether the instance answers a canary in time. A fully busy instance may not."""
+        """Return whether the instance answers a canary in time. A fully busy instance may not."""
         ...
 
 
@@ -363,7 +363,7 @@ class FunctionStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """Whether a store outside the gateway takes changes.
+    """True if a store outside the gateway takes changes.
 
     While it is not available, the gateway serves the last known state. `unsent` is the number of changes that it has not got
     yet, `since_s` the time of the last change of `available` in seconds since 1970, `problem` the reason.
@@ -400,7 +400,7 @@ class MetadataStore(Protocol):
         ...
 
     def health(self) -> StoreHealth:
-        """Whether the store takes changes now; returns at once."""
+        """Return whether the store takes changes now; returns at once."""
         ...
 
 
@@ -429,7 +429,7 @@ class VariantSelector(Protocol):
         instances: int = 1,
         pending: Callable[[], int] = ...,
     ) -> None:
-        """So many instances of the variant answer on this worker, with this state and share of their saturation rate.
+        """Record the variant's instances on this worker, with their state and the used share of their saturation rate.
 
         `pending` gives the samples that wait or execute there; a selection calls it.
         """
@@ -481,7 +481,7 @@ class ModelRepository(Protocol):
     def list(self) -> Iterable[ModelEntry]: ...
 
     def verify(self, reference: str) -> bool:
-        """Whether every file still has the SHA-256 that the entry states."""
+        """Return whether every file still has the SHA-256 that the entry states."""
         ...
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 _MOST_CHARACTERS = 200
 """The comparison costs the product of both lengths, and the name is a stranger's."""
 _SLIP_CHARACTERS = 2
-"""Of a misspelling: `mim` and `min` have two characters that only one of them has, `gnomo/` and `gnomon/` one."""
+"""The most characters that only one of the two names has: two for `mim` and `min`, one for `gnomo/` and `gnomon/`."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -47,7 +47,7 @@ class OwnershipMap:
         return self.owners + self.leaving
 
     def follows(self, newest: OwnershipMap | None) -> bool:
-        """Whether this map may be published as the successor of the newest one."""
+        """Return whether this map may be published as the successor of the newest one."""
         return newest is None or self.epoch == newest.epoch + 1
 
     def member(self, replica_id: str) -> Replica | None:

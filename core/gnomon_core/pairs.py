@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 MAX_SHADOWS = 8
-"""Of one Body. Each takes at least a sample of a batch to be of use, and B_max is 8."""
+"""The most Shadows of one Body. Each needs at least a sample of a batch to be of use, and B_max is 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def _all_runs(profile: ModelProfile | None, runs: Sequence[Run], cores: int, max
 
 SHADOWS = "shadows"
 _NAMED = b'"shadows"'
-"""As every head has it that names some. The heads of all other batches need not be read."""
+"""The key in each head that names Shadows. A head without it need not be parsed."""
 ELSEWHERE = "elsewhere"
 """The node of a Shadow that is not on its Body's, as the Body says it: which one it is, it does not know."""
 _MOST_HEAD_BYTES = 1 << 16
@@ -262,6 +262,6 @@ def shadows_of(result: Frame) -> dict[str, Pair]:
 
 
 def _possible(pair: Pair) -> bool:
-    """Whether a Shadow could do this."""
+    """Return whether a Shadow could do this."""
     few = max(len(pair.blocks), len(pair.split)) <= _MOST_NUMBERS
     return few and 1 <= pair.shadow_cores <= _MOST_CORES and min((0, *pair.blocks, *pair.split)) == 0

@@ -25,7 +25,7 @@ from gnomon_core.settings import PREFIX, Setting, Settings, read_value
 
 Policy_co = TypeVar("Policy_co", covariant=True)
 GROUPS = ("gnomon.scaling_policies", "gnomon.scheduling_policies")
-"""Of entry points, one for each kind."""
+"""The entry-point groups, one for each kind of policy."""
 
 _LOG = logging.getLogger("gnomon.policies")
 
@@ -41,7 +41,7 @@ class PolicyPlugin(Generic[Policy_co]):
     about: str
     settings: tuple[Setting, ...] = ()
     third_party: bool = False
-    """Whether an entry point of an installed package has the policy, which then has a time limit. The registry sets it."""
+    """True if an entry point of an installed package has the policy, which then has a time limit. The registry sets it."""
 
 
 Offer = PolicyPlugin

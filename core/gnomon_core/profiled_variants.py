@@ -41,7 +41,7 @@ class MeasuredEngine:
 
     @property
     def disturbed(self) -> bool:
-        """Whether something else used the machine."""
+        """Return whether something else used the machine."""
         return self.spread > DISTURBED
 
     def variants(self) -> Iterator[Variant]:

@@ -132,7 +132,7 @@ class LatencyTable:
         return measured_s * (self.serial_fraction + (1 - self.serial_fraction) * most / cores)
 
     def measured(self, cores: int) -> bool:
-        """Whether these cores were measured and not extrapolated."""
+        """Return whether these cores were measured and not extrapolated."""
         return cores in self.seconds
 
     def to_json(self) -> dict[str, dict[str, float]]:

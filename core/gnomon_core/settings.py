@@ -106,16 +106,16 @@ MOST_DEADLINE_S = 86_400.0
 DEFAULT_POLICY = "openfaas"
 """The scaling policy of functions that name none."""
 READINGS = ("arrivals", "loading", "weights", "shadows", "gain", "objective", "kappa")
-"""Where `asyfunc` can be had as AsyFunc prints it, or in another reading; what each changes: `policies.asyfunc.options`."""
+"""The points at which `asyfunc` follows AsyFunc's text or another reading of it; `policies.asyfunc.options` explains each."""
 _WINDOW = duration_s(60, 21_600)
-"""Of `gnomon/plan-window`: a policy keeps a count for each second of it."""
+"""The range of `gnomon/plan-window`: a policy keeps a count for each second of it."""
 _PLANNERS = ("batch", "batch+")
 """The policies that plan batches, and an instance's cores too, unless the function says them."""
 _SPLITTERS = ("asyfunc", "asyfunc-")
 _BATCHING = (*_SPLITTERS, *_PLANNERS)
 _REPLAYING = ("gnomon",)
 MECHANISMS = ("reaction", "uncertainty", "queue", "lending")
-"""What `gnomon` can do without: `policies.gnomon.options` says what each is."""
+"""The mechanisms of `gnomon` that can be disabled; `policies.gnomon.options` explains each."""
 _OPENFAAS = ("openfaas",)
 
 
@@ -450,7 +450,7 @@ def _values(table: tuple[Setting, ...], texts: Mapping[str, str], *, kind: str) 
 
 
 def _of_one_policy(key: str) -> bool:
-    """Whether it is `gnomon/POLICY.…`: the policy knows what it means."""
+    """Return whether it is `gnomon/POLICY.…`: the policy knows what it means."""
     return key.startswith(PREFIX) and "." in key
 
 

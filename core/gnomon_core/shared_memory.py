@@ -20,7 +20,7 @@ import os
 from gnomon_core.blocks import Layers
 
 ALIGNMENT_BYTES = 64
-"""Where a tensor may begin in a buffer: kernels split their loops by alignment, and the last bit of a sum with them."""
+"""The alignment of tensors in a buffer: kernels split their loops by alignment, which changes the last bit of sums."""
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _NOEXEC_SEAL = 0x0008
 """MFD_NOEXEC_SEAL, since Linux 6.3: the file can never be executed."""

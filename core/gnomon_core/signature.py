@@ -45,7 +45,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """How sequences that are shorter than `length` become sequences of a model that takes this length alone.
+    """The padding of shorter sequences for a model that takes sequences of `length` only.
 
     `inputs` are filled up with these numbers behind the sequence; `outputs`, which have a row for each token, lose the rows of
     the filling. The model answers the tokens in front as it would answer them alone: its attention mask is among the inputs.
@@ -76,7 +76,7 @@ class ModelSignature:
 
     @property
     def padding(self) -> Padding | None:
-        """How shorter sequences are padded; None for a model that takes tensors of its shapes alone."""
+        """The padding of shorter sequences; None for a model that takes tensors of its own shapes only."""
         document = self.details.get("padding")
         if document is None:
             return None

@@ -27,7 +27,7 @@ class Demand:
     architecture: str = ""
 
     def accepts(self, variant: Variant) -> bool:
-        """Whether an answer of this variant satisfies the queries."""
+        """Return whether an answer of this variant satisfies the queries."""
         return (
             (self.latency_s is None or variant.inference_s <= self.latency_s)
             and (self.accuracy is None or variant.accuracy >= self.accuracy)

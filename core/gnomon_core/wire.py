@@ -31,7 +31,7 @@ MAGIC = b"GNM1"
 HEADER = struct.Struct("<4sBBHIIIQQd")
 """44 bytes: magic, kind, reserved, members, epoch, bytes of the head, reserved, batch id, bytes after the head, budget in s."""
 ROW = struct.Struct("<HHII")
-"""Of a member: code, size in samples, bytes of its meta, bytes of its body."""
+"""The fixed part of a member: code, size in samples, bytes of its meta, bytes of its body."""
 MAX_HEAD_BYTES = 1 << 20
 MAX_MEMBERS = 4096
 MAX_FRAME_BYTES = 1 << 30

@@ -107,7 +107,7 @@ class PairMetrics:
         """Count the result of a pair's batch."""
         self.batches += 1
         offloaded: dict[str, int] = {}
-        """By Shadow: of its hand-overs in this batch, one for each run, the largest."""
+        """The largest hand-over of each Shadow in this batch: a batch has one hand-over for each run."""
         for one in _hand_overs(result):
             outcome, samples, waited_ms = str(one.get("outcome")), one.get("samples"), one.get("waited_ms")
             if outcome not in self.hand_overs or type(samples) is not int:

@@ -55,7 +55,7 @@ INSERT INTO seen VALUES (0, '', 0);
 """
 _GENERATION, _REVISION = "generation", "revision"
 _MODEL = "/"
-"""In the fields of models alone."""
+"""The separator that occurs only in the fields of models."""
 _LOG = logging.getLogger("gnomon.store")
 
 
@@ -78,7 +78,7 @@ class RedisStore:
         self._watchers: list[Callable[[], None]] = []
         self._health = StoreHealth("redis", since_s=utc_now_s(), unsent=len(self._journal.unsent))
         self._equal = False
-        """Whether this process has made the copy equal to the hash."""
+        """True if this process has made the copy equal to the hash."""
         self._wake = threading.Event()
         self._closed = False
         self._attempt()

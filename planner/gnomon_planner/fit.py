@@ -133,7 +133,7 @@ def _simplest(candidates: list[Candidate], bar: float) -> Candidate | None:
 
 
 def _faithful(candidate: Candidate, sample: Sample) -> bool:
-    """Whether SCV and ρ1 are the sample's, as nearly as was promised; ρ1 only where it is not 0 by chance.
+    """Return whether SCV and ρ1 are the sample's, as nearly as was promised; ρ1 only where it is not 0 by chance.
 
     A Poisson process is known to the end: I(w) = 1 ± √(2w/duration). Where one burst makes most of I(w), the sample's own
     deviation is as large as its value and says nothing against 1; the process's says it.
@@ -152,7 +152,7 @@ def _faithful(candidate: Candidate, sample: Sample) -> bool:
 
 
 def _bursts(sample: Sample) -> bool:
-    """Whether the counts are too variable for a Poisson process."""
+    """Return whether the counts are too variable for a Poisson process."""
     return any(
         found.value > 1.0 + IMPOSSIBLE * math.sqrt(2.0 * window_s / sample.duration_s)
         for window_s, found in zip(sample.windows_s, sample.dispersions, strict=True)

@@ -78,7 +78,7 @@ def stationary_of(rates: Matrix) -> Matrix:
 
 
 def irreducible(rates: Matrix) -> bool:
-    """Whether every state can be reached from every other one."""
+    """Return whether every state can be reached from every other one."""
     count = len(rates)
     reached = (rates > 0.0) | np.eye(count, dtype=bool)
     for _ in range(max(1, math.ceil(math.log2(max(2, count))))):

@@ -45,11 +45,11 @@ from gnomon_planner.sweep import Indices, Waits, WaitsOfBatch
 
 PER_MILLION = 1e6
 ROUNDING = 1e-9
-"""Of sums of times: a percentile that is S + T may be off by as much of itself."""
+"""The relative rounding error of sums of times, such as a percentile that is S + T."""
 DIGITS = 9
-"""Of costs in which plans differ."""
+"""The digits of costs that are compared: plans that agree in them cost the same."""
 NEARLY = 2e-4
-"""Of an SLO: plans that are above it by no more are looked at exactly."""
+"""The relative excess over an SLO up to which plans are evaluated exactly."""
 DIRECTIONS = (("smaller instance", "larger instance"), ("smaller batch", "larger batch"), ("shorter wait", "longer wait"))
 
 Place = tuple[int, int, int]
@@ -191,7 +191,7 @@ class Landscape:
 
     @property
     def _estimates(self) -> bool:
-        """Whether costs are estimates, of which several are settled to find the best."""
+        """Return whether costs are estimates, of which several are settled to find the best."""
         return self.billing.candidates > 1
 
     @property
@@ -309,7 +309,7 @@ class Percentiles:
         return found
 
     def within(self, limit_s: float, rows: range) -> npt.NDArray[np.bool_]:
-        """Whether the percentiles of these sizes are at most `limit_s`, shape (rows, batches, timeouts)."""
+        """Return whether the percentiles of these sizes are at most `limit_s`, shape (rows, batches, timeouts)."""
         found = np.zeros(self._shape, dtype=bool)
         for number, here in self._among(rows):
             found[here.rows, number] = here.waits.reached(here.service_s, self._percent, here.spread, limit_s)

@@ -56,10 +56,10 @@ GRID = 24
 COLUMNS = 3
 """Batches of a size at least: both ends and what lies between."""
 TURNS = (0.0, -1 / 3, 1 / 3)
-"""By how much of their distance the batches between the ends are moved, from one size to the next."""
+"""The shift of the batches between the ends, relative to their distance, from one size to the next."""
 
 Powers: TypeAlias = tuple[int, int, int]
-"""Of f(size), batch and threads."""
+"""The exponents of f(size), batch and threads."""
 Indices: TypeAlias = npt.NDArray[np.intp]
 
 _SHAPES: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
@@ -305,7 +305,7 @@ def _spread(count: int, among: int, turn: float = 0.0) -> list[int]:
 
 MOST = 360
 EDGES = np.array([*(0.875 / 6.0 * number for number in range(6)), 0.875, 0.925, 0.975, 1.0])
-"""Of the shares of the few: where the probability of less begins and ends."""
+"""The edges of the cumulative probability for the few shares."""
 ALWAYS = (1.0,)
 """Service is deterministic."""
 NONE = 1e-3

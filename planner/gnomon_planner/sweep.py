@@ -86,7 +86,7 @@ class WaitsOfBatch:
         return found
 
     def reached(self, service_s: Array, percent: float, spread: Spread, at_s: float) -> npt.NDArray[np.bool_]:
-        """Whether the percentile of each combination is at most `at_s`, shape (rows, timeouts)."""
+        """Return whether the percentile of each combination is at most `at_s`, shape (rows, timeouts)."""
         row, number = np.indices((len(service_s), len(self.timeouts_s))).reshape(2, -1)
         found = self.cdf(service_s[row], spread.among(row), number, np.full(len(row), at_s))
         reached = (found - percent / 100.0 + REACHED >= 0.0).reshape(len(service_s), -1)

@@ -48,7 +48,7 @@ from gnomon_planner.plans import LambdaPrice, Size
 
 MARGIN = 0.2
 MOST_ARRIVALS = 60_000
-"""Of more, as many are taken from stretches that are spread evenly over the window."""
+"""The most arrivals that are simulated. Of more, this many are taken from intervals spread evenly over the window."""
 STRETCHES = 20
 REPLAYS = 16
 MOST_BATCHES = 200_000

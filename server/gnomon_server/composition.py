@@ -128,8 +128,8 @@ class Gnomon:
         policies = backend.policies(SCALING.with_named(options.policies))
         # If replicas share the functions, another replica may lead.
         self._replicas: Replicas | None = None
-        elsewhere = self._elsewhere = OtherReplicas(leads=not backend.shares)
-        scaling = ScalingAdapter(policies, lambda: self.platform.capabilities, elsewhere, self._request_decision)
+        other_replicas = self._other_replicas = OtherReplicas(leads=not backend.shares)
+        scaling = ScalingAdapter(policies, lambda: self.platform.capabilities, other_replicas, self._request_decision)
         self._logs = LogBook()
         latency = LatencyModels()
         self._corrections = latency.keep(options.state / "corrections.json", backend.place, clock)
@@ -140,7 +140,7 @@ class Gnomon:
             latency,
             self._logs,
             fetch_model=backend.fetch_model,
-            elsewhere=elsewhere,
+            other_replicas=other_replicas,
             epoch=backend.epoch,
             schedulers=SCHEDULING.with_named(options.policies),
         )
@@ -159,7 +159,7 @@ class Gnomon:
         self._invoke: Invoke = Invoker(self.manager.directory)
         self._app = self._application()
         if backend.shares:
-            self._replicas = self._share(elsewhere, scaling)
+            self._replicas = self._share(other_replicas, scaling)
         served = self._app if self._replicas is None else self._replicas.app
         self.server = GatewayServer(served, options.host, options.port)
         self._tasks: list[asyncio.Task[None]] = []
@@ -176,7 +176,7 @@ class Gnomon:
         await self._namespaces.refresh()
         self._started = True
         await self.platform.start(self.manager.instances)
-        if self._elsewhere.leads:
+        if self._other_replicas.leads:
             await self._namespaces.ensure(self.options.namespaces)
         self._scaling_state.restore()
         await asyncio.to_thread(self._corrections.load)
@@ -191,7 +191,7 @@ class Gnomon:
             self._tasks += [asyncio.create_task(controller.run())]
         self._backend.follow(self.manager, self._namespaces.refresh)
         self._tasks += [asyncio.create_task(self._corrections.run())]
-        if self._elsewhere.leads:
+        if self._other_replicas.leads:
             self._tasks += [asyncio.create_task(self.autoscaler.run())]
         self._start_housekeeping()
         await self._async_queue.start()
@@ -204,7 +204,7 @@ class Gnomon:
     async def _lead(self) -> None:
         """Start to scale functions: this process has become the leader of several replicas."""
         await self._backend.lead()
-        self._elsewhere.leads = True
+        self._other_replicas.leads = True
         await self._namespaces.ensure(self.options.namespaces)
         await self.manager.lead()
         self._tasks += [asyncio.create_task(self.autoscaler.run())]
@@ -319,7 +319,7 @@ class Gnomon:
             yield from readings(self.applications, self.manager, decided)
             yield from application_readings(self.applications, self.manager, decided)
 
-    def _share(self, elsewhere: OtherReplicas, scaling: ScalingAdapter) -> Replicas:
+    def _share(self, other_replicas: OtherReplicas, scaling: ScalingAdapter) -> Replicas:
         """Share the functions with the cluster's other gateways."""
         from gnomon_server.kubernetes import ClusterBackend  # noqa: PLC0415 - the client is an extra of its own
         from gnomon_server.replicas import Replicas  # noqa: PLC0415 - likewise
@@ -330,7 +330,7 @@ class Gnomon:
             cluster,
             self._clock,
             self.manager,
-            elsewhere,
+            other_replicas,
             self._app,
             guard=self._guard,
             autoscaler=self.autoscaler,

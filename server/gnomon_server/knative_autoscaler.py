@@ -123,7 +123,7 @@ class KnativeService:
 
     @property
     def leads(self) -> bool:
-        """Whether this process is the leader and may write."""
+        """Return whether this process is the leader and may write."""
         return self._candidacy is None or self._candidacy.leads
 
     @property

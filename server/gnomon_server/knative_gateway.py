@@ -57,7 +57,7 @@ from gnomon_server.store_changes import StoreChanges
 SILENT_S = 90.0
 """A healthy watch hears from the API server twice a minute."""
 GRACE_S = 45.0
-"""How long admitted requests may take after the gateway is told to end."""
+"""The time in seconds that admitted requests may take after SIGTERM."""
 
 _LOG = logging.getLogger("gnomon.knative")
 
@@ -151,7 +151,7 @@ class KnativeGateway:
             self.platform,
             self._scaling,
             logs=self._logs,
-            elsewhere=OtherReplicas(leads=False, reports_lost=False),
+            other_replicas=OtherReplicas(leads=False, reports_lost=False),
             schedulers=self._schedulers,
         )
         self._loop_lag = LoopLag(clock)

@@ -162,7 +162,7 @@ class ClusterBackend(Backend):
         return self._api.metrics
 
     def leads(self) -> bool:
-        """Whether this process is the leader and may write."""
+        """Return whether this process is the leader and may write."""
         return self._candidacy.leads
 
     def epoch(self) -> int:
@@ -232,7 +232,7 @@ class ClusterBackend(Backend):
 
 
 class ClusterCollector(Collector):
-    """Whether this gateway leads, and its requests to the API server."""
+    """True if this gateway leads, and its requests to the API server."""
 
     def __init__(self, cluster: ClusterBackend) -> None:
         self._cluster = cluster
@@ -271,7 +271,7 @@ def node_options(token_file: Path | None, models: ServedModels | None) -> NodeOp
 
 
 def in_pod() -> bool:
-    """Whether this process runs in a pod."""
+    """Return whether this process runs in a pod."""
     return "POD_NAMESPACE" in os.environ or SERVICE_ACCOUNT.exists()
 
 

@@ -138,7 +138,7 @@ class ModelEngines:
         return progress
 
     def _profile_here(self, model: str, wanted: tuple[str, str, float], progress: Callable[[str], None]) -> bool:
-        """Whether the model has a profile of this engine and precision that it did not have."""
+        """Return whether the model has a profile of this engine and precision that it did not have."""
         engine, precision, floor = wanted
         try:
             entry = self._repository.get(model)

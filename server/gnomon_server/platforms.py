@@ -46,7 +46,7 @@ PLATFORMS = {
     "openfaas": Entry("gnomon_server.kubernetes", "ClusterBackend", "Kubernetes", "kubernetes", "kubernetes"),
     "provider": Entry("gnomon_server.provider", "ProviderBackend", "A provider"),
 }
-"""By the value of `--platform`."""
+"""The platforms by the value of `--platform`."""
 
 
 class ServingPlatform(Platform, Protocol):
@@ -67,11 +67,11 @@ class Backend:
     orchestration: ClassVar[str] = "local"
     """The name of the orchestration, as faas-cli shows it."""
     isolates_users: ClassVar[bool] = True
-    """Whether functions run on this machine, so that calls from their user ids are refused."""
+    """True if functions run on this machine, so that calls from their user ids are refused."""
     provided: ClassVar[bool] = False
-    """Whether replicas are a foreign provider's."""
+    """True if replicas are a foreign provider's."""
     shares = False
-    """Whether other gateway replicas share the functions."""
+    """True if other gateway replicas share the functions."""
     store: FunctionStore
     metadata: MetadataStore | None = None
     """The store of registered models; None where there are no applications."""

@@ -106,7 +106,7 @@ class ProvidedFunctions:
         await self._platform.scale(key, replicas)
 
     def status(self, key: FunctionKey, *, usage: bool = False) -> FunctionStatus | None:
-        """Without usage: the provider measures it."""
+        """The status without usage, which the provider measures."""
         del usage
         status = self._manager.status(key)
         return None if status is None else self._provided(status)

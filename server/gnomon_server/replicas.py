@@ -45,18 +45,18 @@ class Replicas:
         cluster: ClusterBackend,
         clock: Clock,
         manager: Manager,
-        elsewhere: OtherReplicas,
+        other_replicas: OtherReplicas,
         app: GatewayApp,
         *,
         guard: Guard,
         autoscaler: Autoscaler,
         scaling: ScalingAdapter,
     ) -> None:
-        self._cluster, self._clock, self._elsewhere = cluster, clock, elsewhere
+        self._cluster, self._clock, self._other_replicas = cluster, clock, other_replicas
         self._manager = manager
-        self._reporter = Reporter(manager.runtimes, elsewhere.lost)
+        self._reporter = Reporter(manager.runtimes, other_replicas.lost)
         self._pairs = PairFollower(manager.instances.runtime_of)
-        self._transfer = ScalingStateTransfer(autoscaler, lambda: elsewhere.leads)
+        self._transfer = ScalingStateTransfer(autoscaler, lambda: other_replicas.leads)
         self._board = cluster.board()
         host, port = cluster.inside
         self._shared = SharedGateway(
@@ -68,7 +68,7 @@ class Replicas:
             identity=cluster.leader.identity,
             host=host,
             port=port,
-            leads=lambda: elsewhere.leads,
+            leads=lambda: other_replicas.leads,
             state=self,
         )
         self.app = self._shared.app
@@ -109,7 +109,7 @@ class Replicas:
         await self._board.stop()
 
     def _changed(self, new: OwnershipMap) -> None:
-        self._elsewhere.keep({replica.id for replica in new.members})
+        self._other_replicas.keep({replica.id for replica in new.members})
 
     # StateExchange: what this replica reports, and what it sends while it leads
 
@@ -121,13 +121,13 @@ class Replicas:
             self._pairs.follow(document)
         elif name == "learned":
             self._transfer.take(document)
-        elif not self._elsewhere.leads:  # else this is a late message of the previous leader
+        elif not self._other_replicas.leads:  # else this is a late message of the previous leader
             state_sync.follow(self._manager.instances, document)
 
     def take_report(self, replica: str, report: Mapping[str, Any]) -> None:
-        self._elsewhere.take_report(replica, report["functions"])
+        self._other_replicas.take_report(replica, report["functions"])
         for instance, (reason, served) in report["lost"].items():
-            self._manager.instances.lost_elsewhere(str(instance), LostInstance(str(reason), bool(served)))
+            self._manager.instances.lost_at_replica(str(instance), LostInstance(str(reason), bool(served)))
         for function in report["wanted"]:
             if self._manager.directory.lookup(str(function)) is not None:
                 self._scaling.poke(str(function))
@@ -135,7 +135,7 @@ class Replicas:
     def leader_state(self, address: str) -> dict[str, Any]:
         """Pairs and plans are known while this replica leads and does not leave. If not, the others keep what they have."""
         pairs = plans = None
-        if self._elsewhere.leads and not self._leaving:
+        if self._other_replicas.leads and not self._leaving:
             pairs = state_sync.pairs_to_json(self._manager.instances.shadows.table())
             plans = state_sync.plans_to_json(self._manager.instances.plans())
         return {"pairs": pairs, "plans": plans, "learned": self._transfer.next(address)}

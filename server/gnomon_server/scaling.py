@@ -17,20 +17,20 @@ from gnomon_gateway.functions.deployments import OtherReplicas
 class ScalingAdapter:
     """A `ScalingControl` that an `Autoscaler` answers. `bind` sets it later, because it observes the adapter's users.
 
-    `capabilities` is called when a function names a policy. While another process leads (`elsewhere`), nothing is decided here,
-    and `request_decision` is called with functions that need a decision.
+    `capabilities` is called when a function names a policy. While another process leads (`other_replicas`), nothing is decided
+    here, and `request_decision` is called with functions that need a decision.
     """
 
     def __init__(
         self,
         policies: Policies,
         capabilities: Callable[[], Capabilities],
-        elsewhere: OtherReplicas | None = None,
+        other_replicas: OtherReplicas | None = None,
         request_decision: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._policies = policies
         self._capabilities = capabilities
-        self._elsewhere, self._request_decision = elsewhere or OtherReplicas(), request_decision
+        self._other_replicas, self._request_decision = other_replicas or OtherReplicas(), request_decision
         self._bound: Autoscaler | None = None
 
     def bind(self, autoscaler: Autoscaler) -> None:
@@ -40,11 +40,11 @@ class ScalingAdapter:
     @property
     def _autoscaler(self) -> Autoscaler | None:
         """The autoscaler, if this process leads."""
-        return self._bound if self._elsewhere.leads else None
+        return self._bound if self._other_replicas.leads else None
 
     def check(self, settings: Settings) -> str:
         policy = scaling_policy(settings.autoscaler, settings, self._policies)
-        if self._elsewhere.leads:
+        if self._other_replicas.leads:
             require(policy, self._capabilities())
         return policy.default_scheduler
 
@@ -52,14 +52,14 @@ class ScalingAdapter:
         require_profile(scaling_policy(settings.autoscaler, settings, self._policies), settings, profile)
 
     def makes_shadows(self, settings: Settings) -> bool:
-        """Whether the function's scaling policy makes Shadows where the platform can."""
+        """Return whether the function's scaling policy makes Shadows where the platform can."""
         needs: frozenset[str] = getattr(scaling_policy(settings.autoscaler, settings, self._policies), "needs", frozenset())
         return "pair" in needs
 
     def poke(self, function: str) -> None:
         if (autoscaler := self._autoscaler) is not None:
             autoscaler.poke(function)
-        elif not self._elsewhere.leads:
+        elif not self._other_replicas.leads:
             self._request_decision(function)
 
     def request(self, function: str, instances: int) -> None:

@@ -49,7 +49,7 @@ class ScalingStateTransfer:
     def __init__(self, autoscaler: Autoscaler, leads: Callable[[], bool]) -> None:
         self._autoscaler, self._leads = autoscaler, leads
         self._last: dict[str, str] = {}
-        """By a replica's address, the function whose state was sent to it last."""
+        """The function whose state was sent last, by the replica's address."""
 
     def next(self, address: str) -> Mapping[str, Any] | None:
         """The state to send to the replica at this address next; None if there is none or another replica leads."""

@@ -283,7 +283,7 @@ class BasicAuth:
         self._password = _digest(password.encode())
 
     def allows(self, authorization: str | None) -> bool:
-        """Whether an `Authorization` header carries the credentials."""
+        """Return whether an `Authorization` header carries the credentials."""
         user, password = _read_header(authorization or "")
         same_user = hmac.compare_digest(_digest(user), self._user)
         same_password = hmac.compare_digest(_digest(password), self._password)
@@ -320,7 +320,7 @@ def require_safe_binding(host: str, auth: BasicAuth | None) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach this address."""
+    """Return whether only this machine can reach this address."""
     if host.lower() == "localhost":
         return True
     try:

@@ -174,7 +174,7 @@ class ExternalScaling:
         """The policy that each function had when the refusal was logged."""
 
     def accepts(self, status: FunctionStatus, replicas: int) -> bool:
-        """Whether to apply this number; a refusal is logged once for each policy of a function."""
+        """Return whether to apply this number; a refusal is logged once for each policy of a function."""
         key, policy = status.spec.key, status.spec.settings.autoscaler
         if policy == LEFT_TO_OTHERS:
             return True

@@ -4,14 +4,14 @@ r"""The gateway's application: the routes that bypass ASGI, `/function/…` and 
     /v2…                                  v2/
     everything else                       the control application (`application`)
 
-The request travels as it is (method, path below the name, query, headers, body) in the member of a batch; the answer's status,
-headers and body come back the same way. Redirects are passed on, not followed. Headers that the gateway adds to the request:
-`X-Call-Id` (kept if the client sent one), `X-Start-Time` (nanoseconds since 1970), `X-Forwarded-For` and `-Host` (given ones are
-believed only where a gateway in front is known to set them); to the answer: the first two and `X-Duration-Seconds`.
-`X-Gnomon-Deadline-Ms` asks for a shorter deadline than the function's.
+The request is sent unchanged (method, path below the name, query, headers, body) as a member of a batch; the answer's status,
+headers and body return the same way. Redirects are passed on, not followed. The gateway adds these headers to the request:
+`X-Call-Id` (kept if the client sent one), `X-Start-Time` (nanoseconds since 1970), `X-Forwarded-For` and `-Host` (the client's
+are trusted only if a gateway in front is known to set them). To the answer it adds the first two and `X-Duration-Seconds`.
+`X-Gnomon-Deadline-Ms` sets a shorter deadline than the function's.
 
 A request to an application goes to the member that its `X-Gnomon-…` headers, or the parameters of its tensors, choose.
-A model's function takes images as they are; tensors (JSON or binary) are read as the open inference protocol reads them.
+A model's function takes encoded images; tensors (JSON or binary) are parsed by the open inference protocol.
 An answer streams if the client accepts `text/event-stream` or `application/x-ndjson`; such a request is a batch of its own.
 
 While the gateway drains, admitted requests are answered and new requests to functions are refused with a retry hint; all other
@@ -58,9 +58,9 @@ _LISTS = frozenset({b"accept", b"connection"})
 _LOOKED_AT = _NOT_SENT_ON | {b"host", b"accept", b"content-length"}
 
 TensorRoute = Callable[[Exchange, FunctionRuntime], bool]
-"""Takes a request to a model's function if it carries tensors; returns whether it was taken."""
+"""The handler of requests with tensors to a model's function; returns False for other requests."""
 QueryRoute = Callable[[Exchange, Application], bool]
-"""The same for a request to an application."""
+"""The handler of requests with tensors to an application; returns False for other requests."""
 
 ControlApp = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -116,7 +116,7 @@ class GatewayApp:
 
 
 class FunctionRoutes:
-    """The route, for all functions of a directory. `behind`: a gateway in front states the origin of requests."""
+    """The route `/function/` for the functions of a directory. With `behind`, a gateway in front states origins."""
 
     def __init__(
         self,
@@ -170,6 +170,8 @@ class FunctionRoutes:
         except GnomonError as error:
             exchange.fail(error)
             return
+        # Both refusals come before the body: under overload, reading bodies only to refuse them would take the time of admitted
+        # requests.
         if invocation.content_length > self._max_body_bytes:
             invocation.refuse_unread(too_large(self._max_body_bytes))
         elif invocation.content_length and not runtime.dispatcher.queue.has_room(invocation.content_length):
@@ -221,6 +223,7 @@ class Invocation:
                 if name in _NOT_SENT_ON:
                     continue
             lines.append(name + b": " + value)
+        # A `Connection` header names further hop-by-hop headers, which end here (RFC 9110, section 7.6.1).
         if b"connection" in seen:
             dropped = named_by_connection(seen[b"connection"])
             lines[3:] = [line for line in lines[3:] if line.partition(b":")[0] not in dropped]
@@ -233,7 +236,7 @@ class Invocation:
         self._call_id = call_id_of(seen)
         client, host = exchange.client, seen.get(b"host", b"")
         if behind:
-            # Each proxy on the way may have added to the line before it, or have written one of its own.
+            # Each proxy on the way may have extended the header of the proxy before it, or have added another header.
             hops = [value for name, value in exchange.headers if name == b"x-forwarded-for"]
             client = b", ".join(hop for hop in (*hops, client) if hop)
             host = seen.get(b"x-forwarded-host", host)
@@ -293,7 +296,7 @@ class Invocation:
         self._exchange.respond(member.code, lines + self._own_lines(), member.body)
 
     def refuse(self, error: GnomonError) -> None:
-        if error.code == QUEUE_MOVED and self._exchange.move_on():
+        if error.code == QUEUE_MOVED and self._exchange.hand_over():
             return
         self._exchange.fail(error, self._own_lines())
 
@@ -302,7 +305,7 @@ class Invocation:
             for member in frame.members:
                 self._exchange.write(member.body)
         elif frame.kind == Kind.STREAM_END:
-            if frame.members:  # it broke off
+            if frame.members:  # a member in the last frame reports that the stream broke off
                 self._exchange.abort()
             else:
                 self._exchange.end()

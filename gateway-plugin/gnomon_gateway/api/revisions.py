@@ -97,7 +97,7 @@ class _Held:
 
     async def _wait(self, body: bytes | memoryview) -> None:
         if await self._app.known(self._name):
-            self._exchange.again(self._app, body)
+            self._exchange.restart(self._app, body)
         else:
             self._exchange.fail(self._app.refusal(self._name))
 

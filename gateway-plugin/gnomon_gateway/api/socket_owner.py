@@ -83,7 +83,7 @@ def _ask(question: bytes) -> bytes:
 
 
 def is_held_by_a_user(inode: int) -> bool:
-    """Whether a process of the server's user holds this socket that is neither a function nor a build.
+    """Return whether a process of the server's user holds this socket that is neither a function nor a build.
 
     Functions and builds are descendants of this process (the supervisor adopts their orphans), and run in a user namespace of
     their own, which no process can leave, if the machine allows one. A process whose /proc entry is unreadable does not count.

@@ -72,7 +72,7 @@ class Application:
         self.answered_by: dict[str, int] = {}
         self.demands: dict[Query, int] = {}
         self.measuring = False
-        """Whether variants of registered models are not measured yet."""
+        """True if variants of registered models are not measured yet."""
         self._make_selector = make_selector
         self._selector: VariantSelector = make_selector(())
         self._members: Mapping[str, Member] = {}

@@ -34,7 +34,7 @@ _OF_ENDPOINT = frozenset({
 })  # fmt: skip
 _SCALE_MIN = "com.openfaas.scale.min"
 _KEPT = {"com.openfaas.scale.zero-duration": "24h"}
-"""Of members that are decided about together: they end by the application's decision, not each by itself."""
+"""Annotations of members under a joint policy: their instances end by the application's decision, not when idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def member_name(endpoint: str, variant: str) -> str:
 
 
 def decided_together(settings: Settings) -> bool:
-    """Whether one policy decides about all members of an endpoint with these settings; the default."""
+    """Return whether one policy decides about all members of an endpoint with these settings; the default."""
     return settings.autoscaler == POLICY or not settings.autoscaler_named
 
 
@@ -167,7 +167,7 @@ def variant_of(candidate: Candidate, registered: RegisteredModel, measured: Meas
 
 
 def is_measured(measured: MeasuredVariant | None, settings: Settings) -> bool:
-    """Whether there are numbers for each batch size that this endpoint makes."""
+    """Return whether there are numbers for each batch size that this endpoint makes."""
     return measured is not None and settings.max_batch in measured.latency_s and 1 in measured.latency_s
 
 

@@ -40,7 +40,7 @@ from gnomon_core.variants import CORES, MEMORY_BYTES, Query, Variant, VariantSta
 from gnomon_gateway.applications.application import Member
 from gnomon_gateway.applications.catalogue import POLICY
 from gnomon_gateway.applications.service import Applications, Endpoint
-from gnomon_gateway.dispatch.latency import between
+from gnomon_gateway.dispatch.latency import interpolate
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.variants.states import PERIOD_S, Lifecycle, Measurement
@@ -292,7 +292,7 @@ def measurement_of(variant: Variant, before: Counts, after: Counts, ready: int) 
     if batches > 0:
         taken_s = (after.busy_core_s - before.busy_core_s) / variant.cores / batches
         sizes = sorted(variant.latency_s)
-        expected_s = between(sizes, [variant.latency_s[size] for size in sizes], max(1, round(samples / batches)))
+        expected_s = interpolate(sizes, [variant.latency_s[size] for size in sizes], max(1, round(samples / batches)))
         slowdown = taken_s / expected_s if expected_s else 1.0
     per_request = samples / (after.arrived - before.arrived) if after.arrived > before.arrived and samples else 1.0
     rate_rps = (after.arrived - before.arrived) * max(1.0, per_request) / period_s

@@ -41,10 +41,10 @@ async def measure(runtime: FunctionRuntime, signature: ModelSignature, sizes: Se
     latency_s = {size: median([await _ask(runtime, signature, size) for _ in range(REPEATS)]) for size in sizes}
     # Clients sent none of these requests.
     runtime.metrics = FunctionMetrics()
-    return MeasuredVariant(never_falling(latency_s), load_s)
+    return MeasuredVariant(isotonic_regression(latency_s), load_s)
 
 
-def never_falling(latency_s: dict[int, float]) -> dict[int, float]:
+def isotonic_regression(latency_s: dict[int, float]) -> dict[int, float]:
     """The latencies, with none below that of a smaller batch, which noise can make it."""
     longest_s, found = 0.0, {}
     for size, seconds in sorted(latency_s.items()):

@@ -21,15 +21,15 @@ from gnomon_core.nearest_names import did_you_mean, misspelt
 from gnomon_core.variants import Query
 
 SERVE, SUGGEST = "serve", "suggest"
-"""Of `nearest`: the nearest variant answers where none satisfies the query, or is only named in the refusal."""
+"""Values of `nearest`, if no variant satisfies the query: the nearest variant answers, or is only named in the refusal."""
 NAMES = ("latency_ms", "accuracy", "cost", "model", "variant", "nearest")
 HEADERS: Mapping[bytes, str] = {b"x-gnomon-" + name.replace("_", "-").encode(): name for name in NAMES}
 VARIANT_HEADER, NEAREST_HEADER = b"x-gnomon-variant", b"x-gnomon-nearest"
 _OTHER_PARAMETERS = frozenset({"binary_data_output", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end"})
 _MOST_PARAMETERS = 32
-"""Of a request to an application. Each unknown name is compared with all known ones, on the event loop."""
+"""The most parameters of a request. Each unknown name is compared with all known ones, on the event loop."""
 _MOST_CHARACTERS = 200
-"""Of a constraint's text. Constraints are kept, as they were sent."""
+"""The most characters of a constraint. Constraints are stored as they were sent."""
 _FORMER = {"latency": "latency_ms", "latency_s": "latency_ms", "latency-ms": "latency_ms", "architecture": "model"}
 
 

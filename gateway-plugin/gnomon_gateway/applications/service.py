@@ -58,7 +58,7 @@ MOST_DECISIONS = 1000
 MOST_MODELS = 100
 """Registered models of one application."""
 IMAGE = "gnomon/body"
-"""Of the endpoint that an application gets with its first model."""
+"""The image of the endpoint that is created with an application's first model."""
 _ABOUT_POLICY = "Of applications: instances of the cheapest variants that together satisfy the queries (INFaaS)."
 _LOG = logging.getLogger("gnomon.applications")
 
@@ -85,7 +85,7 @@ class Attempts:
         self.at_s, self.failed = now_s, self.failed + 1 if failed else 0
 
     def due(self, now_s: float, *, changed: bool) -> bool:
-        """Whether the next attempt is due; one that would find a change is, unless the last one failed just now."""
+        """Return whether the next attempt is due; one that would find a change is, unless the last one failed just now."""
         if not self.failed:
             return changed or now_s - self.at_s >= LONGEST_RETRY_S
         wait_s = min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(self.failed - 1, 20))
@@ -102,12 +102,12 @@ class Endpoint:
     members: dict[str, MemberFunction] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     decisions: deque[DecisionRecord] = field(default_factory=partial(deque, maxlen=MOST_DECISIONS))
-    """Of the policy that decides about all members, the newest first."""
+    """The decisions of the policy for all members, newest first."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
     attempts: Attempts = field(default_factory=Attempts)
     workers: WorkerPlan = NO_ADVICE
-    """Whether more or fewer machines would suit the application, where one policy decides about all members."""
+    """True if more or fewer machines would suit the application, where one policy decides about all members."""
 
     @property
     def key(self) -> FunctionKey:
@@ -116,7 +116,7 @@ class Endpoint:
 
     @property
     def together(self) -> bool:
-        """Whether one policy decides about all members together."""
+        """Return whether one policy decides about all members together."""
         return catalogue.decided_together(self.spec.settings)
 
 
@@ -144,7 +144,7 @@ class ApplicationStatus:
     problems: Mapping[str, str] = field(default_factory=dict)
     workers: WorkerPlan = NO_ADVICE
     progress: Mapping[str, str] = field(default_factory=dict)
-    """What the conversion and profiling of each model reported last."""
+    """The last progress report of each model's conversion and profiling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class Applications:
         yield from list(self._endpoints.values())
 
     def store_health(self) -> StoreHealth:
-        """Whether the store of registered models takes changes."""
+        """Return whether the store of registered models takes changes."""
         return self._metadata.health()
 
     # Conversion and profiling in the background
@@ -725,7 +725,7 @@ class Applications:
 
 
 def is_endpoint(spec: FunctionSpec) -> bool:
-    """Whether the function is the endpoint of an application."""
+    """Return whether the function is the endpoint of an application."""
     return spec.settings.application is not None
 
 
@@ -771,7 +771,7 @@ def _refuse_policy(spec: FunctionSpec) -> None:
 
 
 def _one_task(one: ModelSignature, other: ModelSignature) -> bool:
-    """Whether the same requests can be answered by both: equal tensors, or images that each decodes for itself."""
+    """Return whether the same requests can be answered by both: equal tensors, or images that each decodes for itself."""
     return (one.inputs, one.outputs, one.kind) == (other.inputs, other.outputs, other.kind) or one.kind == other.kind != ""
 
 

@@ -33,7 +33,7 @@ MAX_WAIT_S = 60.0
 _PRINTABLE = re.compile("[ -~]+")
 _SUCCESS = range(200, 300)
 _VARIANT = ("X-Gnomon-Variant", "X-Gnomon-Nearest")
-"""Headers of an answer that say which variant of an application it is from."""
+"""The headers of an answer that name the variant of an application."""
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class Callbacks:
-    """Delivers answers to the hosts that are allowed."""
+    """The delivery of answers to the allowed hosts."""
 
     def __init__(self, hosts: CallbackHosts, chance: Random, resolve: Resolve | None = None) -> None:
         self._hosts = hosts
@@ -104,13 +104,14 @@ class Callbacks:
             addresses = await self._resolve(target.host, target.port)
         if not addresses:
             raise OSError(f"{target.host} has no address")
+        # All addresses, not only the one that is used: a name with one private address is refused (DNS rebinding).
         for address in addresses:
             self._hosts.check_address(target, address)
         return addresses[0]
 
 
 class _Pinned(AbstractResolver):
-    """A resolver that returns the one address that was checked, for every name."""
+    """A resolver that returns the checked address for every name."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -151,7 +152,7 @@ def _headers(call: Call, answer: FunctionAnswer, duration_s: float) -> dict[str,
         "X-Function-Name": str(call.function),
         "X-Function-Status": str(answer.status),
         "X-Duration-Seconds": f"{duration_s:f}",
-        # The gateway sends this on a client's behalf: even an allowed target must not treat it as the gateway's own request.
+        # The gateway sends this on a client's behalf: the target must not mistake it for the gateway's own request.
         "Via": "1.1 gnomon",
     }
 
@@ -189,7 +190,7 @@ class CallbackHosts:
         self._listed = frozenset(_read_entry(entry) for entry in entries if entry.strip())
 
     def target(self, url: str) -> Target:
-        """The place that a callback URL names.
+        """The target of a callback URL.
 
         Raises:
             GnomonError: 400 `callback_not_allowed`, naming the setting.
@@ -249,17 +250,17 @@ def _read_url(url: str) -> Target:
 
 
 def _canonical_host(host: str) -> str | None:
-    """A name in lower case or an address in its one usual form; None for anything that others might read differently."""
+    """A name in lower case or an address in canonical form; None for a host that resolvers may interpret differently."""
     try:
         return host if str(ipaddress.ip_address(host)) == host else None
     except ValueError:
         last = host.rpartition(".")[2]
-        # 2130706433, 0x7f.1 and 0177.1 are 127.0.0.1 to some resolvers.
+        # Some resolvers interpret 2130706433, 0x7f.1 and 0177.1 as 127.0.0.1.
         return host if _NAME.fullmatch(host) and not _NUMERIC.fullmatch(last) else None
 
 
 def _is_public(address: Address) -> bool:
-    """Whether an address is on the Internet, also inside the IPv6 forms that carry an IPv4 address."""
+    """Return whether an address is on the Internet, also inside the IPv6 forms that carry an IPv4 address."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
         if address in _NAT64:

@@ -54,7 +54,7 @@ class CallStore:
 
     def __init__(self, path: Path) -> None:
         self._connection = open_database(path, _SCHEMA, SCHEMA_VERSION)
-        # Reading and committing happen in threads; the connection serves one of them at a time.
+        # Reads and commits run in threads; a SQLite connection may be used by one thread at a time.
         self._lock = threading.Lock()
         self._waiting: list[tuple[str, tuple[Any, ...], asyncio.Future[int]]] = []
         self._committing: asyncio.Task[None] | None = None
@@ -139,6 +139,7 @@ class CallStore:
     async def _commit_groups(self) -> None:
         try:
             while self._waiting:
+                # Group commit: writes that are requested during a commit share the next fsync.
                 group, self._waiting = self._waiting, []
                 try:
                     results = await asyncio.to_thread(self._commit, group)
@@ -211,7 +212,7 @@ class FunctionAnswer:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the platform answered instead of the function."""
+        """Return whether the platform answered instead of the function."""
         return self.header(INTERNAL_HEADER) is not None
 
     def header(self, name: str) -> str | None:

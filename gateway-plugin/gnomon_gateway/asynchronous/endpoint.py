@@ -49,7 +49,9 @@ class AsyncEndpoint:
         callback_url = request.headers.get("x-callback-url", "").strip()
         if callback_url:
             self._callbacks.check(callback_url)
+        # Validated here and read again at each attempt: an invalid deadline must be refused now, not in the background.
         take_deadline(request.headers.items())
+        # Before the body is read, which may be large; `submit` checks again with its size.
         self._queue.check_room()
         body = await read_body(request, self._queue.limits.body_bytes)
         accepted_at = self._now()

@@ -42,7 +42,7 @@ class Invoker:
         return await self._call(runtime, headers, invocation, runtime.key.name)
 
     async def _query(self, application: Application, headers: Mapping[bytes, bytes], invocation: Invocation) -> FunctionAnswer:
-        """Call the member of an application that the constraints choose. The body of tensors holds some, so it is read first."""
+        """Call the member of an application that the constraints select. Tensors may have constraints: they are parsed first."""
         parameters: Mapping[str, Any] = {}
         samples = 1
         tensors = carries_tensors(invocation.method.encode(), headers)
@@ -81,7 +81,7 @@ class Invoker:
 
 
 class _Waiting:
-    """The responder of one call: keeps the answer for the coroutine that waits."""
+    """The responder of one call, which passes the answer to the waiting coroutine."""
 
     def __init__(self) -> None:
         self.answered: asyncio.Future[FunctionAnswer] = asyncio.get_running_loop().create_future()
@@ -99,7 +99,7 @@ class _Waiting:
         self._set(answer_of(error))
 
     def stream(self, frame: Frame) -> None:
-        # The request was not marked as one that may stream, so only the end of a broken exchange could come here.
+        # The request does not allow a stream, so only the end of a broken answer can arrive here.
         if frame.kind == Kind.STREAM_END:
             self.broken()
 
@@ -150,6 +150,7 @@ async def _answered(runtime: FunctionRuntime, requests: Sequence[Request], waiti
     try:
         return await waiting.answered
     except asyncio.CancelledError:
+        # Cancelled when the gateway stops: without it the requests would occupy the queue with no one to take their answers.
         for request in requests:
             if request.responder is not None:
                 runtime.left(request)

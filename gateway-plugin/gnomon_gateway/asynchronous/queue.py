@@ -4,8 +4,9 @@
                              ▲                        └─ retry after a back-off ─┐
                              └──────────────────────────────────────────────────┘
 
-The limits count the calls on disk that are not finished. A waiting call is in memory without its body, which is read when its
-turn comes. Lanes bound the concurrency per function and per callback host, so that a slow one never delays the others.
+The limits count the unfinished calls on disk. A waiting call is in memory without its body, which is read when the call is
+executed. Lanes bound the concurrency per function and per callback host, so that a slow one never delays the others (no
+head-of-line blocking).
 
 Retries follow OpenFaaS's `com.openfaas.retry.*` annotations. By default only temporary errors of the platform are retried: a 429,
 502, 503 or 504 with `X-OpenFaaS-Internal`. A function's own answer is final, unless its author listed the status.
@@ -128,6 +129,7 @@ class AsyncQueue:
 
         """
         self.check_room(len(body))
+        # Counted before the write, so that calls which arrive during the write see the room as taken.
         self._count(len(body))
         # Shielded: if the client disconnects during the write, the call may be on disk already and must be executed.
         await asyncio.shield(asyncio.create_task(self._keep(call, body)))
@@ -151,7 +153,7 @@ class AsyncQueue:
         try:
             await (self._call_back(call) if call.answered else self._execute(call))
         except Exception:  # noqa: BLE001 - an accepted call must not be lost to any of them
-            # A disk error, or an internal one. The call is still on disk, so it is retried later.
+            # A disk error or an internal error. The call is still on disk, so it is retried later: at-least-once execution.
             _log.exception("asynchronous call %s of %s failed by an internal error and is retried", call.call_id, call.function)
             self._schedule(call, FAULT_WAIT_S)
 
@@ -165,6 +167,7 @@ class AsyncQueue:
             self.counters.retried += 1
             self._schedule(await self._store.note_try(call), wait_s)
         elif call.callback_url:
+            # Stored before the callback: after a crash only the callback is repeated, not the function.
             self._schedule(await self._store.note_answer(call, self._bounded(answer), duration_s))
         else:
             await self._finish(call)
@@ -265,6 +268,7 @@ class Lanes:
     async def stop(self, grace_s: float) -> None:
         """Start no further job, wait for running ones for the grace period, then cancel them."""
         self._stopped = True
+        # Calls that wait, or whose back-off has not ended, stay on disk and are resumed by `start`.
         for timer in self._timers:
             timer.cancel()
         self._lanes.clear()
@@ -296,6 +300,7 @@ class Lanes:
         finally:
             lane.running -= 1
             self._advance(key)
+            # Keys come from clients (functions, callback hosts): an idle lane that stayed would be a memory leak.
             if not lane.running and not lane.waiting and self._lanes.get(key) is lane:
                 del self._lanes[key]
 
@@ -304,7 +309,7 @@ PREFIX = "com.openfaas.retry."
 OUR_CODES = frozenset({429, 502, 503, 504})
 MAX_ATTEMPTS = 1000
 MAX_WAIT_S = 86_400.0
-# Bound of the exponent: 2⁶⁴ × 1 ms is beyond any allowed back-off.
+# The bound of the exponent, before a float overflows: 2⁶⁴ × 1 ms is beyond any allowed back-off.
 MAX_DOUBLINGS = 64
 
 

@@ -55,7 +55,7 @@ MIN_WAIT_S = 0.0005
 QUEUE_MOVED = "queue_moved"
 """The error code by which a request is forwarded to the queue's new owner."""
 _SMALL_HEAP = 64
-_SIMPLEST = Immediate()
+_FALLBACK_POLICY = Immediate()
 _ONLY_WAITS = frozenset({WaitUntil})
 _NEVER = float("inf")
 _LOG = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class Dispatcher:
         self.admission = Admission(self.queue, self.workers, latency)
         self.quarantine = Quarantine()
         self.learns = True
-        """Whether batch latencies and refusals of this function update the latency model; False after its removal."""
+        """True if batch latencies and refusals of this function update the latency model; False after its removal."""
         self.policy_errors = 0
         self.stale_batches = 0
         """Results of batches that were not in flight."""
@@ -156,6 +156,7 @@ class Dispatcher:
         load.advance(now_s)
         load.arrivals += len(requests)
         load.last_request_s = now_s
+        # Without an idle instance nothing can be scheduled now: the policy is not called, which keeps overload cheap.
         admission, idle = self.admission, bool(self.workers.idle)
         effects: Effects = []
         lanes: list[Lane] = []
@@ -169,7 +170,7 @@ class Dispatcher:
             if error is not None:
                 request.state = ANSWERED
                 effects.append(Answer(request, error))
-                # A busy fleet refuses rightly; an idle one may refuse by a wrong prediction, which nothing else would correct.
+                # A busy fleet refuses rightly; an idle one may refuse by a wrong prediction, which no batch would ever correct.
                 if idle and error.status == HTTPStatus.GATEWAY_TIMEOUT:
                     self._discount_prediction(request, now_s)
                 continue
@@ -241,7 +242,7 @@ class Dispatcher:
         """
         self._load.advance(now_s)
         if instance_id not in self.workers.by_id:
-            # A new instance's first batches are cold, and would pass for a slower model.
+            # A new instance's first batches are cold; compared with earlier measurements they would look like a slower model.
             self._recent.clear()
         self.workers.add(instance_id, cores, max_batch, memory_mb, concurrency=concurrency, idle_cores=idle_cores)
         return self._schedule_all(now_s, [])
@@ -267,13 +268,13 @@ class Dispatcher:
         effects: Effects = []
         last_id = max(worker.batches, default=0)
         for batch in worker.batches.values():
-            open_ones = [request for request in batch.requests if request.batch is batch and request.state == DISPATCHED]
+            unanswered = [request for request in batch.requests if request.batch is batch and request.state == DISPATCHED]
             # A channel delivers in order, so only the last batch can be the one that was not received.
             if unread and batch.id == last_id:
-                self._put_back(open_ones)
+                self._put_back(unanswered)
             else:
-                for request in open_ones:
-                    self._lost(request, now_s, effects)
+                for request in unanswered:
+                    self._instance_died(request, now_s, effects)
             batch.end()
         if worker.draining:
             effects.append(Drained(instance_id))
@@ -303,12 +304,13 @@ class Dispatcher:
         if batch.live and self._is_measurement(worker, batch, codes):
             self.latency.observe(batch.lane.variant, batch.instance_size, batch.size, now_s - batch.sent_s, batch.pair)
             self._recent.add(batch.lane.variant, batch.instance_size, batch.size, now_s)
-            self._learned(batch.lane, now_s)
+            self._measured(batch.lane, now_s)
         self._collect(batch, codes, now_s, answers)
         batch.end()
         self.workers.release(worker, batch)
         self._give_back(worker)
         effects: Effects = [Drained(instance_id)] if worker.draining and not worker.batches else []
+        # Before the answers: the instance executes its next batch while the gateway writes them.
         self._schedule_all(now_s, effects)
         effects += answers
         return effects
@@ -336,7 +338,7 @@ class Dispatcher:
         return self._schedule_all(now_s, [])
 
     def _is_measurement(self, worker: Worker, batch: Batch, codes: Sequence[int]) -> bool:
-        """Whether the batch's duration is a valid latency measurement.
+        """Return whether the batch's duration is a valid latency measurement.
 
         If the instance's size or Shadows changed meanwhile, the resources behind the batch are unknown. A draining instance may
         be of a replaced version. A model refuses invalid input within a millisecond, without computing anything.
@@ -359,7 +361,7 @@ class Dispatcher:
     # Other events
 
     def timer(self, now_s: float) -> Effects:
-        """The time `wake_s` has come: answer late requests, and ask the policy about the lanes that it wanted to see again."""
+        """Answer requests past their deadlines, and call the policy for lanes whose `wake_s` has come."""
         self._load.advance(now_s)
         effects: Effects = []
         self._expire(now_s, effects)
@@ -378,10 +380,10 @@ class Dispatcher:
         self._load.advance(now_s)
         self.policy = policy
         self._is_model = settings.model is not None
-        self.workers.another_policy()
+        self.workers.policy_changed()
         self.queue.max_requests, self.queue.max_bytes = settings.queue_max_requests, settings.queue_max_bytes
-        self.sizing.bound(settings.slo_s, sized_by)
-        self.workers.size_again()
+        self.sizing.set_objective(settings.slo_s, sized_by)
+        self.workers.update_max_batches()
         return self._schedule_all(now_s, [])
 
     def fail_waiting(self, error: GnomonError, now_s: float) -> Effects:
@@ -396,9 +398,9 @@ class Dispatcher:
 
     @property
     def wake_s(self) -> float:
-        """The latest time for the next call of `timer`; infinity if nothing is due."""
+        """The time by which `timer` must be called; infinity if nothing is due."""
         wake_s = self._deadlines.next_s
-        # Read after every event: a loop over two or three lanes is quicker than keeping a heap of their times.
+        # Read after every event: a loop over two or three lanes is quicker than a heap of their times.
         for lane in self.queue.lanes.values():
             if lane.wake_s < wake_s and lane:
                 wake_s = lane.wake_s
@@ -443,23 +445,24 @@ class Dispatcher:
         A request that was admitted because an instance was idle must not wait until it is late: once its time is up, `immediate`
         decides in the policy's place.
         """
+        # The policy's earlier request to be called again is void: it sees the present state now.
         lane.wake_s = _NEVER
         workers = self.workers
         if lane.overtaken and workers.idle:
-            self.admission.put_in_order(lane, now_s)
+            self.admission.sort_if_late(lane, now_s)
         again = True
         # Each dispatch changes the fleet that the policy sees, so the policy is asked again until it only waits.
         while again and lane.samples and workers.idle:
             self._refuse_late(lane, now_s, effects)
             if not lane.samples:
                 break
-            actions = self._ask(lane, now_s)
+            actions = self._policy_actions(lane, now_s)
             if _ONLY_WAITS.issuperset(map(type, actions)):
-                leave_by_s = self.admission.leave_by_s(lane, now_s)
-                if leave_by_s <= now_s:
-                    actions = self._simplest(lane, now_s)
+                dispatch_by_s = self.admission.dispatch_by_s(lane, now_s)
+                if dispatch_by_s <= now_s:
+                    actions = self._fallback_actions(lane, now_s)
                 else:
-                    lane.wake_s = min(lane.wake_s, max(leave_by_s, now_s + MIN_WAIT_S))
+                    lane.wake_s = min(lane.wake_s, max(dispatch_by_s, now_s + MIN_WAIT_S))
             again = False
             for action in actions:
                 if isinstance(action, Dispatch):
@@ -470,17 +473,17 @@ class Dispatcher:
                     lane.wake_s = min(lane.wake_s, max(action.time_s, now_s + MIN_WAIT_S))
         self._load.busy_cores = self.workers.busy_cores
 
-    def _ask(self, lane: Lane, now_s: float) -> Sequence[ScheduleAction]:
+    def _policy_actions(self, lane: Lane, now_s: float) -> Sequence[ScheduleAction]:
         """The policy's actions for this lane. A policy that raises must not stop the function: `immediate` decides this once."""
         try:
             return self.policy.next(lane, self.workers.view(solo=lane.solo), self.latency, now_s)
         except Exception:  # noqa: BLE001 - policies may be third-party code
             _LOG.exception("scheduling policy %s raised; `immediate` decides in its place", self.policy.name)
             self.policy_errors += 1
-            return self._simplest(lane, now_s)
+            return self._fallback_actions(lane, now_s)
 
-    def _simplest(self, lane: Lane, now_s: float) -> Sequence[ScheduleAction]:
-        return _SIMPLEST.next(lane, self.workers.view(solo=lane.solo), self.latency, now_s)
+    def _fallback_actions(self, lane: Lane, now_s: float) -> Sequence[ScheduleAction]:
+        return _FALLBACK_POLICY.next(lane, self.workers.view(solo=lane.solo), self.latency, now_s)
 
     def _refuse_late(self, lane: Lane, now_s: float, effects: Effects) -> None:
         """Answer the oldest requests that would be late: executing them would only delay others."""
@@ -497,7 +500,7 @@ class Dispatcher:
     def _send(self, lane: Lane, action: Dispatch, now_s: float, effects: Effects) -> bool:
         worker = self.workers.by_id.get(action.instance_id)
         requests = cast("tuple[Request, ...]", action.requests)
-        if worker is None or not may_take(worker, lane, requests):
+        if worker is None or not is_valid_batch(worker, lane, requests):
             self.policy_errors += 1
             _LOG.error("scheduling policy %s returned an invalid batch, which is ignored: %r", self.policy.name, action)
             return False
@@ -507,6 +510,7 @@ class Dispatcher:
         if worker.idle_cores is not None and self._lender is not None:
             wanted = worker.cores if action.cores is None else min(action.cores, worker.cores)
             batch.cores = batch.instance_size = self._lender.lend(worker.id, wanted)
+        # Admission predicts from this when the instance is free again.
         batch.expected_end_s = now_s + (self.latency.seconds(lane.variant, batch.instance_size, batch.size, batch.pair) or 0.0)
         for request in requests:
             self.queue.remove(request)
@@ -514,12 +518,12 @@ class Dispatcher:
             request.batch = batch
         self.workers.take(worker, batch)
         # After the removal, so that `lane.samples` are those that the policy left waiting.
-        self.workers.took(worker, batch, lane.samples)
+        self.workers.learn_usual_batch(worker, batch, lane.samples)
         effects.append(Send(batch))
         return True
 
     def _give_back(self, worker: Worker) -> None:
-        """Return the cores that the instance borrowed for a batch, once it executes none."""
+        """Return borrowed cores to the node's arbiter once the instance executes no batch."""
         if worker.idle_cores is not None and not worker.batches and self._lender is not None:
             self._lender.give_back(worker.id)
 
@@ -532,23 +536,23 @@ class Dispatcher:
                 done = True
         return done
 
-    # How requests end
+    # Terminal states of requests
 
     def _lane_added(self, key: LaneKey) -> None:
-        """The queue has a new lane: from now on its variant limits batch sizes as well, unless its batches hold one request."""
+        """The queue has a new lane: its variant limits batch sizes from now on, unless its batches hold one request each."""
         if not key.solo:
-            self.sizing.called(key.variant, self._load.last_request_s)
-            self.workers.size_again()
+            self.sizing.mark_called(key.variant, self._load.last_request_s)
+            self.workers.update_max_batches()
 
-    def _learned(self, key: LaneKey, now_s: float) -> None:
+    def _measured(self, key: LaneKey, now_s: float) -> None:
         """A batch of this lane was measured: resize the instances' batches and forget variants that are not called any more."""
         if not key.solo:
-            self.sizing.called(key.variant, now_s)
-        uncalled = [one for one in self.sizing.uncalled(now_s) if self.queue.forget(one)]
-        for one in uncalled:
+            self.sizing.mark_called(key.variant, now_s)
+        uncalled_variants = [one for one in self.sizing.uncalled_variants(now_s) if self.queue.forget(one)]
+        for one in uncalled_variants:
             self.sizing.forget(one)
-        if uncalled or self.sizing.outdated:
-            self.workers.size_again()
+        if uncalled_variants or self.sizing.outdated:
+            self.workers.update_max_batches()
 
     def _end(self, request: Request) -> None:
         """The one terminal transition of an admitted request."""
@@ -562,6 +566,7 @@ class Dispatcher:
         if request.state == ADMITTED:
             self.queue.remove(request)
         elif batch is not None:
+            # Other members' clients still wait for this batch, so it is cancelled only with its last one.
             batch.live -= 1
             if not batch.live:
                 # The slot stays taken until the channel reports the batch's end: the instance may be in the middle of it.
@@ -574,7 +579,8 @@ class Dispatcher:
             return
         for request in self._deadlines.due(now_s):
             waited_s = now_s - request.arrived_s
-            # 504 if an instance could have answered; 503 if there was none, which no longer deadline would have helped.
+            # 504 if an instance could have answered; 503 if there was none, in which case a longer deadline would not have
+            # helped.
             served = bool(self.workers.by_id) or request.state == DISPATCHED
             self._withdraw(request, effects)
             effects.append(Answer(request, deadline_exceeded(waited_s) if served else no_instance(waited_s)))
@@ -587,9 +593,10 @@ class Dispatcher:
             if request.state != DISPATCHED or request.batch is not batch:
                 self.late_answers += 1
                 continue
-            if error is None and codes[index] == FAILED and self._failed(request, batch, now_s):
+            if error is None and codes[index] == FAILED and self._handler_failed(request, batch, now_s):
                 continue
             self._end(request)
+            # The deadline's timer has not run yet, because the event loop was busy: the client gets the same answer as if it had.
             if now_s > request.deadline_s:
                 self.late_answers += 1
                 answers.append(Answer(request, deadline_exceeded(now_s - request.arrived_s)))
@@ -607,7 +614,7 @@ class Dispatcher:
             request.batch = None
         self.queue.put_back(requests)
 
-    def _lost(self, request: Request, now_s: float, effects: Effects) -> None:
+    def _instance_died(self, request: Request, now_s: float, effects: Effects) -> None:
         """The instance died while executing the request: retry it or answer 502."""
         if self._retry(request, now_s):
             return
@@ -617,7 +624,7 @@ class Dispatcher:
         self._end(request)
         effects.append(Answer(request, instance_lost(request.batch.instance_id if request.batch is not None else "")))
 
-    def _failed(self, request: Request, batch: Batch, now_s: float) -> bool:
+    def _handler_failed(self, request: Request, batch: Batch, now_s: float) -> bool:
         """The handler failed on the request. Returns whether it is retried: only if other requests were in its batch."""
         if len(batch.requests) > 1:
             return self._retry(request, now_s)
@@ -628,14 +635,14 @@ class Dispatcher:
     def _retry(self, request: Request, now_s: float) -> bool:
         """Queue the request for a batch of its own, if it is idempotent and was not retried yet; whether it was queued."""
         batch = request.batch
-        # The client of a stream has part of an answer already, which a second execution need not repeat.
+        # The client of a stream has a part of the answer already; a second execution may give another.
         if batch is None or batch.streamed or not request.replay_safe or request.retried or now_s >= request.deadline_s:
             return False
         self.retried += 1
         request.retried = True
         request.state = ADMITTED
         request.batch = None
-        # Alone, so that a second failure is this request's own and fails no other.
+        # In a batch of its own, so that a second failure is caused by this request and fails no other.
         request.lane = request.lane._replace(solo=True)
         self.queue.add(request)
         return True
@@ -756,8 +763,8 @@ class Deadlines:
         return late
 
 
-def may_take(worker: Worker, lane: Lane, requests: tuple[Request, ...]) -> bool:
-    """Whether the instance has room and the requests are distinct, wait in the lane and fit into one batch."""
+def is_valid_batch(worker: Worker, lane: Lane, requests: tuple[Request, ...]) -> bool:
+    """Return whether the instance has room and the requests are distinct, wait in the lane and fit into one batch."""
     if not worker.free_slots:
         return False
     if len(requests) == 1:
@@ -823,14 +830,14 @@ def function_removed() -> GnomonError:
     return GnomonError(503, "function_removed", "The function has been removed.", "Deploy it again.")
 
 
-KEPT_S = 300.0
-MOST = 1024
-"""The most inputs in quarantine; beyond, the oldest is released."""
+QUARANTINE_S = 300.0
+MAX_QUARANTINED = 1024
+"""The most inputs in quarantine. If another one is added, the oldest is released."""
 _REQUEST_LINES = 3
 
 
 class Quarantine:
-    """The quarantined inputs of one function. Costs nothing while there are none."""
+    """The quarantined inputs of one function, as digests. No input is hashed while the quarantine is empty."""
 
     __slots__ = ("_until_s",)
 
@@ -843,9 +850,9 @@ class Quarantine:
     def add(self, request: Request, now_s: float) -> None:
         """The request has failed in a batch of its own."""
         digest = _digest(request)
-        self._until_s[digest] = now_s + KEPT_S
+        self._until_s[digest] = now_s + QUARANTINE_S
         self._until_s.move_to_end(digest)
-        if len(self._until_s) > MOST:
+        if len(self._until_s) > MAX_QUARANTINED:
             self._until_s.popitem(last=False)
 
     def release(self, request: Request) -> None:
@@ -871,6 +878,7 @@ class Quarantine:
 def _digest(request: Request) -> bytes:
     lane = request.lane
     known = hashlib.blake2b(f"{lane.kind}\n{lane.variant}\n".encode() + lane.head, digest_size=16)
+    # Method, path and query only: headers such as the call id differ between equal inputs.
     known.update(b"\n".join(request.meta.split(b"\n", _REQUEST_LINES)[:_REQUEST_LINES]))
     known.update(request.body)
     return known.digest()

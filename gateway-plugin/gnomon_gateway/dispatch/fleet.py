@@ -1,6 +1,6 @@
-"""The instances of one function as the dispatcher knows them: which are idle, executing or draining, and their largest batch.
+"""The dispatcher's view of a function's instances: their state (idle, executing or draining) and largest batch.
 
-Only Bodies take batches. A Body with a Shadow is one instance, faster and with a largest batch of its own.
+Only Bodies take batches. A Body with a Shadow counts as one instance, faster and with its own largest batch.
 
 Largest batch (`Sizing`).
 AsyFunc (section 5.1) knows each instance by its largest supported batch: the largest b whose latency meets the objective,
@@ -10,10 +10,10 @@ AsyFunc (section 5.1) knows each instance by its largest supported batch: the la
 A Body with a Shadow is faster, so its largest batch may be larger than alone: that is how a Shadow absorbs a burst. Example: SLO
 100 ms, alone t(4) = 90 and t(5) = 110 ms, with its Shadow t(8) = 95 ms: 4 alone, 8 together.
 
-Tensors and events of a model, its variants, take different times: the slowest variant that is called decides; before the first
-request, the slowest of all. Measurements correct only variants that are called: one that is never called, or was tried once,
-would limit the others by its profile, or by one cold batch, for ever. A variant counts as called for five minutes after its last
-batch.
+Tensors and events of a model are its variants and take different times. The slowest variant that is called decides; before the
+first request, the slowest of all. Measurements correct only variants that are called: a variant that is never called would limit
+the others by its profile forever, one that was called once by a cold batch. A variant counts as called for five minutes after its
+last batch.
 
 Without a prediction, or if not even one sample meets the objective (smaller batches would only lower the throughput), an instance
 takes batches up to its configured maximum. When measurements correct the predictions, instances are sized again.
@@ -34,13 +34,12 @@ from gnomon_gateway.queueing.queue import Batch
 class Worker:
     """An instance that can take batches, `concurrency` at a time. It is idle while it can take another (`free_slots`).
 
-    `size` is its memory in MB where it is sized by memory (Lambda), else its cores. A batch has at most `max_batch` samples, and
-    at most `slot.max_batch` where the objective bounds it.
-    `usual` is the size of its batches while more samples wait: a policy may prefer smaller batches (see `immediate`). Until it
-    does, `usual` is the largest batch.
+    `size` is its memory in MB if instances are sized by memory (Lambda), else its cores. A batch has at most `max_batch` samples,
+    and at most `slot.max_batch` if the objective bounds it.
+    `usual_batch` is the size of its batches while more samples wait: a policy may prefer smaller batches (see `immediate`). Until
+    it does, `usual_batch` is the largest batch.
 
-    The order is AsyFunc's: by the largest batch it supports, ascending, and of equals the one that executes fewest, and then the
-    one with fewer cores, its Shadows' included.
+    The order is AsyFunc's: ascending by largest batch, then by batches in execution, then by cores, Shadows' cores included.
     """
 
     __slots__ = (
@@ -59,13 +58,13 @@ class Worker:
         "size",
         "slot",
         "solo_slot",
-        "usual",
+        "usual_batch",
     )  # fmt: skip
 
     order: tuple[int, int, int, int]
     slot: Slot
     solo_slot: Slot
-    usual: int
+    usual_batch: int
 
     def __init__(self, instance_id: str, number: int) -> None:
         self.id = instance_id
@@ -73,7 +72,7 @@ class Worker:
         self.cores = 0
         self.memory_mb: int | None = None
         self.idle_cores: int | None = None
-        """Cores that the instance keeps between batches, where it borrows the others; None where all are its own."""
+        """Cores that the instance keeps between batches if it borrows the others; None if all are its own."""
         self.size = 0
         self.max_batch = 0
         self.pair: Pair | None = None
@@ -84,10 +83,10 @@ class Worker:
         self.free_slots = 0
         """The number of further batches that the instance takes now."""
 
-    def bound(self, max_batch: int) -> None:
+    def set_max_batch(self, max_batch: int) -> None:
         """Set the largest batch. Not to be called while the instance is in the idle list, whose order depends on it."""
         pair = self.pair
-        self.usual = max_batch
+        self.usual_batch = max_batch
         self.slot = Slot(self.id, self.cores, max_batch, pair, self.memory_mb, self.idle_cores)
         self.solo_slot = Slot(self.id, self.cores, 1, pair, self.memory_mb, self.idle_cores)
         self.rank()
@@ -105,7 +104,7 @@ class Worker:
 
 
 class Workers:
-    """The fleet, with the views that policies see. A view is made when it is asked for and kept until something changes."""
+    """The fleet, with the views that policies see. A view is made on demand and cached until the fleet changes."""
 
     __slots__ = ("_added", "_capacity", "_sizing", "_solo_view", "_view", "busy", "busy_cores", "by_id", "idle", "starting")
 
@@ -130,8 +129,8 @@ class Workers:
             smallest = min(workers, key=_power, default=None)
             self._capacity = Capacity(
                 instances=len(workers),
-                samples=sum([worker.usual * worker.concurrency for worker in workers]),
-                batch=smallest.usual if smallest else 1,
+                samples=sum([worker.usual_batch * worker.concurrency for worker in workers]),
+                batch=smallest.usual_batch if smallest else 1,
                 size=smallest.size if smallest else 1,
                 pair=smallest.pair if smallest else None,
             )
@@ -143,13 +142,13 @@ class Workers:
         Idle places come last, and among them those of the largest instance.
         """
         places = [
-            Place(worker.size, worker.pair, worker.usual, max(0.0, batch.expected_end_s - now_s), idle=False)
+            Place(worker.size, worker.pair, worker.usual_batch, max(0.0, batch.expected_end_s - now_s), idle=False)
             for worker in self.by_id.values()
             if not worker.draining
             for batch in worker.batches.values()
         ]
         for worker in self.idle:
-            places += [Place(worker.size, worker.pair, worker.usual, 0.0, idle=True)] * worker.free_slots
+            places += [Place(worker.size, worker.pair, worker.usual_batch, 0.0, idle=True)] * worker.free_slots
         return places
 
     def idle_sizes(self) -> Sequence[tuple[int, Pair | None]]:
@@ -188,6 +187,7 @@ class Workers:
             self._leave_idle(worker)
         if idle_cores is not None:
             worker.idle_cores = idle_cores
+        # Borrowed cores are counted by batch, and do not change while the batch executes.
         if worker.batches and worker.idle_cores is None:
             self.busy_cores += cores - worker.cores
         worker.cores, worker.max_batch, worker.memory_mb = cores, max_batch, memory_mb
@@ -195,18 +195,18 @@ class Workers:
         self._size(worker)
 
     def pair(self, worker: Worker, pair: Pair | None) -> None:
-        """The instance works with these Shadows from now on, or alone."""
+        """Set the Shadows that the instance works with; None for none."""
         self._leave_idle(worker)
         worker.pair = pair
         self._size(worker)
 
-    def another_policy(self) -> None:
+    def policy_changed(self) -> None:
         """The scheduling policy was replaced: forget the batch sizes that the last one made."""
         for worker in self.by_id.values():
-            worker.usual = worker.slot.max_batch
+            worker.usual_batch = worker.slot.max_batch
         self._capacity = None
 
-    def size_again(self) -> None:
+    def update_max_batches(self) -> None:
         """Latency predictions have changed: update each instance's largest batch."""
         for worker in self.by_id.values():
             if self._sizing.largest(worker.size, worker.max_batch, worker.pair) != worker.slot.max_batch:
@@ -224,13 +224,15 @@ class Workers:
         if worker.free_slots:
             insort(self.idle, worker)
 
-    def took(self, worker: Worker, batch: Batch, left: int) -> None:
-        """Learn the policy's usual batch size from a batch and the number of samples left waiting.
+    def learn_usual_batch(self, worker: Worker, batch: Batch, left: int) -> None:
+        """Learn the policy's usual_batch batch size from a batch and the number of samples left waiting.
 
         If the waiting samples would have filled a larger batch, this size is the policy's choice; otherwise it is a lower bound.
         """
-        if batch.size > worker.usual or (batch.size < worker.usual and left and batch.size + left >= worker.slot.max_batch):
-            worker.usual = min(batch.size, worker.slot.max_batch)
+        if batch.size > worker.usual_batch or (
+            batch.size < worker.usual_batch and left and batch.size + left >= worker.slot.max_batch
+        ):
+            worker.usual_batch = min(batch.size, worker.slot.max_batch)
             self._capacity = None
 
     def release(self, worker: Worker, batch: Batch) -> None:
@@ -275,14 +277,14 @@ class Workers:
     def _size(self, worker: Worker) -> None:
         """The instance's cores, limit or Shadows have changed."""
         worker.size = worker.cores if worker.memory_mb is None else worker.memory_mb
-        worker.bound(self._sizing.largest(worker.size, worker.max_batch, worker.pair))
+        worker.set_max_batch(self._sizing.largest(worker.size, worker.max_batch, worker.pair))
         if worker.free_slots:
             insort(self.idle, worker)
         self._capacity = self._view = self._solo_view = None
 
     def _leave_idle(self, worker: Worker) -> None:
         """Take the instance out of the idle list before its order changes; the views are outdated from now on."""
-        # A list: a function has few idle instances, or many and a short queue.
+        # A linear search: a function has few idle instances, or many and a short queue.
         if worker in self.idle:
             self.idle.remove(worker)
         self._view = self._solo_view = None
@@ -309,17 +311,17 @@ class Sizing:
         self._called: dict[str, float] = {}
         """Time of each variant's last request or answer, in seconds."""
 
-    def bound(self, slo_s: float, variants: tuple[str, ...] | None = None) -> None:
+    def set_objective(self, slo_s: float, variants: tuple[str, ...] | None = None) -> None:
         """Set the latency objective, and the variants if given."""
         self._slo_s = slo_s
         if variants is not None:
             self._variants = variants
 
-    def called(self, variant: str, now_s: float) -> None:
+    def mark_called(self, variant: str, now_s: float) -> None:
         """Record that requests of this variant arrive or are answered."""
         self._called[variant] = now_s
 
-    def uncalled(self, now_s: float) -> list[str]:
+    def uncalled_variants(self, now_s: float) -> list[str]:
         """The variants that have not been called for `UNCALLED_S`, of those that were called before."""
         return [variant for variant, last_s in self._called.items() if now_s - last_s >= UNCALLED_S]
 
@@ -327,24 +329,24 @@ class Sizing:
         """Stop counting this variant as called."""
         del self._called[variant]
 
-    def counted(self, variants: Sequence[str]) -> Sequence[str]:
+    def called_or_all(self, variants: Sequence[str]) -> Sequence[str]:
         """The variants among these that are called; all of these if none is."""
         return [variant for variant in variants if variant in self._called] or variants
 
     def largest(self, cores: int, most: int, pair: Pair | None) -> int:
         """The largest batch up to `most` that meets the objective."""
-        sizes = [self._meets(variant, cores, most, pair) for variant in self.counted(self._variants)]
+        sizes = [self._largest_in_time(variant, cores, most, pair) for variant in self.called_or_all(self._variants)]
         return min(sizes, default=most)
 
     @property
     def outdated(self) -> bool:
-        """Whether the latency model has changed since this property was last read. Reading it resets it."""
+        """Return whether the latency model has changed since this property was last read. Reading it resets it."""
         if not self._variants or self._latency.revision == self._revision:
             return False
         self._revision = self._latency.revision
         return True
 
-    def _meets(self, variant: str, cores: int, most: int, pair: Pair | None) -> int:
+    def _largest_in_time(self, variant: str, cores: int, most: int, pair: Pair | None) -> int:
         for batch in range(most, 0, -1):
             seconds = self._latency.seconds(variant, cores, batch, pair)
             if seconds is None or seconds <= self._slo_s:

@@ -18,7 +18,7 @@ If a batch of this size takes no longer than expected, the next size is released
 **Uncertainty** (`Curve.discount`). A prediction that refuses every request would never be corrected. A refusal by prediction
 alone, while an instance is idle, therefore discounts the predictions for unmeasured batch sizes by a tenth, never below the
 measured latency of a smaller size, until a request is admitted and its batch measured. If that latency is nearer, by ratio, to
-the prediction before the discounts, they are dropped. Discounts are no measurements, and are not saved. Example: 1 sample always
+the prediction before the discounts, the discounts are dropped. Discounts are not saved. Example: 1 sample always
 takes 30 ms, and 8, which are never sent, are predicted to take 800. Ten discounts make that 800 · 0.9¹⁰ = 279 ms, a hundred 30. A
 batch of 8 in 60 ms is nearer to 30: the discounts were right.
 
@@ -51,8 +51,8 @@ WEIGHT = 0.2
 _RATIO_WEIGHT = 0.05
 _REFIT = 0.05
 _REFIT_S = 1e-4
-"""A tenth of a millisecond is below any timer's precision. Shorter batches differ by a half from one to the next."""
-_MOST_SEEN = 20
+"""The least change in seconds for a new fit, below any timer's precision: short batches differ by a half among each other."""
+_MAX_COUNT = 20
 _SPREAD_WEIGHT = 0.1
 KEPT_BATCHES = 400
 """The number of batches of other sizes before a size that was too slow is tried again: one batch of 400 may be late by that."""
@@ -60,11 +60,11 @@ _RETRY_EVERY = 25
 _KEPT_TO = 1.25
 """The ratio of measured to predicted latency up to which a batch counts as on time."""
 _FEWEST = 5
-"""Fewer batches say nothing about the machine, nor about other sizes: the first ones are cold."""
+"""The batches from which measurements count for the machine and for other sizes: the first batches are cold."""
 
 
 class Curve:
-    """Seconds over batch size for one variant on one number of cores, with one Shadow or without.
+    """The latency in seconds by batch size, for one variant on one number of cores, with one Shadow or without.
 
     `expected` is in order of ascending size. `factor` multiplies it, at first as given and then as learned; `ratio` is the ratio
     of an earlier curve that this one continues. `discounted_by` is the factor for unmeasured sizes.
@@ -73,8 +73,25 @@ class Curve:
     """
 
     __slots__ = (
-        "_batches", "_count", "_expected", "_fitted", "_fitted_factor", "_last", "_means", "_measured", "_next_try", "_ratio",
-        "_ratios", "_read", "_seconds", "_seen", "_tried", "discounted_by", "factor", "measured_last", "spread",
+        "_batches",
+        "_cache",
+        "_count",
+        "_counts",
+        "_expected",
+        "_fitted",
+        "_fitted_factor",
+        "_last",
+        "_means",
+        "_measured",
+        "_next_try",
+        "_ratio",
+        "_ratios",
+        "_retried_size",
+        "_seconds",
+        "discounted_by",
+        "factor",
+        "measured_last",
+        "spread",
     )  # fmt: skip
 
     def __init__(self, expected: Mapping[int, float], factor: float = 1.0, ratio: float | None = None) -> None:
@@ -90,23 +107,23 @@ class Curve:
         self._count = 0
         self._last: dict[int, int] = {}
         """The number of batches so far, and by size the number of the last one."""
-        self._tried, self._next_try = 0, KEPT_BATCHES
+        self._retried_size, self._next_try = 0, KEPT_BATCHES
         """The size that was forgotten last, until it is measured again; and the batch number from which another may be."""
         self._means: dict[int, float] = {}
-        self._seen: dict[int, int] = {}
+        self._counts: dict[int, int] = {}
         self._fitted: dict[int, float] = {}
         self._fitted_factor = 1.0
         self._batches: list[int] = []
         self._seconds: list[float] = []
-        self._read: dict[int, float | None] = {}
+        self._cache: dict[int, float | None] = {}
         self._fit()
 
     def at(self, batch: int) -> float | None:
         """The curve at this size, in seconds. Cached until the next fit, because each request reads it several times."""
         try:
-            return self._read[batch]
+            return self._cache[batch]
         except KeyError:
-            seconds = self._read[batch] = self._discounted(batch)
+            seconds = self._cache[batch] = self._discounted(batch)
             return seconds
 
     @property
@@ -125,52 +142,53 @@ class Curve:
         predicted = self.at(batch)
         if predicted:
             self.spread += _SPREAD_WEIGHT * (abs(seconds / predicted - 1) - self.spread)
-        expected = between(*self._expected, batch)
+        expected = interpolate(*self._expected, batch)
         if expected:
             ratio = seconds / expected
             self.factor += WEIGHT * (ratio - self.factor)
             self._ratios += 1
             self._ratio += max(_RATIO_WEIGHT, 1 / self._ratios) * (ratio - self._ratio)
-        seen = self._seen.get(batch, 0)
-        if seen < _MOST_SEEN:
+        seen = self._counts.get(batch, 0)
+        if seen < _MAX_COUNT:
             seen += 1
-            self._seen[batch] = seen
+            self._counts[batch] = seen
         mean = self._means.get(batch, seconds)
+        # The first measurements have equal weights, so that a cold first batch does not dominate the mean.
         mean += (WEIGHT if WEIGHT * seen > 1 else 1 / seen) * (seconds - mean)
         self._means[batch] = mean
         self._count += 1
         self._last[batch] = self._count
-        if batch == self._tried:
-            self._tried = 0
+        if batch == self._retried_size:
+            self._retried_size = 0
             if predicted and seconds <= _KEPT_TO * predicted:
                 self._next_try = self._count
         # A fit costs microseconds per known size: it is made again when a mean has moved enough to matter.
         fitted = self._fitted.get(batch)
         moved = fitted is None or abs(mean - fitted) > max(_REFIT * mean, _REFIT_S)
-        if self._forgot(batch) or settles or moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
+        if self._forget_stale_size(batch) or settles or moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
             self._fit()
             return True
         return False
 
-    def _forgot(self, batch: int) -> bool:
+    def _forget_stale_size(self, batch: int) -> bool:
         """Forget a larger size that was measured long ago and has an expected value; returns whether there was one."""
         if self._count < self._next_try or not self._expected[0]:
             return False
         old = [size for size, last in self._last.items() if size > batch and self._count - last >= KEPT_BATCHES]
         self._next_try = self._count + (KEPT_BATCHES if old else _RETRY_EVERY)
         if old:
-            self._tried = min(old)
-            del self._last[self._tried], self._means[self._tried], self._seen[self._tried]
+            self._retried_size = min(old)
+            del self._last[self._retried_size], self._means[self._retried_size], self._counts[self._retried_size]
         return bool(old)
 
     def discount(self, factor: float, measured: Iterable[int] = ()) -> None:
         """Multiply predictions by this factor, except for the `measured` sizes, until a batch of another size is measured."""
         self.discounted_by *= factor
         self._measured = tuple(sorted(measured))
-        self._read = {}
+        self._cache = {}
 
     def _is_discounted(self, batch: int) -> bool:
-        """Whether the prediction for this size is discounted."""
+        """Return whether the prediction for this size is discounted."""
         return self.discounted_by < 1 and batch not in self._measured
 
     def _discounted(self, batch: int) -> float | None:
@@ -199,16 +217,16 @@ class Curve:
         self._fit()
 
     def _fit(self) -> None:
-        points = self._guessed()
-        points |= {batch: (mean, self._seen[batch]) for batch, mean in self._means.items()}
+        points = self._expected_points()
+        points |= {batch: (mean, self._counts[batch]) for batch, mean in self._means.items()}
         self._batches = sorted(points)
-        self._seconds = never_falling([points[batch] for batch in self._batches])
+        self._seconds = isotonic_regression([points[batch] for batch in self._batches])
         self._fitted, self._fitted_factor = dict(self._means), self.factor
-        self._read = {}
+        self._cache = {}
 
-    def _guessed(self) -> dict[int, tuple[float, int]]:
+    def _expected_points(self) -> dict[int, tuple[float, int]]:
         """The expected time by batch size, each of weight one, bounded by the means of the nearest often measured sizes."""
-        often = sorted(batch for batch, seen in self._seen.items() if seen >= _FEWEST)
+        often = sorted(batch for batch, seen in self._counts.items() if seen >= _FEWEST)
         points: dict[int, tuple[float, int]] = {}
         for batch, seconds in zip(*self._expected, strict=True):
             above = bisect_left(often, batch)
@@ -218,10 +236,10 @@ class Curve:
         return points
 
     def _interpolated(self, batch: int) -> float | None:
-        return between(self._batches, self._seconds, batch)
+        return interpolate(self._batches, self._seconds, batch)
 
 
-def between(batches: Sequence[int], seconds: Sequence[float], batch: int) -> float | None:
+def interpolate(batches: Sequence[int], seconds: Sequence[float], batch: int) -> float | None:
     """The line through these points at this size; None without any. `batches` ascend.
 
     Example: through 8 samples in 80 ms and 12 in 100, 9 samples take 85 ms, 7 take 80 and 24 take 200.
@@ -238,7 +256,7 @@ def between(batches: Sequence[int], seconds: Sequence[float], batch: int) -> flo
     return seconds[above - 1] + share * (seconds[above] - seconds[above - 1])
 
 
-def never_falling(points: list[tuple[float, int]]) -> list[float]:
+def isotonic_regression(points: list[tuple[float, int]]) -> list[float]:
     """The closest curve that never falls through (value, weight) points: neighbours that fall share their weighted mean.
 
     Example: [(1, 1), (3, 1), (2, 1)] gives [1, 2.5, 2.5].
@@ -256,10 +274,10 @@ def never_falling(points: list[tuple[float, int]]) -> list[float]:
 
 DISCOUNT = 0.9
 MANY_PAIRS = 256
-"""A Shadow's blocks and shares change with the load; the curves of a variant's pairs beyond this number are those of the past.
+"""The most curves of pairs that a variant keeps; a Shadow's blocks and shares change with the load, so older curves are obsolete.
 
-Each variant has so many: a Body says by itself what its Shadows do, and one that says ever new things costs no other function
-what was learned of its pairs."""
+The limit holds per variant: Bodies report their pairs themselves, and a Body that reports ever new pairs must not evict the
+curves of other functions."""
 _GRID = (*range(1, 9), 12, 16, 24, 32, 48, 64, 96, 128)
 _NOTHING: Mapping[int, float] = MappingProxyType({})
 _Key: TypeAlias = tuple[str, int, Pair | None]
@@ -313,7 +331,7 @@ class GivenLatency:
     def __init__(self, model: LatencyModel, *, exact: bool = True) -> None:
         self._model = model
         self._exact = exact
-        # The table itself: a simulated request looks up ten times.
+        # The table's own method, without a call in between: a simulated request looks up ten times.
         self.seconds = model.seconds  # type: ignore[method-assign]
 
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
@@ -387,7 +405,7 @@ class LearnedLatency:
         }
 
     def resume(self, variant: str, cores: int, factor: float, ratio: float) -> None:
-        """Restore what an earlier process `learned` against the same profile. Measurements since then take precedence."""
+        """Restore the corrections that an earlier process `learned` with the same profile. Later measurements take precedence."""
         if (variant, cores, None) in self._curves:
             return
         expected = self._expected(variant, cores, None)

@@ -1,4 +1,4 @@
-"""The state of one deployed function: deployment, runtime, load at other replicas, and why its instances do not start.
+"""The state of one deployed function: deployment, runtime, load at other replicas, and the failures of its starts.
 
 Failed starts (`StartFailures`):
 
@@ -37,7 +37,7 @@ from gnomon_gateway.functions.function_runtime import FunctionRuntime
 _LOG = logging.getLogger("gnomon.functions")
 
 SchedulerOf: TypeAlias = Callable[[Settings], SchedulingPolicy]
-"""Makes the scheduling policy of a function with these settings."""
+"""The factory of a function's scheduling policy."""
 
 
 FINAL_FAILURES = 2
@@ -56,7 +56,7 @@ LOG_ENDS = "; its log ends: "
 
 @dataclass(slots=True)
 class StartFailures:
-    """Why a function has fewer instances than wanted, since an instance was last ready or the function was last deployed."""
+    """The failed starts since an instance was last ready or the function was last deployed."""
 
     failures: int = 0
     reason: str = ""
@@ -98,7 +98,8 @@ class StartFailures:
         return self.shortage
 
     def final(self, instances: int) -> bool:
-        """Whether an immediate retry is not expected to help. `instances` is their number: one that ends frees capacity."""
+        """Return whether an immediate retry is not expected to help. An instance that ends frees capacity."""
+        # A shortage of capacity is temporary while the function has an instance, which frees capacity when it ends.
         return self.failures >= FINAL_FAILURES if self.failures else self.shortage is not None and not instances
 
     def refusal(self, now_s: float, *, starting: int, instances: int, backoff_s: float) -> GnomonError | None:
@@ -114,7 +115,7 @@ class StartFailures:
 
 
 def summary(reason: str) -> str:
-    """The end of an instance in words, with the last line of its log only."""
+    """The reason of an instance's end, with only the last line of its log."""
     how, ends, log = reason.partition(LOG_ENDS)
     last = log.rpartition(" | ")[2]
     return (f"{last} ({how})" if ends and last else how)[:SHOWN_CHARACTERS]
@@ -164,7 +165,7 @@ class OtherReplicas:
         self._reports_lost = reports_lost
         self._now_s = now_s
         self._loads: dict[str, dict[str, ReplicaLoad]] = {}
-        """By replica, then by function."""
+        """The load at other replicas, by replica and function."""
         self._left_behind: dict[str, ReplicaLoad] = {}
         """The counters of replicas that have left, by function."""
         self._numbers: dict[str, int] = {}
@@ -276,9 +277,9 @@ class Deployed:
 
     `version` grows whenever instances must be replaced. `keep_old` is the number of instances that served when the last rolling
     update began, so that no fewer serve until the new ones do. `draining` are instances that get no further batches, `retired`
-    those of them that free capacity for the present version. `profile` is the profile of the function's model, `elsewhere` the
-    load at other replicas, `plan` the buffer plan in force, None for the deployed limits. `been_ready` is whether an instance has
-    been ready since the function was deployed, or since this process manages it. `engine` is what runs its model, for its users.
+    those of them that free capacity for the present version. `profile` is the profile of the function's model, `plan` the buffer
+    plan in force, None for the deployed limits. `been_ready` says that an instance has been ready since the function was
+    deployed, or since this process manages it. `engine` is the engine of its model, for its users.
     """
 
     spec: FunctionSpec
@@ -292,7 +293,7 @@ class Deployed:
     draining: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
 
-    elsewhere: OtherReplicas = field(default_factory=OtherReplicas)
+    other_replicas: OtherReplicas = field(default_factory=OtherReplicas)
     plan: SetBufferPlan | None = None
     start_failures: StartFailures = field(default_factory=StartFailures)
     been_ready: bool = False
@@ -370,7 +371,7 @@ class Deployed:
 
     def load(self, instances: Sequence[Instance], nodes: tuple[Node, ...]) -> FunctionLoad:
         """The load for the autoscaler, without the instances of earlier versions, which the rolling update manages."""
-        runtime, others, current = self.runtime, self.elsewhere.of(self.name), self.current(instances)
+        runtime, others, current = self.runtime, self.other_replicas.of(self.name), self.current(instances)
         counters = runtime.load()
         # Another replica may have left long ago: the replica that served last knows the latencies.
         load = NO_LOAD if counters.last_request_s > others.counters.last_request_s else others
@@ -387,7 +388,7 @@ class Deployed:
 
     def stamp(self, instances: Sequence[Instance]) -> object:
         """A value that changes whenever `load` changes, except for the nodes. Cheaper to make and to compare."""
-        return self.stamp_without_requests(instances), self.elsewhere.stamp(self.name), self.runtime.events()
+        return self.stamp_without_requests(instances), self.other_replicas.stamp(self.name), self.runtime.events()
 
     def stamp_without_requests(self, instances: Sequence[Instance]) -> object:
         """The part of `stamp` that no request changes."""
@@ -395,10 +396,10 @@ class Deployed:
 
     def counters(self) -> LoadCounters:
         """The counters of `load`."""
-        return add_counters(self.runtime.load(), self.elsewhere.of(self.name).counters)
+        return add_counters(self.runtime.load(), self.other_replicas.of(self.name).counters)
 
     def _seen(self, instance: Instance) -> Instance:
-        in_flight = self.runtime.in_flight(instance.id) + self.elsewhere.in_flight(self.name, instance.id)
+        in_flight = self.runtime.in_flight(instance.id) + self.other_replicas.in_flight(self.name, instance.id)
         state = InstanceState.DRAINING if instance.id in self.draining else instance.state
         if state is instance.state and in_flight == instance.in_flight:
             return instance  # the usual case: a copy costs more than the rest of `load`

@@ -4,17 +4,18 @@
                                                          … done(frame) ─▶ Dispatcher.finished ─▶ Answer ─▶ request.responder
     Cancel ─▶ BatchChannel.cancel        Drained ─▶ `drain` returns        wake_s ─▶ call_later ─▶ Dispatcher.timer
 
-`Instances`, which talks to the platform, reports instances with `instance_ready`, `instance_gone` and `drain`. As the runtime's
-`InstanceOwner` it is asked for an instance if requests wait and there is none, and told of an instance that no longer answers.
-Everything runs on the event loop and returns at once; only draining is awaited.
+`Instances`, the client of the platform, reports instances with `instance_ready`, `instance_gone` and `drain`. As the runtime's
+`InstanceOwner` it is called if requests wait without any instance, and if an instance no longer answers. Everything runs on the
+event loop and returns at once; only draining is awaited.
 
-Health (`Health`). An idle instance is sent a canary every few seconds. A busy instance is bounded by its batches: once all of
-them have taken several times as long as their requests allow, no client waits any more and the instance is replaced. A part of a
-streamed answer is a sign of life. A channel that knows its instance's health, such as from the pod's status, is asked instead.
+Health (`Health`). An idle instance is sent a canary request every few seconds. A busy instance has a time limit by its batches:
+once all of them have taken several times as long as their requests allow, no client waits any more and the instance is replaced.
+A part of a streamed answer resets the limit. A channel that knows its instance's health, such as from the pod's status, replaces
+the canary.
 
-A channel that closes before its batch has ended means that the instance is gone. A stream that breaks off may also mean that the
-handler gave up, which a canary request decides. An answer that cannot be written fails only its own request: the other members of
-the batch are answered all the same.
+If a channel closes before its batch has ended, the instance is gone. If a stream breaks off, the handler may have aborted
+instead: a canary request decides. An answer that cannot be written fails only its own request; the other members of the batch are
+answered.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from gnomon_gateway.applications.application import Application
 
 CHECK_AFTER_S = 0.005
-"""Requests that have waited so long are checked for a closed connection before they are sent to an instance."""
+"""Requests that have waited this long are checked for a closed connection before they are sent to an instance."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -94,13 +95,13 @@ class FunctionRuntime:
         self.key = key
         self.name = str(key)
         self.latency = latency
-        self._set_up(settings, signature, profile)
+        self._apply_settings(settings, signature, profile)
         self._max_batch = settings.max_batch
-        """The most samples of a batch, by the settings or by a buffer plan."""
+        """The largest batch in samples, by the settings or by a buffer plan."""
         self.dispatcher = Dispatcher(settings, policy, latency, time.monotonic(), sized_by=self._profiled_variants)
         self.metrics = FunctionMetrics()
         self.capacity_changed: Callable[[], None] | None = None
-        """Called whenever an instance becomes ready, ends or drains; an application chooses among its members by it."""
+        """Called whenever an instance becomes ready, ends or drains, for an application's choice among its members."""
         self._owner = owner
         self._epoch = epoch
         self._outdated: Callable[[int], None] | None = None
@@ -145,7 +146,9 @@ class FunctionRuntime:
         """
         if self._disowned:
             self.hand_over_waiting()
-        for client in [request.client for request in self._arrived if request.client is not None and request.client.has_left()]:
+        for client in [
+            request.client for request in self._arrived if request.client is not None and request.client.has_disconnected()
+        ]:
             client.lost()  # removes its request from `_arrived`
         arrived, self._arrived = self._arrived, []
         if not arrived:
@@ -184,6 +187,7 @@ class FunctionRuntime:
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
         """Send batches to this instance from now on."""
+        # Before the dispatcher, whose effects may send the instance its first batch at once.
         self._channels[instance.id] = channel
         self._been_ready.add(instance.id)
         self._health.start()
@@ -203,6 +207,7 @@ class FunctionRuntime:
         channel = self._channels.pop(instance_id, None)
         if channel is not None:
             _LOG.info("instance %s of %s is gone: %s", instance_id, self.name, reason)
+        # A batch that the instance never received is put back into the queue, others may have been executed.
         unread = channel is not None and channel.unread
         self._execute(self.dispatcher.instance_gone(instance_id, time.monotonic(), unread=unread))
         self._report_capacity()
@@ -235,6 +240,7 @@ class FunctionRuntime:
             emptied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._emptied.append(emptied)
             await emptied
+        # Only after the last answer: until then the instances must accept batches.
         for instance_id in list(self._channels):
             self._execute(self.dispatcher.drain(instance_id, time.monotonic()))
 
@@ -243,7 +249,7 @@ class FunctionRuntime:
         self._admit()
         self._execute(self.dispatcher.fail_waiting(error, time.monotonic()))
 
-    async def quiet(self) -> None:
+    async def wait_idle(self) -> None:
         """Return once no request waits and no instance executes a batch of this queue."""
         while self.dispatcher.in_system or self.dispatcher.workers.busy:
             emptied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -252,6 +258,7 @@ class FunctionRuntime:
 
     def forget_latency(self) -> None:
         """Forget the latencies of the handler, which was replaced. Those of a model do not depend on the version."""
+        # A model's latency depends on its weights and code, which a new version of the function does not change.
         if self.dispatcher.learns and self.settings.model is None:
             for variant in set(self.variants):
                 self.latency.forget(variant)
@@ -311,12 +318,12 @@ class FunctionRuntime:
         profile: ModelProfile | None = None,
     ) -> None:
         """Use other settings and another policy from now on. Waiting requests stay."""
-        self._set_up(settings, signature, profile)
+        self._apply_settings(settings, signature, profile)
         self._schedule_by(policy, settings.max_batch)
 
     def set_profile(self, profile: ModelProfile | None) -> None:
         """Use another profile of the model from now on. Waiting requests and the buffer plan stay."""
-        self._set_up(self.settings, self.signature, profile)
+        self._apply_settings(self.settings, self.signature, profile)
         self._schedule_by(self.policy, self._max_batch)
 
     def plan_buffer(self, policy: SchedulingPolicy, max_batch: int) -> None:
@@ -359,12 +366,12 @@ class FunctionRuntime:
 
     @property
     def has_served(self) -> bool:
-        """Whether any request has arrived."""
+        """Return whether any request has arrived."""
         return self.metrics.started > 0
 
     @property
     def busy(self) -> bool:
-        """Whether requests wait or execute."""
+        """Return whether requests wait or execute."""
         return self.dispatcher.in_system > 0
 
     def pending(self) -> int:
@@ -377,7 +384,7 @@ class FunctionRuntime:
         return self.dispatcher.workers.starting
 
     def has_been_ready(self, instance_id: str) -> bool:
-        """Whether the instance has been ready, even if its channel has closed, until `forget` is called."""
+        """Return whether the instance has been ready, even if its channel has closed, until `forget` is called."""
         return instance_id in self._been_ready
 
     def in_flight(self, instance_id: str) -> int:
@@ -409,7 +416,7 @@ class FunctionRuntime:
         """
         settings, seconds_of = self.settings, self.latency.seconds
         known: list[list[float]] = []
-        for variant in self.dispatcher.sizing.counted(self.variants):
+        for variant in self.dispatcher.sizing.called_or_all(self.variants):
             row: list[float] = []
             for size in range(1, settings.max_batch + 1):
                 seconds = seconds_of(variant, settings.cores, size)
@@ -465,6 +472,7 @@ class FunctionRuntime:
     def _send(self, batch: Batch) -> None:
         members = [Member(0, request.size, request.meta, request.body) for request in batch.requests]
         # Relative, because the instance's clock is another one.
+        # The instance can then discard a batch that no client waits for.
         budget_s = batch.deadline_s - time.monotonic()
         frame = Frame(Kind.BATCH, batch.id, self._epoch, budget_s, batch.lane.head, members)
         channel = self._channels[batch.instance_id]
@@ -475,7 +483,7 @@ class FunctionRuntime:
     def _done(self, batch: Batch, frame: Frame | None) -> None:
         """The batch has its results; None means that the instance's channel closed."""
         if frame is None and batch.streamed:
-            self._background.begin(self._stream_broke(batch))
+            self._background.begin(self._resolve_broken_stream(batch))
             return
         if frame is None:
             if self._executes_retry(batch.instance_id):
@@ -495,7 +503,7 @@ class FunctionRuntime:
         self._execute(self.dispatcher.finished(batch.instance_id, batch.id, codes, now_s), frame)
 
     def _executes_retry(self, instance_id: str) -> bool:
-        """Whether the instance executes a retried request, which may have killed it: then its end is no failed start."""
+        """Return whether the instance executes a retried request, which may have killed it: then its end is no failed start."""
         worker = self.dispatcher.workers.by_id.get(instance_id)
         return worker is not None and any(one.retried for batch in worker.batches.values() for one in batch.requests)
 
@@ -545,9 +553,9 @@ class FunctionRuntime:
             try:
                 request.responder.stream(frame)
             except Exception:  # noqa: BLE001 - an error of one client must not end the instance's channel
-                self._break_off(request)
+                self._abort_stream(request)
 
-    def _break_off(self, request: Request) -> None:
+    def _abort_stream(self, request: Request) -> None:
         """A part of a streamed answer cannot be written: close the connection and withdraw the request."""
         _LOG.exception("%s: internal error while writing a streamed answer; its connection is closed", self.name)
         responder, request.responder = request.responder, None
@@ -556,7 +564,7 @@ class FunctionRuntime:
             responder.broken()
         self._execute(self.dispatcher.left(request, time.monotonic()))
 
-    async def _stream_broke(self, batch: Batch) -> None:
+    async def _resolve_broken_stream(self, batch: Batch) -> None:
         """A stream ended in the middle: a canary request decides whether the handler gave up or the instance is gone."""
         # The frames look alike in both cases, and the first must not cost the function its instance.
         channel = self._channels.get(batch.instance_id)
@@ -588,7 +596,8 @@ class FunctionRuntime:
             for request in cast("Iterable[Request]", lane.requests):
                 if there >= self._max_batch or request.arrived_s > waited_since_s:
                     break
-                if request.client is not None and request.client.has_left():
+                # A disconnected client's place in the batch goes to a request whose client still waits.
+                if request.client is not None and request.client.has_disconnected():
                     gone.append(request.client)
                 else:
                     there += request.size
@@ -618,8 +627,8 @@ class FunctionRuntime:
         else:
             self._owner.instance_needed(self.name)
 
-    def _set_up(self, settings: Settings, signature: ModelSignature | None, profile: ModelProfile | None) -> None:
-        """Derive lanes and latency keys from the deployment; `_profiled_variants` are those that a profile predicts."""
+    def _apply_settings(self, settings: Settings, signature: ModelSignature | None, profile: ModelProfile | None) -> None:
+        """Derive lanes and latency keys from the deployment. `_profiled_variants` are the variants that a profile predicts."""
         self.settings, self.signature = settings, signature
         self.variant = latency_key(settings, self.name)
         named = lanes(self.variant, signature)
@@ -627,7 +636,7 @@ class FunctionRuntime:
         self._profile = Corrected(profile) if profile is not None else None
         self.variants = named.variants
         self.replay_safe = signature is not None or settings.retry
-        """Whether a request may be executed twice: inference is idempotent, a handler only if `gnomon/retry` says so."""
+        """True if a request may be executed twice: inference is idempotent, a handler only if `gnomon/retry` says so."""
         self._profiled_variants = named.variants if profile is not None else ()
 
 
@@ -641,11 +650,11 @@ BUSY_FACTOR = 2.0
 
 
 BUSY_AT_LEAST_S = 10.0
-"""A batch with a short deadline may be slow because of a cold cache, which is no reason to replace the instance."""
+"""The least time limit of a batch: one with a short deadline may be slow because of a cold cache, without any fault."""
 
 
 class Health:
-    """Checks the instances of one function. `on_frozen(instance_id, reason)` is called once for each that does not answer."""
+    """The health checks of one function's instances. `on_frozen(instance_id, reason)` is called once for a frozen instance."""
 
     def __init__(
         self, dispatcher: Dispatcher, channels: Mapping[str, BatchChannel], on_frozen: Callable[[str, str], None]
@@ -684,8 +693,8 @@ class Health:
             if worker.id in self._reported:
                 continue
             if worker.batches:
-                self._bound(worker, now_s)
-            elif not worker.draining and worker.id not in self._probes and not self._known_well(worker.id):
+                self._check_batches(worker, now_s)
+            elif not worker.draining and worker.id not in self._probes and not self._is_known_healthy(worker.id):
                 self._probes[worker.id] = asyncio.get_running_loop().create_task(self._probe(worker.id))
         if workers:  # without instances the timer would keep a removed function's runtime alive
             self.start()
@@ -696,20 +705,20 @@ class Health:
         executing = {batch for worker in workers.values() for batch in worker.batches}
         self._alive_s = {batch: at_s for batch, at_s in self._alive_s.items() if batch in executing}
 
-    def _bound(self, worker: Worker, now_s: float) -> None:
-        """Report an instance if all its batches have taken too long. A single slow batch among others only occupies one place."""
-        took_s = [self._beyond_s(batch, now_s) for batch in worker.batches.values()]
+    def _check_batches(self, worker: Worker, now_s: float) -> None:
+        """Report an instance if all its batches have exceeded their limits. A single slow batch occupies only one slot."""
+        took_s = [self._overdue_s(batch, now_s) for batch in worker.batches.values()]
         if all(took_s):
             self._report(worker.id, f"its batch has been executing for {max(took_s):.1f} s")
 
-    def _beyond_s(self, batch: Batch, now_s: float) -> float:
-        """Seconds since the batch last showed life, if that is more than its requests allow; else 0."""
+    def _overdue_s(self, batch: Batch, now_s: float) -> float:
+        """Seconds since the batch was sent or last streamed a part, if more than its requests allow; else 0."""
         since_s = self._alive_s.get(batch.id, batch.sent_s)
         limit_s = max(BUSY_AT_LEAST_S, BUSY_FACTOR * (batch.deadline_s - batch.sent_s))
         return now_s - since_s if now_s - since_s > limit_s else 0.0
 
-    def _known_well(self, instance_id: str) -> bool:
-        known: Callable[[], bool] | None = getattr(self._channels.get(instance_id), "known_well", None)
+    def _is_known_healthy(self, instance_id: str) -> bool:
+        known: Callable[[], bool] | None = getattr(self._channels.get(instance_id), "is_known_healthy", None)
         return known is not None and known()
 
     async def _probe(self, instance_id: str) -> None:
@@ -718,6 +727,8 @@ class Health:
             if channel is None or await channel.probe(PROBE_TIMEOUT_S):
                 return
             worker = self._dispatcher.workers.by_id.get(instance_id)
+            # A batch that began during the probe delays its answer, and a new channel means that the instance was replaced
+            # already.
             if worker is not None and not worker.batches and self._channels.get(instance_id) is channel:
                 self._report(instance_id, f"it did not answer a canary within {PROBE_TIMEOUT_S:.0f} s")
         finally:
@@ -781,12 +792,12 @@ class Lanes(NamedTuple):
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """The keys of their latencies."""
+        """The latency keys of the lanes."""
         return self.tensor.variant, self.event.variant
 
 
 def latency_key(settings: Settings, function: str) -> str:
-    """The key of a function in the latency model: its model, with the engine and precision that it names.
+    """The key of a function in the latency model: its model, with the engine and precision if the settings name them.
 
     Without a model it is the function's own name.
     """
@@ -800,7 +811,7 @@ def latency_key(settings: Settings, function: str) -> str:
 
 def lanes(variant: str, signature: ModelSignature | None) -> Lanes:
     """The lanes of a function; `variant` is its key in the latency model."""
-    # An image must be decoded, a tensor need not: their latencies are learned separately.
+    # An image must be decoded, a tensor need not be: their latencies are learned separately.
     events = f"{variant}/events" if signature is not None else variant
     inputs = signature.inputs if signature is not None else ()
     head = {"kind": "tensors", "inputs": [spec.to_json() for spec in inputs]}

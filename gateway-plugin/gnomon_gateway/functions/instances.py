@@ -117,7 +117,7 @@ class ScalingControl(Protocol):
     def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]: ...
 
     def makes_shadows(self, settings: Settings) -> bool:
-        """Whether the function's scaling policy creates Shadows on a platform that supports them."""
+        """Return whether the function's scaling policy creates Shadows on a platform that supports them."""
         ...
 
     def policies(self) -> Mapping[str, str]:
@@ -147,34 +147,34 @@ class Bodies(Protocol):
 
 
 class RollingUpdate:
-    """Replaces `bodies`. `scaling` says how many are wanted; only who leads retires any."""
+    """The rolling update of functions' Bodies. `scaling` knows the desired numbers; only the leading process retires Bodies."""
 
-    def __init__(self, bodies: Bodies, scaling: ScalingControl, elsewhere: OtherReplicas) -> None:
+    def __init__(self, bodies: Bodies, scaling: ScalingControl, other_replicas: OtherReplicas) -> None:
         self._bodies = bodies
         self._scaling = scaling
-        self._elsewhere = elsewhere
+        self._other_replicas = other_replicas
 
     async def update(self, deployed: Deployed) -> None:
         """Replace the instances of earlier versions. Those that are still starting are stopped, to free their capacity."""
-        there = self._bodies.of(deployed)
-        deployed.keep_old = len(deployed.old(there))
-        # Instances of the replaced version that still start have served nobody.
-        self._retire(deployed, deployed.old(there, InstanceState.STARTING))
+        instances = self._bodies.of(deployed)
+        deployed.keep_old = len(deployed.old(instances))
+        # Instances of the replaced version that are still starting have served no request: nothing is lost by stopping them.
+        self._retire(deployed, deployed.old(instances, InstanceState.STARTING))
         await self._begin(deployed)
 
     async def take_over(self, deployed: Deployed) -> None:
         """Continue the update of an earlier gateway process, from the instances that it has left."""
         old = [one for one in self._bodies.of(deployed) if one.version < deployed.version]
         deployed.keep_old = sum(one.kind is InstanceKind.BODY for one in old)
-        if self._elsewhere.leads:
+        if self._other_replicas.leads:
             await self._begin(deployed)
 
     def retire(self, deployed: Deployed) -> None:
         """Drain as many instances of earlier versions as ready new instances replace."""
-        if self._elsewhere.leads:
+        if self._other_replicas.leads:
             self._retire(deployed, deployed.replaceable(self._bodies.of(deployed), self._scaling.desired(deployed.name)))
 
-    async def take_place(self, deployed: Deployed) -> None:
+    async def replace_retired(self, deployed: Deployed) -> None:
         """An old instance has ended: create a new instance in its place, if one is missing."""
         missing = (self._scaling.desired(deployed.name) or 0) - len(deployed.live(self._bodies.of(deployed)))
         if missing > 0:
@@ -184,12 +184,13 @@ class RollingUpdate:
 
     async def _begin(self, deployed: Deployed) -> None:
         """Create one instance per serving old one. Those without capacity are created later, as others become ready."""
-        for begun in range(deployed.keep_old):
+        for created in range(deployed.keep_old):
             try:
                 await self._bodies.create(deployed, deployed.spec.settings.cores)
             except GnomonError as refused:
                 _LOG.info("%s: rolling update waits for capacity for a new instance: %s", deployed.name, refused)
-                if not begun and not deployed.retired:
+                # No capacity even for the first: an old Body is given up, otherwise the update would wait for ever.
+                if not created and not deployed.retired:
                     deployed.keep_old -= 1
                     self.retire(deployed)
                 return
@@ -242,14 +243,14 @@ class Shadows:
                 raise
             _LOG.info("%s: no Shadow is created, the Body %s has ended: %s", deployed.name, body_id, refused)
             return None
-        # Its end was reported while this coroutine waited, before it was tracked.
-        if all(shadow.id != there.id for there in self._platform.instances(deployed.name)):
-            return None  # the Shadow ended while it was being created
+        # The Shadow ended while it was being created: its end was reported before it was tracked, and will not be reported again.
+        if all(shadow.id != instance.id for instance in self._platform.instances(deployed.name)):
+            return None
         self.add(shadow.id, body_id)
         return shadow
 
     def take_over(self, deployed: Deployed, instances: Sequence[Instance]) -> None:
-        """Replace what an earlier leader reported: from now on each Body has the Shadows that the platform knows."""
+        """Replace the pairs that an earlier leader reported by those that the platform knows."""
         for body in (one for one in instances if one.kind is InstanceKind.BODY):
             self.pair_changed(deployed, body)
 
@@ -286,7 +287,7 @@ class Shadows:
             deployed.draining.add(shadow_id)
             await self._platform.destroy(shadow_id)
 
-    async def end_those_of(self, deployed: Deployed, body_id: str) -> None:
+    async def end_shadows_of(self, deployed: Deployed, body_id: str) -> None:
         """End the Shadows of a Body that is about to be stopped, or has ended."""
         self._partners.pop(body_id, None)
         for shadow_id in [shadow for shadow, body in self._body_of.items() if body == body_id]:
@@ -306,6 +307,7 @@ class Shadows:
         body_id = self._body_of.pop(shadow_id)
         left = self._partners.get(body_id, {})
         if left.pop(shadow_id, None) is not None:
+            # Without this, that batch would be sized for the pair and wait for the Shadow.
             # The Body reports the end of its Shadow only with its next batch.
             deployed.runtime.pair_changed(body_id, together(tuple(left.values())))
         if shadow_id in deployed.draining:
@@ -319,7 +321,8 @@ class Instances(InstanceOwner):
     """The instances of every function.
 
     `log` appends a line to a function's log; `scaling` is the autoscaler; `policy` makes the scheduling policy for changed
-    settings. While another process leads (`elsewhere`), this one only follows the instances that the leader creates and destroys.
+    settings. While another process leads (`other_replicas`), this one only tracks the instances that the leader creates and
+    destroys.
     """
 
     def __init__(
@@ -328,10 +331,10 @@ class Instances(InstanceOwner):
         log: Callable[[FunctionKey, str, str], None],
         scaling: ScalingControl,
         policy: SchedulerOf,
-        elsewhere: OtherReplicas | None = None,
+        other_replicas: OtherReplicas | None = None,
     ) -> None:
         self._platform = platform
-        self._elsewhere = elsewhere or OtherReplicas()
+        self._other_replicas = other_replicas or OtherReplicas()
         self.log_line = self._log = log
         """A line of an instance, which the platform reports: straight to the log, as there may be thousands a second."""
         self._policy = policy
@@ -339,7 +342,7 @@ class Instances(InstanceOwner):
         self._deployed: dict[str, Deployed] = {}
         self._owners: dict[str, Deployed] = {}
         self.shadows = Shadows(platform, log)
-        self.rolling_update = RollingUpdate(self, scaling, self._elsewhere)
+        self.rolling_update = RollingUpdate(self, scaling, self._other_replicas)
         self._background = Background()
         self._begin = self._background.begin
 
@@ -360,14 +363,14 @@ class Instances(InstanceOwner):
         for instance in adopt_instances(self._platform, deployed):
             self._owners.setdefault(instance.id, deployed)
         self._report_starting(deployed)
-        if self._elsewhere.leads:
+        if self._other_replicas.leads:
             self.shadows.take_over(deployed, self.of(deployed))
         await self.rolling_update.take_over(deployed)
 
     def of(self, deployed: Deployed) -> tuple[Instance, ...]:
         """The function's instances, without those of a removed function of the same name."""
-        there = self._platform.instances(deployed.name)
-        return tuple(one for one in there if self._owners.get(one.id, deployed) is deployed)
+        instances = self._platform.instances(deployed.name)
+        return tuple(instance for instance in instances if self._owners.get(instance.id, deployed) is deployed)
 
     def runtime_of(self, instance_id: str) -> FunctionRuntime | None:
         """The runtime of an instance's function."""
@@ -423,6 +426,7 @@ class Instances(InstanceOwner):
             return
         refuse_foreign_autoscaler(self._platform, function)
         try:
+            # In both cases: the actions that succeeded may have changed the numbers by which old instances are retired.
             await carry_out_async(_FunctionActuator(self, self._platform, deployed, self._policy), actions)
         except PartlyRefused:
             self.rolling_update.retire(deployed)
@@ -445,6 +449,7 @@ class Instances(InstanceOwner):
         except GnomonError as refused:
             if deployed.start_failures.refused(time.monotonic(), refused):
                 self._log(deployed.spec.key, "", f"gnomon: no instance can be created: {refused}")
+            # Requests that wait for an instance would otherwise wait until their deadlines.
             deployed.runtime.refuse_waiting()
             raise
         deployed.start_failures.created()
@@ -485,6 +490,7 @@ class Instances(InstanceOwner):
 
         """
         await self._platform.resize(instance_id, cores)
+        # Read back, because the platform may have granted another number of cores.
         for instance in self._platform.instances(deployed.name):
             if instance.id == instance_id:
                 deployed.runtime.instance_resized(instance_id, instance.cores)
@@ -527,11 +533,11 @@ class Instances(InstanceOwner):
         if deployed is not None:
             deployed.draining.add(instance_id)
             self._log(deployed.spec.key, instance_id, f"gnomon: instance {instance_id} is stopped: {reason}")
-        if not self._elsewhere.leads:
-            self._elsewhere.lose(instance_id, LostInstance(reason))
+        if not self._other_replicas.leads:
+            self._other_replicas.lose(instance_id, LostInstance(reason))
         self._begin(self._platform.destroy(instance_id))
 
-    def lost_elsewhere(self, instance_id: str, lost: LostInstance) -> None:
+    def lost_at_replica(self, instance_id: str, lost: LostInstance) -> None:
         """Another replica has lost its connection to an instance."""
         deployed = self._owners.get(instance_id)
         if deployed is not None and instance_id not in deployed.draining:
@@ -543,12 +549,14 @@ class Instances(InstanceOwner):
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
         deployed = self._owners.get(instance.id)
-        if deployed is None and instance.function in self._deployed and not self._elsewhere.leads:
+        # A follower learns of an instance only when the platform reports it: the leader has created it.
+        if deployed is None and instance.function in self._deployed and not self._other_replicas.leads:
             deployed = self._owners[instance.id] = self._deployed[instance.function]
         if deployed is None or instance.id in deployed.draining:
             self._begin(self._platform.destroy(instance.id))
             return
         deployed.been_ready = True
+        # An old version that becomes ready says nothing about whether the present one can start.
         if instance.version == deployed.version:
             deployed.start_failures.ready()
         deployed.runtime.instance_ready(instance, channel)
@@ -568,11 +576,13 @@ class Instances(InstanceOwner):
             self.shadows.gone(deployed, instance_id, reason)
             self._scaling.poke(deployed.name)
             return
+        # A start has failed if the instance ended by itself before it was ever ready: this delays the next start (back-off).
         # An instance that was stopped while it started has not failed.
         failed = not deployed.runtime.has_been_ready(instance_id) and instance_id not in deployed.draining
         served = deployed.runtime.forget(instance_id)
-        if not self._elsewhere.leads:
-            self._elsewhere.lose(instance_id, LostInstance(reason, served))
+        # The leader counts failed starts and replaces instances, so it must learn of an instance that this replica has lost.
+        if not self._other_replicas.leads:
+            self._other_replicas.lose(instance_id, LostInstance(reason, served))
         elif instance_id not in deployed.draining:
             if served:
                 self._scaling.served(deployed.name)
@@ -584,12 +594,12 @@ class Instances(InstanceOwner):
         deployed.runtime.instance_gone(instance_id, reason)
         if not self._is_deployed(deployed) and not deployed.runtime.ready:
             deployed.runtime.fail_waiting(function_removed())  # no further instance will start
-        self._begin(self.shadows.end_those_of(deployed, instance_id))
+        self._begin(self.shadows.end_shadows_of(deployed, instance_id))
         self._report_starting(deployed)
         deployed.runtime.refuse_waiting()
         if instance_id in deployed.retired:
             deployed.retired.discard(instance_id)
-            self._begin(self.rolling_update.take_place(deployed))
+            self._begin(self.rolling_update.replace_retired(deployed))
         else:
             self._scaling.poke(deployed.name)
 
@@ -611,7 +621,8 @@ class Instances(InstanceOwner):
 
     async def _drain(self, deployed: Deployed, instance_id: str) -> None:
         await deployed.runtime.drain(instance_id)
-        await self.shadows.end_those_of(deployed, instance_id)
+        # The Body's last batches may still use its Shadows, so they end after the drain.
+        await self.shadows.end_shadows_of(deployed, instance_id)
         await self._platform.destroy(instance_id)
 
     async def _wind_down(self, deployed: Deployed, *, leave: bool) -> None:
@@ -660,7 +671,7 @@ class _FunctionActuator(Actuator[Awaitable[None]]):
 
 
 def outlive_gateway(platform: Platform) -> bool:
-    """Whether instances keep running when the gateway stops."""
+    """Return whether instances keep running when the gateway stops."""
     return isinstance(platform, PersistentPlatform)
 
 

@@ -1,4 +1,4 @@
-"""The functions of this gateway: the operations of the API.
+"""The functions of this gateway, and the API's operations on them.
 
 A command is validated in full before anything changes, is durable when it returns, and its effects continue in the background.
 Commands for one function run one after the other; those for different functions run concurrently.
@@ -10,7 +10,7 @@ A stored function that cannot be served, for example because its secret was dele
 
 Meanwhile the API lists the function without replicas, and calls get 503: a temporary failure is no 404.
 
-Member functions of applications (`applications`) are neither stored nor listed: their application makes them again at the start.
+Member functions of applications (`applications`) are neither stored nor listed: their application deploys them at each start.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Manager:
         fetch_model: Callable[[str], Awaitable[None]] | None = None,
         now: Callable[[], float] = utc_now_s,
         schedulers: Schedulers = BUILT_IN,
-        elsewhere: OtherReplicas | None = None,
+        other_replicas: OtherReplicas | None = None,
         epoch: Callable[[], int] = lambda: 1,
     ) -> None:
         self._store = store
@@ -71,10 +71,10 @@ class Manager:
         self._logs = logs = logs or LogBook()
         self._now = now
         self._schedulers = schedulers
-        self._elsewhere = elsewhere or OtherReplicas()
+        self._other_replicas = other_replicas or OtherReplicas()
         self._epoch = epoch
         self._checks = Checks(store, platform, scaling, fetch_model, schedulers)
-        self._shadow_notice = ShadowNotice(platform, scaling, self._elsewhere, logs)
+        self._shadow_notice = ShadowNotice(platform, scaling, self._other_replicas, logs)
         self._functions: dict[FunctionKey, Deployed] = {}
         self._locks: WeakValueDictionary[FunctionKey, asyncio.Lock] = WeakValueDictionary()
         """The locks that commands hold or wait for; others are garbage-collected."""
@@ -86,12 +86,12 @@ class Manager:
         self._background = Background()
         if isinstance(platform, Restartable):
             platform.watch_restarts(self._restarts)
-        self.instances = Instances(platform, logs.append, scaling, self._checks.policy, self._elsewhere)
+        self.instances = Instances(platform, logs.append, scaling, self._checks.policy, self._other_replicas)
 
     async def start(self, served_elsewhere: Callable[[FunctionSpec], bool] = lambda _: False) -> None:
-        """Serve the stored functions. One that can no longer be served stays stored, and its log has the reason.
+        """Serve the stored functions. A function that cannot be served stays stored, and its log has the reason.
 
-        Functions that are `served_elsewhere`, the endpoints of applications, are left out.
+        Functions that are `served_elsewhere`, the endpoints of applications, are skipped.
         """
         stored = await asyncio.to_thread(self._store.functions)
         self._last_version = max((function.version for function in stored), default=0)
@@ -133,7 +133,7 @@ class Manager:
         return [deployed.runtime for deployed in self._functions.values()]
 
     def all_been_ready(self) -> bool:
-        """Whether each function that should have an instance has one, or has had one since it was deployed."""
+        """Return whether each function that should have an instance has one, or has had one since it was deployed."""
         return all(
             deployed.been_ready or deployed.runtime.ready > 0 or not self._wanted(deployed)
             for deployed in self._functions.values()
@@ -156,6 +156,7 @@ class Manager:
             if deployed is None:
                 await self._update_pending(spec)
                 return
+            # Everything that can refuse the deployment comes before anything changes.
             inputs = await self._checks.spec(spec)
             self._scaling.check_profile(spec.settings, inputs.profile)
             alike = (inputs.revision, inputs.secrets) == (deployed.revision, deployed.secrets)
@@ -177,7 +178,7 @@ class Manager:
     async def renew(self, key: FunctionKey) -> None:
         """Replace the instances of a function whose image or model now resolves to something else, as an update does."""
         deployed = self._functions.get(key)
-        if deployed is not None and self._elsewhere.leads:
+        if deployed is not None and self._other_replicas.leads:
             await self.update(deployed.spec)
 
     async def remove(self, key: FunctionKey) -> None:
@@ -206,6 +207,7 @@ class Manager:
             try:
                 await self.deploy(spec)
             except BaseException:
+                # The name must stay free for other users if the deployment failed.
                 self.members.discard(key)
                 raise
         return self._functions[key].runtime
@@ -230,7 +232,7 @@ class Manager:
         """Replace all instances of this version by new ones, as a rolling update does: no fewer serve meanwhile."""
         async with self._lock(key):
             deployed = self._functions.get(key)
-            if deployed is None or deployed.version != version or not self._elsewhere.leads:
+            if deployed is None or deployed.version != version or not self._other_replicas.leads:
                 return
             self._last_version += 1
             stored = StoredFunction(deployed.spec, self._last_version, deployed.created_at)
@@ -246,6 +248,7 @@ class Manager:
         replica follows whatever the leader has stored.
         """
         async with self._lock(key):
+            # Read within the lock: the store may have changed while another command held it.
             stored = {one.spec.key: one for one in await asyncio.to_thread(self._store.functions)}.get(key)
             deployed = self._functions.get(key)
             if stored is None:
@@ -259,7 +262,7 @@ class Manager:
 
     async def _follow_update(self, deployed: Deployed, stored: StoredFunction, *, takes_over: bool) -> None:
         """Another process has changed the function. It also replaces the instances, or did so until this process leads."""
-        if self._elsewhere.leads and not takes_over and stored.version <= deployed.version:
+        if self._other_replicas.leads and not takes_over and stored.version <= deployed.version:
             return  # a watch of the store may lag behind this process's own writes
         self._change(deployed, self._with_defaults(stored.spec), await self._checks.inputs(stored.spec))
         if stored.version != deployed.version:
@@ -286,7 +289,7 @@ class Manager:
             created_at=deployed.created_at,
             replicas=self._wanted(deployed),
             available_replicas=deployed.runtime.ready,
-            invocation_count=deployed.runtime.metrics.invocations + self._elsewhere.of(deployed.name).invocations,
+            invocation_count=deployed.runtime.metrics.invocations + self._other_replicas.of(deployed.name).invocations,
             usage=self._platform.usage(deployed.name) if usage else None,
             problem=self._problem(deployed),
         )
@@ -377,10 +380,10 @@ class Manager:
         self.directory.remove(key)
         self.instances.release(deployed)
         self._scaling.removed(deployed.name)
-        self._elsewhere.forget(deployed.name)
+        self._other_replicas.forget(deployed.name)
 
     def _change(self, deployed: Deployed, spec: FunctionSpec, inputs: FunctionInputs) -> None:
-        """Use another deployment from now on. Instances are replaced separately."""
+        """Apply a changed deployment. Instances are replaced separately."""
         deployed.revision, deployed.secrets, deployed.engine = inputs.revision, inputs.secrets, str(inputs.engine or "")
         # Before `update`, which sizes batches by the profile.
         self._latency.use_profile(lanes(latency_key(spec.settings, deployed.name), inputs.signature).variants, inputs.profile)
@@ -392,7 +395,7 @@ class Manager:
         return self._locks.setdefault(key, asyncio.Lock())
 
     def _wanted(self, deployed: Deployed) -> int:
-        if not self._elsewhere.leads:
+        if not self._other_replicas.leads:
             return len(deployed.live(self._platform.instances(deployed.name)))
         desired = self._scaling.desired(deployed.name)
         return deployed.spec.settings.scale.min if desired is None else desired
@@ -403,7 +406,7 @@ class Manager:
         return spec.idling_to_zero() if quick and spec.may_idle_to_zero else spec
 
     def _problem(self, deployed: Deployed) -> GnomonError | None:
-        """Why fewer instances of the present version are ready than wanted; None if enough are, or no reason is known."""
+        """The error that explains missing ready instances of this version; None if none are missing or no reason is known."""
         problem = deployed.start_failures.problem or self._start_delay(deployed)
         if problem is None:
             return None
@@ -432,7 +435,7 @@ class Manager:
         )
         deployed = Deployed(
             spec, stored.version, inputs.revision, inputs.secrets, stored.created_at, runtime, inputs.profile,
-            elsewhere=self._elsewhere, engine=str(inputs.engine or ""),
+            other_replicas=self._other_replicas, engine=str(inputs.engine or ""),
         )  # fmt: skip
         runtime.forget_latency()
         self._latency.use_profile(deployed.runtime.variants, deployed.profile)
@@ -523,7 +526,7 @@ class PendingRestore:
         return iter(self._stored)
 
     def add(self, stored: StoredFunction, reason: str) -> None:
-        """The function cannot be served. The same reason is logged once."""
+        """Add a function that cannot be served. The same reason is logged once."""
         key = stored.spec.key
         self._stored[key] = stored
         if self._reasons.get(key) != reason:

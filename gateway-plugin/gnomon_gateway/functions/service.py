@@ -62,7 +62,7 @@ class FunctionDetail:
     version: int = 0
     """The version of the latest deployment, and of its instances."""
     cannot_start: bool = False
-    """Whether no instance starts, and a retry is not expected to help."""
+    """True if no instance starts, and a retry is not expected to help."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,8 +144,8 @@ class ShadowNotice:
     REASON = "BodiesAlone"
     TEXT = "No node can make Shadows now: Bodies serve alone until a node's coordinator is connected."
 
-    def __init__(self, platform: Platform, scaling: ScalingControl, elsewhere: OtherReplicas, logs: LogBook) -> None:
-        self._platform, self._scaling, self._elsewhere, self._logs = platform, scaling, elsewhere, logs
+    def __init__(self, platform: Platform, scaling: ScalingControl, other_replicas: OtherReplicas, logs: LogBook) -> None:
+        self._platform, self._scaling, self._other_replicas, self._logs = platform, scaling, other_replicas, logs
 
     def text(self, spec: FunctionSpec) -> str:
         """The notice for the function's users; "" if Shadows are possible, or the function would have none."""
@@ -154,7 +154,7 @@ class ShadowNotice:
 
     def report(self, spec: FunctionSpec) -> None:
         """Write the notice to the function's log, and to the platform's events if it has any. Only the leader reports."""
-        if not self._elsewhere.leads or not self.text(spec):
+        if not self._other_replicas.leads or not self.text(spec):
             return
         self._logs.append(spec.key, "", f"gnomon: {self.TEXT}")
         if isinstance(self._platform, Warns):

@@ -12,8 +12,8 @@ connection has waited for long, the newest is opened first (LIFO under overload)
 
 The wait in the kernel's queue counts: `tcpi_last_data_recv` says how long ago the last bytes came.
 
-A disconnect is asked of the kernel by poll: on a busy machine the event loop reports it only behind the result that makes an
-instance idle, and the request of a client that has left would be in the next batch.
+Disconnects are read from the kernel by poll: on a busy machine the event loop reports a disconnect only after the result that
+makes an instance idle, so the request of a disconnected client would be in the next batch.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from gnomon_gateway.http.headers import last_response
 
 _DISCONNECTED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 """Linux has POLLRDHUP; elsewhere only a connection that is closed in both directions is reported."""
-_ASKED = getattr(select, "POLLRDHUP", 0) | select.POLLIN
+_POLLED_EVENTS = getattr(select, "POLLRDHUP", 0) | select.POLLIN
 _poll = select.poll()
 
 
 def has_disconnected(descriptor: int) -> bool:
-    """Whether the peer of this socket has disconnected. Takes about a microsecond; nothing is read."""
+    """Return whether the peer of this socket has disconnected. Takes about a microsecond; nothing is read."""
     return sent_and_disconnected(descriptor)[1]
 
 
-def has_sent(descriptor: int) -> bool:
-    """Whether this socket has unread data, or its end."""
+def has_unread_data(descriptor: int) -> bool:
+    """Return whether this socket has unread data, or its end."""
     return sent_and_disconnected(descriptor)[0]
 
 
 def sent_and_disconnected(descriptor: int) -> tuple[bool, bool]:
-    """`has_sent` and `has_disconnected` by one system call."""
-    _poll.register(descriptor, _ASKED)
+    """`has_unread_data` and `has_disconnected` by one system call."""
+    _poll.register(descriptor, _POLLED_EVENTS)
     try:
         found = _poll.poll(0)
     finally:
@@ -63,21 +63,21 @@ def sent_and_disconnected(descriptor: int) -> tuple[bool, bool]:
     return bool(events & select.POLLIN), bool(events & _DISCONNECTED)
 
 
-MOST_OPENED = 8
-"""Connections that are opened in a turn of the loop. Each costs about 0.1 ms with its request, and an instance's result waits for
-that: with 32, an instance whose batches take 20 ms was idle for a tenth of an overload."""
-MOST_ACCEPTED = 512
-"""Connections that are accepted in a turn of the loop, dead ones included."""
-LONG_S = 0.05
-"""A connection that has waited for so long is opened after newer ones."""
-LONGEST_S = 5.0
-MOST_WAITING = 4096
-"""After `LONGEST_S`, and beyond so many, the oldest connections are refused. Each is a file descriptor."""
+MAX_OPENED_PER_TURN = 8
+"""The most connections that are opened in a turn of the loop. Each costs about 0.1 ms with its request, which delays instances'
+results: with 32, an instance whose batches take 20 ms was idle for a tenth of the time under overload."""
+MAX_ACCEPTED_PER_TURN = 512
+"""The most connections that are accepted in a turn of the loop, dead ones included."""
+LIFO_AFTER_S = 0.05
+"""Once the oldest connection has waited for this long, the newest is opened first."""
+REFUSE_AFTER_S = 5.0
+MAX_WAITING = 4096
+"""After `REFUSE_AFTER_S`, or beyond this number, the oldest connections are refused: each holds a file descriptor."""
 _READ_BYTES = 64 << 10
 _RETRY_S = 0.1
 """Pause after accept failed for want of file descriptors or memory."""
 _LAST_DATA_OFFSET, _INFO_BYTES = 52, 56
-"""Where `tcpi_last_data_recv` stands in `struct tcp_info` (linux/tcp.h): 8 single bytes, then the twelfth 32-bit number."""
+"""The offset of `tcpi_last_data_recv` in `struct tcp_info` (linux/tcp.h): 8 single bytes, then the twelfth 32-bit number."""
 _TCP_INFO = getattr(socket, "TCP_INFO", None)
 _LOG = logging.getLogger(__name__)
 
@@ -96,10 +96,10 @@ class Peer(NamedTuple):
 
 
 class AcceptedSocket(socket.socket):
-    """A socket whose family and type are plain numbers: `socket.socket` makes an enumeration at every look, which takes long.
+    """A socket whose family and type are plain numbers: `socket.socket` constructs an enumeration at each access, which is slow.
 
-    It must be a `socket.socket` all the same: uvloop detaches those when their transport closes. It closes anything else once
-    more, although libuv has closed the file descriptor already, which may be another thread's file by then.
+    It must be a `socket.socket` all the same: uvloop detaches these when their transport closes. It closes any other object a
+    second time, although libuv has closed the file descriptor already, which may be another thread's file by then.
     """
 
     __slots__ = ()
@@ -108,7 +108,7 @@ class AcceptedSocket(socket.socket):
 
 
 class Acceptor:
-    """Accepts from a listening socket from `start` to `stop`; `opened` makes each connection's protocol."""
+    """The acceptor of a listening socket, from `start` to `stop`; `opened` makes each connection's protocol."""
 
     def __init__(self, listener: socket.socket, opened: Callable[[Peer], asyncio.BaseProtocol]) -> None:
         self._listener = listener
@@ -144,28 +144,30 @@ class Acceptor:
 
     def _readable(self) -> None:
         begun_s = time.monotonic()
-        for _ in range(MOST_ACCEPTED):
+        for _ in range(MAX_ACCEPTED_PER_TURN):
             if not self._accept():
                 break
+        # Otherwise connections of an earlier turn wait already, and `_open_some` is scheduled.
         if self._next is None:
             self._open_some(begun_s)
 
     def _accept(self) -> bool:
-        """Accept one connection; whether there may be another."""
+        """Accept one connection; returns whether there may be another."""
         try:
             descriptor, address = self._listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001 - see AcceptedSocket
         except (BlockingIOError, InterruptedError):
             return False
-        except ConnectionError:  # it was reset while it waited
+        except ConnectionError:  # the client reset it while it waited in the queue
             return True
         except OSError as error:
             _LOG.warning("cannot accept connections, retrying in %g s: %s", _RETRY_S, error)
             if not self._stopped:
-                # The listener stays readable: asked again at once, the loop would do nothing else.
+                # The listener stays readable: without a pause the event loop would spin on it.
                 self._loop.remove_reader(self._listener.fileno())
                 self._retry = self._loop.call_later(_RETRY_S, self.start)
             return False
         sent, disconnected = sent_and_disconnected(descriptor)
+        # Closed before a socket object or a protocol exists: in a flood of dead connections this is the only cost.
         if disconnected:
             os.close(descriptor)
             return True
@@ -180,13 +182,14 @@ class Acceptor:
         """Open as many connections as this turn of the loop can serve; close dead and refuse old ones."""
         self._next = None
         waiting, now_s = self._waiting, time.monotonic()
-        while waiting and waiting[0].has_left(since_s):
+        # The oldest first: they decide whether the queue counts as overloaded below.
+        while waiting and waiting[0].has_disconnected(since_s):
             waiting.popleft().connection.close()
-        while waiting and (now_s - waiting[0].since_s > LONGEST_S or len(waiting) > MOST_WAITING):
+        while waiting and (now_s - waiting[0].since_s > REFUSE_AFTER_S or len(waiting) > MAX_WAITING):
             _refuse(waiting.popleft().connection)
-        while waiting and len(self._opening) < MOST_OPENED:
-            one = waiting.pop() if now_s - waiting[0].since_s > LONG_S else waiting.popleft()
-            if one.has_left(since_s):
+        while waiting and len(self._opening) < MAX_OPENED_PER_TURN:
+            one = waiting.pop() if now_s - waiting[0].since_s > LIFO_AFTER_S else waiting.popleft()
+            if one.has_disconnected(since_s):
                 one.connection.close()
             else:
                 self._open(one)
@@ -213,8 +216,8 @@ class _Waiting(NamedTuple):
     since_s: float
     accepted_s: float
 
-    def has_left(self, since_s: float) -> bool:
-        """Whether the client has disconnected. A connection that was accepted after `since_s` has just been checked."""
+    def has_disconnected(self, since_s: float) -> bool:
+        """Return whether the client has disconnected. A connection that was accepted after `since_s` has just been checked."""
         return self.accepted_s < since_s and has_disconnected(self.peer.descriptor)
 
 

@@ -43,19 +43,19 @@ from uvicorn.protocols.utils import get_local_addr
 from uvicorn.server import ServerState
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.http.acceptor import Peer, has_disconnected, has_sent
+from gnomon_gateway.http.acceptor import Peer, has_disconnected, has_unread_data
 from gnomon_gateway.http.exchange import SMALL_BYTES, Exchange, HotRoutes
 from gnomon_gateway.http.headers import last_response
 
 PORTION_BYTES = 8 << 10
 """The size of one read, unless more remains of a body with a stated length."""
 BODY_PORTION_BYTES = 256 << 10
-MOST_EVENTS = 512
-"""Parser events of a connection in one turn of the event loop, after which the other connections have theirs."""
+MAX_EVENTS_PER_TURN = 512
+"""The most parser events of a connection in one turn of the event loop; the other connections are served then."""
 REQUEST_EVENTS = 8
-"""The cost of parsing a request, in chunks."""
+"""The cost of parsing a request, in parser events of a chunk."""
 PORTION_EVENTS = 32
-"""The cost of any portion, in chunks: even one without events, such as empty lines."""
+"""The cost of any portion, in parser events of a chunk: even one without events, such as empty lines."""
 
 
 class ReadBuffer:
@@ -73,7 +73,7 @@ class Flow(FlowControl):
         super().__init__(transport)
         self._loop = loop
         self._is_reading = True
-        self._had_its_turn = False
+        self._turn_ended = False
 
     def pause_reading(self) -> None:
         self.read_paused = True
@@ -94,17 +94,19 @@ class Flow(FlowControl):
 
     def end_turn(self) -> None:
         """Read no more in this turn of the event loop."""
-        if not self._had_its_turn:
-            self._had_its_turn = True
+        if not self._turn_ended:
+            self._turn_ended = True
+            # Callbacks of `call_soon` run after those of the sockets that are ready now, so every other connection is served
+            # before.
             self._loop.call_soon(self._next_turn)
             self._update()
 
     def _next_turn(self) -> None:
-        self._had_its_turn = False
+        self._turn_ended = False
         self._update()
 
     def _update(self) -> None:
-        reads = not (self.read_paused or self.write_paused or self._had_its_turn)
+        reads = not (self.read_paused or self.write_paused or self._turn_ended)
         if reads == self._is_reading or self._transport.is_closing():
             return
         self._is_reading = reads
@@ -125,7 +127,7 @@ class PortionReader(asyncio.BufferedProtocol):
         self._connection = connection
         self._buffer = buffer
         self._view = buffer.portion
-        self._begin_events = 0
+        self._turn_start_events = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._connection.connection_made(cast("asyncio.Transport", transport))
@@ -144,6 +146,8 @@ class PortionReader(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
+        # Bounded by what remains of the body: the portion cannot reach into a pipelined request, whose head must be read in small
+        # parts.
         left_bytes = self._connection.unread_bytes()
         if PORTION_BYTES < left_bytes < float("inf"):
             self._view = self._buffer.body_portion[: int(left_bytes)]
@@ -156,10 +160,12 @@ class PortionReader(asyncio.BufferedProtocol):
         # A large portion holds only bytes of the current body: a portion that may contain the next head is small.
         connection.feed(view[:nbytes] if nbytes > PORTION_BYTES else bytes(view[:nbytes]))
         connection.events += PORTION_EVENTS
+        # A client that keeps the socket's buffer full, or is in the middle of a head, must let the other connections take their
+        # turn.
         if nbytes < len(view):  # the socket's buffer is empty
-            self._begin_events = connection.events
-        elif connection.is_in_head or connection.events - self._begin_events > MOST_EVENTS:
-            self._begin_events = connection.events
+            self._turn_start_events = connection.events
+        elif connection.is_in_head or connection.events - self._turn_start_events > MAX_EVENTS_PER_TURN:
+            self._turn_start_events = connection.events
             connection.flow.end_turn()
 
 
@@ -207,11 +213,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class WriteBuffers:
-    """The answers that clients have not taken yet: `held_bytes` over all connections, at most `most_bytes`."""
+    """The answers that clients have not taken yet: `held_bytes` over all connections, at most `max_bytes`."""
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self.held_bytes = 0
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._readers: dict[GatewayProtocol, tuple[float, int]] = {}
 
     def hold(self, connection: GatewayProtocol, body_bytes: int = 0) -> None:
@@ -221,27 +227,28 @@ class WriteBuffers:
         """
         now_s = connection.loop.time()
         since_s, held_bytes = self._readers.get(connection, (now_s, 0))
+        # The peak, not the current size: the transport frees the memory of a write only when all of it is sent.
         holds_bytes = max(body_bytes, connection.transport.get_write_buffer_size())
         if holds_bytes > held_bytes:
             self._readers[connection] = since_s, holds_bytes
             self.held_bytes += holds_bytes - held_bytes
-            if self.held_bytes > self._most_bytes:
-                self._shed(connection.loop, now_s)
+            if self.held_bytes > self._max_bytes:
+                self._disconnect_slowest(connection.loop, now_s)
 
     def release(self, connection: GatewayProtocol) -> None:
         """Stop counting a connection: its client has caught up, or it has ended."""
         _, held_bytes = self._readers.pop(connection, (0.0, 0))
         self.held_bytes -= held_bytes
 
-    def _shed(self, loop: asyncio.AbstractEventLoop, now_s: float) -> None:
-        for connection in sorted(self._readers, key=lambda one: self._speed(one, now_s)):
-            if self.held_bytes <= self._most_bytes:
+    def _disconnect_slowest(self, loop: asyncio.AbstractEventLoop, now_s: float) -> None:
+        for connection in sorted(self._readers, key=lambda reader: self._speed(reader, now_s)):
+            if self.held_bytes <= self._max_bytes:
                 return
             _LOG.info(
                 "disconnecting the slowest of %d slow readers: write buffers hold %d bytes, the limit is %d",
                 len(self._readers),
                 self.held_bytes,
-                self._most_bytes,
+                self._max_bytes,
             )
             self.release(connection)
             # Not here: its transport may be in the middle of a write.
@@ -257,7 +264,7 @@ class WriteBuffers:
 
 
 class Phase(IntEnum):
-    """The event that a connection waits for."""
+    """The phase of a connection, named by the event that it waits for."""
 
     IDLE = 0
     HEAD = 1
@@ -269,8 +276,8 @@ class Phase(IntEnum):
 class ServerContext:
     """Settings and counters that all connections of a server share.
 
-    `now_s` is the loop's time at the last timeout check, `held_bytes` what the large bodies hold that have not come to their end,
-    `stopping_s` when the server began to stop. `closing` is whether each answer ends its connection.
+    `now_s` is the loop's time at the last timeout check, `held_bytes` the memory of large bodies that are being received,
+    `stopping_s` when the server began to stop. `closing` says that each answer ends its connection.
     """
 
     def __init__(self, routes: HotRoutes, prefixes: tuple[bytes, ...], limits: Limits) -> None:
@@ -293,8 +300,8 @@ class ServerContext:
         return self._line
 
 
-CHECKED = frozenset({b"host", b"transfer-encoding", b"expect"})
-"""The names that `Head.note` wants to see."""
+CHECKED_HEADERS = frozenset({b"host", b"transfer-encoding", b"expect"})
+"""The header names that `Head.note` checks."""
 _VERSIONS = ("1.1", "1.0")
 
 
@@ -309,7 +316,7 @@ class Head:
         self._expects_continue = False
 
     def note(self, name: bytes, value: bytes) -> None:
-        """A header of one of the checked names."""
+        """Record a header whose name is in `CHECKED_HEADERS`."""
         if name == b"host":
             self._hosts += 1
         elif name == b"transfer-encoding":
@@ -318,15 +325,17 @@ class Head:
             self._expects_continue = True
 
     def expects_continue(self, version: str) -> bool:
-        """Whether the client waits for `100 Continue`. A client of HTTP/1.0 would take that for the answer."""
+        """Return whether the client waits for `100 Continue`. A client of HTTP/1.0 would take that for the answer."""
         return self._expects_continue and version != "1.0"
 
-    def fault(self, method: bytes, version: str) -> GnomonError | None:
+    def violation(self, method: bytes, version: str) -> GnomonError | None:
         """Why the head is refused; None if it is well-formed."""
         if version not in _VERSIONS:
             return GnomonError(505, "version_not_supported", f"This server does not speak HTTP/{version}.", "Use HTTP/1.1.")
+        # Two Host headers or none: a proxy and this server might route the request to different sites (RFC 9112, section 3.2).
         if self._hosts > 1 or (not self._hosts and version == "1.1"):
             return GnomonError(400, "malformed_request", f"The request has {self._hosts} Host headers.", "Send one.")
+        # Any other transfer coding leaves the body's end ambiguous, which permits request smuggling (RFC 9112, section 6.1).
         if self._encoding not in (b"", b"chunked"):
             return GnomonError(400, "unknown_encoding", "The Transfer-Encoding is not just chunked.", "Send chunks, or a length.")
         if method == b"CONNECT":
@@ -345,7 +354,7 @@ def body_bytes(headers: Iterable[tuple[bytes, bytes]]) -> float:
 
 
 def is_request_line(received: bytes, method: bytes, target: bytes, version: str, *, anywhere: bool) -> bool:
-    """Whether a request's first line was just this: one space between its parts and none behind them (RFC 9112, section 3).
+    """Return whether the request line was exactly this: one space between its parts and none after them (RFC 9112, section 3).
 
     The parser takes any number of spaces; another server in front of us may read such a line differently. `received` begins with
     the line, perhaps behind empty lines; `anywhere` says that another request ends in it first.
@@ -357,8 +366,8 @@ def is_request_line(received: bytes, method: bytes, target: bytes, version: str,
 def in_origin_form(target: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
     """The path and query of a request's target.
 
-    One in absolute form, `http://host:8080/path`, has the host as well, which takes the place of what `Host` says (RFC 9112,
-    section 3.2.2).
+    A target in absolute form, `http://host:8080/path`, contains the host too, which replaces the `Host` header (RFC 9112, section
+    3.2.2).
     """
     if target.startswith((b"/", b"*")):
         return target
@@ -393,10 +402,10 @@ def too_large(limits: Limits) -> GnomonError:
 
 
 class GracefulTransport:
-    """The transport that uvicorn's cycle writes its answer to; its `close` is a graceful one.
+    """The transport to which uvicorn's cycle writes its answer. `close` closes gracefully.
 
-    Once our side of the connection is closed, nothing is written: an application that asks for the rest of a body whose client
-    waits for `100 Continue` would write that behind the answer.
+    Once the connection is shut down for writing, writes are dropped: an application that reads on, while the client waits for
+    `100 Continue`, would write that status after the answer.
     """
 
     __slots__ = ("_connection", "close")
@@ -414,31 +423,31 @@ class GracefulTransport:
 
 
 def announcing_close(app: Any, cycle: Any, closes: Callable[[], bool]) -> Any:
-    """An application whose answer says `Connection: close` if the connection ends behind it.
+    """An application whose answer has `Connection: close` if the connection ends after it.
 
-    `closes` is asked when the answer begins, `cycle` is uvicorn's of the request.
+    `closes` is called when the answer begins; `cycle` is uvicorn's cycle of the request.
     """
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
-        async def tell(message: Any) -> None:
+        async def send_announcing(message: Any) -> None:
             if message["type"] == "http.response.start" and closes():
                 cycle.keep_alive = False
             await send(message)
 
-        await app(scope, receive, tell)
+        await app(scope, receive, send_announcing)
 
     return answer
 
 
 def expects_request(connection: GatewayProtocol) -> bool:
-    """Whether a request has been sent on a connection and not been read, or may be about to be sent: on one that is new."""
+    """Return whether the connection has an unread request, or is so new that its first request may still arrive."""
     context = connection.context
     is_new = connection.phase == Phase.HEAD and context.now_s - connection.since_s < context.limits.last_s
-    return is_new or connection.has_sent()
+    return is_new or connection.has_unread_data()
 
 
 def notify_disconnect(cycle: Any) -> None:
-    """Tell a request, an exchange or one of uvicorn's cycles, that its client has disconnected."""
+    """Notify a request, an `Exchange` or a cycle of uvicorn, that its client has disconnected."""
     if type(cycle) is Exchange:
         cycle.lost()
     else:
@@ -482,6 +491,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.context = context
         self.phase = _HEAD
         self.arrived_s = peer.arrived_s
+        # The timeout of the head includes the wait in the kernel's accept queue.
         self.since_s = min(context.now_s, peer.arrived_s or context.now_s)
         self.received_bytes = self.buffered_bytes = 0
         self.client_address = peer.host.encode()
@@ -489,13 +499,13 @@ class GatewayProtocol(HttpToolsProtocol):
         self._receiving: Any = None
         self._head = Head()
         self._head_bytes = 0
-        self._silent_bytes = 0
+        self._unreported_bytes = 0
         self._portion: bytes | memoryview = b""
-        self._earlier = bytearray()
-        self.is_in_head = self._behind_another = False
-        self._most_head_bytes, self._most_head_lines = context.limits.head_bytes, context.limits.head_lines
+        self._head_so_far = bytearray()
+        self.is_in_head = self._follows_request = False
+        self._max_head_bytes, self._max_head_lines = context.limits.head_bytes, context.limits.head_lines
         self._stopped_parsing = False
-        self._turning = False
+        self._starting_pipelined = False
 
     @property
     def date_line(self) -> bytes:
@@ -526,38 +536,39 @@ class GatewayProtocol(HttpToolsProtocol):
         self.cycle = self._receiving = None
 
     def has_disconnected(self) -> bool:
-        """Whether the client has closed the connection, as the kernel knows it."""
+        """Return whether the client has closed the connection, as the kernel knows it."""
         return self.transport.is_closing() or has_disconnected(self._descriptor)
 
-    def has_sent(self) -> bool:
-        """Whether the client has sent something that was not read."""
-        return not self.transport.is_closing() and has_sent(self._descriptor)
+    def has_unread_data(self) -> bool:
+        """Return whether the client has sent data that was not read."""
+        return not self.transport.is_closing() and has_unread_data(self._descriptor)
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Parse what was received."""
+        """Parse received data."""
         if self._stopped_parsing:
             return
         if self.phase == _IDLE:
             self.phase, self.since_s = _HEAD, self.context.now_s
         self._portion = data
         # The parser buffers a header's pieces without a callback until its end, and never reports a chunk's extensions.
-        self._silent_bytes += len(data)
+        self._unreported_bytes += len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as offer:
+        except httptools.HttpParserUpgrade as upgrade:
             if not self._stopped_parsing:
-                self._ignore_upgrade(bytes(data[offer.args[0] :]))
+                self._ignore_upgrade(bytes(data[upgrade.args[0] :]))
         except httptools.HttpParserError:
             self.refuse(malformed())
-        if self._silent_bytes > self._most_head_bytes:
+        if self._unreported_bytes > self._max_head_bytes:
             self.refuse(too_large(self.context.limits))
         self._portion = b""
         if self.is_in_head and not self._stopped_parsing:
-            self._earlier += data
+            # `is_request_line` needs the bytes as they were received, and the head may come in several portions.
+            self._head_so_far += data
             return
-        self._behind_another = False
-        if self._earlier:
-            self._earlier = bytearray()
+        self._follows_request = False
+        if self._head_so_far:
+            self._head_so_far = bytearray()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -590,20 +601,21 @@ class GatewayProtocol(HttpToolsProtocol):
         if active is None:
             self._end(error if receiving is None else None)
         elif active is not receiving:
-            # An earlier request is being answered. What was received behind it does not come to its turn.
+            # An earlier request is being answered: pipelined requests after it are dropped, because the connection ends with it.
             self._stopped_parsing = True
             if receiving is not None and self.pipeline:
                 notify_disconnect(self.pipeline.popleft()[0])
         elif type(active) is Exchange and not active.streaming:
             active.fail(error, close=True)
         else:
+            # A response that has begun cannot become an error: closing the connection tells the client that it is incomplete.
             has_begun = type(active) is Exchange or active.response_started
             self._active = None
             notify_disconnect(active)
             self._end(None if has_begun else error)
 
     def _end(self, error: GnomonError | None) -> None:
-        """Send an error, if there is one, and close gracefully."""
+        """Send the error, if any, and close gracefully."""
         if error is not None:
             self.transport.write(last_response(error, self.date_line))
         self.close_after_answer(unread=True)
@@ -616,7 +628,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """
         self._stopped_parsing = True
         self.phase, self.since_s = _CLOSING, self.context.now_s
-        unread = unread or bool(self.pipeline) or self.has_sent()
+        unread = unread or bool(self.pipeline) or self.has_unread_data()
         if unread and self.transport.can_write_eof():
             self.flow.pause_reading()
             self.transport.write_eof()
@@ -641,31 +653,31 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         self.url += url
         self._head_bytes += len(url)
-        if self._head_bytes > self._most_head_bytes:
+        if self._head_bytes > self._max_head_bytes:
             self.refuse(too_large(self.context.limits))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         if self._receiving is None:  # else it is a trailer: dropped, because the head was checked without it
-            if name in CHECKED:
+            if name in CHECKED_HEADERS:
                 self._head.note(name, value)
             self.headers.append((name, value))
-        self._silent_bytes = 0
+        self._unreported_bytes = 0
         self._head_bytes += len(name) + len(value)
-        if self._head_bytes > self._most_head_bytes or len(self.headers) > self._most_head_lines:
+        if self._head_bytes > self._max_head_bytes or len(self.headers) > self._max_head_lines:
             self.refuse(too_large(self.context.limits))
 
     def on_headers_complete(self) -> None:
-        self._silent_bytes, self.is_in_head = 0, False
+        self._unreported_bytes, self.is_in_head = 0, False
         if self._stopped_parsing:
             return
         parser = self.parser
         method, version = parser.get_method(), parser.get_http_version()
-        if (fault := self._head.fault(method, version)) is not None:
-            self.refuse(fault)
+        if (violation := self._head.violation(method, version)) is not None:
+            self.refuse(violation)
             return
-        received = b"".join((self._earlier, self._portion))
-        if not is_request_line(received, method, self.url, version, anywhere=self._behind_another):
+        received = b"".join((self._head_so_far, self._portion))
+        if not is_request_line(received, method, self.url, version, anywhere=self._follows_request):
             self.refuse(malformed())
             return
         if parser.should_upgrade():
@@ -674,6 +686,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.phase, self.since_s = _BODY, self.context.now_s
         # The wait before the connection was accepted counts for its first request, on any route.
         arrived_s, self.arrived_s = self.arrived_s or monotonic(), 0.0
+        # Before the route is chosen: a target in absolute form must be routed by its path.
         url = self.url = in_origin_form(self.url, self.headers)
         if not url.startswith(self.context.prefixes):
             self._begin_asgi()
@@ -696,13 +709,15 @@ class GatewayProtocol(HttpToolsProtocol):
             self._start_exchange(exchange)
         else:
             self.flow.pause_reading()
+            # Answers must have the order of their requests (RFC 9112, section 9.3.2): the exchange starts after the previous
+            # answer.
             self.pipeline.appendleft((cast("Any", exchange), self.app))
 
     def on_body(self, body: bytes) -> None:
         if self._stopped_parsing:
             return
         self.events += 1
-        self._silent_bytes = 0
+        self._unreported_bytes = 0
         self.received_bytes += len(body)
         cycle = self.cycle
         if type(cycle) is Exchange:
@@ -711,7 +726,8 @@ class GatewayProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._silent_bytes, self._behind_another = 0, True
+        self._unreported_bytes, self._follows_request = 0, True
+        # A message that was refused in its head has no request that could be completed.
         if self._stopped_parsing or self._receiving is None:
             return
         cycle, self._receiving = self.cycle, None
@@ -724,7 +740,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """An answer is complete: start the next request."""
         answered, self._active = self._active, None
-        if self._turning or self.phase == _CLOSING or self.transport.is_closing():
+        # A request that is answered at once calls this method within the loop below, which starts the next one itself.
+        if self._starting_pipelined or self.phase == _CLOSING or self.transport.is_closing():
             return
         if self._leaves_body_unread(answered) or (self._stopped_parsing and not self.pipeline):
             self.close_after_answer(unread=True)
@@ -734,7 +751,7 @@ class GatewayProtocol(HttpToolsProtocol):
             if self.phase == _ANSWER:
                 self.phase, self.since_s = _IDLE, self.context.now_s
             return
-        self._turning = True
+        self._starting_pipelined = True
         try:
             # A loop, not recursion: a client may pipeline a thousand requests that are all answered at once.
             while self.pipeline and self.phase != _CLOSING and not self.transport.is_closing():
@@ -745,7 +762,7 @@ class GatewayProtocol(HttpToolsProtocol):
                         self.flow.resume_reading()
                     return
         finally:
-            self._turning = False
+            self._starting_pipelined = False
         self.on_response_complete()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -771,7 +788,7 @@ class GatewayProtocol(HttpToolsProtocol):
         exchange.begin(self.context.routes)
 
     def _begin_asgi(self) -> None:
-        """Start an ASGI request. uvicorn makes the scope when a message begins; here only a message that needs one has it."""
+        """Start an ASGI request. uvicorn makes the scope when a message begins; hot routes need none, so it is made only here."""
         url, headers = self.url, self.headers
         self.server = get_local_addr(self.transport)
         super().on_message_begin()
@@ -782,7 +799,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.cycle.transport = GracefulTransport(self, self._close_after_cycle)
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Go on in HTTP/1.1 if a client offers another protocol, as Java's does with every request.
+        """Continue in HTTP/1.1 if a client offers an upgrade, as Java's client does with every request.
 
         The parser stops at an `Upgrade` header and would lose the body: a new parser gets the request without the header.
         """
@@ -792,7 +809,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
 
 _DISCONNECTED_LINGER_S = 1.0
-"""In place of `linger_s`, for a client that has disconnected: time for the answer to arrive before the reset."""
+"""The linger time of a client that has disconnected, instead of `linger_s`: the answer may arrive before the reset."""
 _SLICES = 20
 """The number of turns of the event loop in which all connections are checked."""
 _SLICE_SIZE = 128
@@ -804,7 +821,7 @@ WRITE_BUFFER_S = 30.0
 
 
 class TimeoutCheck:
-    """Checks the timeouts of all connections from `start` to `stop`."""
+    """The periodic check of all connections' timeouts, from `start` to `stop`."""
 
     def __init__(self, context: ServerContext, connections: Collection[Any]) -> None:
         self._context = context
@@ -816,21 +833,23 @@ class TimeoutCheck:
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._context.now_s = loop.time()
-        self._timer = loop.call_later(self._context.limits.check_s / _SLICES, self._look)
+        self._timer = loop.call_later(self._context.limits.check_s / _SLICES, self._check_slice)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _check_slice(self) -> None:
         self.start()
         if not self._unchecked:
             self._unchecked = list(self._connections)
             self._size = min(_SLICE_SIZE, -(-len(self._unchecked) // _SLICES))
+        # Bounded by time too: closing many connections at once would delay the answers of all others.
         end_s = time.monotonic() + _SLICE_S
         for _ in range(min(self._size, len(self._unchecked))):
             connection = self._unchecked.pop()
+            # The list is a copy: a connection may have ended since.
             if connection in self._connections:
                 check_timeouts(connection, self._context.now_s)
             if time.monotonic() > end_s:
@@ -845,26 +864,29 @@ def check_timeouts(connection: GatewayProtocol, now_s: float) -> None:
     if phase in (Phase.IDLE, Phase.CLOSING):
         _credit_progress(connection, now_s)
     waited_s = now_s - connection.since_s
+    # The application closed the connection; from now on the time for delivering the rest of the answer counts.
     if transport.is_closing() and phase != Phase.CLOSING:
         connection.phase, connection.since_s = Phase.CLOSING, now_s
     elif phase == Phase.CLOSING:
         if waited_s > _closing_allowed_s(connection):
             transport.abort()
     elif phase == Phase.IDLE and waited_s > limits.idle_s:
+        # `close` would wait for the buffer, which this client does not read.
         if transport.get_write_buffer_size():
             transport.abort()
         else:
             transport.close()
-    elif phase == Phase.HEAD and waited_s > (allowed_s := _in_time(limits.head_s, connection)):
+    elif phase == Phase.HEAD and waited_s > (allowed_s := _shutdown_bounded_s(limits.head_s, connection)):
         connection.refuse(_too_slow("head", allowed_s))
+    # While reading is paused by the application, the client cannot send, and the time is not its fault.
     elif phase == Phase.BODY and not connection.flow.read_paused:
         allowed_s = limits.body_s + connection.received_bytes / limits.body_bytes_per_s
-        if waited_s > (allowed_s := _in_time(allowed_s, connection)):
+        if waited_s > (allowed_s := _shutdown_bounded_s(allowed_s, connection)):
             connection.refuse(_too_slow("body", allowed_s))
 
 
-def _in_time(allowed_s: float, connection: GatewayProtocol) -> float:
-    """The time that receiving may take: `allowed_s`, and at most `last_s` more once the server stops."""
+def _shutdown_bounded_s(allowed_s: float, connection: GatewayProtocol) -> float:
+    """The time limit of receiving in seconds: `allowed_s`, but at most `last_s` after the server began to stop."""
     context = connection.context
     return min(allowed_s, max(0.0, context.stopping_s - connection.since_s) + context.limits.last_s)
 

@@ -55,11 +55,11 @@ _BODILESS = frozenset({204, 304})
 _LOG = logging.getLogger(__name__)
 
 Moved = Callable[["Exchange", "bytes | memoryview"], None]
-"""Takes a request and its body if another replica must answer it, because the queue moved there."""
+"""The handler of a request, with its body, that another replica must answer because the queue moved there."""
 
 
 class _NoEvent:
-    """Stands for the event by which uvicorn's protocol wakes the task of an ASGI request: an exchange has none."""
+    """A replacement of the event by which uvicorn's protocol wakes the task of an ASGI request. An exchange has no task."""
 
     def set(self) -> None: ...
 
@@ -67,7 +67,7 @@ class _NoEvent:
 class Exchange:
     """A request and the methods to respond to it.
 
-    `path` and `query` are as they were sent, undecoded; header names are lower-case. `max_body_bytes` bounds what is received.
+    `path` and `query` are as they were sent, undecoded; header names are lower-case. `max_body_bytes` bounds the received body.
     `arrived_s`, on the monotonic clock, counts the time in the kernel's queue before a connection was accepted.
     With several gateway replicas, `moved` takes requests whose function moved to another one; the body is kept for that.
     """
@@ -139,7 +139,7 @@ class Exchange:
         """The address of the client."""
         return self._protocol.client_address
 
-    def speak_for(self, client: bytes) -> None:
+    def set_client_address(self, client: bytes) -> None:
         """Set the client's address, as stated by the replica that forwarded the request."""
         self._protocol.client_address = client
 
@@ -153,24 +153,26 @@ class Exchange:
         try:
             routes.begin(self)
         except Exception:  # noqa: BLE001 - nobody above could answer
-            self.break_off()
+            self.respond_internal_error()
         if self.response_complete:
             return
         if self.body_bytes > self.max_body_bytes:
             self.fail(too_large(self.max_body_bytes), close=True)
         elif not self.more_body:
             self._deliver()
+        # Only now: a client that asks must not send a body that the route has refused already.
         elif self.expects_continue:
             self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def again(self, routes: HotRoutes, body: bytes | memoryview) -> None:
-        """Start again with these routes: another owner has received the whole body."""
+    def restart(self, routes: HotRoutes, body: bytes | memoryview) -> None:
+        """Start again with these routes. The whole body was received already, by another owner."""
         self._owner, self._body = None, body
         self.begin(routes)
 
-    def move_on(self) -> bool:
+    def hand_over(self) -> bool:
         """Pass the request and its body to `moved`, unless a response has begun; returns whether it was passed."""
         moved, self.moved = self.moved, None
+        # A request whose answer has begun, or whose body is incomplete, cannot be sent to another replica.
         if moved is None or self.response_complete or self.streaming or self.more_body:
             return False
         body, self._body, self._owner = self._body, b"", None
@@ -181,6 +183,7 @@ class Exchange:
         """Add a part of the body."""
         if self.response_complete:
             return
+        # Most bodies arrive in one portion, which is kept without a copy.
         if not self.body_bytes:
             self._body = data
         else:
@@ -199,8 +202,8 @@ class Exchange:
         if self._owner is not None and not self.response_complete:
             self._deliver()
 
-    def has_left(self) -> bool:
-        """Whether the client has disconnected, which the event loop may not have reported yet."""
+    def has_disconnected(self) -> bool:
+        """Return whether the client has disconnected, which the event loop may not have reported yet."""
         return self._protocol.has_disconnected()
 
     def lost(self) -> None:
@@ -216,12 +219,13 @@ class Exchange:
         assert self._owner is not None
         body = self._body
         self._release_body()
+        # Kept for another replica, to which the queue may move while the request waits.
         if self.moved is not None:
             self._body = body
         try:
             self._owner.received(body if isinstance(body, bytes) else memoryview(body))
         except Exception:  # noqa: BLE001 - nobody above could answer
-            self.break_off()
+            self.respond_internal_error()
 
     def _count_body(self) -> None:
         """Count a large body. Without a bound on all of them a few clients could take all memory."""
@@ -244,6 +248,7 @@ class Exchange:
         if self.response_complete or self.disconnected:
             return
         protocol = self._protocol
+        # Reading a long rest only to discard it costs more than a new connection.
         if self.more_body and protocol.unread_bytes() > SMALL_BYTES:
             self.keep_alive = False
         close = b"" if self.keep_alive else b"connection: close\r\n"
@@ -269,7 +274,7 @@ class Exchange:
             self.keep_alive = False
         self.respond(error.status, error_lines(error) + lines, error.body())
 
-    def break_off(self) -> None:
+    def respond_internal_error(self) -> None:
         """Log the exception that is being handled, and answer 500."""
         _LOG.exception("Internal error while serving %s %s", self.method.decode("latin-1"), self.path.decode("latin-1"))
         if self.streaming:
@@ -283,6 +288,7 @@ class Exchange:
             return
         self.streaming = True
         self._bodiless = status in _BODILESS or self.method == b"HEAD"
+        # HTTP/1.0 has no chunks: the end of the connection marks the end of the body.
         chunked = self.http_version == "1.1"
         if not chunked:
             self.keep_alive = False
@@ -300,6 +306,7 @@ class Exchange:
         else:
             transport.write(bytes(data))
         buffered_bytes = transport.get_write_buffer_size()
+        # A stream has no end that bounds its buffer, so a client that does not read is disconnected.
         if buffered_bytes > _MOST_STREAM_BUFFER_BYTES:
             transport.abort()
         elif buffered_bytes > SMALL_BYTES:
@@ -331,7 +338,7 @@ class Exchange:
 
 
 class Owner(Protocol):
-    """Takes the request of an exchange."""
+    """The code that answers an exchange's request."""
 
     def received(self, body: bytes | memoryview) -> None:
         """The body is complete."""
@@ -343,7 +350,7 @@ class Owner(Protocol):
 
 
 class HotRoutes(Protocol):
-    """The routes that are served without ASGI."""
+    """The application's routes that are served without ASGI."""
 
     def begin(self, exchange: Exchange) -> None:
         """The headers are complete: answer at once, or `accept` the body."""

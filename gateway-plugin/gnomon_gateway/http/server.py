@@ -74,7 +74,7 @@ class _Server(uvicorn.Server):
 
 
 class GatewayServer:
-    """Listens on `host` and `port`; port 0 takes a free one, which `port` then says."""
+    """The HTTP server at `host` and `port`. With port 0 the kernel chooses a free port, which `port` is then set to."""
 
     def __init__(
         self, app: ServedApp, host: str = "127.0.0.1", port: int = 8080, *, limits: Limits | None = None, grace_s: float = 30.0
@@ -92,6 +92,7 @@ class GatewayServer:
             log_config=None,
             server_header=False,
             proxy_headers=False,
+            # uvicorn takes whole seconds, and 0 would cancel the requests in flight at once.
             timeout_graceful_shutdown=max(1, round(grace_s)),
         )
         self._server = _Server(config, self._context)
@@ -130,7 +131,8 @@ class GatewayServer:
         end_s = loop.time() + self._grace_s
         self.announce_end()
         while any(connection.is_answering for connection in self._connections()) and loop.time() < end_s:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)  # an event would be one more thing to do for every answer
+            await asyncio.sleep(_LOOK_S)  # polled, because an event would cost something for every answer
+        # uvicorn gets what remains of the grace period, so that both waits together do not exceed it.
         self._server.config.timeout_graceful_shutdown = max(1, round(end_s - loop.time()))
         self._server.should_exit = True
         await self._serving
@@ -149,7 +151,8 @@ def _listen(host: str, port: int) -> socket.socket:
         code = "port_in_use" if error.errno == 98 else "cannot_listen"  # noqa: PLR2004 - EADDRINUSE
         message = f"Cannot listen on {host_and_port(host, port)}: {error.strerror}."
         raise GnomonError(503, code, message, "Choose another with --port, or stop what is there.") from None
-    # Connections inherit it. asyncio sets it only on sockets that were made with TCP's number, and without it an answer in two
-    # writes waits 40 ms for the client to acknowledge the first.
+    # Connections inherit TCP_NODELAY. asyncio sets it only on sockets that were created with TCP's protocol number, and without
+    # it
+    # an answer in two writes waits 40 ms for the client to acknowledge the first (Nagle's algorithm with delayed ACK).
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

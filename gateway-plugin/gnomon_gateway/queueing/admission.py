@@ -1,8 +1,8 @@
-"""Admission: accept a request, or refuse it before it costs anything, by a prediction that dispatch shares.
+"""Admission control: accept a request, or refuse it before it costs anything, by a prediction that the dispatcher shares.
 
 A request is refused if it would make the queue infeasible, whatever the order of dispatch. If an instance is idle and could
-execute the request within its deadline, the request is admitted without a margin: otherwise a wrong prediction would refuse all
-requests, and never be corrected.
+execute the request within its deadline, the request is admitted without a margin: otherwise a wrong prediction could refuse all
+requests, and would never be corrected.
 
 An instance that takes a batch of b samples in t(b) answers n samples, in batches of at most B, at the earliest after
 
@@ -32,14 +32,14 @@ from gnomon_core.pairs import Pair
 from gnomon_gateway.queueing.queue import FunctionQueue, Lane, Request
 
 TIMER_SLACK_S = 0.002
-"""Event loops wake about a millisecond late."""
+"""The time by which timers are set early, because event loops wake about a millisecond late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The samples that a fleet takes in one round under load, in batches as the scheduling policy makes them.
+    """The number of samples that a fleet executes in one round of batches, as large as the scheduling policy makes them.
 
-    That is `samples` over all `instances`; `batch`, `size` and `pair` are those of the smallest.
+    `samples` is the sum over all `instances`; `batch`, `size` and `pair` are those of the smallest instance.
     """
 
     instances: int
@@ -64,7 +64,7 @@ class Fleet(Protocol):
 
 
 class Admission:
-    """Admission to one queue, by the prediction for one fleet."""
+    """The admission control of one queue, by the prediction for one fleet."""
 
     __slots__ = ("_fleet", "_latency", "_prediction", "_queue")
 
@@ -77,7 +77,7 @@ class Admission:
     def refusal(self, request: Request, now_s: float, *, settled: bool = True) -> GnomonError | None:
         """The error if this request is refused; None if it is admitted.
 
-        `settled` says that all waiting requests that could be dispatched have been: an idle instance is free for this request.
+        `settled` says that no waiting request can be dispatched: an idle instance is free for this request.
         """
         queue = self._queue
         if not queue.has_room(request.body_bytes):
@@ -87,11 +87,12 @@ class Admission:
             return _too_short("The deadline of the request has passed.")
         capacity = self._fleet.capacity()
         if not capacity.instances:
-            return None  # wait for the first instance to be ready
+            # Nothing can be predicted. The request waits for the first instance, bounded by the queue's limits and its deadline.
+            return None
         full_s = self._latency.seconds(request.lane.variant, capacity.size, capacity.batch, capacity.pair)
         # Rounded up: the last round may be short, but takes an instance all the same.
         rounds = -(-(queue.samples + request.size) // capacity.samples)
-        if full_s is None or MOST_MARGIN * (rounds + 1) * full_s <= budget_s:
+        if full_s is None or MAX_MARGIN * (rounds + 1) * full_s <= budget_s:
             return None  # fast path, nearly always taken: in time even if all batches were full, by a single look-up
         return self._exact_refusal(request, now_s, settled=settled)
 
@@ -99,7 +100,7 @@ class Admission:
         """The result of `refusal` by the exact prediction, after the fast path failed."""
         budget_s = request.deadline_s - now_s
         if settled:
-            # The usual case: an instance is idle, and in time.
+            # The usual case: an idle instance meets the deadline, and the exact prediction is not needed.
             for size, pair in self._fleet.idle_sizes():
                 seconds = self._latency.seconds(request.lane.variant, size, request.size, pair)
                 if seconds is None or seconds <= budget_s:
@@ -125,10 +126,10 @@ class Admission:
         )
 
     def would_be_late(self, lane: Lane, now_s: float) -> Late | None:
-        """Why the first request of a lane would be late although an instance is idle; None if it would not.
+        """The reason why the lane's first request would be late although an instance is idle; None if it would not be late.
 
-        Either the request is late even alone, on the instance that answers it first. Or it is late in a full batch, enough others
-        wait to fill one, and a smaller batch for this request would make some of them late.
+        Either the request is late even in a batch of its own, on the instance that answers it first. Or it is late in a full
+        batch, enough others wait to fill one, and a smaller batch for this request would make some of them late.
         """
         request = lane.head()
         left_s = request.deadline_s - now_s
@@ -149,7 +150,7 @@ class Admission:
         return None if self._stays_feasible(lane, places, idle[-1], left_s, now_s) else Late.NOW
 
     def _stays_feasible(self, lane: Lane, places: Sequence[Place], idle: Place, left_s: float, now_s: float) -> bool:
-        """Whether the other requests stay feasible if this instance's next batch is small enough to end within `left_s`."""
+        """Return whether the other requests stay feasible if this instance's next batch must end within `left_s`."""
         first = lane.head()
         batch = largest_within(self._latency, lane.variant, idle, left_s)
         if batch < first.size:
@@ -161,23 +162,23 @@ class Admission:
         after.append(idle._replace(free_in_s=seconds, idle=False))
         return self._all_in_time(lane, after, now_s, skip=batch)
 
-    def put_in_order(self, lane: Lane, now_s: float) -> None:
+    def sort_if_late(self, lane: Lane, now_s: float) -> None:
         """Keep the lane in order of arrival; sort it by deadline if some requests would be late otherwise."""
         if lane.overtaken and not self._all_in_time(lane, self._prediction.places(now_s), now_s):
-            lane.by_deadline()
+            lane.sort_by_deadline()
 
     def _all_in_time(self, lane: Lane, places: Sequence[Place], now_s: float, *, skip: int = 0) -> bool:
-        ends = self._prediction.in_batches(lane, places, skip=skip)
+        ends = self._prediction.predicted_ends_s(lane, places, skip=skip)
         return all(now_s + end_s <= request.deadline_s for request, end_s in ends)
 
     def _seconds(self, request: Request, place: Place) -> float:
         """The execution time of the request alone, in seconds; 0 if unknown."""
         return self._latency.seconds(request.lane.variant, place.size, request.size, place.pair) or 0.0
 
-    def leave_by_s(self, lane: Lane, now_s: float) -> float:
-        """The time by which the lane's batch must leave for an idle instance, with a margin for the spread of latencies.
+    def dispatch_by_s(self, lane: Lane, now_s: float) -> float:
+        """The latest time to dispatch the lane's batch to an idle instance, with a margin for the spread of latencies.
 
-        By then, the batch on the largest idle instance takes just as long as the first request's deadline allows.
+        A batch dispatched then, to the largest idle instance, ends at the first request's deadline.
         """
         first = lane.head()
         idle = [place for place in self._prediction.places(now_s) if place.idle]
@@ -203,7 +204,7 @@ class Admission:
 
 
 class Late(Enum):
-    """Why a waiting request would be late."""
+    """The reason why a waiting request would be late."""
 
     NOW = "it has waited too long"
     EVER = "it takes longer than its deadline ever left"
@@ -227,17 +228,17 @@ def _too_short(message: str) -> GnomonError:
     )
 
 
-LEAST_MARGIN, MOST_MARGIN = 1.25, 1.5
+MIN_MARGIN, MAX_MARGIN = 1.25, 1.5
 SPREADS = 4.0
 EXACT_S = 1e-6
-"""Rounding error of sums of predicted times, in seconds. An answer exactly at its deadline is late."""
+"""The rounding error of sums of predicted times, in seconds. An answer exactly at its deadline counts as late."""
 MANY_SIZES = 32
-"""T tries every batch size up to this one; beyond, multiples of eight."""
+"""T considers every batch size up to this one; beyond, multiples of eight."""
 NEAR = 0.95
-"""Share of the highest rate from which a batch size counts as losing no throughput."""
+"""The share of the highest rate from which a batch size counts as losing no throughput."""
 ROUNDS = 4
 """T is exact up to this number of largest batches; beyond, further samples form batches of the size with the best rate."""
-CHECKED = 16
+CHECKED_DEADLINES = 16
 """The number of deadlines that are checked among the requests that are due after a new one."""
 
 
@@ -287,10 +288,10 @@ class Prediction:
         queue would become empty: with half of its deadline for two batches, none would wait while one runs.
         """
         spread = self._latency.spread(variant, place.size, place.pair)
-        return 1.0 if spread is None else min(MOST_MARGIN, max(LEAST_MARGIN, 1 + SPREADS * spread))
+        return 1.0 if spread is None else min(MAX_MARGIN, max(MIN_MARGIN, 1 + SPREADS * spread))
 
     def places(self, now_s: float) -> Sequence[Place]:
-        """The current instances, as the other methods take them."""
+        """The current instances, as arguments of the other methods."""
         return self._fleet.places(now_s)
 
     def alone_s(self, request: Request, places: Iterable[Place]) -> float | None:
@@ -307,11 +308,11 @@ class Prediction:
         return best_s
 
     def admits(self, request: Request, queue: FunctionQueue, places: Sequence[Place], now_s: float) -> bool:
-        """Whether the queue is feasible with this request, with the margin for the spread of latencies.
+        """Return whether the queue is feasible with this request, with the margin for the spread of latencies.
 
         True if a latency is unknown: only executed requests make it known.
         """
-        places = self._less_others(request, queue, places)
+        places = self._behind_other_lanes(request, queue, places)
         lane = queue.lanes.get(request.lane)
         if not lane:
             return self.feasible(request, places, request.size, request.deadline_s - now_s)
@@ -324,7 +325,7 @@ class Prediction:
         )
 
     def feasible(self, request: Request, places: Iterable[Place], samples: int, within_s: float) -> bool:
-        """Whether this number of samples of the request's kind can be answered within this time."""
+        """Return whether this number of samples of the request's kind can be answered within this time."""
         left = samples
         for place in places:
             times = self._times_of(request, place)
@@ -342,7 +343,7 @@ class Prediction:
         times = self._times_of(request, place)
         return times.efficient if times is not None else place.most
 
-    def in_batches(self, lane: Lane, places: Iterable[Place], *, skip: int = 0) -> Iterator[tuple[Request, float]]:
+    def predicted_ends_s(self, lane: Lane, places: Iterable[Place], *, skip: int = 0) -> Iterator[tuple[Request, float]]:
         """The requests of a lane in their order, each with the seconds until its answer.
 
         Batches have a size that loses no throughput, and go to the first free instance. Requests within the first `skip` samples
@@ -367,7 +368,7 @@ class Prediction:
 
     def finish_s(self, request: Request, queue: FunctionQueue, places: Sequence[Place]) -> float:
         """The estimated time in the system if the request were admitted, in seconds. For the error's text and Retry-After."""
-        places = self._less_others(request, queue, places)
+        places = self._behind_other_lanes(request, queue, places)
         lane = queue.lanes.get(request.lane)
         samples = (lane.samples if lane else 0) + request.size
         share = -(-samples // max(1, len(places)))
@@ -378,8 +379,8 @@ class Prediction:
         seconds = times.least_s(samples) if times is not None else 0.0
         return self.margin(request.lane.variant, place) * (place.free_in_s + seconds)
 
-    def _less_others(self, request: Request, queue: FunctionQueue, places: Sequence[Place]) -> Sequence[Place]:
-        """The instances, each free later by its share of the requests in other lanes."""
+    def _behind_other_lanes(self, request: Request, queue: FunctionQueue, places: Sequence[Place]) -> Sequence[Place]:
+        """The instances, each free later by its share of the work in other lanes."""
         others_s = 0.0
         for lane in queue.lanes.values():
             if lane and lane.key != request.lane:
@@ -390,11 +391,13 @@ class Prediction:
         return [place._replace(free_in_s=place.free_in_s + others_s / len(places)) for place in places]
 
     def _times_of(self, request: Request, place: Place) -> BatchTimes | None:
+        # T depends on every latency up to the largest batch, so that one changed prediction invalidates all of it.
         if self._latency.revision != self._revision:
             self._revision = self._latency.revision
             self._times.clear()
         variant = request.lane.variant
         # A request that is larger than the largest batch is a batch of its own.
+        # The key includes the size of an oversized request only through `most`.
         most = max(1 if request.lane.solo else place.most, request.size)
         key = (variant, place.size, place.pair, most)
         if key not in self._times:
@@ -448,6 +451,7 @@ class BatchTimes:
             seconds = min(took_s + least_s[number - size] for size, took_s in self._sizes if size <= number)
             if number <= self._most:
                 seconds = min(seconds, self._seconds(number))
+        # More samples never take less: measured latencies may fall with the batch size, and `within` needs a sorted list.
         least_s.append(max(least_s[-1], seconds))
 
 
@@ -459,7 +463,8 @@ def due_by(lane: Lane, deadline_s: float) -> Iterator[tuple[float, int]]:
         samples += waiting[later][1]
         later += 1
     yield deadline_s, samples
-    stride = -(-(len(waiting) - later) // CHECKED)
+    # A sample of the later deadlines: checking all of them would make admission quadratic in the queue's length.
+    stride = -(-(len(waiting) - later) // CHECKED_DEADLINES)
     for number, (due_s, size) in enumerate(waiting[later:], 1):
         samples += size
         if number % stride == 0 or later + number == len(waiting):

@@ -1,4 +1,4 @@
-"""A function's queue: requests, their lanes, and the batches that are made of them.
+"""A function's queue: requests, their lanes, and their batches.
 
 A request is received → admitted → dispatched → answered. `ANSWERED` is the only terminal state, reached once by the first of
 these events: the function's answer, a refusal, the deadline, or the client's disconnect. The code that makes the transition sends
@@ -32,7 +32,7 @@ class LaneKey(NamedTuple):
     """The properties that requests must share to be in one batch.
 
     `variant` is the key of the latency model, `head` the batch frame's head (the tensors' names, types and shapes). `solo` lanes
-    send batches of one request: an answer that streams, or one that was in a batch whose instance died.
+    have batches of one request: a request with a streamed answer, or a retried or quarantined one.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class LaneKey(NamedTuple):
 class Responder(Protocol):
     """The receiver of a response. Exactly one of `answer`, `refuse`, or `stream` … up to STREAM_END or `broken` is called.
 
-    Called on the event loop; returns at once and raises nothing.
+    Methods are called on the event loop, return at once and raise nothing.
     """
 
     def answer(self, member: Member, head: bytes) -> None:
@@ -67,8 +67,8 @@ class Responder(Protocol):
 class Client(Protocol):
     """The client of a request, on a connection."""
 
-    def has_left(self) -> bool:
-        """Whether the client has closed the connection, even if the event loop has not reported it yet."""
+    def has_disconnected(self) -> bool:
+        """Return whether the client has closed the connection, even if the event loop has not reported it yet."""
         ...
 
     def lost(self) -> None:
@@ -135,7 +135,7 @@ class Request:
 
     @property
     def is_open(self) -> bool:
-        """Whether the request has no answer yet."""
+        """Return whether the request has no answer yet."""
         return self.state != ANSWERED
 
 
@@ -144,8 +144,8 @@ class Batch:
 
     `live` counts the members that have no answer yet; `deadline_s` is the earliest of their deadlines; `expected_end_s` is the
     predicted time of the result; `pair` and `instance_size` are the instance's Shadows and size when the batch was sent, and
-    `cores` what it executes on, which may be more than its instance keeps. A batch that has ended drops its requests: they refer
-    to each other, and only the garbage collector would free such a cycle.
+    `cores` the cores that execute it, borrowed ones included. A batch that has ended drops its requests: they refer to each
+    other, and only the garbage collector would free such a cycle.
     """
 
     __slots__ = (
@@ -181,11 +181,12 @@ _NEVER_S = float("-inf")
 GAPS = 8
 """The number of latest gaps between arrivals that predict the next request: few, so that a burst is detected at once."""
 MANY_LANES = 16
-"""A function has two or three kinds of requests; empty lanes beyond this number belong to models it no longer serves."""
+"""The number of lanes from which empty ones are removed: a function has two or three kinds of requests, the others are of models
+that it no longer serves."""
 
 
 class _InOrder(Sequence[Waiting]):
-    """A lane's requests as a sequence. Iterating from either end is quick; an index walks to its place."""
+    """A lane's requests as a sequence. Iteration from either end is quick; access by index is linear."""
 
     __slots__ = ("_by_id",)
 
@@ -216,7 +217,7 @@ class _InOrder(Sequence[Waiting]):
 
 
 class Lane:
-    """Requests that may share a batch, oldest first; by deadline after a call of `by_deadline`.
+    """Requests that may share a batch, oldest first; by deadline after a call of `sort_by_deadline`.
 
     `wake_s` is when the policy wants to be called again, `latest_s` the latest deadline since the lane was empty; `overtaken`
     says that a request is due before one ahead of it.
@@ -281,7 +282,7 @@ class Lane:
             return min([request.arrived_s for request in self._by_id.values()])
         return self.head().arrived_s
 
-    def by_deadline(self) -> None:
+    def sort_by_deadline(self) -> None:
         """Sort the requests by deadline, those with equal deadlines by arrival."""
         self.overtaken = False
         self._sorted = True
@@ -301,6 +302,7 @@ class Lane:
     def remove(self, request: Request) -> None:
         del self._by_id[request.id]
         self.samples -= request.size
+        # An empty lane is in any order: later requests need no sorting because of earlier ones.
         if not self._by_id:
             self.latest_s = _NEVER_S
             self.overtaken = self._sorted = False
@@ -333,7 +335,7 @@ class FunctionQueue:
         self._last_id = 0
 
     def has_room(self, body_bytes: int) -> bool:
-        """Whether one more request of this many bytes fits."""
+        """Return whether one more request of this many bytes fits."""
         return self.requests < self.max_requests and self.bytes + body_bytes <= self.max_bytes
 
     def add(self, request: Request) -> Lane:
@@ -346,7 +348,7 @@ class FunctionQueue:
 
     def put_back(self, requests: Sequence[Request]) -> None:
         """Return these requests to the front of their lanes, in their order."""
-        # Each goes to the very front, so the last one first keeps their order.
+        # In reverse, because each is moved to the very front.
         for request in reversed(requests):
             self._lane(request).put_back(request)
 
@@ -359,7 +361,7 @@ class FunctionQueue:
         return self._new_lane(request.lane) if lane is None else lane
 
     def _new_lane(self, key: LaneKey) -> Lane:
-        # A function that is deployed again and again with other models leaves an empty lane for each.
+        # A function that is updated with other models again and again leaves an empty lane for each.
         if len(self.lanes) >= MANY_LANES:
             self.lanes = {key: lane for key, lane in self.lanes.items() if lane}
         lane = self.lanes[key] = Lane(key)

@@ -91,7 +91,7 @@ class OwnedFunctions:
 
     @property
     def is_owner(self) -> bool:
-        """Whether functions are assigned to this replica."""
+        """Return whether functions are assigned to this replica."""
         return self._map is not None and any(replica.id == self._me for replica in self._map.owners)
 
     def status(self) -> ReplicaStatus:

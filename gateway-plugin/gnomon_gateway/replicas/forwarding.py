@@ -1,4 +1,4 @@
-"""Requests that another replica answers: those for a function go to its queue's owner, those of the control API to the leader.
+"""Forwarding to other replicas: calls of a function to the owner of its queue, control requests to the leader.
 
     body received ▶ where is the function? ─┬─ here: GatewayApp
                                             ├─ no owner yet: wait for the next map, or for the old owner to release the function
@@ -14,8 +14,8 @@ that two replicas which disagree about the owner cannot send it back and forth. 
     PUT /system/functions ─▶ replica: authorised? ─ internal listener, with the client's login ─▶ leader ─▶ control application
 
 Only the leader writes to the cluster and knows all decisions. While nobody leads, a control request waits. A replica answers the
-paths in `OWN` itself: its health, its metrics, the calls that it keeps, and the model repository, which all replicas share.
-Authorisation is checked where the client connects, because the leader's kernel does not know whose connection that is.
+`LOCAL_PATHS` itself: its health, its metrics, the calls that it keeps, and the model repository, which all replicas share.
+Authorisation is checked at the replica that the client connects to, because only its kernel knows which process owns the socket.
 """
 
 from __future__ import annotations
@@ -112,30 +112,30 @@ def leader_lost() -> GnomonError:
 
 EPOCH_HEADER, CLIENT_HEADER = HEADER + b"-epoch", HEADER + b"-client"
 GRACE_S = 0.5
-"""The forwarder's deadline is this much after the owner's, so that the owner's own answer can still arrive."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.5
+"""The time after the owner's deadline at which the forwarder answers itself: the owner's own answer can still arrive."""
+MIN_BACKOFF_S, MAX_BACKOFF_S = 0.01, 0.5
 _MOVED = 421
 _MOST_CALL_ID = 128
 _REPLACED = frozenset({b"content-length", b"expect", b"x-call-id", b"x-start-time", DEADLINE_HEADER}) | HOP_BY_HOP
-_OURS = INTERNAL_HEADER.lower().encode() + b":"
+_PLATFORM_ERROR_LINE = INTERNAL_HEADER.lower().encode() + b":"
 
 
 class ProxiedRequest:
     """A forwarded or parked request: owner of the exchange, and receiver of the other replica's response."""
 
     __slots__ = (
+        "_backoff_s",
         "_body",
         "_call_id",
+        "_connecting",
         "_connection",
         "_counted_bytes",
         "_deadline_s",
         "_ended",
         "_exchange",
         "_forwarder",
-        "_opening",
-        "_pause_s",
-        "_pausing",
         "_replayed",
+        "_retry_timer",
         "_runtime",
         "_sender_epoch",
         "_streams",
@@ -152,10 +152,10 @@ class ProxiedRequest:
         self._counted_bytes = 0
         self._call_id = b""
         self._connection: PeerConnection | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self._pausing: asyncio.TimerHandle | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._pause_s = FIRST_PAUSE_S
+        self._backoff_s = MIN_BACKOFF_S
         self._replayed = self._streams = self._ended = False
         self.target = ""
         """The id of the replica to which the request was sent."""
@@ -168,8 +168,8 @@ class ProxiedRequest:
         self._counted_bytes = len(body)
         self._forwarder.bytes += len(body)
         left_s = self._deadline_s - time.monotonic()
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._late)
-        self.go()
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._deadline_passed)
+        self.route()
 
     def left(self) -> None:
         """The client has disconnected: close the connection to the owner, which cancels the request there."""
@@ -177,21 +177,22 @@ class ProxiedRequest:
             self._connection.drop()
         self._end()
 
-    # Where to
+    # Routing
 
-    def go(self) -> None:
+    def route(self) -> None:
         """Look up the function's place: serve the request here, forward it, park it or refuse it."""
-        if self._ended or self._connection is not None or self._opening is not None:
+        if self._ended or self._connection is not None or self._connecting is not None:
             return
         self._stop_waiting()
         place = self._forwarder.place(self._runtime.name)
         if place is Place.HERE:
-            self._go_here()
+            self._serve_here()
         elif place is Place.WAITS or not isinstance(place, Replica):
             self._forwarder.park(self)
         elif self._sender_epoch is None:
             self._send_to(place)
         elif self._sender_epoch > self._forwarder.epoch:
+            # Not refused: the newer map is on its way, and the client's replica could only send the request here again.
             self._forwarder.park(self)  # the sender knows a newer map, by which this replica may own the function
             self._forwarder.refresh_map()
         else:
@@ -203,19 +204,21 @@ class ProxiedRequest:
             self._connection.drop()
             self.lost()
 
-    def _go_here(self) -> None:
+    def _serve_here(self) -> None:
         exchange, body, sender_epoch = self._exchange, self._body, self._sender_epoch
         left_ms = (self._deadline_s - time.monotonic()) * 1e3
         if left_ms <= 0:
-            self._late()
+            self._deadline_passed()
             return
         kept = [header for header in exchange.headers if header[0] not in (DEADLINE_HEADER, b"x-call-id")]
         # The remaining deadline replaces the client's: time spent waiting for an owner counts.
-        exchange.headers = [*kept, (DEADLINE_HEADER, b"%.3f" % left_ms), (b"x-call-id", self._named())]
+        exchange.headers = [*kept, (DEADLINE_HEADER, b"%.3f" % left_ms), (b"x-call-id", self._ensure_call_id())]
         self._end()
+        # A request that was forwarded here is not forwarded again: replicas that disagree about the owner would exchange it
+        # forever.
         if sender_epoch is None:
-            exchange.moved = self._forwarder.moving(time.monotonic())
-        exchange.again(self._forwarder.app, body)
+            exchange.moved = self._forwarder.moved_since(time.monotonic())
+        exchange.restart(self._forwarder.app, body)
 
     def _send_to(self, replica: Replica) -> None:
         self.target = replica.id
@@ -223,17 +226,17 @@ class ProxiedRequest:
         if connection is not None:
             self._send(connection)
         else:
-            self._opening = asyncio.get_running_loop().create_task(self._open(replica))
+            self._connecting = asyncio.get_running_loop().create_task(self._open(replica))
 
     async def _open(self, replica: Replica) -> None:
         try:
             connection = await self._forwarder.peers.open(replica.address)
         except (OSError, TimeoutError):
-            self._opening = None
+            self._connecting = None
             self._forwarder.counters.unreached += 1
             self._retry_later()
             return
-        self._opening = None
+        self._connecting = None
         if self._ended:
             self._forwarder.peers.keep(connection)
         else:
@@ -243,7 +246,7 @@ class ProxiedRequest:
         left_ms = (self._deadline_s - time.monotonic()) * 1e3
         if left_ms <= 0:
             self._forwarder.peers.keep(connection)
-            self._late()
+            self._deadline_passed()
             return
         self._connection = connection
         self._forwarder.counters.forwarded += 1
@@ -253,6 +256,7 @@ class ProxiedRequest:
     def _head(self, left_ms: float) -> bytes:
         exchange, forwarder = self._exchange, self._forwarder
         target = exchange.path + b"?" + exchange.query if exchange.query else exchange.path
+        # Hop-by-hop headers belong to the client's connection (RFC 9110, section 7.6.1), the others are replaced below.
         dropped: frozenset[bytes] = _REPLACED
         for name, value in exchange.headers:
             if name == b"connection":
@@ -269,12 +273,12 @@ class ProxiedRequest:
             b"%b: %d\r\n%b: %b\r\n%b: %.3f\r\nx-call-id: %b\r\ncontent-length: %d\r\n\r\n"
             % (
                 *(EPOCH_HEADER, forwarder.epoch, CLIENT_HEADER, exchange.client),
-                *(DEADLINE_HEADER, left_ms, self._named(), len(self._body)),
+                *(DEADLINE_HEADER, left_ms, self._ensure_call_id(), len(self._body)),
             )
         )
         return b"".join(lines)
 
-    def _named(self) -> bytes:
+    def _ensure_call_id(self) -> bytes:
         """The call's id: the client's, or a new one that stays the same when the request is forwarded again."""
         if not self._call_id:
             given = next((value for name, value in self._exchange.headers if name == b"x-call-id"), b"")
@@ -284,8 +288,9 @@ class ProxiedRequest:
     # Receiver of the answer
 
     def whole(self, status: int, lines: bytes, body: bytes) -> None:
-        self._come_back()
-        if status == _MOVED and _OURS in lines.lower():
+        self._release_connection()
+        # A function may answer 421 itself: only the platform's own header marks the queue's move.
+        if status == _MOVED and _PLATFORM_ERROR_LINE in lines.lower():
             self._forwarder.counters.moved += 1
             self._retry_later()
             return
@@ -303,13 +308,13 @@ class ProxiedRequest:
         self._exchange.write(data)
 
     def end(self) -> None:
-        self._come_back()
+        self._release_connection()
         self._end()
         self._exchange.end()
 
     def lost(self) -> None:
         """Handle a lost connection. The owner may have executed the request: only a model's is repeated, once."""
-        self._come_back()
+        self._release_connection()
         if self._streams:
             self._end()
             self._exchange.abort()
@@ -325,38 +330,40 @@ class ProxiedRequest:
 
     def _retry_later(self) -> None:
         """Park the request, and look up the owner again after a pause or when the map changes."""
+        # The client disconnected while the connection was opened: the connection is kept for the next request.
         if self._ended:
             return
         self._forwarder.refresh_map()
         self._forwarder.park(self)
-        self._pausing = asyncio.get_running_loop().call_later(self._pause_s, self.go)
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        self._retry_timer = asyncio.get_running_loop().call_later(self._backoff_s, self.route)
+        # Exponential back-off: while ownership moves, all parked requests refresh the map and look up their owners.
+        self._backoff_s = min(2 * self._backoff_s, MAX_BACKOFF_S)
 
-    def _late(self) -> None:
-        """Refuse the request at its deadline; a request that was sent gets `GRACE_S` more, for the owner's own answer."""
+    def _deadline_passed(self) -> None:
+        """Refuse the request at its deadline. A request that was sent waits `GRACE_S` longer for the owner's own answer."""
         if self._connection is not None and time.monotonic() < self._deadline_s + GRACE_S:
-            self._timer = asyncio.get_running_loop().call_later(GRACE_S, self._late)
+            self._timer = asyncio.get_running_loop().call_later(GRACE_S, self._deadline_passed)
             return
         if self._connection is not None:
             self._connection.drop()
-            self._come_back()
+            self._release_connection()
             self._refuse(deadline_exceeded(self._runtime.settings.deadline_s))
         else:
             self._refuse(no_owner())
 
     def _refuse(self, error: GnomonError) -> None:
         self._end()
-        refuse(self._exchange, error, b"x-call-id: %b\r\n" % self._named())
+        refuse(self._exchange, error, b"x-call-id: %b\r\n" % self._ensure_call_id())
 
-    def _come_back(self) -> None:
+    def _release_connection(self) -> None:
         self._connection = None
         self._forwarder.returned(self)
 
     def _stop_waiting(self) -> None:
         self._forwarder.unpark(self)
-        if self._pausing is not None:
-            self._pausing.cancel()
-            self._pausing = None
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
 
     def _end(self) -> None:
         if self._ended:
@@ -446,14 +453,14 @@ class Forwarder:
         exchange.accept(proxied, self.app.max_body_bytes)
         proxied.received(body)
 
-    def moving(self, began_s: float) -> Callable[[Exchange, bytes | memoryview], None]:
+    def moved_since(self, began_s: float) -> Callable[[Exchange, bytes | memoryview], None]:
         """The value of `Exchange.moved` for a request that began here at this time."""
         return partial(self.moved, began_s)
 
     def changed(self) -> None:
         """Look up the owners of all parked requests again: ownership may have changed."""
         for proxied in list(self._parked):
-            proxied.go()
+            proxied.route()
 
     def gone(self, members: frozenset[str]) -> None:
         """Drop the requests that were sent to replicas outside the map, which may have executed them."""
@@ -504,9 +511,9 @@ def _budget_s(exchange: Exchange, runtime: FunctionRuntime) -> float:
     return budget_s
 
 
-OWN = ("/healthz", "/metrics", "/async-function/", "/gnomon/models")
+LOCAL_PATHS = ("/healthz", "/metrics", "/async-function/", "/gnomon/models")
 LEADER_TIMEOUT_S = 25.0
-"""Timeout of a request that waits for a leader: the 15 s of the Lease, and the start of the next leader."""
+"""The timeout of a request that waits for a leader: the 15 s of the Lease, and the start of the next leader."""
 RETRY_S = 0.1
 _DROPPED = HOP_BY_HOP | {b"content-length", b"expect"}
 _SAFE = ("GET", "HEAD")
@@ -521,7 +528,7 @@ class LeaderForwarder:
         self._own, self._guard, self._peers, self._leads, self._leader = own, guard, peers, leads, leader
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if self._leads() or scope["type"] != "http" or scope["path"].startswith(OWN):
+        if self._leads() or scope["type"] != "http" or scope["path"].startswith(LOCAL_PATHS):
             await self._own(scope, receive, send)
             return
         refusal = await self._guard.refusal(scope)
@@ -537,6 +544,7 @@ class LeaderForwarder:
                 while not self._leads():
                     connection = await self._reach()
                     if connection is not None:
+                        # The timeout bounds the wait for a leader, not the leader's work, which may take long (a build).
                         timeout.reschedule(None)
                         if await self._forward(scope, body, receive, send, connection):
                             return
@@ -560,6 +568,7 @@ class LeaderForwarder:
         """Forward a request to the leader; False if it must be sent again: a GET or HEAD without a response changed nothing."""
         answer = _Answer(bodiless=scope["method"] == "HEAD")
         connection.send(_head(scope, len(body), self._peers), body, answer, bodiless=scope["method"] == "HEAD")
+        # ASGI reports the client's disconnect only to a pending `receive`, so one waits during the whole answer.
         left = asyncio.ensure_future(_disconnected(receive))
         left.add_done_callback(lambda watching: None if watching.cancelled() else answer.lost())
         try:

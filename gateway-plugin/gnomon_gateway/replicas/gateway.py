@@ -115,7 +115,7 @@ def new_identity() -> str:
 
 
 MOST_MESSAGE_BYTES = 4 << 20
-"""For comparison: a map of ten replicas has 1 KB, the names of a thousand draining functions 60 KB."""
+"""The largest message between replicas. A map of ten replicas has 1 KB, the names of a thousand draining functions 60 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class SharedApp:
         if runtime is None or self.app.draining:
             self.app.begin(exchange)
         elif runtime.name in self.agent.holdings.serving:
-            exchange.moved = self.agent.forwarder.moving(time.monotonic())
+            exchange.moved = self.agent.forwarder.moved_since(time.monotonic())
             self.app.begin(exchange)
         else:
             self.agent.forwarder.take(exchange, runtime)
@@ -181,7 +181,7 @@ class InsideApp:
     def _begin(self, exchange: Exchange, peer_headers: dict[bytes, bytes]) -> None:
         self.agent.forwarder.counters.inside += 1
         exchange.headers = [header for header in exchange.headers if not header[0].startswith(HEADER)]
-        exchange.speak_for(peer_headers.get(CLIENT_HEADER, b""))
+        exchange.set_client_address(peer_headers.get(CLIENT_HEADER, b""))
         name = function_named(exchange.path)
         runtime = self.agent.directory.lookup(name) if name is not None else None
         if name is None:

@@ -68,7 +68,7 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether a request can be sent on this connection.
+        """Return whether a request can be sent on this connection.
 
         The socket is polled (1 µs), because the event loop may not have reported yet that the other side closed it: a request
         sent on such a connection is lost, without evidence that it was not received.
@@ -286,7 +286,7 @@ class PeerSecret:
         self._digest = hashlib.sha256(text.encode()).digest()
 
     def allows(self, shown: bytes | None) -> bool:
-        """Whether `shown` is the secret, compared in constant time."""
+        """Return whether `shown` is the secret, compared in constant time."""
         return hmac.compare_digest(hashlib.sha256(shown or b"").digest(), self._digest)
 
 

@@ -186,7 +186,7 @@ class ReplicaAgent:
             self.holdings.released(function)
             return
         runtime.disown()
-        self._begin(self._release(function, runtime.quiet))
+        self._begin(self._release(function, runtime.wait_idle))
 
     async def _release(self, function: str, quiet: Callable[[], Any]) -> None:
         await quiet()
@@ -373,7 +373,7 @@ class Reports:
 
     def __init__(self, state: StateExchange | None = None) -> None:
         self.received: dict[str, int] = {}
-        """By address. A new process at an address counts from its own start, which a smaller number shows."""
+        """The number of the last report by address. A smaller number shows that a new process has started at the address."""
         self.confirmed = 0
         self._state = state
 

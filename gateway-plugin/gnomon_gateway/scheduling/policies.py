@@ -13,8 +13,8 @@ second. Eight that wait are answered by 138 ms in four batches of 2, the first o
 `adaptive`: a batch leaves as soon as an instance is idle, unless waiting for further requests lowers the total latency.
 
 **Which instance.** The smallest idle one (a Body with its Shadow is one: quicker, and with a larger batch than alone) on
-which the request that has waited longest meets the objective, as in AsyFunc's Algorithm 3. Where none meets it, the largest
-takes those whose deadlines it meets, and those that it cannot answer even alone are given up.
+which the request that has waited longest meets the objective, as in AsyFunc's Algorithm 3. If none meets it, the largest
+instance takes the requests whose deadlines it meets, and those that it cannot answer even alone are rejected.
 
 **When.** While another instance is idle too, the next request has an instance of its own: no request waits. For the last idle
 instance, n samples wait for one more if that lowers the sum of all latencies. The next request is expected after a gap of g, and
@@ -41,9 +41,9 @@ request is answered within 1.5 times its execution time.
 Example: SLO 100 ms, 4 samples wait, the oldest for 45 ms, a batch takes 40 ms. t_s = 85 ms and 85·5/4 = 106 ms: it leaves now.
 Where no idle instance meets the SLO, the largest takes the latest requests that do, and the earlier ones are dropped.
 
-`adaptive-fill` waits as the paper does, a tenth of the batch's time less, or `gnomon/max-wait-ms`, and gives up nothing that can
-still meet its deadline. It makes the fewest batches: for platforms billed by the batch, such as Lambda, and for `batch+`, whose
-plans assume full batches.
+`adaptive-fill` waits as the paper does, less a tenth of the batch's time, or for `gnomon/max-wait-ms`, and rejects no request
+that can still meet its deadline. It makes the fewest batches: for platforms billed by the batch, such as Lambda, and for
+`batch+`, whose plans assume full batches.
 
 All three wait while no instance is idle, and dispatch at once while the latency is unknown, because only batches measure it.
 """
@@ -69,8 +69,8 @@ from gnomon_core.scheduling import (
 )
 
 NEAR = 0.95
-"""Share of the highest rate from which a size counts as equally good; the largest of these is taken. Measured means differ by
-some percent from one size to the next, and a size that was never measured is assumed to be as good as its neighbours."""
+"""Share of the highest rate from which a size counts as equally good; the largest such size is taken. Measured means differ by
+some percent between sizes, and a size that was never measured is assumed to be as good as its neighbours."""
 SHORT_S = 0.005
 """Below this time sizes are not compared: measured latency is mostly overhead, and each batch costs the gateway time."""
 
@@ -78,8 +78,8 @@ SHORT_S = 0.005
 def fill(requests: Iterable[Waiting], max_batch: int) -> tuple[Waiting, ...]:
     """The first requests that fit into `max_batch` samples together.
 
-    Order is kept: a small request does not overtake a large one. The first always goes, so that a request which became larger
-    than the largest batch while it waited (an operator lowered the bound) is not stuck for ever.
+    Order is kept: a small request does not overtake a large one. The first request is always included, so that a request larger
+    than the largest batch (an operator lowered the bound while it waited) is not stuck forever.
     """
     taken: list[Waiting] = []
     samples = 0
@@ -96,8 +96,8 @@ def fill(requests: Iterable[Waiting], max_batch: int) -> tuple[Waiting, ...]:
 def batch_size(queue: QueueView, fleet: FleetView, slot: Slot, latency: LatencyModel, now_s: float) -> int:
     """The number of waiting samples that this idle instance should take now.
 
-    The largest size with about the best rate; fewer if other idle instances answer the rest sooner; and no more than meet the
-    deadline of the first request, which is the earliest.
+    The largest size with about the best rate; fewer if other idle instances answer the remaining samples sooner; no more than
+    meet the deadline of the first request.
     """
     most = min(queue.samples, slot.max_batch)
     if most <= 1:
@@ -117,10 +117,10 @@ def worthwhile(most: int, variant: str, slot: Slot, latency: LatencyModel) -> in
 
 
 def shared(most: int, queue: QueueView, fleet: FleetView, slot: Slot, latency: LatencyModel) -> int:
-    """The largest batch up to `most` that takes about as long as this instance's share if every idle one took as many.
+    """The largest batch up to `most` that takes about as long as this instance's equal share among the idle instances.
 
-    Example: eight samples, eight idle instances. In 160 ms for one and 1.28 s for eight each takes one; in 160 ms for one and
-    165 ms for eight, the first takes them all and the others stay idle for what comes next.
+    Example: eight samples, eight idle instances. If one sample takes 160 ms and eight 1.28 s, each instance takes one; if eight
+    take 165 ms, the first instance takes them all and the others stay idle for the next requests.
     """
     share = -(-queue.samples // (fleet.room or len(fleet.idle)))
     if share >= most:
@@ -134,7 +134,7 @@ def shared(most: int, queue: QueueView, fleet: FleetView, slot: Slot, latency: L
 
 
 def in_time(most: int, queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -> int:
-    """The largest batch up to `most` that is over by the deadline of the first request; `most` where not even one sample is."""
+    """The largest batch up to `most` that ends by the first request's deadline; `most` if not even one sample does."""
     left_s = queue.requests[0].deadline_s - now_s
     for size in range(most, 0, -1):
         if (latency.seconds(queue.variant, slot.size, size, slot.pair) or 0.0) <= left_s:
@@ -147,7 +147,7 @@ def _rate(size: int, seconds: float | None) -> float:
 
 
 class Fixed:
-    """Batches of `max_batch` samples, or of what came within `max_wait_s`."""
+    """A buffer: batches of `max_batch` samples, or of the requests that arrived within `max_wait_s`."""
 
     name = "fixed"
 
@@ -160,7 +160,7 @@ class Fixed:
             return ()
         due_s = queue.requests[0].arrived_s + self._max_wait_s
         full = queue.samples >= self._max_batch
-        # An idle instance that is full earlier than B is not kept waiting; of those that are not, the smallest sufficient one.
+        # The smallest idle instance whose largest batch suffices; if none does, the largest, whose batch is full before B.
         slot = next((slot for slot in fleet.idle if slot.max_batch >= min(queue.samples, self._max_batch)), fleet.idle[-1])
         if full or queue.samples >= slot.max_batch or now_s >= due_s:
             most = in_time(min(slot.max_batch, self._max_batch), queue, slot, latency, now_s)
@@ -169,7 +169,7 @@ class Fixed:
 
 
 class Immediate:
-    """Work-conserving, smallest instance first."""
+    """Work-conserving dispatch to the smallest idle instance."""
 
     name = "immediate"
 
@@ -183,14 +183,14 @@ class Immediate:
 TIMER_SLACK_S = 0.002
 """The timer is set this much early: event loops wake about a millisecond late, and a late batch misses the objective."""
 LONGEST_WAIT = 0.5
-"""The longest wait for further requests, as a share of the batch's execution time."""
+"""The longest wait for further requests, relative to the batch's execution time."""
 MARGIN = 0.1
-"""Share of a batch's predicted time by which a wait ends early. A prediction is a mean: without it every second batch
-that the timer sends would miss the objective."""
+"""The safety margin of a wait, relative to the batch's predicted time. A prediction is a mean: without a margin every second
+batch that the timer sends would miss the objective."""
 
 
 class Adaptive:
-    """Work-conserving but for the last idle instance. `max_wait_s` bounds the wait instead of half of a batch's time."""
+    """Work-conserving except for the last idle instance. `max_wait_s` bounds the wait instead of half of a batch's time."""
 
     name = "adaptive"
 
@@ -206,7 +206,7 @@ class Adaptive:
         for slot in fleet.idle:
             size = (slot.max_batch, slot.size, slot.pair)
             if size == before:
-                continue  # what was found for its equal holds for it as well
+                continue  # an equal instance was examined already
             before = size
             batch = batch_size(queue, fleet, slot, latency, now_s)
             batch_s = latency.seconds(queue.variant, slot.size, batch, slot.pair)
@@ -218,7 +218,7 @@ class Adaptive:
         return _rescue(queue, fleet.idle[-1], latency, now_s)
 
     def _due_s(self, queue: QueueView, fleet: FleetView, slot: Slot, latency: LatencyModel, now_s: float) -> float:
-        """The time until which the lane should wait for one more sample for this instance; not after `now_s` if it should not."""
+        """The time until which the lane should wait for one more sample for this instance; at most `now_s` for no wait."""
         samples = queue.samples
         if (fleet.room or len(fleet.idle)) > 1 or samples >= slot.max_batch:
             return now_s
@@ -228,7 +228,9 @@ class Adaptive:
         )
         if one_s is None or batch_s is None or larger_s is None:
             return now_s
+        # When an instance is idle again if this batch leaves now: after this batch, or after an earlier one elsewhere.
         idle_s = min(batch_s, max(0.0, fleet.free_s - now_s))
+        # Every waiting sample loses the gap and the longer batch; the next one gains the time that it would wait for an instance.
         lost_s = samples * (gap_s + larger_s - batch_s)
         gained_s = max(0.0, idle_s - gap_s) + one_s - larger_s
         if lost_s >= gained_s:
@@ -239,18 +241,18 @@ class Adaptive:
 
 
 CALM = 0.6
-"""Share of the cores that an instance may borrow which a batch asks for while nothing waits: a batch on fewer cores takes longer
-and costs less, because a part of the work is serial."""
+"""The share of the borrowable cores that a batch takes while no request waits. On fewer cores a batch takes longer and costs
+less, because a part of the work is serial."""
 PRESSED = 0.2
-"""Share of the objective after which a waiting request's batch asks for all cores that it may borrow."""
+"""The share of the objective after which a waiting request's batch takes all borrowable cores."""
 
 
 class Economical:
-    """Work-conserving and first in, first out, in batches no larger than they are worth, on no more cores than they need.
+    """Work-conserving first-in-first-out dispatch in batches of bounded size, on no more cores than a batch needs.
 
-    Nothing waits for company: `economical_batch` bounds a batch because the samples that it leaves go to the next idle instance.
-    Where an instance borrows cores for each batch (`Slot.idle_cores`), a batch asks for more of them the longer its oldest
-    request has waited, and as many as its deadline needs.
+    No request waits for others: `economical_batch` bounds a batch because the remaining samples go to the next idle instance.
+    If an instance borrows cores for each batch (`Slot.idle_cores`), a batch takes more cores the longer its oldest request has
+    waited, and as many as its deadline needs.
     Example: objective 500 ms, up to 26 cores: 16 cores without a wait, 21 after 50 ms, 26 after 100 ms and more.
     """
 
@@ -275,7 +277,7 @@ class Economical:
         return (Dispatch(slot.instance_id, fill(queue.requests, most), cores),)
 
     def _cores(self, queue: QueueView, slot: Slot, latency: LatencyModel, batch: int, now_s: float) -> int:
-        """As many as the wait of the oldest request calls for, and more where its deadline does."""
+        """The number of cores by the wait of the oldest request, and more if its deadline requires them."""
         oldest = queue.requests[0]
         pressure = min(1.0, max(0.0, now_s - oldest.arrived_s) / (PRESSED * self._slo_s))
         cores, left_s = ceil((CALM + (1 - CALM) * pressure) * slot.cores - 1e-9), oldest.deadline_s - now_s
@@ -304,7 +306,7 @@ class AdaptivePaper:
         for slot in fleet.idle:
             size = (slot.max_batch, slot.size, slot.pair)
             if size == before:
-                continue  # what was found for its equal holds for it as well
+                continue  # an equal instance was examined already
             before = size
             batch_s = latency.seconds(queue.variant, slot.size, min(queue.samples, slot.max_batch), slot.pair)
             if batch_s is None:
@@ -326,6 +328,7 @@ class AdaptivePaper:
         """Dispatch the latest requests that can meet the SLO, and reject the earlier ones."""
         kept: list[Waiting] = []
         samples = 0
+        # From the newest: Algorithm 3 drops the oldest requests, so that those that can still meet the SLO do.
         for request in reversed(queue.requests):
             size = samples + request.size
             late = now_s - request.arrived_s + _seconds(latency, queue, slot, size) > self._slo_s
@@ -358,6 +361,7 @@ def _rescue(queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -
     kept: list[Waiting] = []
     late: list[Waiting] = []
     samples, earliest_s = 0, float("inf")
+    # Bounded: under overload the queue is long, and this runs at each dispatch.
     for request in islice(queue.requests, 2 * slot.max_batch):
         size = samples + request.size
         if now_s + _seconds(latency, queue, slot, request.size) > request.deadline_s:
@@ -365,6 +369,7 @@ def _rescue(queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -
             continue
         if kept and size > slot.max_batch:
             break
+        # One more sample makes the whole batch slower, so the earliest deadline in it decides.
         if kept and now_s + _seconds(latency, queue, slot, size) > min(earliest_s, request.deadline_s):
             break
         kept.append(request)

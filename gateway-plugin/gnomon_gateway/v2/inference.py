@@ -122,7 +122,7 @@ class Inference:
                 try:
                     resume(done)
                 except Exception:  # noqa: BLE001 - whatever it is, the client waits
-                    self._exchange.break_off()
+                    self._exchange.respond_internal_error()
 
         work.add_done_callback(lambda done: loop.call_soon_threadsafe(continue_on_loop, done))
 
@@ -182,7 +182,7 @@ class Inference:
         self._respond(*messages.answer(self._infer, self._signature, self._endpoint.key.name, member))
 
     def refuse(self, error: GnomonError) -> None:
-        if error.code == QUEUE_MOVED and self._exchange.move_on():
+        if error.code == QUEUE_MOVED and self._exchange.hand_over():
             return
         self._respond(*messages.refusal(error))
 

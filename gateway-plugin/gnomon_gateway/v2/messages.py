@@ -40,7 +40,7 @@ _FEW_EXPONENTS = 64
 _PAIR = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _OTHER_COMMAS = 4096
-"""For names, shapes and parameters."""
+"""The most commas outside of data: in names, shapes and parameters."""
 
 
 class InputDocument(msgspec.Struct):
@@ -190,7 +190,7 @@ def _from_json(tensor: InputDocument, spec: TensorSpec) -> bytes:
 
 
 def _holds_text(data: list[Any]) -> bool:
-    """Whether there is a text in it, however deep.
+    """Return whether there is a text in it, however deep.
 
     numpy would make a cell as long as the longest text of each number: one of 30,000 letters before 10,000 numbers took 1.2 GB.
     """
@@ -311,7 +311,7 @@ def document_bytes(body_bytes: int, header_length: bytes | None) -> int:
 
 
 def most_body_bytes(signature: ModelSignature, max_batch: int) -> int:
-    """More than any request that the model could use: its tensors in binary or as JSON, and what is around them."""
+    """An upper bound of the model's largest request: its tensors in binary or as JSON, with the surrounding fields."""
     binary = max_batch * sum(spec.sample_bytes for spec in signature.inputs)
     return max(binary, _values(signature, max_batch) * _JSON_BYTES) + _AROUND_BYTES
 

@@ -26,7 +26,7 @@ _UNPACKER = ThreadPoolExecutor(1, "unpack")
 
 
 def carries_tensors(method: bytes, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request to a model's function is one of the open inference protocol. Names of headers are lower-case."""
+    """Return whether a request to a model's function is one of the open inference protocol. Names of headers are lower-case."""
     if method != b"POST":
         return False
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()

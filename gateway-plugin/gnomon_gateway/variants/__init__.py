@@ -1,1 +1,1 @@
-"""Which variant of a model answers a query, and the states of variants that the choice depends on (INFaaS, section 4.1)."""
+"""Selection of the variant that answers a query, and the variants' states that it depends on (INFaaS, section 4.1)."""

@@ -57,7 +57,7 @@ _FEW: Final = 100
 
 
 class Rule(enum.Enum):
-    """Which of the variants that satisfy a query answers it."""
+    """The rule that selects among the variants which satisfy a query."""
 
     SOONEST = "soonest"
     PRINTED = "printed"
@@ -82,7 +82,7 @@ class _Placement:
         self.load = load
         self.instances = instances
         self.rate_rps = instances * choice.variant.saturation_rps
-        """Of all instances together, busy."""
+        """The saturation rate of all instances together."""
         self.pending = pending
 
 
@@ -368,7 +368,7 @@ def start_order(variant: Variant) -> tuple[float, float, float, float, str]:
 
 
 def satisfies(variant: Variant, query: Query) -> bool:
-    """Whether an answer of the variant meets every constraint of the query."""
+    """Return whether an answer of the variant meets every constraint of the query."""
     return (
         (query.accuracy is None or variant.accuracy >= query.accuracy)
         and (query.latency_s is None or variant.inference_s <= query.latency_s)
@@ -379,7 +379,7 @@ def satisfies(variant: Variant, query: Query) -> bool:
 
 
 def distance(variant: Variant, query: Query) -> float:
-    """How far the variant is from meeting the query: the sum of what it misses, each as a share of what is asked for."""
+    """The variant's distance from the query: the sum of its violations, each relative to the constraint."""
     missed = 0.0
     if query.accuracy is not None:
         missed += max((query.accuracy - variant.accuracy) / (query.accuracy or 1.0), 0.0)

@@ -104,7 +104,7 @@ class HttpChannel(ExchangeChannel):
         self._node = node or NodeContact()
         self._record_contact()
 
-    def known_well(self) -> bool:
+    def is_known_healthy(self) -> bool:
         """True if no health check is needed: the pod's status is healthy, and the pod or its node was heard from recently."""
         if self.closed or self._well is None or not self._well():
             return False
@@ -113,7 +113,7 @@ class HttpChannel(ExchangeChannel):
 
     async def probe(self, timeout_s: float) -> bool:
         """True if the pod is healthy, by its status in the cluster or by a health check."""
-        if self.known_well():
+        if self.is_known_healthy():
             return True
         if self.closed or (self._well is not None and not self._well()):
             return False

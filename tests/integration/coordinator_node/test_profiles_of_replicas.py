@@ -79,12 +79,12 @@ class Replica:
     """A gateway that follows until it leads, or leads from its start."""
 
     def __init__(self, api: Api, models: Path, folder: Path, *, leads: bool = False) -> None:
-        self.elsewhere = OtherReplicas(leads=leads)
+        self.other_replicas = OtherReplicas(leads=leads)
         self.logs = LogBook(lambda: 0.0)
         self.platform = platform_of(api, models, following=not leads)
         self.store = SqliteStore(folder / "functions.db")
         self.store.put_function(StoredFunction(SPEC, 1, 0.0))
-        scaling = ScalingAdapter(BUILT_IN, lambda: self.platform.capabilities, self.elsewhere)
+        scaling = ScalingAdapter(BUILT_IN, lambda: self.platform.capabilities, self.other_replicas)
         self.manager = Manager(
             self.store,
             self.platform,
@@ -92,7 +92,7 @@ class Replica:
             LatencyModels(),
             self.logs,
             now=lambda: 0.0,
-            elsewhere=self.elsewhere,
+            other_replicas=self.other_replicas,
         )
 
     async def start(self) -> None:
@@ -101,7 +101,7 @@ class Replica:
 
     async def lead(self) -> None:
         await self.platform.lead()
-        self.elsewhere.leads = True
+        self.other_replicas.leads = True
         await self.manager.lead()
 
     def profile(self) -> ModelProfile | None:

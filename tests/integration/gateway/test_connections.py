@@ -87,8 +87,8 @@ async def test_the_newest_is_served_first_where_the_others_have_waited_for_long(
     gateway: Any, monkeypatch: pytest.MonkeyPatch, waited_s: float, order: list[bytes]
 ) -> None:
     """All of them would be served too late otherwise: the queue is as long as clients have patience."""
-    monkeypatch.setattr(acceptor, "MOST_OPENED", 1)
-    monkeypatch.setattr(acceptor, "LONG_S", 0.1 if waited_s else 60.0)
+    monkeypatch.setattr(acceptor, "MAX_OPENED_PER_TURN", 1)
+    monkeypatch.setattr(acceptor, "LIFO_AFTER_S", 0.1 if waited_s else 60.0)
     await gateway.deploy()
     clients = [connected(gateway, post("/function/f", b"%d" % number)) for number in (1, 2, 3)]
     time.sleep(waited_s)  # noqa: ASYNC251 - the loop stands still
@@ -99,7 +99,7 @@ async def test_the_newest_is_served_first_where_the_others_have_waited_for_long(
 
 
 async def test_request_unread_past_its_deadline_is_refused(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceptor, "LONGEST_S", 0.1)
+    monkeypatch.setattr(acceptor, "REFUSE_AFTER_S", 0.1)
     await gateway.deploy()
     client = connected(gateway, post("/function/f", b"too late"))
     time.sleep(0.3)  # noqa: ASYNC251 - the loop stands still
@@ -347,7 +347,7 @@ async def test_last_answer_of_a_bounded_connection_is_received(gateway: Any) -> 
     await asyncio.to_thread(client.sendall, request("/function/f", b"the second"))
     await until(lambda: len(connection.pipeline) == 1)
     await asyncio.to_thread(client.sendall, request("/function/f", b"the third"))
-    await until(connection.has_sent)
+    await until(connection.has_unread_data)
     stopping = asyncio.ensure_future(gateway.server.stop())
     await asyncio.sleep(0)
     gateway.release()

@@ -211,15 +211,15 @@ async def test_pod_status_is_trusted_for_a_while(session: aiohttp.ClientSession)
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     said = [True]
     opened = HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: said[0])
-    assert opened.known_well()
+    assert opened.is_known_healthy()
     assert await opened.probe(1.0)
     said[0] = False
-    assert not opened.known_well()
+    assert not opened.is_known_healthy()
     assert not await opened.probe(1.0)
     said[0] = True
     # Nothing was heard of it for too long: it is asked itself, and nobody is there.
     opened._node.at_s -= CANARY_S
-    assert not opened.known_well()
+    assert not opened.is_known_healthy()
     assert not await opened.probe(1.0)
     opened.close()
     opened._node.at_s += CANARY_S
@@ -231,15 +231,15 @@ async def test_a_node_that_was_heard_speaks_for_its_pods_but_not_for_ever(sessio
     first, second = (HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: True, node=node) for _ in range(2))
     for one in (first, second):
         one._last_contact_s -= CANARY_S
-    assert first.known_well()
+    assert first.is_known_healthy()
     node.at_s -= CANARY_S
-    assert [one.known_well() for one in (first, second)] == [False, False]
+    assert [one.is_known_healthy() for one in (first, second)] == [False, False]
     assert await first.probe(5.0)
-    assert second.known_well(), "one answer was of its node"
+    assert second.is_known_healthy(), "one answer was of its node"
     second._last_contact_s -= OWN_SHARE * CANARY_S
-    assert not second.known_well(), "it has said nothing itself for too long"
+    assert not second.is_known_healthy(), "it has said nothing itself for too long"
     assert await second.probe(5.0)
-    assert second.known_well()
+    assert second.is_known_healthy()
 
 
 async def test_the_pod_of_a_node_that_was_silent_for_longest_is_asked_first(session: aiohttp.ClientSession, address: str) -> None:
@@ -247,11 +247,11 @@ async def test_the_pod_of_a_node_that_was_silent_for_longest_is_asked_first(sess
     first, second = (HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: True, node=node) for _ in range(2))
     first._canary_s = second._canary_s = CANARY_S
     first._last_contact_s -= 0.9 * OWN_SHARE * CANARY_S
-    assert [one.known_well() for one in (first, second)] == [True, True]
+    assert [one.is_known_healthy() for one in (first, second)] == [True, True]
     node.at_s -= 0.2 * CANARY_S
-    assert [one.known_well() for one in (first, second)] == [False, True]
+    assert [one.is_known_healthy() for one in (first, second)] == [False, True]
     assert await first.probe(5.0)
-    assert first.known_well()
+    assert first.is_known_healthy()
 
 
 AT_ONCE = struct.pack("ii", 1, 0)

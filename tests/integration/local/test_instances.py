@@ -232,7 +232,7 @@ async def test_two_that_make_room_at_once_get_one_successor_where_one_is_wanted(
     scaling = SimpleNamespace(desired=lambda _: 1, poke=lambda _: None)
     updates = RollingUpdate(Bodies(platform), cast("Any", scaling), OtherReplicas())
     try:
-        await asyncio.gather(*(updates.take_place(cast("Any", deployed)) for _ in range(2)))
+        await asyncio.gather(*(updates.replace_retired(cast("Any", deployed)) for _ in range(2)))
         assert len(platform.instances(NAME)) == 1
     finally:
         await platform.stop()

@@ -70,9 +70,9 @@ class Replica(Planned):
     """A gateway that decides once the test lets it lead. Its parts are those of `gnomon serve`, the cluster is played."""
 
     def __init__(self, name: str, folder: Path, board: Board) -> None:
-        elsewhere = OtherReplicas(leads=False)
-        scaling = ScalingAdapter(POLICIES, lambda: ABLE, elsewhere)
-        super().__init__(folder, scaling, elsewhere=elsewhere)
+        other_replicas = OtherReplicas(leads=False)
+        scaling = ScalingAdapter(POLICIES, lambda: ABLE, other_replicas)
+        super().__init__(folder, scaling, other_replicas=other_replicas)
         self.name, self._board = name, board
         self.autoscaler = Autoscaler(self.instances, WallClock(), policies=POLICIES, executor=at_once)
         scaling.bind(self.autoscaler)
@@ -86,7 +86,7 @@ class Replica(Planned):
         )
         app, guard = GatewayApp(self.manager.directory, not_here), Guard(host_rule("127.0.0.1"), None)
         self.shared = Replicas(
-            cast("ClusterBackend", cluster), WallClock(), self.manager, self.elsewhere, app,
+            cast("ClusterBackend", cluster), WallClock(), self.manager, self.other_replicas, app,
             guard=guard, autoscaler=self.autoscaler, scaling=scaling,
         )  # fmt: skip
         self._deciding: asyncio.Task[None] | None = None
@@ -119,7 +119,7 @@ class Replica(Planned):
         return [action for action in actions if isinstance(action, SetBufferPlan)]
 
     async def _lead(self) -> None:
-        self.elsewhere.leads = True
+        self.other_replicas.leads = True
         await self.manager.lead()
         self._deciding = asyncio.get_running_loop().create_task(self.autoscaler.run())
 
@@ -158,7 +158,7 @@ async def led(shared: Shared) -> tuple[Replica, Replica]:
     """One that leads, and one that has the function's queue."""
     leader, owner = await shared.add("a"), await shared.add("b")
     leader.leading.set()
-    await until(lambda: leader.elsewhere.leads)
+    await until(lambda: leader.other_replicas.leads)
     await leader.manager.deploy(deployment())
     await owner.heard_of(deployment())
     await until(lambda: owner.owns and not leader.owns)

@@ -38,18 +38,18 @@ class Planning(Scaling):
 
 
 class Planned:
-    """A gateway that follows another until `elsewhere.leads`. Its functions wait for as many as eight, up to 300 ms."""
+    """A gateway that follows another until `other_replicas.leads`. Its functions wait for as many as eight, up to 300 ms."""
 
-    def __init__(self, folder: Path, scaling: ScalingControl | None = None, elsewhere: OtherReplicas | None = None) -> None:
+    def __init__(self, folder: Path, scaling: ScalingControl | None = None, other_replicas: OtherReplicas | None = None) -> None:
         self.store = SqliteStore(folder / "functions.db")
-        self.elsewhere = elsewhere or OtherReplicas()
+        self.other_replicas = other_replicas or OtherReplicas()
         self.manager = Manager(
             self.store,
             Scripted(),
             scaling or Planning(),
             now=lambda: 0.0,
             schedulers={**BUILT_IN, BOUNDED: PolicyPlugin(Bounded, "Knows its bounds.")},
-            elsewhere=self.elsewhere,
+            other_replicas=self.other_replicas,
         )
         self.instances = self.manager.instances
 

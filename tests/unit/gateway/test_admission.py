@@ -8,7 +8,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import Pair
-from gnomon_gateway.queueing.admission import LEAST_MARGIN, MOST_MARGIN, Admission, Capacity, Place
+from gnomon_gateway.queueing.admission import MAX_MARGIN, MIN_MARGIN, Admission, Capacity, Place
 from gnomon_gateway.queueing.queue import FunctionQueue, LaneKey, Request
 
 LANE = LaneKey("events", "v")
@@ -81,18 +81,18 @@ def least_budget_s(waiting: int, fleet: Instances, spread: float | None = 0.0, *
 
 def test_the_worked_examples() -> None:
     # Nothing waits, the instance is free in 20 ms; 30 ms for ours.
-    assert least_budget_s(0, BUSY) == pytest.approx(LEAST_MARGIN * 0.05, abs=0.001)
+    assert least_budget_s(0, BUSY) == pytest.approx(MIN_MARGIN * 0.05, abs=0.001)
     # 20 wait: 20 ms, two full batches of 100, and one of the last five in 70.
-    assert least_budget_s(20, BUSY) == pytest.approx(LEAST_MARGIN * 0.29, abs=0.001)
+    assert least_budget_s(20, BUSY) == pytest.approx(MIN_MARGIN * 0.29, abs=0.001)
     # The same before two instances: a full batch and one of three here, a full batch and one of two there.
-    assert least_budget_s(20, Instances(0.02, 0.02)) == pytest.approx(LEAST_MARGIN * 0.17, abs=0.001)
+    assert least_budget_s(20, Instances(0.02, 0.02)) == pytest.approx(MIN_MARGIN * 0.17, abs=0.001)
 
 
 def test_an_instance_that_is_free_later_takes_what_it_still_can() -> None:
     # By 150 ms, and a margin: an idle one answers 8 and 2 in 100 + 40 ms, one that is free in 60 ms 7 in 90.
     both = Instances(0.01, 0.06)
-    assert judged(0.151 * LEAST_MARGIN, 16, both) is None
-    assert judged(0.149 * LEAST_MARGIN, 16, both) is not None
+    assert judged(0.151 * MIN_MARGIN, 16, both) is None
+    assert judged(0.149 * MIN_MARGIN, 16, both) is not None
 
 
 def test_a_prediction_that_is_never_off_leaves_no_room() -> None:
@@ -101,9 +101,9 @@ def test_a_prediction_that_is_never_off_leaves_no_room() -> None:
 
 def test_margin_grows_with_the_error_of_predictions() -> None:
     # 0.02 s until it is free, then a batch of one in 0.03 s.
-    assert least_budget_s(0, BUSY, spread=0.02) == pytest.approx(LEAST_MARGIN * 0.05, abs=0.001)
+    assert least_budget_s(0, BUSY, spread=0.02) == pytest.approx(MIN_MARGIN * 0.05, abs=0.001)
     assert least_budget_s(0, BUSY, spread=0.081) == pytest.approx((1 + 4 * 0.081) * 0.05, abs=0.001)
-    assert least_budget_s(0, BUSY, spread=0.9) == pytest.approx(MOST_MARGIN * 0.05, abs=0.001)
+    assert least_budget_s(0, BUSY, spread=0.9) == pytest.approx(MAX_MARGIN * 0.05, abs=0.001)
 
 
 def test_idle_instance_needs_no_margin() -> None:
@@ -113,7 +113,7 @@ def test_idle_instance_needs_no_margin() -> None:
 
 
 def test_urgent_request_goes_first() -> None:
-    assert least_budget_s(40, BUSY, theirs_s=10.0) == pytest.approx(LEAST_MARGIN * 0.05, abs=0.001)
+    assert least_budget_s(40, BUSY, theirs_s=10.0) == pytest.approx(MIN_MARGIN * 0.05, abs=0.001)
 
 
 def test_urgent_request_is_refused_where_others_would_be_late() -> None:
@@ -126,9 +126,9 @@ def test_urgent_request_is_refused_where_others_would_be_late() -> None:
 
 def test_other_lanes_count_in_the_prediction() -> None:
     queue = queue_of(8)
-    other = Request(LaneKey("tensors", "v"), 0.0, LEAST_MARGIN * 0.149)
+    other = Request(LaneKey("tensors", "v"), 0.0, MIN_MARGIN * 0.149)
     assert Admission(queue, BUSY, Linear()).refusal(other, 0.0) is not None
-    other.deadline_s = LEAST_MARGIN * 0.151
+    other.deadline_s = MIN_MARGIN * 0.151
     assert Admission(queue, BUSY, Linear()).refusal(other, 0.0) is None
 
 
@@ -203,7 +203,7 @@ def test_a_lane_puts_first_who_is_due_first_and_knows_who_came_first() -> None:
         lane.add(request)
     waiting = lane.lanes[LANE]
     assert waiting.overtaken
-    waiting.by_deadline()
+    waiting.sort_by_deadline()
     assert list(waiting.requests) == [requests[3], requests[1], requests[0], requests[2]]
     assert waiting.oldest_arrival_s() == 0.0
     assert not waiting.overtaken

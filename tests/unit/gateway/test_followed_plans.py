@@ -20,7 +20,7 @@ OTHER = "other.openfaas-fn"
 
 @pytest.fixture
 async def replica(tmp_path: Path) -> AsyncIterator[Planned]:
-    made = Planned(tmp_path, elsewhere=OtherReplicas(leads=False))
+    made = Planned(tmp_path, other_replicas=OtherReplicas(leads=False))
     await made.manager.deploy(deployment())
     await made.manager.deploy(deployment(name="other"))
     yield made
@@ -66,7 +66,7 @@ async def test_update_resets_a_followed_plan_until_the_next_table(replica: Plann
 
 async def test_next_leader_passes_followed_state_on(replica: Planned) -> None:
     hear(replica, {NAME: PLAN})
-    replica.elsewhere.leads = True
+    replica.other_replicas.leads = True
     await replica.manager.lead()
     assert replica.bounds() == (4, 0.05)
     assert plans_to_json(replica.instances.plans()) == plans_to_json({NAME: PLAN})

@@ -125,7 +125,7 @@ class Leaving(Client):
         self.request = Request(self.runtime.event_lane, now_s - waited_s, now_s + 5, body=b"leaves", responder=self, client=self)
         self.runtime.submit(self.request)
 
-    def has_left(self) -> bool:
+    def has_disconnected(self) -> bool:
         self.asked += 1
         return not self.after_arrival or self.asked > 1
 

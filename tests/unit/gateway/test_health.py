@@ -41,7 +41,7 @@ class Informed(Played):
 
     knows = True
 
-    def known_well(self) -> bool:
+    def is_known_healthy(self) -> bool:
         return self.knows
 
 

@@ -14,7 +14,7 @@ from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
-from gnomon_gateway.dispatch.latency import MANY_PAIRS, GivenLatency, LearnedLatency, never_falling
+from gnomon_gateway.dispatch.latency import MANY_PAIRS, GivenLatency, LearnedLatency, isotonic_regression
 from gnomon_gateway.functions.profiles import Corrected, ProfiledLatency
 from gnomon_gateway.queueing.queue import LaneKey, Request
 from gnomon_gateway.scheduling.policies import Immediate
@@ -123,7 +123,7 @@ def test_expected_latency_lies_between_observed_ones() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 20)), min_size=1, max_size=20))
 def test_the_fit_never_falls_and_keeps_the_weighted_mean(points: list[tuple[float, int]]) -> None:
-    fitted = never_falling(points)
+    fitted = isotonic_regression(points)
     assert fitted == sorted(fitted)
     weighted = sum(value * weight for value, weight in points)
     assert sum(value * weight for value, (_, weight) in zip(fitted, points, strict=True)) == pytest.approx(weighted)

@@ -16,7 +16,7 @@ from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.scaling import CreateBody
 from gnomon_core.settings import Settings
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_gateway.dispatch.dispatcher import KEPT_S, MOST, Answer, Dispatcher, Effect, Quarantine, Send
+from gnomon_gateway.dispatch.dispatcher import MAX_QUARANTINED, QUARANTINE_S, Answer, Dispatcher, Effect, Quarantine, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.functions.function_runtime import FunctionRuntime
 from gnomon_gateway.functions.manager import Manager
@@ -113,7 +113,7 @@ def test_an_input_that_failed_alone_as_well_shares_no_batch_for_a_while(*, deadl
 def test_an_input_leaves_quarantine_when_it_succeeds_and_after_a_while() -> None:
     quarantine = Quarantine()
     quarantine.add(request(b"poison"), 0.0)
-    for at_s, alone in ((1.0, True), (KEPT_S, False), (KEPT_S - 1.0, False)):
+    for at_s, alone in ((1.0, True), (QUARANTINE_S, False), (QUARANTINE_S - 1.0, False)):
         one = request(b"poison")
         quarantine.isolate(one, at_s)
         assert one.lane.solo is alone
@@ -124,10 +124,10 @@ def test_an_input_leaves_quarantine_when_it_succeeds_and_after_a_while() -> None
 
 def test_quarantine_is_bounded_and_forgets_the_oldest() -> None:
     quarantine = Quarantine()
-    for number in range(MOST + 5):
+    for number in range(MAX_QUARANTINED + 5):
         quarantine.add(request(b"%d" % number), 0.0)
-    assert len(quarantine) == MOST
-    oldest, newest = request(b"0"), request(b"%d" % (MOST + 4))
+    assert len(quarantine) == MAX_QUARANTINED
+    oldest, newest = request(b"0"), request(b"%d" % (MAX_QUARANTINED + 4))
     quarantine.isolate(oldest, 1.0)
     quarantine.isolate(newest, 1.0)
     assert (oldest.lane.solo, newest.lane.solo) == (False, True)

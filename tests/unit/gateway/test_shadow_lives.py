@@ -190,7 +190,7 @@ async def test_policies_see_how_far_batches_are_from_what_was_predicted_of_them(
     latency.observe(stage.deployed.runtime.variant, 2, 1, 9.0)
     assert seen() == pytest.approx(0.09, abs=0.02), "there is no instance of two cores"
     elsewhere = {**document(stage.deployed.runtime), "spread": 0.3}
-    stage.deployed.elsewhere.take_report("another", {stage.deployed.name: elsewhere})
+    stage.deployed.other_replicas.take_report("another", {stage.deployed.name: elsewhere})
     assert seen() == 0.3, "who leads asks those that serve"
 
 

@@ -144,7 +144,7 @@ async def test_batch_latency_is_shared_between_replicas() -> None:
     other, here, leader = runtime(), runtime(), OtherReplicas()
     other.latency.observe(other.variant, 1, 1, 0.5)
     here.latency.observe(here.variant, 1, 1, 0.1)
-    deployed = Deployed(read_deployment({"service": "f", "image": "f:1"}), 1, "1", {}, 0.0, here, elsewhere=leader)
+    deployed = Deployed(read_deployment({"service": "f", "image": "f:1"}), 1, "1", {}, 0.0, here, other_replicas=leader)
     submit(here)
     submit(other)
     await turn()

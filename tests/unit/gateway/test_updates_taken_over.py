@@ -46,10 +46,10 @@ class Slow(Scripted):
 
 
 class Replica:
-    """One of several gateways, which follows another until `elsewhere.leads`; their store says what that one writes."""
+    """One of several gateways, which follows another until `other_replicas.leads`; their store says what that one writes."""
 
     def __init__(self, folder: Path) -> None:
-        self.elsewhere = OtherReplicas(leads=False)
+        self.other_replicas = OtherReplicas(leads=False)
         self.store = SqliteStore(folder / "functions.db")
         self.log = LogBook(lambda: 0.0)
         self.platform = Slow()
@@ -60,7 +60,7 @@ class Replica:
             LatencyModels(),
             self.log,
             now=lambda: 0.0,
-            elsewhere=self.elsewhere,
+            other_replicas=self.other_replicas,
         )
 
     def write(self, spec: FunctionSpec, version: int) -> None:
@@ -86,14 +86,14 @@ async def replica(tmp_path: Path) -> AsyncIterator[Replica]:
 async def test_update_of_the_previous_leader_is_served_by_the_next(replica: Replica, version: int) -> None:
     """It was heard of too late, or not at all."""
     replica.write(deployment(a="2"), version)
-    replica.elsewhere.leads = True
+    replica.other_replicas.leads = True
     await replica.manager.follow(deployment().key)
     await replica.manager.lead()
     assert replica.serves(deployment(a="2"))
 
 
 async def test_a_later_version_that_is_heard_of_after_that_is_served_too(replica: Replica) -> None:
-    replica.elsewhere.leads = True
+    replica.other_replicas.leads = True
     await replica.manager.lead()
     replica.write(deployment(a="2"), 2)
     await replica.manager.follow(deployment().key)
@@ -101,7 +101,7 @@ async def test_a_later_version_that_is_heard_of_after_that_is_served_too(replica
 
 
 async def test_stale_store_reverts_nothing_that_the_leader_wrote(replica: Replica) -> None:
-    replica.elsewhere.leads = True
+    replica.other_replicas.leads = True
     await replica.manager.lead()
     await replica.manager.update(deployment(a="2"))
     replica.write(deployment(a="1"), 1)
@@ -111,7 +111,7 @@ async def test_stale_store_reverts_nothing_that_the_leader_wrote(replica: Replic
 
 async def test_unserveable_function_does_not_block_leading(replica: Replica) -> None:
     replica.write(read_deployment({"service": "fn", "image": "i", "secrets": ["gone"]}), 2)
-    replica.elsewhere.leads = True
+    replica.other_replicas.leads = True
     await replica.manager.lead()
     lines = [one.text for one in replica.log.lines(LogQuery(deployment().key))]
     assert any("cannot be served: secret 'gone' is not in" in text for text in lines)
@@ -122,7 +122,7 @@ async def test_a_new_leader_goes_by_the_profile_of_what_a_function_serves_by_the
     """Its model is exchanged while the last one's profile is read."""
     replica.write(read_deployment({"service": "fn", "image": "i", "annotations": {"gnomon/model": MODEL}}), 2)
     await replica.manager.follow(deployment().key)
-    replica.elsewhere.leads, replica.platform.slow = True, MODEL
+    replica.other_replicas.leads, replica.platform.slow = True, MODEL
     leading = asyncio.create_task(replica.manager.lead())
     await until(replica.platform.asked.is_set)
     await replica.manager.update(read_deployment({"service": "fn", "image": "i", "annotations": {"gnomon/model": OTHER}}))
@@ -144,7 +144,7 @@ async def test_a_repository_that_cannot_be_read_keeps_nobody_from_leading(
     await replica.manager.follow(measured.key)
     if changed:
         replica.write(read_deployment({"service": "fn", "image": "i", "annotations": {"gnomon/model": OTHER}}), 3)
-    replica.elsewhere.leads, replica.platform.broken = True, broken
+    replica.other_replicas.leads, replica.platform.broken = True, broken
     await replica.manager.lead()
     runtime = replica.manager.directory.lookup("fn")
     assert runtime is not None

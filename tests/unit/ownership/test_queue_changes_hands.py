@@ -93,7 +93,7 @@ async def test_waiting_requests_move_and_executing_ones_finish() -> None:
     arrives = submit(runtime, b"arrives")  # in this very turn of the loop
     runtime.disown()
     assert (waits.got, arrives.got, executes.got) == (["queue_moved"], ["queue_moved"], [])
-    quiet = asyncio.ensure_future(runtime.quiet())
+    quiet = asyncio.ensure_future(runtime.wait_idle())
     await turn()
     assert not quiet.done()
     instance.answer()
@@ -130,7 +130,7 @@ async def test_quiet_waits_for_what_nobody_waits_for_any_more() -> None:
     await turn()
     runtime.left(request)
     assert runtime.dispatcher.in_system == 0
-    quiet = asyncio.ensure_future(runtime.quiet())
+    quiet = asyncio.ensure_future(runtime.wait_idle())
     await turn()
     assert not quiet.done()
     instance.answer()

@@ -182,11 +182,11 @@ async def test_function_removed_before_a_new_leader_starts_without_state() -> No
     assert document is not None
     heir.handed_on.take(document)
     able = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
-    elsewhere = OtherReplicas(leads=False)
-    scaling = ScalingAdapter(BUILT_IN, lambda: able, elsewhere)
+    other_replicas = OtherReplicas(leads=False)
+    scaling = ScalingAdapter(BUILT_IN, lambda: able, other_replicas)
     scaling.bind(heir.autoscaler)
     scaling.removed(NAMES[0])
-    heir.leads = elsewhere.leads = True
+    heir.leads = other_replicas.leads = True
     heir.autoscaler.redeployed(NAMES[0])
     assert heir.autoscaler.desired(NAMES[0]) is None
 

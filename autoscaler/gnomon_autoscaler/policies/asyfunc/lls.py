@@ -491,7 +491,7 @@ class Tick:
         return rate_max_rps
 
     def _has(self, body: Instance) -> int:
-        """How many Shadows it has: also those that drain, and one that is to become a Body, which it may keep."""
+        """The number of its Shadows, including those that drain and one that is being promoted, which it may keep."""
         theirs = {one.id for one in self.seen.instances if one.kind is InstanceKind.SHADOW and one.partner == body.id}
         return len(theirs | body.shadows.keys())
 

@@ -79,14 +79,14 @@ def best_batch(known: Knowledge, cores: int, rate_rps: float) -> Configuration |
 
 
 def filling_s(batch: int, rate_rps: float) -> float:
-    """How long the first request of a batch waits for the last, (b − 1)/R."""
+    """The time in seconds that the first request of a batch waits for the last, (b − 1)/R."""
     if batch == 1:
         return 0.0
     return (batch - 1) / rate_rps if rate_rps > 0 else math.inf
 
 
 def from_nothing(known: Knowledge, rate_rps: float, alpha: float) -> int:
-    """How many Bodies of c_best the rate would have if there were none yet; at least one."""
+    """The number of Bodies of c_best that the rate would need if there were none yet; at least one."""
     each_rps = configurations(known, rate_rps)[0].rate_rps
     return max(1, whole(rate_rps / (alpha * each_rps))) if each_rps > 0 else 1
 

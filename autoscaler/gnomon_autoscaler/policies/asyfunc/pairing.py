@@ -238,7 +238,7 @@ class Rates:
         self._bodies: dict[int, Sustained | None] = {}
         self._splits: dict[tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], ...]] = {}
         self.out_of_reach = False
-        """Whether no number of cores meets the objective."""
+        """True if no number of cores meets the objective."""
         self.cores = tuple(cores for cores in range(1, max_cores + 1) if self._measured(cores) is not None)
         """Numbers of cores that a Body or Shadow may have: up to C_max, as far as the profile goes."""
         self.out_of_reach = not any(found.batch for found in map(self.body, self.cores) if found is not None)
@@ -337,7 +337,7 @@ class Pairings:
         return self._ranked[key]
 
     def load_s(self, parameter_bytes: int) -> float:
-        """From the decision to a Shadow with so many bytes of weights."""
+        """The time in seconds from the decision until a Shadow has loaded this many bytes of weights."""
         loading = self._profile.loading
         if self._options.weight_mode in loading:
             return self._profile.shadow_load_s(self._options.weight_mode, parameter_bytes)
@@ -413,7 +413,7 @@ class Pairings:
         return split, tuple(seconds + change_s for seconds, (change_s, _) in zip(alone_s, best, strict=True))
 
     def _gain_s(self, run: Run, body_cores: int, shadow_cores: int) -> tuple[float, ...]:
-        """By how much each split of each batch changes the batch's latency: the run's term of Eq. 6."""
+        """The change of the batch's latency by each split of each batch: the run's term of Eq. 6."""
         alone_s, shadow_s = self._body_s(run, body_cores), self._shadow_s(run, shadow_cores)
         return tuple([max(alone_s[batch - there], shadow_s[there]) - alone_s[batch] for batch, there in self._cells])
 
@@ -465,7 +465,7 @@ class KnowledgeCache:
         self._settings: Settings | None = None
 
     def of(self, seen: Observation) -> Knowledge | None:
-        """None without a profile, or with one that knows no number of cores that the function may have."""
+        """The knowledge from the profile; None without one, or if it covers no number of cores that the function may have."""
         profile = seen.profile
         if profile is None:
             return None

@@ -79,7 +79,7 @@ from gnomon_core.units import many
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """How many Bodies model-level scaling wants."""
+    """The number of Bodies that model-level scaling wants."""
 
     name: str
     options: Options
@@ -254,7 +254,7 @@ class AsyFunc:
     def _plan(
         self, seen: Observation, known: Knowledge, memory: Memory, remembered: dict[str, StateValue]
     ) -> tuple[SetBufferPlan, ...]:
-        """Without adaptive scheduling: B = b_best and T = t_SLO − t_l(c_best, b_best), for a period; told until in force."""
+        """The plan without adaptive scheduling, B = b_best and T = t_SLO − t_l(c_best, b_best); repeated until in force."""
         if self.options.adaptive:
             return ()
         planned_at_s, batch, wait_s = (

@@ -78,7 +78,7 @@ class InForce:
         return InForce(**{each.name: kept[each.name] for each in fields(InForce)})  # type: ignore[arg-type]
 
     def moved(self, service_s: Sequence[float]) -> bool:
-        """Whether batches take other times than it counted on, or larger ones are known by now."""
+        """Return whether batches take other times than it counted on, or larger ones are known by now."""
         if len(service_s) > self.longest:
             return True
         pairs = zip(self.service_s[: self.batch], service_s, strict=False)
@@ -108,11 +108,11 @@ class Counts:
 
     @property
     def latest(self) -> tuple[float, ...]:
-        """The new ones."""
+        """The bins that are new since the last decision."""
         return self.bins[len(self.bins) - self.new :]
 
     def since(self, since_s: float) -> Counts:
-        """Without what came before."""
+        """The counts since this time, without earlier ones."""
         kept = max(0, min(len(self.bins), round((self.until_s - since_s) / BIN_S)))
         return Counts(self.bins[len(self.bins) - kept :], self.until_s, 0)
 

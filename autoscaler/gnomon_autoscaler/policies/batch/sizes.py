@@ -38,7 +38,7 @@ MOST_MEMORIES = 12
 
 
 def are_sold(seen: Observation) -> bool:
-    """Whether the function's instances have a memory size that cores follow from."""
+    """Return whether the function's instances have a memory size that cores follow from."""
     return seen.profile is not None and bool(seen.profile.memories.seconds)
 
 

@@ -122,7 +122,7 @@ class Bodies:
         return DesiredCount(count, text, remembered)
 
     def _of_queue(self, seen: Observation, speed: Speed) -> int:
-        """As many Bodies as answer what waits in time, where that is more than half of what those that serve answer in time."""
+        """The Bodies that answer the queue in time, if it exceeds half of what the serving Bodies answer in time."""
         if not self.options.queue or not seen.queued:
             return 0
         wait_s = max(speed.batch_s, seen.settings.slo_s - speed.batch_s)
@@ -132,7 +132,7 @@ class Bodies:
 
 
 def speed_of(seen: Observation, options: Options, load_s: float | None) -> Speed | None:
-    """What Bodies answer; None where neither a profile nor a measurement says it."""
+    """The throughput of Bodies; None if neither a profile nor a measurement gives it."""
     settings, profile = seen.settings, seen.profile
 
     def seconds(cores: int, batch: int) -> float | None:
@@ -161,7 +161,7 @@ def speed_of(seen: Observation, options: Options, load_s: float | None) -> Speed
 
 
 def _on_borrowed_cores(seen: Observation, cores: int, rate_rps: Callable[[int], float]) -> tuple[float, ...]:
-    """What 0, 1, 2, … Bodies answer that borrow the cores of their nodes, one on each node, the node with most cores first.
+    """The throughput of 0, 1, 2, … Bodies that borrow their nodes' cores: one on each node, the node with most cores first.
 
     A second one there would only share them, and nobody could predict how long a batch of either takes.
     """
@@ -174,7 +174,7 @@ def _on_borrowed_cores(seen: Observation, cores: int, rate_rps: Callable[[int], 
 
 
 def lends(seen: Observation, options: Options) -> bool:
-    """Whether Bodies borrow cores for each batch."""
+    """Return whether Bodies borrow cores for each batch."""
     return options.lending and seen.profile is not None and bool(seen.nodes) and all(node.lends for node in seen.nodes)
 
 

@@ -59,7 +59,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What 0, 1, 2, … Bodies answer a second, in batches that take `batch_s`; a Body serves `load_s` after it was wanted.
+    """The throughput of 0, 1, 2, … Bodies, in batches that take `batch_s`; a Body serves `load_s` after it was wanted.
 
     `rates_rps` ends where a further Body answers nothing more.
     """
@@ -78,7 +78,7 @@ class Speed:
         return min(self.most, bisect_left(self.rates_rps, rate_rps * (1 - ROUNDING)))
 
     def rate_rps(self, bodies: int) -> float:
-        """What so many Bodies answer."""
+        """The throughput of this number of Bodies."""
         return self.rates_rps[min(bodies, self.most)]
 
 
@@ -161,7 +161,7 @@ def _highest(values: Vector, bins: int) -> Vector:
 
 
 def serving(counts: Vector, load_bins: int) -> Vector:
-    """How many of the Bodies that are wanted at each bin have loaded: those that were wanted for so many bins before."""
+    """The number of loaded Bodies in each bin: those that have been wanted for this many bins."""
     if load_bins <= 0:
         return counts
     padded = np.concatenate((np.full(load_bins, counts[0]), counts))
@@ -169,7 +169,7 @@ def serving(counts: Vector, load_bins: int) -> Vector:
 
 
 def answered_rps(counts: Vector, speed: Speed, bin_s: float) -> Vector:
-    """What the Bodies that serve answer a second in each bin, where so many are wanted at its beginning."""
+    """The throughput of the serving Bodies in each bin, given the number that is wanted at its beginning."""
     rates = np.asarray(speed.rates_rps)
     whole, part = divmod(speed.load_s / bin_s, 1.0)
     soon, later = (rates[np.minimum(speed.most, serving(counts, int(whole) + more)).astype(np.int64)] for more in (0, 1))
@@ -188,7 +188,7 @@ def late_share(seen: Window, wait_s: float, rates_rps: Vector) -> float:
 
 
 def never_wait_long(arrivals: Sequence[float], bin_s: float, rate_rps: float, wait_s: float) -> bool:
-    """Whether at this rate of answers no request waits long, wherever in its bin it came: then no replay is needed.
+    """Return whether at this rate of answers no request waits long, wherever in its bin it came: then no replay is needed.
 
     No bin brings more than is answered within a bin, so at most one bin's arrivals wait when the next bin's come.
     """
@@ -233,7 +233,7 @@ class _Replays:
     most: int
 
     def lost(self, moving: Vector, floor: int) -> float:
-        """What the rule with this reaction and floor loses."""
+        """The loss of the rule with this reaction and floor."""
         counts = np.minimum(self.most, np.maximum(floor, moving))
         return late_share(self.seen, self.wait_s, answered_rps(counts, self.speed, self.seen.bin_s))
 

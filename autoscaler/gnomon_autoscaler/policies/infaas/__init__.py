@@ -1,4 +1,4 @@
-"""How many instances of which variants an application has, and how many workers (INFaaS, section 4.2).
+"""Scaling of an application's variants and workers: the instances of each variant, and the workers (INFaaS, section 4.2).
 
 | module | what |
 | --- | --- |

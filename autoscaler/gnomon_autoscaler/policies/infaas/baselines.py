@@ -26,11 +26,11 @@ from gnomon_core.variant_scaling import ApplicationObservation, Demand, ScalingP
 from gnomon_core.variants import Variant
 
 Preference = Callable[[Variant], float]
-"""What a developer's choice has least of."""
+"""The quantity that a developer minimises when choosing a variant."""
 
 
 def cost_per_sample(variant: Variant) -> float:
-    """Clipper+'s preference: what a sample costs on a busy instance."""
+    """Clipper+'s preference: the cost of a sample on a busy instance."""
     return variant.cost_per_s / variant.saturation_rps
 
 

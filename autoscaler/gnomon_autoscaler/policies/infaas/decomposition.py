@@ -28,7 +28,7 @@ PENALTY = 5.0
 NEAR = 0.001
 """Mixes are enumerated within this share of the bound of their demand's cheapest one."""
 MOST_MIXES = 60
-"""Of one demand."""
+"""The most mixes that are considered for one demand."""
 
 
 def solve_apart(problem: Problem, kept: Sequence[int]) -> tuple[list[int], float] | None:
@@ -98,7 +98,7 @@ class _Columns:
         return True
 
     def choose(self) -> list[Instances] | None:
-        """One mix for each demand, so that all fit at the least cost; None where no choice fits."""
+        """Choose one mix for each demand, so that all fit at the least cost; None if no choice fits."""
         options = self._problem.options
         found = milp(
             np.array(self._costs),

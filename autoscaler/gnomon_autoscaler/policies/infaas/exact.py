@@ -54,7 +54,7 @@ def decide(
 
 
 def _rank(problem: Problem, instances: Sequence[int]) -> tuple[float, float]:
-    """What is missing, as far as HiGHS is exact, and the objective."""
+    """Sort key of a solution: the unserved load, rounded to the accuracy of HiGHS, then the objective."""
     missing = sum(
         lack for lack, need in zip(problem.unmet_rps(instances), problem.needs_rps, strict=True) if lack > _TOLERANCE * need
     )
@@ -130,7 +130,7 @@ class _Program:
         self._problem = problem
         self._demands = [place for place, need in enumerate(problem.needs_rps) if need > 0.0 and place not in covered]
         self._columns: dict[int, list[int]] = {}
-        """Of each member the columns of its instances."""
+        """The columns of each member's instances."""
         self._members: list[int] = []
         """The member of each of those columns."""
         self._entries: list[tuple[int, int, float]] = []

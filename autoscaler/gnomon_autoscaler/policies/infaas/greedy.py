@@ -64,7 +64,7 @@ class GreedyState:
 def decide(
     observation: ApplicationObservation, state: GreedyState, options: Options | None = None
 ) -> tuple[ScalingPlan, GreedyState]:
-    """How many instances of each variant to have from now on."""
+    """Decide the number of instances of each variant."""
     problem = Problem(observation, options or Options())
     return toward(problem, printed(problem) if problem.options.literal else cover(problem), state)
 
@@ -246,7 +246,7 @@ def _printed_changes(problem: Problem, demand: int, instances: list[int]) -> Ite
 
 
 def _whole(load_rps: float, rate_rps: float) -> int:
-    """How many instances of this rate serve the load."""
+    """The number of whole instances of this rate that serve the load."""
     return math.ceil(load_rps / rate_rps * (1 - ROUNDING))
 
 
@@ -329,12 +329,12 @@ class _Cover:
 
     def __init__(self, problem: Problem, groups: Groups, charge: float, *, keep_running: bool = False) -> None:
         self.limited = False
-        """Whether resources kept a variant from being used as often as wanted."""
+        """True if resources kept a variant from being used as often as wanted."""
         self._problem = problem
         self._groups = groups
         self._chosen = list(problem.running) if keep_running else [0] * len(problem.members)
         self._spare = [float(count) for count in self._chosen]
-        """Of each member the instances, whole or in part, that no demand uses yet."""
+        """The instances of each member, whole or in part, that no demand uses yet."""
         self._left = problem.free(self._chosen)
         self._charge = charge * self._least_cost() if charge else 0.0
 
@@ -403,7 +403,7 @@ class _Search:
         self._tried = 0
         self._best: Mix | None = None
         self.price = math.inf
-        """Of the cheapest mix so far."""
+        """The price of the cheapest mix so far."""
 
     def cheapest(self, need: float) -> Mix:
         """The mix; where none serves all of the load, the one that fills up in the order of the offers."""

@@ -15,7 +15,7 @@ from gnomon_core.variant_scaling import ApplicationObservation, ScalingPlan
 
 Decide = Callable[[ApplicationObservation, greedy.GreedyState], tuple[ScalingPlan, greedy.GreedyState]]
 TIME_LIMIT_S = 0.3
-"""Of the integer program, in a decision that is made each second."""
+"""The time limit of the integer program, in a decision that is made each second."""
 _OPTIONS = Options(time_limit_s=TIME_LIMIT_S)
 
 

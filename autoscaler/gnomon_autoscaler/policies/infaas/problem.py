@@ -28,9 +28,9 @@ from gnomon_core.variants import Variant
 ROUNDING = 1e-9
 """Share of a load that may be missing in floating point."""
 LEAST_SHARE = 1e-6
-"""Of its saturation rate that an instance has at least, so that no load needs infinitely many."""
+"""The least share of its saturation rate that an instance serves, so that no load needs infinitely many instances."""
 MANY_INSTANCES = 1000
-"""From so many instances on, a further one hardly changes what each serves in time."""
+"""The number of instances from which a further one hardly changes what each serves in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Problem:
         # Who has least choice chooses first.
         self.strictest_first = sorted(range(len(self.demands)), key=lambda place: len(self.accepted[place]))
         self.rates_rps = tuple(self._rates(place) for place in range(len(self.demands)))
-        """Of each demand the rate of one instance of each member that it accepts."""
+        """For each demand, the rate of one instance of each member that it accepts."""
         self.running = [member.running for member in self.members]
         self.capacity = observation.capacity
         # Of each member what one instance needs of the bounded resource types.
@@ -91,7 +91,7 @@ class Problem:
         )
 
     def _rates(self, demand: int) -> dict[int, float]:
-        """What an instance of each accepted member serves of this demand, of as many as it would need of that member."""
+        """The rate of one instance of each accepted member for this demand, if that member alone served the demand."""
         objective_s, late_share = self.demands[demand].latency_s, self.options.late_share
         found = {}
         for member in self.accepted[demand]:
@@ -103,7 +103,7 @@ class Problem:
         return found
 
     def rate_rps(self, demands: Sequence[int], member: int) -> float:
-        """What an instance of the member serves of any of these demands, which all accept it."""
+        """The rate at which an instance of the member serves any of these demands, which all accept it."""
         return min(self.rates_rps[demand][member] for demand in demands)
 
     def price(self, member: int) -> float:
@@ -159,7 +159,7 @@ class _Flow:
         self._problem = problem
         self._spare = {member: float(count) for member, count in enumerate(instances) if count}
         self._served: dict[int, dict[int, float]] = {member: {} for member in self._spare}
-        """Of each member the instances that each demand uses."""
+        """For each member, the instances that each demand uses."""
         self._accepted = [[member for member in accepted if member in self._spare] for accepted in problem.accepted]
 
     def unmet_rps(self) -> tuple[float, ...]:
@@ -220,7 +220,7 @@ class _Flow:
 
 
 def instance_rate_rps(variant: Variant, load_rps: float, objective_s: float, late_share: float) -> float:
-    """What one instance serves in time, of the fewest that serve the load."""
+    """The rate that one instance serves in time, if the fewest instances that serve the load share it."""
 
     def served_rps(instances: int) -> float:
         return served_in_time(variant.latency_s, variant.max_batch, instances, objective_s, late_share)
@@ -232,7 +232,7 @@ def instance_rate_rps(variant: Variant, load_rps: float, objective_s: float, lat
 
 
 def fitting(resources: Mapping[str, float], left: Mapping[str, float]) -> float:
-    """How many instances with these needs fit into what is left; infinite where nothing bounds them."""
+    """The number of instances with these needs that fit into the free capacity; infinite if nothing bounds them."""
     return min((left[kind] * (1 + ROUNDING) // amount for kind, amount in resources.items()), default=math.inf)
 
 

@@ -74,7 +74,7 @@ def utilization(size: int, instances: int, patience: float, late_share: float) -
 
 
 def _is_in_time(size: int, instances: int, patience: float, used: float, late_share: float) -> bool:
-    """Whether the bound of the late share is within the tolerated one, at this share of the capacity."""
+    """Return whether the bound of the late share is within the tolerated one, at this share of the capacity."""
     arrivals = used * instances * size  # in the time of a batch
     likeliest = used * patience / (1.0 - used) if used < 1.0 else math.inf
     first, late = math.floor(patience) + 1, 0.0
@@ -89,7 +89,7 @@ def _is_in_time(size: int, instances: int, patience: float, used: float, late_sh
 
 
 def _tail(mean: float, least: int) -> float:
-    """At least the probability that a Poisson variable of this mean reaches `least`."""
+    """An upper bound of the probability that a Poisson variable of this mean reaches `least`."""
     if mean <= 0.0:
         return 0.0
     if mean >= least:

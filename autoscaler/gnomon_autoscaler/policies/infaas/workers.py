@@ -1,4 +1,4 @@
-"""How many workers there are (INFaaS, section 4.2.3): a decision from the workers' utilization and their variants' states.
+"""Scaling of the number of workers (INFaaS, section 4.2.3), decided from the workers' utilization and their variants' states.
 
 A worker of a kind of hardware is added
 
