@@ -1,24 +1,24 @@
-"""The live loop of the autoscaler: one runner per function, asked every bin and on pokes; decisions are carried out by the fleet.
+"""The live loop of the autoscaler: one runner per function, called every bin and on pokes; the fleet carries out the decisions.
 
-Every bin of the windows each function is sampled, and if it is time its policy is called: at once if it decides in microseconds,
-as all built-in policies do that decide on a count alone, otherwise in a worker thread (`executor`). While a policy decides or its
-decision is being carried out, the function is only sampled; a poke in between is remembered. One function's slow or failing
-policy delays no other function.
+Every bin of the windows each function is sampled, and its policy is called if it is due: on the event loop if it decides within
+microseconds, as most policies do that decide on a count alone, otherwise in a worker thread (`executor`). While a policy decides
+or its decision is being carried out, the function is only sampled; a poke in between is remembered. One function's slow or
+failing policy delays no other function.
 
-**Idle functions are skipped** until an event wakes them. Where hundreds of functions are deployed, most have had no request for
-minutes. A function is idle when no request waits or executes and none arrived in all recorded history, when its instances are
-ready, and when its policy has just decided to change nothing.
+**Idle functions are skipped** until an event wakes them: of hundreds of deployed functions most have had no request for minutes.
+A function is idle if no request waits or executes and none arrived in all recorded history, if its instances are ready, and if
+its policy has just decided to change nothing.
 
-    the policy has decided ▶ skipped until its next turn: nobody would ask it before
-                          └─▶ asked as of the end of a long skip, it decides the same ▶ skipped for up to five minutes
+    the policy has decided ▶ skipped until its next period, before which it would not be called
+                          └─▶ evaluated at the end of a long skip, it decides the same ▶ skipped for up to five minutes
 
-The policy can be asked about the future because it is a pure function of its observation, and then and now differ by the time
-alone. A policy that is about to scale an idle function to zero says so, and is asked at its own rhythm. Long skips of several
-functions have different lengths, so that those that began together do not end together.
+The policy can be evaluated at a future time because it is a pure function of its observation, which differs only in the time. A
+policy that is about to scale an idle function to zero decides otherwise there, and is called in its own period. Long skips have
+different lengths, so that functions whose skips began together do not wake together.
 
-The fleet gives an idle function a stamp: a value that changes with whatever concerns the function. The function is observed
-again when its stamp differs, when it is poked, and when its time is over. The stamp is compared each bin, or at the turns of a
-policy that decides on a count.
+The fleet gives an idle function a stamp: a value that changes with every event of the function. The function is observed again if
+its stamp differs, if it is poked, and after the skip. The stamp is compared each bin, or once a period of a policy that decides
+on a count.
 
 **Busy functions.** Between two turns of its policy only the counters of a function are sampled, if nothing else has changed
 (`CountingFleet`): the bins are as exact, for a tenth of the work. Where the policy decides on a count, they are not sampled
@@ -65,7 +65,7 @@ LONG_SKIPS_S = (300.0, 30.0)
 """Horizons in seconds for which a policy is asked whether it would decide the same, the longest first."""
 TOLERANCE_S = 1e-6
 GOLDEN = 0.6180339887
-"""The golden ratio less 1: its multiples without their whole parts lie evenly between 0 and 1, however many there are."""
+"""The golden ratio less 1: the fractional parts of its multiples are spread evenly between 0 and 1, however many there are."""
 
 
 @runtime_checkable
@@ -212,7 +212,7 @@ class DecisionLog:
 
     def __init__(self, function: str, keep: int = KEEP) -> None:
         self.total = 0
-        """Every decision there was, repeated and forgotten ones included."""
+        """The number of all decisions, repeated and dropped ones included."""
         self._function = function
         self._records: deque[DecisionRecord] = deque(maxlen=keep)
         self._repeated_at = 0.0
@@ -264,9 +264,9 @@ def _action_text(action: Action) -> str:
 
 
 DECIDE_LIMIT_S = 1.0
-"""CPU time for one decision of a policy of a third party. Tests hold the policies of this distribution to it."""
+"""The limit of CPU time for one decision of a third party's policy. Tests hold the built-in policies to it."""
 FUNCTIONS_AT_ONCE = 25
-"""Functions that are observed before other tasks get the event loop: some milliseconds."""
+"""The number of functions that are observed before the loop yields to other tasks: some milliseconds."""
 STATE_VERSION = 1
 
 PolicyResult: TypeAlias = tuple[Decision, PolicyState]
@@ -276,7 +276,7 @@ PolicyResult: TypeAlias = tuple[Decision, PolicyState]
 class Step:
     """A step for one function: the work to do, its runner, and the stamp and load under which the function was observed.
 
-    The stamp is None where the function had requests lately: it cannot be skipped then, and a stamp would cost a tenth of a look.
+    The stamp is None if the function had requests lately: it cannot be skipped then, and a stamp costs a tenth of an observation.
     """
 
     function: str
@@ -304,7 +304,7 @@ class Autoscaler:
         self._policies = policies
         self._limit_s = limit_s
         self._executor = executor or PolicyExecutor()
-        # A hop to a thread and back costs as much as most decisions; it frees nothing, because both need the interpreter.
+        # A hand-over to a thread and back costs as much as most decisions, and frees nothing: both hold the interpreter's lock.
         self._quick_executor: Executor = executor or at_once
         self._stamp_s = stamp_s
         self._origin_s = clock.now_s()
@@ -346,7 +346,7 @@ class Autoscaler:
         self.poke(function)
 
     def redeployed(self, function: str) -> None:
-        """The function was deployed again: failed starts of the past are forgiven."""
+        """The function was deployed again: reset the start back-off."""
         self._runner(function).reset_start_backoff()
         self.poke(function)
 
@@ -360,7 +360,7 @@ class Autoscaler:
         return runner.start_backoff_s(self._clock.now_s()) if runner else 0.0
 
     def removed(self, function: str) -> None:
-        """The function is gone: one by the same name begins with nothing."""
+        """The function was removed: discard its state, so that a new function of its name starts without any."""
         self._runners.pop(function, None)
         self._logs.pop(function, None)
         self._saved.pop(function, None)
@@ -382,7 +382,7 @@ class Autoscaler:
         return runner.desired if runner else None
 
     def known(self) -> list[str]:
-        """The functions of which something has been learned."""
+        """The functions with recorded state."""
         return sorted(self._runners)
 
     def export_state(self, functions: Collection[str] | None = None) -> JsonObject:
@@ -453,7 +453,7 @@ class Autoscaler:
         runner, now_s = runner or self._runner(function), self._clock.now_s()
         idle = self._idle.wake(function)
         if idle is not None:
-            # Requests that came since then came after this moment; they are not spread over the whole time of the skip.
+            # Closes the skip's time as idle: later requests are not spread over the time of the whole skip.
             runner.sample(idle.idle_s, idle.load)
             runner.skipped(idle.idle_s)
         runner.sample(now_s, load, without_requests)

@@ -1,4 +1,4 @@
-"""Execute `decide` of scaling policies outside the event loop.
+"""Worker threads that execute scaling policies' decisions outside the event loop.
 
 Calls that are submitted in one turn of the event loop share a worker thread: many decisions take less than handing one call to a
 thread and its result back.
@@ -7,13 +7,14 @@ thread and its result back.
                                 └─ worker 1 has been in one call for 20 ms ▶ worker 2 takes the calls behind it
                                         └─ the call has overrun its limit ▶ `Overrun`; worker 1 is abandoned
 
-Policies of this distribution have no limit: tests keep them quick. A policy of a third party has one, in CPU time of the worker,
-so that a busy machine, where every decision is late, costs no policy its place. A call that waits instead of computing overruns
-after `WALL_FACTOR` times the limit on the clock.
+Built-in policies have no time limit: tests keep them quick. A third party's policy has a limit in CPU time of the worker, so that
+a busy machine, where every decision is late, disables no policy. A call that waits instead of computing overruns after
+`WALL_FACTOR` times the limit of wall-clock time.
 
-A Python thread cannot be ended from outside. The worker of a call that has overrun is abandoned: nobody waits for its result, and
-it ends when the call returns. While `MAX_ABANDONED` of them are still inside their calls, further calls with a limit overrun
-without being executed. Workers are daemon threads, not those of `concurrent.futures`, which the interpreter joins at its exit.
+A Python thread cannot be stopped from outside. The worker of a call that has overrun is abandoned: its result is discarded, and
+it ends when the call returns. While `MAX_ABANDONED` abandoned workers are still inside their calls, further calls with a limit
+overrun without being executed. Workers are daemon threads, because the interpreter joins the threads of `concurrent.futures` at
+its exit.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WORKERS = 16
 MAX_ABANDONED = 8
 """Abandoned workers that may still be inside their calls; those that overrun at the same time may exceed it by `WORKERS` - 1."""
 LONG_S = 0.02
-"""Another worker takes the calls behind one that takes longer than this."""
+"""The time of a call in seconds after which another worker takes the calls that wait behind it."""
 WALL_FACTOR = 30.0
 """Wall-clock limit of a call as a multiple of its CPU limit: a policy that sleeps or waits uses no CPU time."""
 FLUSH_S = 0.005
@@ -98,6 +99,7 @@ class PolicyExecutor:
         now_s = time.monotonic()
         for worker in list(self._workers):
             call = worker.call
+            # A thread cannot be stopped: its call gets the outcome `Overrun`, and other workers take the queue.
             if call is not None and call.limit_s is not None and worker.has_overrun(call, call.limit_s, now_s):
                 self._workers.discard(worker)
                 self._abandoned.add(worker)
@@ -148,7 +150,7 @@ class PolicyExecutor:
 
 
 class _Call:
-    """A submitted call, when its execution began, and whether its outcome has been passed on."""
+    """A submitted call, with the time at which its execution began; `done` says that its outcome has been passed on."""
 
     __slots__ = ("begun_cpu_s", "begun_s", "call", "done", "limit_s", "then")
 
@@ -165,7 +167,7 @@ class _Call:
 
 
 class _Worker(threading.Thread):
-    """Executes calls until the queue is empty, or until it has been abandoned."""
+    """A thread that executes calls until the queue is empty or it is abandoned."""
 
     def __init__(self, owner: PolicyExecutor) -> None:
         super().__init__(name="gnomon-policy", daemon=True)

@@ -1,4 +1,4 @@
-"""Policies that decide on a number of instances, and how a number becomes actions.
+"""Replica policies, which decide on a number of instances, and the actions that lead to the number.
 
 Most scaling policies answer one question: how many instances should this function have now? A `ReplicaPolicy` answers it, with a
 sentence that says why. Wrappers (`wrappers`) are replica policies around replica policies, and `ReplicaPolicyAdapter` turns the
@@ -10,10 +10,10 @@ clock.
 never more, those first whose end costs least: still starting (they serve no request yet, and Kubernetes ranks them the same way),
 then idle, then those with the fewest requests in flight, and of equals the youngest, which has the least warmed-up state to lose.
 
-**Free capacity.** `FreeCapacity` is what is free on the nodes while a decision is made: no two of its actions may count on the
-same cores. A node's free cores are anybody's. Those in its reserve are for Shadows, which take them first; a Body gets them where
-no node has other room for it (AsyFunc, section 3.4). Example: 1 core free, 2 in reserve. A Shadow of 3 fits. A Body of 1 takes
-the free core, and one of 2 that fits nowhere else takes that and 1 of the reserve.
+**Free capacity.** `FreeCapacity` tracks the nodes' free capacity during one decision, so that no two of its actions use the same
+cores. A node's free cores are available to all instances. Its reserve is for Shadows, which use it first; a Body uses it only if
+no node has enough free cores (AsyFunc, section 3.4). Example: 1 core free, 2 in reserve. A Shadow of 3 fits. A Body of 1 takes
+the free core; a Body of 2 that fits nowhere else takes the free core and 1 of the reserve.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from functools import cached_property
 from typing import Protocol, TypeAlias, TypeGuard
 
 from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.interfaces import ScalingPolicy
 from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, DestroyShadow, Observation, PolicyState, StateValue
 
 Memory: TypeAlias = Mapping[str, StateValue]
 
 TOLERANCE_S = 1e-6
-"""Sums of ticks fall short of a period by less than this."""
+"""The rounding error of sums of ticks: they fall short of a period by less than this."""
 ROUNDING = 1e-9
 """Rounding errors of binary fractions: 3 × 0.7 / 0.7 is 2.9999999999999996 or 3.0000000000000004 and must count as 3."""
 
@@ -49,7 +50,7 @@ Wish = DesiredCount
 
 
 class ReplicaPolicy(Protocol):
-    """Decides how many instances a function should have.
+    """A policy that decides on the number of a function's instances.
 
     The same observation and memory give the same count. The memory is empty at first and after a change of policy or `version`.
     """
@@ -59,7 +60,7 @@ class ReplicaPolicy(Protocol):
 
     @property
     def version(self) -> int:
-        """Grows when an older memory can no longer be read."""
+        """The version of the memory's format. A memory of another version is discarded."""
         ...
 
     @property
@@ -72,7 +73,7 @@ class ReplicaPolicy(Protocol):
         """The scheduling policy of functions that name none."""
         ...
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount: ...
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount: ...
 
 
 def whole(instances: float) -> int:
@@ -80,9 +81,9 @@ def whole(instances: float) -> int:
     return max(0, math.ceil(instances - ROUNDING))
 
 
-def in_system(seen: Observation) -> int:
-    """Requests that wait or execute."""
-    return seen.queued + seen.executing
+def in_system(observation: Observation) -> int:
+    """The number of requests that wait or execute."""
+    return observation.queued + observation.executing
 
 
 def timestamp_in(memory: Memory, key: str) -> float | None:
@@ -134,7 +135,7 @@ _NOTHING = (0.0, 0.0, 0)
 class FreeCapacity:
     """Free cores, reserve and free memory by node. Capacity that was taken stays taken; unknown nodes are ignored.
 
-    Most decisions ask for none: nodes are looked at when the first one is asked for.
+    Most decisions create nothing, so the nodes are read only at the first use.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -149,7 +150,7 @@ class FreeCapacity:
         return {node.name for node in self._nodes if node.pairs}
 
     def best_node(self, cores: int, memory_bytes: int = 0, *, reserve: bool = False) -> str | None:
-        """The node with most free cores where a Body fits; None if it fits nowhere. `reserve`: the reserve counts as free."""
+        """The node with most free cores on which a Body fits; None if there is none. With `reserve`, the reserve is free too."""
         fitting = {
             name: free_cores + reserved * reserve
             for name, (free_cores, reserved, free_bytes) in self._free.items()
@@ -159,12 +160,12 @@ class FreeCapacity:
         return min((name for name in fitting if fitting[name] >= cores), key=lambda name: (-fitting[name], name), default=None)
 
     def take(self, node: str, cores: int, memory_bytes: int = 0) -> None:
-        """A Body starts on this node, or grows; a negative amount: one ends."""
+        """Take capacity for a Body that starts or grows on this node; negative amounts release it."""
         free_cores = self._free.get(node, _NOTHING)[0]
         self._take(node, cores, max(0.0, cores - max(0.0, free_cores)), memory_bytes)
 
     def take_for_shadow(self, node: str, cores: int, memory_bytes: int = 0) -> None:
-        """A Shadow starts on this node."""
+        """Take capacity for a Shadow on this node."""
         self._take(node, cores, cores, memory_bytes)
 
     def cores(self, node: str) -> int:
@@ -200,6 +201,11 @@ def _whole_cores(cores: float) -> int:
     return max(0, int(cores + _TOLERANCE_CORES))
 
 
+def memory_of(state: PolicyState, name: str, version: int) -> Memory:
+    """The policy's memory; empty if the state is another policy's or of another version."""
+    return state.values if (state.policy, state.version) == (name, version) else {}
+
+
 class ReplicaPolicyAdapter:
     """A `ScalingPolicy` around a replica policy.
 
@@ -207,6 +213,8 @@ class ReplicaPolicyAdapter:
     """
 
     needs: frozenset[str] = frozenset()
+    is_quick = True
+    """True if a decision takes microseconds, so that it is made on the event loop."""
 
     def __init__(self, policy: ReplicaPolicy) -> None:
         self._policy = policy
@@ -216,23 +224,31 @@ class ReplicaPolicyAdapter:
         self.period_s = policy.period_s
         self.default_scheduler = policy.default_scheduler
 
-    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+    def decide(self, observation: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
         """Actions towards the count that the policy wants."""
-        memory: Memory = state.values if state.policy == self.name and state.version == self.version else {}
-        desired = self._policy.desired_count(seen, memory)
-        # Shadows are left from another policy, which the function had before: no replica policy uses them.
-        shadows = tuple([DestroyShadow(shadow.id) for shadow in seen.shadows])
-        decision = Decision(shadows + actions_towards(desired.count, seen), desired.reason, desired.count)
+        desired = self._policy.desired_count(observation, memory_of(state, self.name, self.version))
+        # Shadows of the function's former policy: no replica policy uses Shadows.
+        shadows = tuple([DestroyShadow(shadow.id) for shadow in observation.shadows])
+        decision = Decision(shadows + self.actions(desired.count, observation), desired.reason, desired.count)
         return decision, PolicyState(self.name, self.version, desired.memory)
 
+    def actions(self, count: int, observation: Observation) -> tuple[Action, ...]:
+        """Actions that bring the number of live instances to `count`."""
+        return actions_towards(count, observation)
 
-def actions_towards(count: int, seen: Observation) -> tuple[Action, ...]:
+
+def decides_on_count(policy: ScalingPolicy | None) -> bool:
+    """Return whether the policy decides on a number of instances alone, within microseconds."""
+    return isinstance(policy, ReplicaPolicyAdapter) and policy.is_quick
+
+
+def actions_towards(count: int, observation: Observation) -> tuple[Action, ...]:
     """Actions that bring the number of live instances to `count`."""
-    live = seen.live
+    live = observation.live
     surplus = len(live) - count
     if surplus > 0:
         return tuple(DestroyBody(victim.id) for victim in sorted(live, key=victim_order)[:surplus])
-    return creations(-surplus, seen.settings.cores, seen, FreeCapacity(seen.nodes)) if surplus else ()
+    return creations(-surplus, observation.settings.cores, observation, FreeCapacity(observation.nodes)) if surplus else ()
 
 
 def victim_order(instance: Instance) -> tuple[bool, bool, int, float, str]:
@@ -241,10 +257,10 @@ def victim_order(instance: Instance) -> tuple[bool, bool, int, float, str]:
     return (not starting, instance.busy, instance.in_flight, -instance.started_s, instance.id)
 
 
-def creations(number: int, cores: int, seen: Observation, capacity: FreeCapacity) -> tuple[CreateBody, ...]:
+def creations(number: int, cores: int, observation: Observation, capacity: FreeCapacity) -> tuple[CreateBody, ...]:
     """New instances of `cores`, each on the node with most free cores, which it takes."""
     # The memory of this function's instances is known once there is one; until then only cores are checked.
-    memory_bytes = max((instance.memory_bytes for instance in seen.instances), default=0)
+    memory_bytes = max((instance.memory_bytes for instance in observation.instances), default=0)
     created: list[CreateBody] = []
     for _ in range(number):
         node = capacity.best_node(cores, memory_bytes)

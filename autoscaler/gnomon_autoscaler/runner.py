@@ -1,31 +1,32 @@
 """The autoscaler of one function, without a loop: the same object runs live and in the simulator.
 
-`tick` takes a sample and, when it is time, decides. The live loop takes the same steps one by one, because there a policy decides
-in a worker thread: `sample`, `due_call`, then `accept` or `fail`. The loop reports the outcome: `carried_out` or `refused`.
+`tick` takes a sample and decides if a decision is due. The live loop takes the same steps one by one, because there a policy
+decides in a worker thread: `sample`, `due_call`, then `accept` or `fail`. The loop reports the outcome: `carried_out` or
+`refused`.
 
-It is time when the policy's period has passed, when an operator or a changed setting asks, and when a request waits and no
-instance lives. Between those, instances that ended by themselves are replaced, so that the last decision stays true.
+A decision is due when the policy's period has passed, when an operator requests a number, when the settings change, and when a
+request waits and no instance is live. In between, instances that ended by themselves are replaced.
 
 **Inherited instances** (`InheritedInstances`). Windows are empty at first, which looks like no load to every policy: in the midst
 of a peak a new leader would end all Shadows, and all Bodies but the least, and warm instances would end before the first request.
-What there is at the first observation is kept until the windows reach as far back as policies look (`Settings.stable_window_s`):
-as many Bodies, and the same Shadows. More may be made at once, what is more may end at once, and an operator's number holds at
-once.
+The number of Bodies and the Shadows of the first observation are kept until the windows cover the time that policies read
+(`Settings.stable_window_s`). Meanwhile instances may be added, instances beyond the inherited number may end, and an operator's
+number takes effect at once.
 
-    9 warm Bodies, second 0, 0 rps seen: 9 stay    second 20, a burst made 3 more and is over: 3 end    second 60: as decided
+    9 warm Bodies, second 0, 0 rps: 9 stay    second 20, after a burst that added 3: these 3 end    second 60: as decided
 
-**Observation** (`observe`). While a new version is rolled out, instances of the old one are being replaced by the gateway: they
-are left out, so that no policy counts them twice and none of them is chosen as a victim.
+**Observation** (`observe`). During a rolling update the gateway replaces the instances of the old version. They are not observed,
+so that no policy counts them twice or chooses one as a victim.
 
-**State** (`state_to_json`). Seconds of a monotonic clock mean nothing after a reboot or on another machine. A policy's state
-names its times with keys that end in `_at_s`; when the state is restored, each is shifted so that it lies as long ago as it
-did, plus the time in between.
+**State** (`state_to_json`). Readings of a monotonic clock are invalid after a reboot or on another machine. Keys of times in a
+policy's state end in `_at_s`; when the state is restored, these times are shifted to the new clock, so that their age is
+preserved.
 
-**Start back-off** (`StartBackoff`). An instance that ends before it was ready for 10 s is a failed start, and so is one that was
-made but is gone at the next observation. After the second failure in a row, new instances wait 1 s, then 2, 4, … at most 60 s.
-Several that fail together count once. An instance that stays ready for 10 s resets the back-off, and so does the end of one that
-had answered (`reset_start_backoff`): the instance had started well, a request may have ended it, and a client that sends such
-requests must not be able to keep the function away from everybody else.
+**Start back-off** (`StartBackoff`). A start has failed if the instance ends before it was ready for 10 s, or was created and is
+missing in the next observation. After the second failure in a row, new instances wait 1 s, then 2, 4, … at most 60 s. Several
+that fail together count once. The back-off is reset when an instance stays ready for 10 s, or when an instance ends that had
+answered (`reset_start_backoff`): it had started well and a request may have ended it, and a client that sends such requests must
+not be able to block the function for other clients.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from gnomon_autoscaler.registry import BUILT_IN, Policies, scaling_policy
-from gnomon_autoscaler.replica_policy import ReplicaPolicyAdapter, actions_towards
+from gnomon_autoscaler.replica_policy import actions_towards, decides_on_count
 from gnomon_autoscaler.windows import LoadWindows
 from gnomon_core.actuation import PartlyRefused
 from gnomon_core.errors import GnomonError
@@ -71,7 +72,7 @@ class InheritedInstances:
         self._shadows: frozenset[str] = frozenset()
 
     def observe(self, live: Sequence[Instance], shadows: Sequence[Instance]) -> None:
-        """The function's Bodies that serve or are about to, and its Shadows. Those of the first observation are inherited."""
+        """Record the first observation's live Bodies and Shadows as inherited."""
         if self._first:
             self._first, self._bodies = False, len(live)
             self._shadows = frozenset(shadow.id for shadow in shadows) if live else frozenset()
@@ -316,7 +317,7 @@ class PolicyCall:
     @property
     def is_quick(self) -> bool:
         """Return whether the policy is known to decide in microseconds. A third party's policy may take any time."""
-        return not self.third_party and isinstance(self.policy, ReplicaPolicyAdapter)
+        return not self.third_party and decides_on_count(self.policy)
 
     def execute(self) -> tuple[Decision, PolicyState]:
         # A third party's policy need not have been type-checked.
@@ -407,11 +408,11 @@ class Runner:
         self._last_requested = load.requested
 
     def _observe_instances(self, now_s: float, load: FunctionLoad) -> None:
-        """Find what has become of the instances of the last observation, for the start back-off."""
+        """Compare the instances with those of the last observation, for the start back-off."""
         instances = newest(load.instances)
         bodies = tuple(instance for instance in instances if instance.kind is InstanceKind.BODY)
         self._body_starts.observe(now_s, bodies)
-        # A Shadow ends with its Body, and is no sign of whether Bodies start.
+        # A Shadow ends with its Body: that is no failed start of a Shadow.
         serving = {body.id for body in bodies if body.state in LIVE}
         self._live_bodies = len(serving)
         shadows = tuple(instance for instance in instances if instance.kind is InstanceKind.SHADOW)
@@ -431,7 +432,7 @@ class Runner:
         The function is sampled while anything else may concern it: instances that start, end or are missing.
         """
         return (
-            isinstance(self._policy, ReplicaPolicyAdapter)
+            decides_on_count(self._policy)
             and self._live_bodies >= max(1, self.desired or 0)
             and self._body_starts.settled
             and self._shadow_starts.settled
@@ -463,7 +464,7 @@ class Runner:
         if in_period and not changed and not waits and self._requested is None:
             return None
         if not in_period:
-            # The rhythm is kept when a tick is late, and taken up anew after a pause.
+            # A late tick keeps the phase of the policy's period; after a pause a new phase begins.
             kept = self._next_s > now_s - policy.period_s
             self._next_s = (self._next_s if kept else now_s) + policy.period_s
         seen = observe(now_s, self.function, load, self.windows.history(now_s), self._requested)

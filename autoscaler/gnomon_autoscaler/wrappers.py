@@ -1,9 +1,9 @@
-"""Behaviour that grows by wrapping: each class is a replica policy around any other.
+"""Wrappers of replica policies (decorators): each class is a replica policy around another one.
 
-`standard` puts them in the order that every built-in policy uses, from the inside out: a lower count must last (`DownDelay`), the
-function's own limits (`Bounds`), an operator's number (`OperatorOverride`, which may leave those limits), scale to zero when idle
-(`ScaleToZero`), and no end under a request (`WakeOnRequest`). docs/decisions/0003-count-policies-and-wrappers.md says why in that
-order.
+`standard` applies them in the order of every built-in policy, from the inside out: delayed scale-down (`DownDelay`), the
+function's limits (`Bounds`), an operator's number (`OperatorOverride`, which may exceed those limits), scale to zero when idle
+(`ScaleToZero`), and at least one instance while a request waits or executes (`WakeOnRequest`). The reasons of this order are in
+docs/decisions/0003-count-policies-and-wrappers.md.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from gnomon_core.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class _Wrapper:
-    """Base of wrappers: name and period are those of the wrapped policy."""
+class Wrapper:
+    """The base of wrappers, with the name, version, period and scheduler of the wrapped policy."""
 
     wrapped: ReplicaPolicy
 
@@ -51,12 +51,12 @@ class _Wrapper:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds(_Wrapper):
+class Bounds(Wrapper):
     """Never fewer than `scale.min`, never more than `scale.max`."""
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
-        desired = self.wrapped.desired_count(seen, memory)
-        scale = seen.settings.scale
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
+        desired = self.wrapped.desired_count(observation, memory)
+        scale = observation.settings.scale
         if desired.count < scale.min:
             return DesiredCount(scale.min, f"{desired.reason}; at least {scale.min} (scale.min)", desired.memory)
         if desired.count > scale.max:
@@ -68,22 +68,22 @@ WindowOf: TypeAlias = Callable[[Settings], float]
 
 
 @dataclass(frozen=True, slots=True)
-class DownDelay(_Wrapper):
+class DownDelay(Wrapper):
     """Delay scale-down: the count is the highest wanted count of the last `window_s(settings)` seconds."""
 
     window_s: WindowOf
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
-        desired = self.wrapped.desired_count(seen, inner_memory(memory))
-        count, window_s = desired.count, self.window_s(seen.settings)
-        if window_s <= 0.0:  # the usual case: nothing is delayed
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
+        desired = self.wrapped.desired_count(observation, inner_memory(memory))
+        count, window_s = desired.count, self.window_s(observation.settings)
+        if window_s <= 0.0:  # the default: scale-down is not delayed
             return DesiredCount(
-                count, desired.reason, {"inner": desired.memory, "wished_at_s": (seen.now_s,), "wished": (count,)}
+                count, desired.reason, {"inner": desired.memory, "wished_at_s": (observation.now_s,), "wished": (count,)}
             )
-        since_s = seen.now_s - window_s
+        since_s = observation.now_s - window_s
         # Monotonic queue: only earlier counts above the present one can become the maximum later.
         recent = [(at_s, earlier) for at_s, earlier in counts_in(memory, "wished") if at_s > since_s and earlier > count]
-        recent.append((seen.now_s, count))
+        recent.append((observation.now_s, count))
         highest = max(earlier for _, earlier in recent)
         reason = desired.reason if highest == count else f"{desired.reason}; still {highest}, wanted within {window_s:g} s"
         remembered: dict[str, StateValue] = {
@@ -95,7 +95,7 @@ class DownDelay(_Wrapper):
 
 
 @dataclass(frozen=True, slots=True)
-class RateLimit(_Wrapper):
+class RateLimit(Wrapper):
     """Limit the change: at most `up` × or `up_by` above the last count, whichever is more, and at least a `down`-th of it.
 
     Example: up = 2, up_by = 4, down = 2, after a count of 3: at most 7, at least 1. The first count is compared with the live
@@ -106,10 +106,10 @@ class RateLimit(_Wrapper):
     down: float = float("inf")
     up_by: int = 0
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
-        desired = self.wrapped.desired_count(seen, inner_memory(memory))
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
+        desired = self.wrapped.desired_count(observation, inner_memory(memory))
         last = count_in(memory, "last")
-        base = len(seen.live) if last is None else last
+        base = len(observation.live) if last is None else last
         # From nothing, one instance is the base: no factor would ever lead away from zero.
         most = max(whole(max(base, 1) * self.up), base + self.up_by)
         least = int(base / self.down)
@@ -119,21 +119,21 @@ class RateLimit(_Wrapper):
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorOverride(_Wrapper):
+class OperatorOverride(Wrapper):
     """Hold the count that an operator requested until the policy's own count changes.
 
     An operator may leave the bounds. A function that was scaled to zero stays there until a request arrives.
     """
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
-        desired = self.wrapped.desired_count(seen, inner_memory(memory))
-        if seen.requested is not None:
-            return _hold(seen.requested, desired, desired.count, seen.now_s)
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
+        desired = self.wrapped.desired_count(observation, inner_memory(memory))
+        if observation.requested is not None:
+            return _hold(observation.requested, desired, desired.count, observation.now_s)
         held, against = count_in(memory, "held"), count_in(memory, "against")
         requested_at_s = timestamp_in(memory, "asked_at_s")
         if held is None or against is None or requested_at_s is None:
             return DesiredCount(desired.count, desired.reason, {"inner": desired.memory})
-        woken = held == 0 and (in_system(seen) > 0 or seen.last_request_s > requested_at_s)
+        woken = held == 0 and (in_system(observation) > 0 or observation.last_request_s > requested_at_s)
         if woken or desired.count != against:
             return DesiredCount(desired.count, desired.reason, {"inner": desired.memory})
         return _hold(held, desired, against, requested_at_s)
@@ -145,23 +145,23 @@ def _hold(held: int, desired: DesiredCount, against: int, requested_at_s: float)
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleToZero(_Wrapper):
+class ScaleToZero(Wrapper):
     """Scale to zero after `scale.zero-duration` without a request, if the function may.
 
     It may with `scale.zero`, or with `scale.min` 0. A deployment and an operator's request count as a request.
     """
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
-        desired = self.wrapped.desired_count(seen, inner_memory(memory))
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
+        desired = self.wrapped.desired_count(observation, inner_memory(memory))
         since_s = timestamp_in(memory, "active_at_s")
-        active_s = seen.now_s if since_s is None else since_s
-        if seen.last_request_s:  # 0: no request yet. A clock may have started later than the remembered time.
-            active_s = max(active_s, seen.last_request_s)
-        if in_system(seen) or seen.requested is not None:
-            active_s = seen.now_s
+        active_s = observation.now_s if since_s is None else since_s
+        if observation.last_request_s:  # 0: no request yet. A clock may have started later than the remembered time.
+            active_s = max(active_s, observation.last_request_s)
+        if in_system(observation) or observation.requested is not None:
+            active_s = observation.now_s
         remembered: Memory = {"inner": desired.memory, "active_at_s": active_s}
-        scale = seen.settings.scale
-        idle_s = seen.now_s - active_s
+        scale = observation.settings.scale
+        idle_s = observation.now_s - active_s
         if (scale.zero or scale.min == 0) and idle_s >= scale.zero_duration_s and desired.count > 0:
             reason = f"no request for {idle_s:.0f} s (scale.zero-duration is {scale.zero_duration_s:g} s)"
             return DesiredCount(0, reason, remembered)
@@ -169,18 +169,18 @@ class ScaleToZero(_Wrapper):
 
 
 @dataclass(frozen=True, slots=True)
-class WakeOnRequest(_Wrapper):
+class WakeOnRequest(Wrapper):
     """Keep at least one instance while a request waits or executes: a request at zero wakes the function at once."""
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
-        desired = self.wrapped.desired_count(seen, memory)
-        if desired.count > 0 or not in_system(seen):
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
+        desired = self.wrapped.desired_count(observation, memory)
+        if desired.count > 0 or not in_system(observation):
             return desired
-        cause = "a request waits" if seen.queued else "a request executes"
+        cause = "a request waits" if observation.queued else "a request executes"
         return DesiredCount(1, f"{cause}: 1 instance; {desired.reason}", desired.memory)
 
 
 def standard(policy: ReplicaPolicy) -> ReplicaPolicy:
-    """The policy within everything that a function's owner may rely on, whichever policy it is."""
+    """Wrap the policy by everything that a function's owner can rely on with any policy."""
     delayed = DownDelay(policy, lambda settings: settings.scale.down_window_s)
     return WakeOnRequest(ScaleToZero(OperatorOverride(Bounds(delayed))))

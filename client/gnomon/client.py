@@ -179,7 +179,7 @@ class Client:
     ) -> Answer:
         """Query an application: the variant that answers takes at most `latency_ms` and `cost`, and has at least `accuracy`.
 
-        `model` or `variant` name who is to answer instead. With `nearest` the nearest variant answers where none satisfies the
+        `model` or `variant` select the model or variant by name. With `nearest` the nearest variant answers if none satisfies the
         query.
 
         Raises:

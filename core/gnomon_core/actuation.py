@@ -38,15 +38,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(slots=True)
 class PartlyRefused(GnomonError):  # noqa: N818 - named after what has happened
-    """Why not all of a decision was carried out: the last of several refusals. `done` are the actions that were carried out."""
+    """A decision was carried out in part. The error is the last refusal, `done` the actions that were carried out."""
 
     done: tuple[Action, ...] = ()
 
 
 class Actuator(Protocol[T_co]):
-    """Carries out actions on one function. `T_co` is None, or an awaitable where the methods are coroutines.
+    """The executor of actions on one function. `T_co` is None, or an awaitable if the methods are coroutines.
 
-    An action on an instance that has gone since the decision is ignored. A `GnomonError` of a method is the action's refusal.
+    An action on an instance that has ended since the decision is ignored. A method refuses an action by a `GnomonError`.
     """
 
     def create_body(self, action: CreateBody) -> T_co: ...
@@ -128,6 +128,7 @@ class _Progress:
             yield
         except GnomonError as error:
             self._refused = error
+            # A refused `CreateBody` ends the decision, because the next action may end the Body that it was to replace.
             self._over = not isinstance(action, Dispensable)
         else:
             self._done.append(action)

@@ -1,22 +1,21 @@
-"""The arbiter of one node's cores: instances claim cores for as long as they live, and batches borrow cores while they execute.
+"""The arbiter of one node's cores: instances claim cores until they end, and batches borrow cores while they execute.
 
     arbiter = CoreArbiter(26)
     arbiter.claim(1), arbiter.enter("a")   # an instance that keeps one core between its batches
-    arbiter.lend("a", 1, 20)               # 20: its own and 19 that nobody has
+    arbiter.lend("a", 1, 20)               # 20: its own and 19 free ones
     arbiter.give_back("a")                 # its batch has ended: 19 are free again
     arbiter.claim(1), arbiter.enter("b")   # from now on neither has more than half: 13
 
-A claim is kept: a batch always gets at least the cores that its instance keeps, and nothing is lent that another instance has
-claimed. A share is kept as well: of the cores that are claimed by no one else, each instance that borrows may have as many as
-every other. Without shares the first batch would take the whole node, and the next one would last for ever on the one core that
-is left. So loans need not be revoked.
+A batch always gets at least the cores that its instance keeps, and claimed cores are never lent to other instances. The unclaimed
+cores are shared equally among the instances that borrow. Without shares the first batch would take the whole node, and the next
+batch would take very long on the one core that remains. With shares, loans need not be revoked.
 """
 
 from __future__ import annotations
 
 
 class CoreArbiter:
-    """Claims, borrowers and loans of one node. Claims are checked by who makes them."""
+    """The claims, borrowers and loans of one node. Callers of `claim` check that the cores are available."""
 
     __slots__ = ("_borrowers", "_claimed", "_loans", "cores")
 
@@ -28,7 +27,7 @@ class CoreArbiter:
 
     @property
     def unclaimed(self) -> float:
-        """Cores that no instance claims. Some of them may be lent at this moment."""
+        """Cores that no instance claims; some of them may be lent now."""
         return self.cores - self._claimed
 
     @property
@@ -37,7 +36,7 @@ class CoreArbiter:
         return self.unclaimed - sum(self._loans.values())
 
     def claim(self, cores: float) -> None:
-        """An instance takes cores for its life; a negative number gives them back."""
+        """Claim cores for an instance until it ends; a negative number releases them."""
         self._claimed += cores
 
     def enter(self, borrower: str) -> None:
@@ -50,9 +49,9 @@ class CoreArbiter:
         self.give_back(borrower)
 
     def lend(self, borrower: str, kept: int, wanted: int) -> int:
-        """Cores for a batch of this instance, which keeps `kept`: of those wanted as many as its share and what is free allow.
+        """Lend cores for a batch, bounded by the instance's share and the free cores; returns the sum of its cores.
 
-        Replaces its last loan.
+        The instance keeps `kept` cores of its own. The loan replaces its last one.
         """
         self.give_back(borrower)
         share = int(self.unclaimed / max(1, len(self._borrowers)))

@@ -1,24 +1,24 @@
-"""A Body and its Shadows: how a batch is split among them, and how long it takes.
+"""A Body and its Shadows: the split of a batch among them, and its latency.
 
 A Shadow holds some blocks. In each run of them a batch of b is split: Shadow j computes b_Sj samples while the Body computes the
 other b_B = b − Σ b_Sj; everything else the Body computes alone (AsyFunc, Eq. 6, with one barrier for each run):
 
     t(b) = t_np(b) + Σ over runs of max( t_B(b_B), max over j of t_Sj(b_Sj) + hand-over of b_Sj samples there and back )
 
-Times are those of the profile at the Body's and at each Shadow's cores. The shares are chosen for each batch size to make t(b)
-smallest, with at least one sample on the Body (whose rows must be there when a Shadow's are late); where no split gains anything,
-they are 0 and the Body computes alone. One sample is never split.
+Times are from the profile, at the Body's and at each Shadow's cores. For each batch size the shares minimise t(b), with at least
+one sample on the Body (whose rows must be available if a Shadow's are late). If no split is faster, the shares are 0 and the Body
+computes alone. One sample is never split.
 
-The paper has one Shadow per Body. Several hold the same blocks, so that a run has one beginning and one end for all of them.
+The paper has one Shadow per Body. Several Shadows hold the same blocks, so that a run begins and ends for all of them together.
 
-**As JSON**, a pair travels from the leader to the replicas that make batches, and from a Body with each of its answers.
+**JSON.** The leader sends pairs to the replicas that make batches, and a Body reports its pairs with each of its results.
 
     {"cores": 2, "blocks": [3, 4], "split": [0, 1, 1, 2], "node": null}
 
-The head of a result has a list of these under "shadows", in the order of their rows, each with its Shadow's name; that of a Body
-that works alone has none. So the sender of its batches knows how the next one will be computed, also without the leader.
+The head of a result lists them under "shadows", in the order of their rows, each with its Shadow's name; a Body without Shadows
+has no list. The sender of batches thus knows how the next batch will be computed, even without the leader.
 
-A Body runs a user's code: its JSON is read within bounds, and a document that breaks them counts as that of a Body alone.
+A Body runs a user's code: its JSON is parsed within bounds, and an invalid document counts as a Body without Shadows.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ MAX_SHADOWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The part of a Body's work that a Shadow does. `split[b − 1]` is b_S for a batch of b; the last share holds beyond the end.
+    """The part of a Body's work that a Shadow does.
 
-    `node` is where the Shadow is, when that is not where its Body is; then hand-overs cost what the network does.
-    Of a Body with several Shadows it is what the first does, and `others` is what the further ones do, in the order of their
-    rows: one value is enough to predict how long a batch takes.
+    `split[b − 1]` is b_S for a batch of b; the last share applies beyond the end.
+    `node` is the Shadow's node if it is not its Body's; hand-overs then include network time. For a Body with several Shadows,
+    the fields describe the first one and `others` the further ones, in the order of their rows, so that one value predicts the
+    latency of a batch.
     """
 
     shadow_cores: int
@@ -76,11 +77,11 @@ class Pair:
 
     @property
     def elsewhere(self) -> tuple[int, ...]:
-        """The numbers of those Shadows that are on other nodes than their Body."""
+        """The numbers of the Shadows that are on another node than their Body."""
         return tuple(number for number, pair in enumerate((self, *self.others)) if pair.node is not None)
 
     def shares(self, batch: int) -> tuple[int, ...]:
-        """b_Sj of every Shadow. While splits change one after the other their sum may be too large: the Body keeps a sample.
+        """b_Sj of every Shadow. The Body keeps at least one sample, even if the splits are changed one after another.
 
         Example: splits (0, 1, 1, 2) and (0, 0, 1, 2) of a batch of 4: 2 and 1.
         """
@@ -143,7 +144,7 @@ def split_seconds(
         known_s = [seconds for seconds in shadows_s if seconds is not None]
         if alone_s is None or body_s is None or len(known_s) < len(shadows_s):
             return None
-        # What the Body would take for the run alone is part of the whole: its place is taken by the slowest part.
+        # The Body's time for the whole run is part of `whole_s`: the slowest part's time replaces it.
         total_s += max(body_s, *known_s) - alone_s
     return total_s
 
@@ -187,9 +188,9 @@ def best_splits(
     """The splits b_Sj for batches of 1, 2, … `max_batch`, a row per Shadow. `cores` are the Body's and each Shadow's.
 
     The Shadows of the numbers `elsewhere` are on other nodes; where the network has no price, they get nothing.
-    For each number of samples that the Body gives away, each goes to the Shadow that would have it done first: the best there is
-    where all have the same cores or there is one run. The first Shadow alone, the first two, … are tried too, so that another
-    Shadow never makes a batch slower.
+    The samples that the Body gives away are assigned greedily, each to the Shadow that would finish it first: optimal if all have
+    the same cores or there is one run. The first Shadow alone, the first two, … are considered too, so that another Shadow never
+    makes a batch slower.
     """
     runs = profile.layers.runs(blocks)
     priced = [profile.over_network() if number in elsewhere else profile for number in range(len(cores) - 1)]
@@ -204,7 +205,7 @@ def best_splits(
 
 
 def _dealt(shadows_s: Sequence[Sequence[float]], count: int, max_batch: int) -> list[tuple[int, ...]]:
-    """0, 1, … samples among the first of `count` Shadows, which take so long for 0, 1, … samples of all runs."""
+    """Assignments of 0, 1, … samples to the first of `count` Shadows; `shadows_s` has each one's seconds for 0, 1, … samples."""
     way = [0] * count
     dealt = [tuple(way)]
     for _ in range(max_batch - 1):
@@ -226,9 +227,9 @@ SHADOWS = "shadows"
 _NAMED = b'"shadows"'
 """The key in each head that names Shadows. A head without it need not be parsed."""
 ELSEWHERE = "elsewhere"
-"""The node of a Shadow that is not on its Body's, as the Body says it: which one it is, it does not know."""
+"""The node of a Shadow on another node as its Body reports it: the Body does not know the node's name."""
 _MOST_HEAD_BYTES = 1 << 16
-"""Eight Shadows take some two thousand. What is longer is not read: it would keep the event loop."""
+"""The longest head that is parsed: eight Shadows take some 2,000 bytes, and parsing a longer one would block the event loop."""
 _MOST_CORES, _MOST_NUMBERS = 1 << 10, 1 << 10
 
 
@@ -250,7 +251,7 @@ def pair_from_json(document: Mapping[str, Any]) -> Pair:
 
 
 def shadows_of(result: Frame) -> dict[str, Pair]:
-    """The Shadows that a Body names with this result, and what each of them does."""
+    """The Shadows that a Body reports with this result, each with its pair."""
     if _NAMED not in result.head or len(result.head) > _MOST_HEAD_BYTES:
         return {}
     try:
@@ -262,6 +263,6 @@ def shadows_of(result: Frame) -> dict[str, Pair]:
 
 
 def _possible(pair: Pair) -> bool:
-    """Return whether a Shadow could do this."""
+    """Return whether the pair's numbers are within bounds."""
     few = max(len(pair.blocks), len(pair.split)) <= _MOST_NUMBERS
     return few and 1 <= pair.shadow_cores <= _MOST_CORES and min((0, *pair.blocks, *pair.split)) == 0

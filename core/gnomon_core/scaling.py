@@ -1,8 +1,8 @@
 """Input and output of a scaling policy.
 
-An `Observation` is everything a policy may use, frozen; a `Decision` is a list of actions and the sentence that explains it.
-Neither holds a clock or a connection, so a recorded observation can be decided again anywhere. A `DecisionRecord` is a decision
-as it is kept and shown.
+An `Observation` is the complete, frozen input of a policy; a `Decision` is a list of actions with the reason in one sentence.
+Neither refers to a clock or a connection, so that a recorded observation can be decided again anywhere. A `DecisionRecord` is a
+decision as it is stored and shown.
 
 A buffer plan crosses processes as JSON, because the process that decides is not always the one that makes the batches: OpenFaaS's
 gateway replicas get it from their leader, and Knative's gateways read it in the status of their Revision's PodAutoscaler.
@@ -32,8 +32,7 @@ class History:
 
     `arrivals` and `successes` are counts per bin, `concurrency` the time-average of requests in the system (waiting and
     executing), `busy_cores` the time-average of cores that instances used. All have the same length.
-    A window that reaches further back than the history is answered from what there is. The columns are snapshots, which nobody
-    changes.
+    A window that is longer than the history covers the available bins. The columns are immutable snapshots.
     """
 
     bin_s: float
@@ -63,13 +62,13 @@ class History:
 class Observation:
     """The state of one function at one time, as a policy sees it.
 
-    `queued` and `executing` are requests now; `oldest_wait_s` is 0 with an empty queue; `requested` is what an operator asked
-    for through scale-function, None unless it was since the last decision. `latency_s` is the predicted latency of an instance
-    with the function's cores for batches of 1, 2, … `settings.max_batch`, empty while nothing is known. `profile` is its model's,
-    None for a function without a profiled model. `latency_spread` is how far batches have lately been from what was predicted of
-    them, as a share of it; 0 while nothing is known. `queues` is in how many queues, one or more, the arrivals wait, each
-    with a buffer of its own; requests come to one of them at random. `plan` is the buffer's plan in force, None where batches are
-    made as the function was deployed: a policy that wants another one says so at each decision until it is.
+    `queued` and `executing` are the present numbers of requests; `oldest_wait_s` is 0 with an empty queue; `requested` is the
+    number that an operator has requested (scale-function) since the last decision, else None. `latency_s` is the predicted
+    latency of an instance with the function's cores for batches of 1, 2, … `settings.max_batch`, empty while unknown. `profile`
+    is the profile of its model, None without a profiled model. `latency_spread` is the recent mean relative error of latency
+    predictions; 0 while unknown. `queues` is the number of queues, one or more, among which arrivals are distributed at random,
+    each with its own buffer. `plan` is the buffer plan in force, None for the deployed limits: a policy that wants another plan
+    repeats it at each decision until it is in force.
     """
 
     now_s: float
@@ -125,10 +124,9 @@ class LoadCounters:
 
 @dataclass(frozen=True, slots=True)
 class FunctionLoad:
-    """A function's present state, from which the autoscaler makes an `Observation` by adding the history it keeps.
+    """A function's present state, which the autoscaler extends by the recorded history to an `Observation`.
 
-    `queues` is in how many queues, one or more, its arrivals wait, each with a buffer of its own; requests come to one of them
-    at random. `plan` is the plan in force of that buffer, None where batches are made as it was deployed.
+    The fields have the same meaning as there.
     """
 
     settings: Settings
@@ -145,10 +143,10 @@ class FunctionLoad:
 
 @dataclass(frozen=True, slots=True)
 class CreateBody:
-    """Start an instance with the whole model; `node` None leaves the place to the platform.
+    """Start an instance with the whole model; with `node` None the platform chooses the node.
 
-    `memory_mb` is for platforms that sell memory, and cores with it: a size other than the function's own. `idle_cores` are for
-    nodes that lend cores: the instance keeps those between batches and borrows up to `cores` for each batch.
+    `memory_mb` is a size other than the function's own, for platforms that size instances by memory. `idle_cores` is for nodes
+    that lend cores: the instance keeps these cores between batches and borrows up to `cores` for each batch.
     """
 
     cores: int
@@ -189,7 +187,7 @@ class DestroyShadow:
 
 @dataclass(frozen=True, slots=True)
 class PromoteShadow:
-    """Let a Shadow load the rest of the model beside its work and become a Body; from now on it counts as one that starts."""
+    """Let a Shadow load the rest of the model while it works, and become a Body. It counts as a starting Body from now on."""
 
     id: str
 
@@ -223,7 +221,7 @@ Dispensable: TypeAlias = CreateShadow | ChangeShadow | PromoteShadow | Resize
 
 
 def action_to_json(action: Action) -> dict[str, Any]:
-    """An action as logs and the API show it; a memory size and borrowed cores only where they are asked for."""
+    """An action as JSON for logs and the API; memory size and borrowed cores only if the action has them."""
     document = asdict(action)
     for rare in ("memory_mb", "idle_cores"):
         if document.get(rare, 0) is None:
@@ -235,9 +233,9 @@ def action_to_json(action: Action) -> dict[str, Any]:
 class Decision:
     """The actions of a policy, with a one-sentence reason for the log, the metrics, the UI and the tests.
 
-    `desired` is the number of instances that the policy wants, None where it does not think in numbers. `overflow` is the share
-    of the requests to come that the instances will not carry in time, from 0 to 1: where a platform has functions on demand
-    beside its instances, they get it; elsewhere those requests wait like all others.
+    `desired` is the number of instances that the policy wants, None for a policy without such a number. `overflow` is the
+    expected share of requests that the instances will not answer in time, from 0 to 1: a platform with functions on demand sends
+    these requests there; on other platforms they wait like all others.
     """
 
     actions: tuple[Action, ...]
@@ -253,7 +251,7 @@ StateValue: TypeAlias = bool | int | float | str | tuple["StateValue", ...] | Ma
 class PolicyState:
     """A policy's memory between decisions: JSON-serialisable, so that it survives a failover.
 
-    `version` is the policy's own; a state of another version or policy is dropped and the policy starts afresh.
+    `version` is the version of the policy's format. A state of another version or policy is discarded.
     """
 
     policy: str = ""
@@ -273,11 +271,11 @@ class ScaledFleet(Protocol):
         ...
 
     async def apply(self, function: str, actions: Sequence[Action]) -> None:
-        """Carry out a decision. Returns when it is under way: creating and draining go on behind it.
+        """Carry out a decision. Returns once it has begun: creating and draining continue in the background.
 
         Raises:
-            PartlyRefused: 503 `no_capacity`, the last of several. All else has been carried out if what was refused is
-                `Dispensable`; else what came before it in the list (`actuation`).
+            PartlyRefused: 503 `no_capacity`, the last of several refusals. If the refused actions are `Dispensable`, all others
+                were carried out; otherwise only those before the refused action (`actuation`).
             GnomonError: no action can be carried out.
 
         """
@@ -306,7 +304,7 @@ def plan_from_json(document: Mapping[str, Any]) -> SetBufferPlan:
 class DecisionRecord:
     """A decision, and how often it was repeated unchanged until `last_at`. Times are seconds since 1970.
 
-    `error` says why the policy could not decide or why the decision could not be carried out in full, empty otherwise.
+    `error` is the reason why the policy could not decide or the decision was not carried out in full; empty without one.
     """
 
     at: float

@@ -1,12 +1,12 @@
 """Settings of a function, read from its labels and annotations.
 
-Standard OpenFaaS labels keep their meaning; our own settings are annotations under `gnomon/`, because a Kubernetes label value
-may not hold what they need. `TABLE` is the one list of them: reading, error messages and docs/annotations.md come from it
-(`settings_page`). A value that cannot be read is an error that says what is allowed, and so is an unknown `gnomon/` key: a
-misspelt setting that is silently ignored costs its author an evening.
+Standard OpenFaaS labels keep their meaning. Gnomon's own settings are annotations under `gnomon/`, because Kubernetes restricts the
+characters and length of label values. `TABLE` is the single list of settings, from which parsing, error messages and
+docs/annotations.md (`settings_page`) are derived. An invalid value is an error that states the allowed values. An unknown
+`gnomon/` key is an error too, because a misspelt setting that is silently ignored is hard to find.
 
-A reader turns the text of an annotation or a label into a value, and raises ValueError or KeyError for a text that it cannot read.
-The user is told what is allowed by the `Setting`, not by the reader's error.
+A reader parses the text of an annotation or a label, and raises ValueError or KeyError for an invalid text. The error for the user
+is derived from the `Setting`, not from the reader's exception.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_NAME_LENGTH = 253
 
 
 def integer(low: int, high: int) -> Callable[[str], int]:
-    """A whole number from `low` to `high`, both included."""
+    """A reader of a whole number from `low` to `high`, both included."""
 
     def read(text: str) -> int:
         value = int(text)
@@ -39,7 +39,7 @@ def integer(low: int, high: int) -> Callable[[str], int]:
 
 
 def number(low: float, high: float, *, scale: float = 1.0) -> Callable[[str], float]:
-    """A number from `low` to `high`, both included, in the unit that is `scale` of the value's: 1e-3 for milliseconds."""
+    """A reader of a number from `low` to `high`, both included, which is multiplied by `scale`: 1e-3 for milliseconds."""
 
     def read(text: str) -> float:
         value = float(text)
@@ -51,7 +51,7 @@ def number(low: float, high: float, *, scale: float = 1.0) -> Callable[[str], fl
 
 
 def duration_s(low_s: float, high_s: float) -> Callable[[str], float]:
-    """A duration such as 1h30m, in seconds, both bounds included."""
+    """A reader of a duration such as 1h30m, in seconds, both bounds included."""
 
     def read(text: str) -> float:
         seconds = parse_duration_s(text)
@@ -63,14 +63,14 @@ def duration_s(low_s: float, high_s: float) -> Callable[[str], float]:
 
 
 def name(text: str) -> str:
-    """A name as it is: not empty, without blanks, not longer than a Kubernetes name."""
+    """Parse a name: not empty, without blanks, not longer than a Kubernetes name."""
     if not text or any(character.isspace() for character in text) or len(text) > MAX_NAME_LENGTH:
         raise ValueError(text)
     return text
 
 
 def flag(text: str) -> bool:
-    """True or false, in any case; 1 and 0 say the same."""
+    """Parse true or false, in any case, or 1 and 0."""
     return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
 
 
@@ -99,9 +99,9 @@ def choice(*names: str) -> Callable[[str], str]:
 
 PREFIX = "gnomon/"
 APPLICATION = "app:"
-"""Begins the value of `gnomon/model` of an application's endpoint (`gnomon_core.applications`)."""
+"""The prefix of `gnomon/model` of an application's endpoint (`gnomon_core.applications`)."""
 BATCHING_MAX_BATCH = 8
-"""B_max of AsyFunc (section 7.1), for the policies that split or plan batches: a largest one of 1 leaves them nothing to do."""
+"""B_max of AsyFunc (section 7.1), the default of policies that split or plan batches: with batches of 1 they have no effect."""
 MOST_DEADLINE_S = 86_400.0
 DEFAULT_POLICY = "openfaas"
 """The scaling policy of functions that name none."""
@@ -110,7 +110,7 @@ READINGS = ("arrivals", "loading", "weights", "shadows", "gain", "objective", "k
 _WINDOW = duration_s(60, 21_600)
 """The range of `gnomon/plan-window`: a policy keeps a count for each second of it."""
 _PLANNERS = ("batch", "batch+")
-"""The policies that plan batches, and an instance's cores too, unless the function says them."""
+"""The policies that plan batches, and an instance's cores unless the function's settings name them."""
 _SPLITTERS = ("asyfunc", "asyfunc-")
 _BATCHING = (*_SPLITTERS, *_PLANNERS)
 _REPLAYING = ("gnomon",)
@@ -331,7 +331,7 @@ def _bound_s(text: str) -> float:
 def read_settings(
     labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None, watchdog_s: float | None = None
 ) -> Settings:
-    """The settings of a function. `watchdog_s` is its deadline where no annotation says one (`watchdog_deadline_s`).
+    """The settings of a function. `watchdog_s` is its deadline if no annotation sets one (`watchdog_deadline_s`).
 
     Raises:
         GnomonError: 400 `invalid_setting` or `unknown_setting`, naming the key and what is allowed.
@@ -377,6 +377,7 @@ def read_settings(
 def _derive(values: dict[str, Any]) -> None:
     """Fill in the values that are derived from others and not set."""
     if "deadline_s" in values:
+        # An answer after the deadline is refused, so that a longer default objective would have no meaning.
         values.setdefault("slo_s", values["deadline_s"])
     if values.get("deterministic") and values.setdefault("max_batch", 1) > 1:
         raise bad_request(
@@ -393,9 +394,9 @@ def _derive(values: dict[str, Any]) -> None:
 
 
 def refuse_misspelt(labels: Mapping[str, str], annotations: Mapping[str, str]) -> None:
-    """Refuse labels and annotations that nothing reads and that are nearly ours: `gnomo/max-batch`, `com.openfaas.scale.mim`.
+    """Refuse unknown labels and annotations that are similar to known ones: `gnomo/max-batch`, `com.openfaas.scale.mim`.
 
-    Keys of other tools pass. Functions that are stored already are not checked again: what served yesterday serves today.
+    Keys of other tools are accepted. Stored functions are not checked again, so that an upgrade refuses no deployed function.
 
     Raises:
         GnomonError: 400 `unknown_setting`, naming the key that was probably meant.
@@ -450,7 +451,7 @@ def _values(table: tuple[Setting, ...], texts: Mapping[str, str], *, kind: str) 
 
 
 def _of_one_policy(key: str) -> bool:
-    """Return whether it is `gnomon/POLICY.…`: the policy knows what it means."""
+    """Return whether the key is `gnomon/POLICY.…`, a setting that the policy itself parses."""
     return key.startswith(PREFIX) and "." in key
 
 

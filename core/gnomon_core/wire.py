@@ -2,18 +2,18 @@ r"""The framing of the batch channel: one message for a batch, one for its resul
 
     header | head (JSON, may be empty) | table: one row a member | metas | bodies
 
-The same bytes travel over a Unix socket on a node, as `POST /gnomon/batch` between pods and as an Invoke payload. Numbers are
-little-endian; there is no JSON number and no base64 around tensors. Every length is checked against a bound before it is
-believed, because the other side may run a user's code.
+The same format is used on a Unix socket on a node, as `POST /gnomon/batch` between pods and as an Invoke payload. Numbers are
+little-endian; tensors are raw bytes, neither JSON numbers nor base64. Every length is checked against a bound before it is used,
+because the other side may run a user's code.
 
 A member of an *events* batch is one HTTP request: its meta is `method\npath\nquery\nName: value\n…`, its body the body.
 A member of a *tensors* batch is `size` samples: the head names each input's datatype and shape per sample, the body is their raw
 bytes one input after the other. In results, a row's `code` is the member's own HTTP status: one bad member never fails another;
-its meta is the headers, `Name: value\nName: value`. Paths and queries are carried as they were sent, percent-encoded, and texts
-as Latin-1, so that no byte is lost and no line is broken.
+its meta is the headers, `Name: value\nName: value`. Paths and queries stay percent-encoded as they were sent, and text is
+Latin-1, so that no byte is lost and no decoded line break splits a line.
 
-Results that no function computed, because the batch ended before the function did, are made by `error_result` and its kin: in an
-instance, in a function on Lambda, or on the way there.
+`error_result` and its variants make the results of batches that no function has computed: in an instance, in a function on
+Lambda, or in between.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Kind(IntEnum):
     RESULT = 2
     CANCEL = 3
     HELLO = 4
-    """The instance is ready; the head says what it serves."""
+    """The instance is ready; the head describes the function that it serves."""
     PROBE = 5
     PROBE_OK = 6
     STOP = 7
-    """Finish what is running and exit."""
+    """Finish the batches in execution and exit."""
     STREAM_START = 8
     """The first part of a streamed answer: status and headers, as a RESULT's only member without a body."""
     RESIZE = 9
@@ -58,7 +58,7 @@ class Kind(IntEnum):
 
 
 class WireError(ValueError):
-    """The bytes are not a frame, or one that breaks a bound. The connection cannot be used any longer."""
+    """The bytes are not a valid frame, or exceed a bound. The connection cannot be used any longer."""
 
 
 class Member(NamedTuple):
@@ -103,7 +103,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def encode_parts(frame: Frame) -> list[bytes | memoryview]:
-    """The same as separate buffers, for a gathering write that copies no body."""
+    """The bytes of a frame as separate buffers, for a gathering write (`writev`) that copies no body."""
     members = frame.members
     table = bytearray(ROW.size * len(members))
     metas: list[bytes | memoryview] = []

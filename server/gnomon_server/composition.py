@@ -1,11 +1,11 @@
-"""The composition root: every part of Gnomon that one gateway process runs, made once and joined here.
+"""The composition root: creates and connects every part of Gnomon that one gateway process runs.
 
     store ─▶ manager ◀─ request path, API, asynchronous calls, builder
                │ ▲
       platform ┘ └ autoscaler
 
-Parts start from the inside out (store, platform, functions, autoscaler, listener) and stop in the opposite order: a request is
-admitted only while everything behind it works, and every admitted request is answered before the parts that answer it stop.
+Parts start from the inside out (store, platform, functions, autoscaler, listener) and stop in the opposite order: requests are
+admitted only while all parts that serve them run, and every admitted request is answered before these parts stop.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ _LOG = logging.getLogger("gnomon")
 
 
 def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM; a second signal does not wait for requests under way.
+    """Serve until SIGINT or SIGTERM; a second signal does not wait for requests in flight.
 
-    `then` runs once serving has begun, and ends it by returning False.
+    `then` is called once serving has begun; if it returns False, serving ends.
 
     Raises:
         GnomonError: a port, disk or credentials are missing.
@@ -112,7 +112,7 @@ def _serving_line(gnomon: Gnomon) -> str:
 
 
 class Gnomon:
-    """The parts that `gnomon serve` runs. `start` returns when requests are accepted, `stop` when all of them are answered."""
+    """The parts of `gnomon serve`. `start` returns when requests are accepted, `stop` when all of them are answered."""
 
     def __init__(self, options: ServeOptions) -> None:
         self.options = options
@@ -171,7 +171,7 @@ class Gnomon:
         return http_url(from_this_machine(self.options.host), self.server.port)
 
     async def start(self) -> None:
-        """Start serving, with every function that was deployed before; on a cluster, once this process leads."""
+        """Start serving all stored functions; on a cluster, once this process leads."""
         self.server.port = await self._backend.begin(self.server.port)
         await self._namespaces.refresh()
         self._started = True
@@ -199,6 +199,7 @@ class Gnomon:
         await self._backend.release_port()
         if self._replicas is not None:
             await self._replicas.start(self._lead)
+        # Last, so that the first accepted request finds every part running.
         await self.server.start()
 
     async def _lead(self) -> None:
@@ -224,6 +225,7 @@ class Gnomon:
 
     async def _stop_serving(self) -> None:
         self._logs.close()
+        # First, so that every admitted request is answered while its instances still run.
         await self.server.stop()
         await self._async_queue.stop()
         for task in self._tasks:
@@ -252,7 +254,7 @@ class Gnomon:
                 self.applications.models_changed = engines.trigger
 
         def changed(_: FunctionKey) -> None:
-            # The store calls this in the writer's thread.
+            # The store calls this in the thread of the write, where the loop must not be touched.
             for follower in followers:
                 loop.call_soon_threadsafe(follower.trigger)
 
@@ -260,7 +262,7 @@ class Gnomon:
         self._tasks += [asyncio.create_task(follower.run()) for follower in followers]
 
     def _named_images(self) -> set[str]:
-        """The images of stored functions, also of those that could not be served again."""
+        """The images of stored functions, including those that cannot be served now."""
         return {stored.spec.image for stored in self._backend.store.functions()}
 
     def _application(self) -> GatewayApp:
@@ -340,13 +342,13 @@ class Gnomon:
         return replicas
 
     def _request_decision(self, function: str) -> None:
-        """Ask the leader to look at this function."""
+        """Ask the leader for a decision on this function."""
         if self._replicas is not None:
             self._replicas.request_decision(function)
 
 
 def basic_auth(options: ServeOptions) -> BasicAuth | None:
-    """The credentials of control routes; None where authentication is off. Missing ones are made once, in the state folder."""
+    """The credentials of control routes; None without authentication. Missing ones are generated once, in the state folder."""
     if not options.basic_auth:
         return None
     folder = options.secrets or options.state / "secrets"
@@ -359,6 +361,7 @@ def _make(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, value in (("basic-auth-user", DEFAULT_USER), ("basic-auth-password", secrets.token_urlsafe(24))):
         try:
+            # O_EXCL: existing credentials are never replaced, and no other user can read the file at any moment.
             descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             continue

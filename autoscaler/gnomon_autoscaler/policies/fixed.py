@@ -27,8 +27,8 @@ class Fixed:
     period_s: float = 5.0
     default_scheduler: str = "immediate"
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
-        count = max(1, seen.settings.scale.min)
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
+        count = max(1, observation.settings.scale.min)
         return DesiredCount(count, f"fixed at {count}")
 
 
@@ -40,15 +40,15 @@ class Provided:
     default_scheduler = "immediate"
     needs: frozenset[str] = frozenset()
 
-    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+    def decide(self, observation: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
         """Actions that match the number of slots to the number of places; `state` is not used."""
         del state
-        places = sum(node.cores for node in seen.nodes if node.name == seen.function)
-        count = places or (1 if in_system(seen) else 0)
-        surplus = len(seen.live) - count
-        ending = sorted(seen.live, key=victim_order)[: max(0, surplus)]
+        places = sum(node.cores for node in observation.nodes if node.name == observation.function)
+        count = places or (1 if in_system(observation) else 0)
+        surplus = len(observation.live) - count
+        ending = sorted(observation.live, key=victim_order)[: max(0, surplus)]
         actions: list[Action] = [DestroyBody(slot.id) for slot in ending]
-        actions += [CreateBody(seen.settings.cores, seen.function)] * max(0, -surplus)
+        actions += [CreateBody(observation.settings.cores, observation.function)] * max(0, -surplus)
         return Decision(tuple(actions), _reason(places, count), count), PolicyState(self.name, 1)
 
 

@@ -39,22 +39,22 @@ class Hpa:
     period_s: float = 15.0
     default_scheduler: str = "immediate"
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
-        there = max(1, len(seen.live))
-        cores = sum(instance.cores for instance in seen.ready)
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
+        there = max(1, len(observation.live))
+        cores = sum(instance.cores for instance in observation.ready)
         if not cores:
             return DesiredCount(there, f"no instance is ready to be measured: {there}")
-        target = seen.settings.target_cpu_percent
-        busy_cores = seen.history.mean(seen.history.busy_cores, self.period_s)
+        target = observation.settings.target_cpu_percent
+        busy_cores = observation.history.mean(observation.history.busy_cores, self.period_s)
         use_percent = 100.0 * busy_cores / cores
         ratio = use_percent / target
         reason = f"{use_percent:.0f} % CPU in {self.period_s:g} s, target {target:g} %"
         if abs(ratio - 1.0) <= TOLERANCE:
             return DesiredCount(there, f"{reason}: within {TOLERANCE:.0%}, {there}")
-        if len(seen.ready) == len(seen.live) or ratio < 1.0:
-            count = max(1, whole(len(seen.ready) * ratio))
-            return DesiredCount(count, f"{reason}: {len(seen.ready)} × {ratio:.2f} = {count}")
+        if len(observation.ready) == len(observation.live) or ratio < 1.0:
+            count = max(1, whole(len(observation.ready) * ratio))
+            return DesiredCount(count, f"{reason}: {len(observation.ready)} × {ratio:.2f} = {count}")
         # Starting instances count as idle (Kubernetes: pods without metrics use 0 % when scaling up), so they dilute the ratio.
-        diluted = ratio * len(seen.ready) / there
+        diluted = ratio * len(observation.ready) / there
         count = max(there, whole(there * diluted)) if diluted > 1.0 + TOLERANCE else there
         return DesiredCount(count, f"{reason}: {there} with those that start × {diluted:.2f} = {count}")

@@ -47,63 +47,63 @@ class Kpa:
     period_s: float = 2.0
     default_scheduler: str = "immediate"
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
-        load = _load(seen)
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
+        load = _load(observation)
         stable, panic = whole(load.stable / load.target), whole(load.panic / load.target)
-        ready = max(1, len(seen.ready))
-        panicking_at_s = _panicking_at_s(panic >= seen.settings.panic_threshold * ready, seen, memory)
+        ready = max(1, len(observation.ready))
+        panicking_at_s = _panicking_at_s(panic >= observation.settings.panic_threshold * ready, observation, memory)
         if panicking_at_s is not None:
-            return _in_panic(load, max(stable, panic), panicking_at_s, seen, memory)
+            return _in_panic(load, max(stable, panic), panicking_at_s, observation, memory)
         reason = f"{load.stable:.2f} {load.unit} in {load.stable_s:g} s / target {load.target:.2f} = {stable}"
-        if stable == 0 and seen.live:
-            return _to_zero(reason, seen, memory)
+        if stable == 0 and observation.live:
+            return _to_zero(reason, observation, memory)
         return DesiredCount(stable, reason)
 
 
-def target_in_system(seen: Observation) -> float:
+def target_in_system(observation: Observation) -> float:
     """Requests in the system that one instance is to have: as the function says, else what an instance executes at once."""
-    settings = seen.settings
+    settings = observation.settings
     if settings.target_concurrency is not None:
         return settings.target_concurrency
     # Instances that still start have not reported their concurrency yet.
-    concurrency = max([one.concurrency for one in seen.ready], default=settings.expected_concurrency)
+    concurrency = max([one.concurrency for one in observation.ready], default=settings.expected_concurrency)
     return float(concurrency * settings.max_batch)
 
 
-def _load(seen: Observation) -> _Load:
-    settings, history = seen.settings, seen.history
+def _load(observation: Observation) -> _Load:
+    settings, history = observation.settings, observation.history
     stable_s, share = settings.stable_window_s, settings.target_utilization
     windows_s = stable_s, max(LEAST_PANIC_S, float(round(stable_s * settings.panic_share)))
     if settings.target_rps is not None:
         stable, panic = (history.rate_rps(history.arrivals, window_s) for window_s in windows_s)
         return _Load(stable, panic, settings.target_rps * share, "rps", *windows_s)
     stable, panic = (history.mean(history.concurrency, window_s) for window_s in windows_s)
-    return _Load(stable, panic, target_in_system(seen) * share, "in the system", *windows_s)
+    return _Load(stable, panic, target_in_system(observation) * share, "in the system", *windows_s)
 
 
-def _panicking_at_s(over: bool, seen: Observation, memory: Memory) -> float | None:  # noqa: FBT001 - private, one caller
+def _panicking_at_s(over: bool, observation: Observation, memory: Memory) -> float | None:  # noqa: FBT001 - private, one caller
     """The time at which the panic was last justified; None without panic."""
     if over:
-        return seen.now_s
+        return observation.now_s
     at_s = timestamp_in(memory, "panicking_at_s")
-    return at_s if at_s is not None and seen.now_s - at_s <= seen.settings.stable_window_s else None
+    return at_s if at_s is not None and observation.now_s - at_s <= observation.settings.stable_window_s else None
 
 
-def _in_panic(load: _Load, wanted: int, panicking_at_s: float, seen: Observation, memory: Memory) -> DesiredCount:
+def _in_panic(load: _Load, wanted: int, panicking_at_s: float, observation: Observation, memory: Memory) -> DesiredCount:
     count = max(wanted, count_in(memory, "most") or 0)
     kept = "" if count == wanted else f"; panic never scales down from {count}"
     reason = f"panic: {load.panic:.2f} {load.unit} in {load.panic_s:g} s / target {load.target:.2f} = {wanted}"
     remembered: dict[str, StateValue] = {"panicking_at_s": panicking_at_s, "most": count}
-    return DesiredCount(count, f"{reason} for {len(seen.ready)} ready{kept}", remembered)
+    return DesiredCount(count, f"{reason} for {len(observation.ready)} ready{kept}", remembered)
 
 
-def _to_zero(reason: str, seen: Observation, memory: Memory) -> DesiredCount:
-    if in_system(seen):
+def _to_zero(reason: str, observation: Observation, memory: Memory) -> DesiredCount:
+    if in_system(observation):
         return DesiredCount(1, f"{reason}, but requests are in the system")
     empty_at_s = timestamp_in(memory, "empty_at_s")
     if empty_at_s is None:
-        empty_at_s = seen.now_s
-    empty_s, grace_s = seen.now_s - empty_at_s, seen.settings.zero_grace_s
+        empty_at_s = observation.now_s
+    empty_s, grace_s = observation.now_s - empty_at_s, observation.settings.zero_grace_s
     if empty_s >= grace_s:
         over = f", and {empty_s:g} s of grace are over" if grace_s else ""
         return DesiredCount(0, reason + over, {"empty_at_s": empty_at_s})

@@ -48,20 +48,20 @@ class Predicting:
     period_s: float = SURGE_S
     default_scheduler: str = "immediate"
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
         count, planned_at_s = count_in(memory, "count"), timestamp_in(memory, "planned_at_s")
-        if count is not None and within_period(planned_at_s, PERIOD_S, seen.now_s):
-            return DesiredCount(count, f"{count} planned {seen.now_s - planned_at_s:.0f} s ago", memory)
-        desired = Rate(self.name, WINDOW_S, 1.0 / seen.settings.alpha).desired_count(seen, {})
+        if count is not None and within_period(planned_at_s, PERIOD_S, observation.now_s):
+            return DesiredCount(count, f"{count} planned {observation.now_s - planned_at_s:.0f} s ago", memory)
+        desired = Rate(self.name, WINDOW_S, 1.0 / observation.settings.alpha).desired_count(observation, {})
         # What it took over stays until two minutes have been seen: a short history foresees little, one of no length nothing.
-        floor = count_in(memory, "floor") if memory else len(seen.live)
-        if floor is not None and len(seen.history.arrivals) * seen.history.bin_s < WINDOW_S - TOLERANCE_S:
+        floor = count_in(memory, "floor") if memory else len(observation.live)
+        if floor is not None and len(observation.history.arrivals) * observation.history.bin_s < WINDOW_S - TOLERANCE_S:
             if desired.count < floor:
                 desired = DesiredCount(floor, f"{desired.reason}; {floor} until there are {WINDOW_S:g} s")
         else:
             floor = None
         # Without a latency there is no plan, and it looks again in five seconds.
-        planned_at_s = seen.now_s if seen.latency_s else None
+        planned_at_s = observation.now_s if observation.latency_s else None
         return replace(desired, memory={"count": desired.count, "planned_at_s": planned_at_s, "floor": floor})
 
 
@@ -76,31 +76,31 @@ class Mark:
         self.period_s = self._instances.period_s
         self.default_scheduler = self._instances.default_scheduler
 
-    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+    def decide(self, observation: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
         """The instances' actions, and what they will not carry."""
-        decision, after = self._instances.decide(seen, state)
-        share, reason = overflow(seen)
+        decision, after = self._instances.decide(observation, state)
+        share, reason = overflow(observation)
         return replace(decision, reason=decision.reason + reason, overflow=share), after
 
 
-def overflow(seen: Observation) -> tuple[float, str]:
+def overflow(observation: Observation) -> tuple[float, str]:
     """The share of the requests to come that the ready instances do not carry, from 0 to 1; and a reason, "" for none.
 
     What waits beyond a batch for each instance has to leave within the SLO, beside what comes.
     """
-    coming_rps = seen.history.rate_rps(seen.history.arrivals, SURGE_S)
-    one = _capacity(seen, coming_rps)
+    coming_rps = observation.history.rate_rps(observation.history.arrivals, SURGE_S)
+    one = _capacity(observation, coming_rps)
     if one is None:
         return 0.0, ""
-    waiting = max(0, seen.queued - len(seen.ready) * one.batch)
-    rate_rps = coming_rps + waiting / seen.settings.slo_s
-    carried_rps = len(seen.ready) * one.rate_rps
+    waiting = max(0, observation.queued - len(observation.ready) * one.batch)
+    rate_rps = coming_rps + waiting / observation.settings.slo_s
+    carried_rps = len(observation.ready) * one.rate_rps
     if rate_rps <= carried_rps:
         return 0.0, ""
     share = 1.0 - carried_rps / rate_rps
-    reason = f"{coming_rps:.2f} rps in {SURGE_S:g} s and {waiting} waiting are more than {len(seen.ready)} ready carry"
+    reason = f"{coming_rps:.2f} rps in {SURGE_S:g} s and {waiting} waiting are more than {len(observation.ready)} ready carry"
     return share, f"; {reason}: {share:.0%} overflow to functions"
 
 
-def _capacity(seen: Observation, rate_rps: float) -> Capacity | None:
-    return capacity(seen.latency_s, seen.settings.slo_s, rate_rps)
+def _capacity(observation: Observation, rate_rps: float) -> Capacity | None:
+    return capacity(observation.latency_s, observation.settings.slo_s, rate_rps)

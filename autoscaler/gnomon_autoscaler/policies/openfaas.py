@@ -46,11 +46,11 @@ class CommunityRule:
     period_s: float = 1.0
     default_scheduler: str = "immediate"
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
-        alert = self._alert(seen, memory)
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
+        alert = self._alert(observation, memory)
         load, target = (
-            seen.history.mean(seen.history.concurrency, WINDOW_S),
-            target_in_system(seen) * seen.settings.target_utilization,
+            observation.history.mean(observation.history.concurrency, WINDOW_S),
+            target_in_system(observation) * observation.settings.target_utilization,
         )
         needed = whole(load / target)
         if needed <= alert.count:
@@ -58,14 +58,14 @@ class CommunityRule:
         # The alert's own count is remembered as it is, so that the rule goes on from there when the load has gone.
         return replace(alert, count=needed, reason=f"{alert.reason}; {load:.2f} in the system / target {target:.2f} = {needed}")
 
-    def _alert(self, seen: Observation, memory: Memory) -> DesiredCount:
-        scale = seen.settings.scale
+    def _alert(self, observation: Observation, memory: Memory) -> DesiredCount:
+        scale = observation.settings.scale
         lowest = max(1, scale.min)
-        rate_rps = seen.history.rate_rps(seen.history.successes, WINDOW_S)
+        rate_rps = observation.history.rate_rps(observation.history.successes, WINDOW_S)
         reason = f"{rate_rps:.2f} successes/s in {WINDOW_S:g} s"
         count = count_in(memory, "count")
-        if seen.requested is not None:
-            count = max(1, seen.requested)
+        if observation.requested is not None:
+            count = max(1, observation.requested)
         if rate_rps <= ALERT_RPS:
             resolved = timestamp_in(memory, "stepped_at_s") is not None
             # A function that another policy left at more is brought to its minimum, as by an alert that resolves.
@@ -73,11 +73,11 @@ class CommunityRule:
             return DesiredCount(calm, f"{reason}, no alert{' any more' if resolved else ''}: {calm}", {"count": calm})
         above_at_s = timestamp_in(memory, "above_at_s")
         if above_at_s is None:
-            above_at_s = seen.now_s
+            above_at_s = observation.now_s
         stepped_at_s = timestamp_in(memory, "stepped_at_s")
-        count = max(lowest, len(seen.live)) if count is None else count
-        fires = seen.now_s - above_at_s >= ALERT_FOR_S
-        if not fires or (stepped_at_s is not None and seen.now_s - stepped_at_s < REPEAT_S):
+        count = max(lowest, len(observation.live)) if count is None else count
+        fires = observation.now_s - above_at_s >= ALERT_FOR_S
+        if not fires or (stepped_at_s is not None and observation.now_s - stepped_at_s < REPEAT_S):
             kept = {"count": count, "above_at_s": above_at_s, "stepped_at_s": stepped_at_s}
             return DesiredCount(count, f"{reason}, alert {'fires' if fires else 'is pending'}: {count}", kept)
         step = whole(scale.max * scale.factor / 100)
@@ -85,7 +85,7 @@ class CommunityRule:
         return DesiredCount(
             stepped,
             f"{reason}, alert fires: {count} + {step} = {count + step}, at most {scale.max}",
-            {"count": stepped, "above_at_s": above_at_s, "stepped_at_s": seen.now_s},
+            {"count": stepped, "above_at_s": above_at_s, "stepped_at_s": observation.now_s},
         )
 
 
@@ -100,21 +100,21 @@ class LoadFormula:
     period_s: float = 2.0
     default_scheduler: str = "immediate"
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
-        scale = seen.settings.scale
-        load, unit = _load(seen)
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
+        scale = observation.settings.scale
+        load, unit = _load(observation)
         target = scale.target * scale.target_proportion
         count = max(1, whole(load / target))
         return DesiredCount(count, f"{load:.2f} {unit} / ({scale.target:g} × {scale.target_proportion:g}) = {count}")
 
 
-def _load(seen: Observation) -> tuple[float, str]:
-    history = seen.history
-    match seen.settings.scale.type:
+def _load(observation: Observation) -> tuple[float, str]:
+    history = observation.history
+    match observation.settings.scale.type:
         case "capacity":
             return history.mean(history.concurrency, WINDOW_S), "in the system"
         case "queue":
-            return float(seen.queued), "waiting"
+            return float(observation.queued), "waiting"
         case "cpu":
             return history.mean(history.busy_cores, WINDOW_S) * MILLI, "milli-CPU"
         case _:

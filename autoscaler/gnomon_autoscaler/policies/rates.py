@@ -44,27 +44,25 @@ class Rate:
     version: int = 1
     default_scheduler: str = "adaptive"
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
-        measured_rps = seen.history.rate_rps(seen.history.arrivals, self.period_s)
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:  # noqa: ARG002 - it remembers nothing
+        measured_rps = observation.history.rate_rps(observation.history.arrivals, self.period_s)
         rate_rps = self.factor * measured_rps
         reason = f"{measured_rps:.2f} rps in {self.period_s:g} s"
         if self.factor != 1.0:
             reason = f"{self.factor:g} × {reason}"
-        one = capacity(seen.latency_s, seen.settings.slo_s, rate_rps)
+        one = capacity(observation.latency_s, observation.settings.slo_s, rate_rps)
         if one is None:
-            return self._by_concurrency(seen, reason)
+            return self._by_concurrency(observation, reason)
         count = whole(rate_rps / one.rate_rps)
         slow = "" if one.within_slo else " (no batch meets the SLO)"
         return DesiredCount(count, f"{reason} / {one.rate_rps:.2f} rps per instance at b = {one.batch}{slow} = {count}")
 
-    def _by_concurrency(self, seen: Observation, reason: str) -> DesiredCount:
-        waiting = seen.history.mean(seen.history.concurrency, self.period_s)
-        count = whole(self.factor * waiting / seen.settings.max_batch)
+    def _by_concurrency(self, observation: Observation, reason: str) -> DesiredCount:
+        waiting = observation.history.mean(observation.history.concurrency, self.period_s)
+        count = whole(self.factor * waiting / observation.settings.max_batch)
         factor = f"{self.factor:g} × " if self.factor != 1.0 else ""
-        reason = (
-            f"{reason}; latency not known yet, by concurrency: {factor}{waiting:.2f} in the system / {seen.settings.max_batch}"
-        )
-        return DesiredCount(count, f"{reason} per instance = {count}")
+        load = f"{factor}{waiting:.2f} in the system / {observation.settings.max_batch} per instance"
+        return DesiredCount(count, f"{reason}; latency not known yet, by concurrency: {load} = {count}")
 
 
 def on_demand() -> Rate:

@@ -43,12 +43,12 @@ class _Kept:
     shrunk_at_s: float | None = None
 
     @staticmethod
-    def of(seen: Observation, memory: Memory) -> _Kept:
+    def of(observation: Observation, memory: Memory) -> _Kept:
         """Parse the memory, within the bounds; an operator's number is the new start."""
-        count, minute_at_s, scale = count_in(memory, "count"), timestamp_in(memory, "minute_at_s"), seen.settings.scale
-        if count is None or seen.requested is not None:
-            count = len(seen.live) if seen.requested is None else seen.requested
-            return _Kept(max(1, count), minute_at_s=seen.now_s if minute_at_s is None else minute_at_s)
+        count, minute_at_s, scale = count_in(memory, "count"), timestamp_in(memory, "minute_at_s"), observation.settings.scale
+        if count is None or observation.requested is not None:
+            count = len(observation.live) if observation.requested is None else observation.requested
+            return _Kept(max(1, count), minute_at_s=observation.now_s if minute_at_s is None else minute_at_s)
         return _Kept(
             min(max(1, scale.min, count), scale.max),
             count_in(memory, "above") or 0,
@@ -76,32 +76,34 @@ class TargetTracking:
     period_s: float = MINUTE_S
     default_scheduler: str = "immediate"
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
-        kept = _Kept.of(seen, memory)
-        if within_period(kept.minute_at_s, MINUTE_S, seen.now_s):
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
+        kept = _Kept.of(observation, memory)
+        if within_period(kept.minute_at_s, MINUTE_S, observation.now_s):
             return kept.desired_count("within the minute")
-        target = _target(seen)
+        target = _target(observation)
         if target is None:
-            return replace(kept, minute_at_s=seen.now_s).desired_count("no gnomon/target-rps, and latency is not known yet")
-        return _by_figure(kept, target, seen)
+            return replace(kept, minute_at_s=observation.now_s).desired_count(
+                "no gnomon/target-rps, and latency is not known yet"
+            )
+        return _by_figure(kept, target, observation)
 
 
-def _by_figure(kept: _Kept, target: float, seen: Observation) -> DesiredCount:
+def _by_figure(kept: _Kept, target: float, observation: Observation) -> DesiredCount:
     """The replica count that follows from the metric of the last full minute."""
-    there = max(1, len(seen.ready))
-    each = seen.history.rate_rps(seen.history.arrivals, MINUTE_S) * MINUTE_S / there
+    there = max(1, len(observation.ready))
+    each = observation.history.rate_rps(observation.history.arrivals, MINUTE_S) * MINUTE_S / there
     kept = replace(
         kept,
         above=kept.above + 1 if each > target else 0,
         below=kept.below + 1 if each < SLACK * target else 0,
-        minute_at_s=seen.now_s,
+        minute_at_s=observation.now_s,
     )
     reason = f"{each:.0f} a minute to each of {there}, target {target:.0f}"
     wanted = max(1, whole(there * each / target))
     if kept.above >= ABOVE:
-        return _grown(kept, wanted, there, seen, reason)
+        return _grown(kept, wanted, there, observation, reason)
     if kept.below >= BELOW and wanted < kept.count:
-        return _shrunk(kept, wanted, seen, reason)
+        return _shrunk(kept, wanted, observation, reason)
     if kept.above:
         return kept.desired_count(f"{reason}, above it {kept.above} of {ABOVE} times")
     if kept.below and wanted < kept.count:
@@ -109,30 +111,32 @@ def _by_figure(kept: _Kept, target: float, seen: Observation) -> DesiredCount:
     return kept.desired_count(reason)
 
 
-def _target(seen: Observation) -> float | None:
+def _target(observation: Observation) -> float | None:
     """Target invocations per instance and minute; None while an instance's capacity is unknown."""
-    if seen.settings.target_rps is not None:
-        return seen.settings.target_rps * MINUTE_S
-    one = capacity(seen.latency_s, seen.settings.slo_s, seen.history.rate_rps(seen.history.arrivals, MINUTE_S))
+    if observation.settings.target_rps is not None:
+        return observation.settings.target_rps * MINUTE_S
+    one = capacity(
+        observation.latency_s, observation.settings.slo_s, observation.history.rate_rps(observation.history.arrivals, MINUTE_S)
+    )
     return None if one is None else SAFETY * one.rate_rps * MINUTE_S
 
 
-def _grown(kept: _Kept, wanted: int, there: int, seen: Observation, reason: str) -> DesiredCount:
+def _grown(kept: _Kept, wanted: int, there: int, observation: Observation, reason: str) -> DesiredCount:
     if wanted <= kept.count:
         return kept.desired_count(f"{reason}, and as many are coming")
-    left_s = _left_s(kept.grown_at_s, seen.settings.scale_out_cooldown_s, seen.now_s)
+    left_s = _left_s(kept.grown_at_s, observation.settings.scale_out_cooldown_s, observation.now_s)
     step = wanted - there
     if left_s > 0.0 and step <= kept.step:
         return kept.desired_count(f"{reason}, {wanted} after {left_s:.0f} s of scale-out cooldown")
-    grown = replace(kept, count=wanted, grown_at_s=seen.now_s, step=step, shrunk_at_s=None)
+    grown = replace(kept, count=wanted, grown_at_s=observation.now_s, step=step, shrunk_at_s=None)
     return grown.desired_count(f"{reason}, above it {kept.above} times")
 
 
-def _shrunk(kept: _Kept, wanted: int, seen: Observation, reason: str) -> DesiredCount:
-    left_s = _left_s(kept.shrunk_at_s, seen.settings.scale_in_cooldown_s, seen.now_s)
+def _shrunk(kept: _Kept, wanted: int, observation: Observation, reason: str) -> DesiredCount:
+    left_s = _left_s(kept.shrunk_at_s, observation.settings.scale_in_cooldown_s, observation.now_s)
     if left_s > 0.0:
         return kept.desired_count(f"{reason}, {wanted} after {left_s:.0f} s of scale-in cooldown")
-    return replace(kept, count=wanted, shrunk_at_s=seen.now_s).desired_count(
+    return replace(kept, count=wanted, shrunk_at_s=observation.now_s).desired_count(
         f"{reason}, below {SLACK:.0%} of it {kept.below} times"
     )
 

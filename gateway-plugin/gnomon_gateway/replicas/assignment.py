@@ -1,4 +1,4 @@
-"""The rules by which replicas own functions' queues: values in, values out.
+"""The rules by which replicas own functions' queues, as pure functions and state machines.
 
 Ownership (`owner`). The replica whose hash with the function's name is the highest owns the function (rendezvous hashing). When a
 replica leaves, only its functions move, each to the replica with the second highest hash; when one joins, only the functions move
@@ -10,9 +10,9 @@ Handover (`OwnedFunctions`). A replica dispatches a function only once no other 
     another's ─▶ own by the map, waits ─▶ serves ─▶ another's by a newer map, drains ─▶ zero in flight, released
                   └─ until every other member of the map states, knowing this map, that it does not drain the function
 
-The owner asks every member, not only the previous owner: whatever maps were missed, and whoever died meanwhile, the members' own
-statements suffice. A member that knows a map does not begin with functions that the map gives to others, so what it has released
-stays released. Hence no two replicas of a map dispatch one function at the same time.
+The owner polls every member, not only the previous owner: the members' own statements suffice even if maps were missed or
+replicas died meanwhile. A member that knows a map does not begin to serve functions that the map gives to others, so that a
+released function stays released. Hence no two replicas of a map dispatch one function at the same time.
 
 The leader removes a replica that does not answer from the map. If that replica is only frozen or partitioned, the instances fence
 it: its batches carry an older epoch than those of the new owner. When it returns, its entry has a newer `since`, by which it
@@ -40,7 +40,7 @@ from gnomon_core.ownership import OwnershipMap, Replica
 
 
 def owner(function: str, replicas: Sequence[Replica]) -> Replica | None:
-    """The replica that owns a function; None where there is none. The order of the replicas has no meaning."""
+    """The replica that owns a function by rendezvous hashing; None without replicas. Their order does not matter."""
     return max(replicas, key=lambda replica: (_weight(replica.id, function), replica.id), default=None)
 
 
@@ -103,6 +103,8 @@ class OwnedFunctions:
         if new.epoch <= self.epoch:
             return frozenset()
         entry = new.member(self._me)
+        # An entry that is newer than the known map: this replica was removed meanwhile, and its functions may have had other
+        # owners.
         dropped = entry is None or entry.since > self.epoch
         self._map, self._owners = new, {}
         members = {replica.id for replica in new.members}
@@ -131,15 +133,15 @@ class OwnedFunctions:
         return bool(self._lose({function} & self.serving))
 
     def claims(self) -> dict[str, int]:
-        """The newer epochs that instances claim. Read before the board is asked."""
+        """The newer epochs that instances claim. Read before the board is read."""
         self._claims = {function: newest for function, newest in self._claims.items() if newest > self.epoch}
         return dict(self._claims)
 
     def confirmed(self, claims: dict[str, int]) -> None:
-        """The board was asked after these claims, and has no newer map than this replica.
+        """The board was read after these claims, and has no newer map than this replica.
 
-        So no replica owns the function by a later map: a map was lost with its board, or the instance is wrong. From now on the
-        function's batches carry the claimed epoch.
+        Hence no replica owns the function by a later map: a map was lost with its board, or the instance is wrong. The function's
+        batches carry the claimed epoch from now on.
         """
         for function, newest in claims.items():
             if self._claims.get(function) == newest:
@@ -175,6 +177,7 @@ class OwnedFunctions:
             return Place.WAITS
         if replica.id != self._me:
             return replica
+        # Requests in flight, here from an earlier ownership or at another member, forbid a second dispatcher.
         if function in self.draining or self.unreleased_by(function):
             return Place.WAITS
         self.serving.add(function)
@@ -226,7 +229,7 @@ class Sighting:
 
 
 class Attendance:
-    """The replicas that are alive. Times are on the leader's clock; a new leader starts with a full `silence_s` for each."""
+    """Failure detection of replicas. Times are on the leader's clock; a new leader starts with a full `silence_s` for each."""
 
     def __init__(self, silence_s: float = SILENCE_S) -> None:
         self._silence_s = silence_s
@@ -286,6 +289,7 @@ def next_map(
     staying = [replica for replica in known.values() if replica.id not in wants_to_go]
     owners = tuple(sorted(replica for replica in staying if replica.id != leader or len(staying) == 1))
     leaving = tuple(sorted(replica for replica in known.values() if replica not in owners))
+    # All replicas are leaving: requests still need an owner to wait at, until the last one stops.
     if not owners:
         owners, leaving = leaving, ()
     if current is None:

@@ -53,7 +53,7 @@ LEAVE_TIMEOUT_S = 20.0
 
 
 class SharedGateway:
-    """A gateway replica. `host` and `port` are where it listens for the others; port 0 takes a free one.
+    """A gateway replica. It listens for other replicas at `host` and `port`; with port 0 the kernel chooses a free port.
 
     `guard` is the control application's, and checks a request before it is forwarded. `leads` returns whether this replica leads
     and serves control requests itself; by default every replica does. `state` is exchanged with the leader.
@@ -77,11 +77,11 @@ class SharedGateway:
         self.agent = agent = ReplicaAgent(identity or new_identity(), app, directory, board, self.peers, reports=Reports(state))
         control = LeaderForwarder(app, guard, self.peers, leads=leads, leader=agent.known_leader)
         self.app = SharedApp(app, agent, control)
-        # A request from another replica is not forwarded again: if it comes before this replica leads, it waits for that.
+        # A request from another replica is not forwarded again: if it arrives before this replica leads, it waits until it does.
         led = LeaderForwarder(app, guard, self.peers, leads=leads, leader=lambda: None)
         inside = InsideApp(app, agent, led)
         # Eight more header lines, for those that replicas add. The default idle timeout is longer than `peers.IDLE_S`, after
-        # which the sending replica drops a connection, so that no request meets a connection that is closing.
+        # which the sending replica closes a connection, so that no request is sent on a connection that is being closed.
         self.inside = GatewayServer(inside, host, port, limits=replace(Limits(), head_lines=Limits().head_lines + 8))
 
     @property
@@ -90,7 +90,7 @@ class SharedGateway:
         return http_url(self.inside.host, self.inside.port)
 
     def invoke(self, own: Invoke) -> Invoke:
-        """An `Invoke` for calls from inside the gateway, whichever replica owns the function."""
+        """An `Invoke` for calls from inside the gateway, for functions of any replica."""
         return SharedInvoker(own, self.agent)
 
     async def start(self) -> None:
@@ -135,6 +135,7 @@ class SharedApp:
         if runtime is None or self.app.draining:
             self.app.begin(exchange)
         elif runtime.name in self.agent.holdings.serving:
+            # The queue may move while the request waits: then it is forwarded to the new owner.
             exchange.moved = self.agent.forwarder.moved_since(time.monotonic())
             self.app.begin(exchange)
         else:
@@ -174,6 +175,7 @@ class InsideApp:
         if not self.agent.forwarder.peers.secret.allows(peer_headers.get(HEADER)):
             await refuse_asgi(send, _unauthenticated(), close=True)
             return
+        # The application must not see the replicas' headers: the secret is among them.
         headers = [header for header in scope["headers"] if not header[0].startswith(HEADER)]
         client = (peer_headers.get(CLIENT_HEADER, b"").decode("latin-1"), 0)
         await self.control_app({**scope, "headers": headers, "client": client, FROM_PEER: True}, receive, send)
@@ -242,6 +244,7 @@ class SharedInvoker:
                 answer = await self._own(invocation)
             elif isinstance(place, Replica):
                 answer = await self._ask(place, invocation, left_s)
+            # 421 of the platform: the owner has changed and the call was not executed, so it is retried.
             if answer is not None and not (answer.status == _MOVED and answer.is_ours):
                 return answer
             self._agent.refresh_map()

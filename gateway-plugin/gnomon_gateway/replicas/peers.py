@@ -1,9 +1,9 @@
 """HTTP/1.1 between replicas: pooled connections, one request at a time on each, and the secret that authenticates them.
 
-An answer with a length is passed on whole, so that one that breaks off can still become an error; a chunked answer is passed on
-as it arrives. The sender must know two things exactly: that there was no connection, so that nothing was received, and that an
-answer is incomplete. A connection that closes while idle is forgotten; one whose client has left is closed, by which HTTP/1.1
-cancels a request.
+An answer with a length is passed on as a whole, so that an incomplete one can still become an error; a chunked answer is passed
+on as it arrives. The sender must know two facts for certain: that no connection existed, so that nothing was received, and that
+an answer is incomplete. A connection that closes while idle is removed from the pool; the connection of a request whose client
+has disconnected is closed, which cancels the request in HTTP/1.1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OWNERSHIP_PATH = b"/gnomon/ownership"
 """The path by which replicas exchange the map of owners, on their internal listeners."""
 CONNECT_TIMEOUT_S = 1.0
 IDLE_S = 30.0
-"""The other side keeps an idle connection for 75 s. Because this is shorter, no request meets a connection that is closing."""
+"""The idle time of pooled connections. The other side closes them after 75 s: no request is sent on a closing connection."""
 MOST_IDLE = 64
 _NOT_PASSED_ON = HOP_BY_HOP | {b"content-length", b"date"}
 
@@ -175,7 +175,7 @@ class Peers:
         """A connection to this address that can be used at once."""
         kept = self._idle.get(address)
         while kept:
-            # The one used last: the others may reach their idle time and be closed.
+            # Last in, first out, so that surplus connections reach their idle time and are closed.
             connection = kept.pop()
             if connection.usable and time.monotonic() - connection.idle_since_s < IDLE_S:
                 return connection

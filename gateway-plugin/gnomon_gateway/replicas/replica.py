@@ -1,18 +1,18 @@
-"""A gateway replica: follows the map of owners, drains functions that moved away, and exchanges reports with the leader.
+"""A gateway replica: applies the map of owners, drains functions that moved away, and exchanges reports with the leader.
 
-Maps come from the board, and with each message of another replica or the leader, so that a replica which cannot reach the board
-learns of them too. A map holds until there is a newer one, even while nobody leads. Replicas exchange:
+Maps come from the board, and with each message of another replica or the leader, so that a replica without access to the board
+receives them too. A map is valid until there is a newer one, even without a leader. Replicas exchange:
 
     {"from", "map", "draining"}  ─POST /gnomon/ownership─▶  {"id", "map", "draining", "leaving"}
 
-`from` is empty if the leader asks. A replica that waits for another to release a function asks that replica until it has. The
-leader's questions and the answers also carry `Reports`:
+`from` is empty in the leader's polls. A replica that waits for another to release a function polls that replica until it has. The
+leader's polls and their answers also carry `Reports`:
 
     leader ─{"leader", "heard", "pairs", "plans", "learned"}─▶ replica
     replica ─{…, "report"}─▶ leader, at once if a request waits for an instance
 
-Each question names the last report that the leader received from this address, so that only changes are sent. In turn the leader
-sends what only it knows: the instances' Shadows, the buffer plans, and a part of the autoscaler's learned state.
+Each poll has the number of the last report that the leader received from this address, so that only changes are sent. The leader
+sends the state that only it has: the instances' Shadows, the buffer plans, and a part of the autoscaler's learned state.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class ReplicaAgent:
         return None if current is None or self.leader == self.identity else current.member(self.leader)
 
     def report_now(self) -> None:
-        """Report to the leader at once instead of waiting for its next question."""
+        """Report to the leader at once instead of waiting for its next poll."""
         leader = self.known_leader()
         if leader is not None and not self._reporting:
             self._reporting = True
@@ -178,13 +178,14 @@ class ReplicaAgent:
             self._reading = True
             self._begin(self._read())
 
-    # What follows from maps
+    # Effects of maps
 
     def _drain(self, function: str) -> None:
         runtime = self.directory.lookup(function)
         if runtime is None:
             self.holdings.released(function)
             return
+        # Requests in flight are finished here; only then may the new owner dispatch the function (see `assignment`).
         runtime.disown()
         self._begin(self._release(function, runtime.wait_idle))
 
@@ -270,7 +271,7 @@ class ReplicaAgent:
             epoch = new.epoch
         if isinstance(name, str) and name:
             self.holdings.take_status(ReplicaStatus(name, epoch, draining))
-            # Also after a question of that replica: no other event wakes the requests that wait for its status.
+            # Also after a poll by that replica: no other event wakes the requests that wait for its status.
             self._wake_waiting()
 
     async def _read(self) -> None:
@@ -385,7 +386,7 @@ class Reports:
             self._state.keep(addresses)
 
     def leader_state(self, address: str) -> dict[str, Any]:
-        """The documents that the leader sends with its question."""
+        """The documents that the leader sends with its poll."""
         return {} if self._state is None else self._state.leader_state(address)
 
     def follow(self, question: Mapping[str, Any]) -> None:

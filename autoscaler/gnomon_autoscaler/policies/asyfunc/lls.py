@@ -3,58 +3,57 @@
     while R_burst > γ·R_max    the next Body that serves alone, the largest first, gets the Shadow of best η on its node
     R_burst ≤ γ·R_max without it, for N ticks    the Shadow of least η is released
 
-Where `burst_cores` allows it, the Body may grow instead, and is made as large as it was by the same rule.
-R_max counts the Bodies that serve now, with the Shadows that they have or are about to have: a Body that still loads carries
-nothing of this burst. docs/decisions/0012-lls.md has each place where the printed algorithm had to be settled, with its worked
-example.
+If `burst_cores` allows it, the Body may be enlarged instead, and is returned to its former size by the same rule. R_max counts
+the Bodies that serve now, with the Shadows that they have or are about to have: a Body that is still loading serves nothing of
+this burst. docs/decisions/0012-lls.md documents each point at which the printed algorithm is ambiguous, with a worked example.
 
 **Demand.** R_burst is the rate that Bodies and Shadows must sustain now, so that every request ends within the objective.
 
     R_burst = max(arrivals / window, L / t_SLO)
 
-Arrivals alone are the paper's reading. They forget what already waits: after a burst beyond capacity they fall, Shadows are
-released while a queue stands, the queue ages, and the next arrivals make the Shadows anew. The second term remembers it. L are
-the requests in the system in this window, waiting or in a batch, on average. Each of them has to end within t_SLO of its arrival,
-so all of them within t_SLO from now, which takes L / t_SLO. By Little's law (L = R·W) a system that answers in time has W ≤
-t_SLO, hence L / t_SLO ≤ R: there the term says nothing, and batches that fill on purpose are no backlog. It exceeds the arrivals
-exactly where answers take longer than the objective.
+The paper uses the arrivals alone, which ignores the backlog: after a burst beyond capacity the arrivals fall, Shadows are
+released while requests still wait, these become late, and the next arrivals create the Shadows again. The second term counts the
+backlog. L is the mean number of requests in the system in this window, waiting or in a batch. Each of them has to end within
+t_SLO of its arrival, so all of them within t_SLO from now, which takes a rate of L / t_SLO. By Little's law (L = R·W) a system
+that answers in time has W ≤ t_SLO, hence L / t_SLO ≤ R: the term then has no effect, and requests that wait for a full batch are
+no backlog. The term exceeds the arrivals exactly if answers take longer than the objective.
 
-Example: SLO 0.5 s, 10 rps arrive, 12 requests are there: 12 / 0.5 = 24 rps must be sustained. With 4 there it is 10, as they say.
+Example: SLO 0.5 s, 10 rps arrive, 12 requests are in the system: 12 / 0.5 = 24 rps must be sustained. With 4 requests, 4 / 0.5 =
+8 is below the arrivals, and 10 rps must be sustained.
 
 **Several Shadows** per Body, which the paper does not have: `gnomon/max-shadows`, 1 by default.
 
     R_burst > γ·R_max, and no Body can get its first Shadow    the Body with the fewest, the largest first, gets another
     a Shadow has begun to serve, or has ended                  those that serve share each batch anew
 
-All Shadows of a Body hold the same blocks, those that were best for its first. Another one is made only where it raises the
-Body's R_max, and where its batch fills and ends in time: on the Body's own node, or else on another, with the network priced in.
-While it loads, the others keep their shares: a Body is never slower for a Shadow that is about to come.
-docs/decisions/0014-several-shadows.md has a worked example.
+All Shadows of a Body hold the same blocks, which were the best for its first Shadow. A further Shadow is created only if it
+raises the Body's R_max and its batch fills and ends in time: on the Body's own node, or else on another node, network time
+included. While it loads, the other Shadows keep their shares, so that a Body never becomes slower because a Shadow is being
+created. docs/decisions/0014-several-shadows.md has a worked example.
 
 **Growth.** Free cores of a node go to the Body itself for a burst, in place of a Shadow, and are given back afterwards.
 
-    shadow    cores for a burst make a Shadow (AsyFunc)
-    resize    … make the Body larger: no loading and no hand-over, but only as much quicker as the model is parallel
-    either    … whichever has the higher η
+    shadow    free cores are used for a Shadow (AsyFunc)
+    resize    … for enlarging the Body: no loading and no hand-over, but the speed-up is limited by the model's parallelism
+    either    … for the one of higher η
 
-The two are compared as wholes, by line 7 of Algorithm 1: Body and Shadow hold c_B + c_S cores and m + m_Φ, the larger Body has
-c cores and m. Line 15 judges a Shadow by itself; cores without memory would have an infinite η there.
+Both are compared as a whole, by line 7 of Algorithm 1: Body and Shadow have c_B + c_S cores and memory m + m_Φ, the larger Body
+has c cores and memory m. Line 15 evaluates a Shadow alone, where cores without memory would have an infinite η.
 
-Which Bodies have grown, and from how many cores, is remembered, and when more were asked for: a pod has them once its kubelet has
-come to it, and until then they count as Shadows do that load. What a Body was asked to grow by and is not on its way was refused:
-it gets a Shadow then, where it may have one. Model-level scaling sees Bodies as they were, as it sees pairs
-without their Shadows: else a long burst never gets a Body.
-docs/decisions/0015-promotion-and-resizing.md has examples.
+The policy remembers the enlarged Bodies, their former cores and the time of each request for cores. On Kubernetes the kubelet
+grants cores later; until then they count like a Shadow that is loading. A request that is neither granted nor pending was
+refused: the Body then gets a Shadow if one is allowed. Model-level scaling observes Bodies at their former size and pairs without
+their Shadows: otherwise a long burst would never lead to another Body. docs/decisions/0015-promotion-and-resizing.md has
+examples.
 
-**Nodes.** A Body's Shadow is on the Body's node as much as possible (section 3.4), else on another with the network priced in.
+**Nodes.** A Body's Shadow is placed on the Body's node if possible (section 3.4), else on another node, network time included.
 
-    own node     any pairing that raises the Body's R_max, fits and is in time: the one of best η
-    elsewhere    only where there is none on its own; hand-overs then cost what the profile says of the network
+    own node     the pairing of best η among those that raise the Body's R_max, fit the node and end in time
+    elsewhere    only if there is none on its own node; hand-overs then include the profile's network time
 
-A Body's own node connects it to its Shadow on any node: where that node makes no Shadows, none is requested on another.
-On either it may have the node's reserve and what is free beside it. On its Body's node a Shadow maps weights that the Body holds
-already where weights are shared. Elsewhere it brings its blocks.
-docs/decisions/0016-shadow-on-another-node.md has worked examples.
+The coordinator of the Body's node connects the Body to Shadows on any node: if that node makes no Shadows, none is requested on
+another node either. A Shadow may use a node's reserve and its free capacity. On its Body's node a Shadow maps the Body's weights
+if weights are shared; on another node it loads its blocks. docs/decisions/0016-shadow-on-another-node.md has worked examples.
 """
 
 from __future__ import annotations
@@ -74,23 +73,23 @@ from gnomon_core.scaling import ChangeShadow, CreateShadow, DestroyShadow, Obser
 from gnomon_core.units import many
 
 
-def burst_rps(seen: Observation, options: Options, ticks_ago: int = 0) -> float:
+def burst_rps(observation: Observation, options: Options, ticks_ago: int = 0) -> float:
     """R_burst at one of the last ticks."""
-    arriving_rps, there = _window(seen, options, ticks_ago)
-    return max(arriving_rps, there / seen.settings.slo_s)
+    arriving_rps, there = _window(observation, options, ticks_ago)
+    return max(arriving_rps, there / observation.settings.slo_s)
 
 
-def burst_reason(seen: Observation, options: Options) -> str:
+def burst_reason(observation: Observation, options: Options) -> str:
     """R_burst now, with its source, as a phrase for the reason."""
-    (arriving_rps, there), slo_s = _window(seen, options, 0), seen.settings.slo_s
+    (arriving_rps, there), slo_s = _window(observation, options, 0), observation.settings.slo_s
     if there / slo_s > arriving_rps:
         return f"burst of {there / slo_s:.2f} rps, for {there:.3g} requests to end in {slo_s * 1e3:g} ms"
     return f"burst of {arriving_rps:.2f} rps in {BURST_WINDOW_S * 1e3:g} ms"
 
 
-def _window(seen: Observation, options: Options, ticks_ago: int) -> tuple[float, float]:
+def _window(observation: Observation, options: Options, ticks_ago: int) -> tuple[float, float]:
     """The rate of arrivals and L; 0 where what waits does not count."""
-    history, window_s, until_s = seen.history, BURST_WINDOW_S, ticks_ago * options.tick_s
+    history, window_s, until_s = observation.history, BURST_WINDOW_S, ticks_ago * options.tick_s
     arriving_rps = history.rate_rps(history.arrivals, window_s, until_s=until_s)
     there = history.mean(history.concurrency, window_s, until_s=until_s) if options.backlog else 0.0
     return arriving_rps, there
@@ -287,14 +286,14 @@ def whole_efficiency(known: Knowledge, body: Instance, pair: Pair | None) -> flo
     return known.efficiency.of_rate(rate_rps, body.cores + sum(pair.cores), known.parameter_bytes, *held)
 
 
-def growths_in(memory: Memory, seen: Observation) -> dict[str, Growth]:
+def growths_in(memory: Memory, observation: Observation) -> dict[str, Growth]:
     """The live Bodies that were enlarged or have a pending request, from the last decision's state.
 
     A Body that is back at its former size is left out.
     """
     entries = memory.get("grown")
     read = {name: _growth(entry) for name, entry in entries.items()} if isinstance(entries, Mapping) else {}
-    there = [(body, growth) for body in seen.live if (growth := read.get(body.id)) is not None]
+    there = [(body, growth) for body in observation.live if (growth := read.get(body.id)) is not None]
     return {body.id: growth for body, growth in there if growth.asked_at_s is not None or body.cores > growth.before}
 
 
@@ -320,40 +319,40 @@ def with_pending_cores(bodies: Iterable[Instance]) -> tuple[Instance, ...]:
     )
 
 
-def refused_growths(growths: Mapping[str, Growth], seen: Observation) -> set[str]:
+def refused_growths(growths: Mapping[str, Growth], observation: Observation) -> set[str]:
     """The Bodies whose request for more cores was refused: neither present nor pending."""
-    given = {body.id: body.given_cores for body in seen.live}
+    given = {body.id: body.given_cores for body in observation.live}
     return {name for name, growth in growths.items() if growth.asked_at_s is not None and given[name] <= growth.before}
 
 
-def returning(growths: Mapping[str, Growth], seen: Observation) -> set[str]:
+def returning(growths: Mapping[str, Growth], observation: Observation) -> set[str]:
     """The Bodies with a pending resize back to their former size."""
-    coming = {body.id: body.coming_cores for body in seen.live}
+    coming = {body.id: body.coming_cores for body in observation.live}
     return {name for name, growth in growths.items() if (cores := coming[name]) is not None and cores <= growth.before}
 
 
-def overdue(growths: Mapping[str, Growth], seen: Observation) -> tuple[Resize, ...]:
+def overdue(growths: Mapping[str, Growth], observation: Observation) -> tuple[Resize, ...]:
     """Resizes that withdraw overdue requests for cores: such cores might arrive when the burst is over."""
-    cores = {body.id: body.cores for body in seen.live}
+    cores = {body.id: body.cores for body in observation.live}
     return tuple(
         Resize(name, growth.before)
         for name, growth in sorted(growths.items())
         if growth.asked_at_s is not None
         and cores[name] <= growth.before
-        and not within_period(growth.asked_at_s, ARRIVES_WITHIN_S, seen.now_s)
+        and not within_period(growth.asked_at_s, ARRIVES_WITHIN_S, observation.now_s)
     )
 
 
 def grown_after(
-    growths: Mapping[str, Growth], resized: Iterable[Resize], seen: Observation, ending: set[str]
+    growths: Mapping[str, Growth], resized: Iterable[Resize], observation: Observation, ending: set[str]
 ) -> dict[str, StateValue]:
     """The `growths` to keep in the policy state once these resizes have been carried out, or are under way."""
-    cores = {body.id: body.cores for body in seen.live}
-    after, again = dict(growths), refused_growths(growths, seen)
+    cores = {body.id: body.cores for body in observation.live}
+    after, again = dict(growths), refused_growths(growths, observation)
     for action in resized:
         growth = after.get(action.id, Growth(cores[action.id], None))
         # A refused request is over: the pending time starts with the present request.
-        first_s = seen.now_s if growth.asked_at_s is None or action.id in again else growth.asked_at_s
+        first_s = observation.now_s if growth.asked_at_s is None or action.id in again else growth.asked_at_s
         after[action.id] = replace(growth, asked_at_s=first_s if action.cores > growth.before else None)
     return {
         name: {"before": growth.before, "asked_at_s": growth.asked_at_s}
@@ -362,12 +361,12 @@ def grown_after(
     }
 
 
-def with_former_cores(seen: Observation, grown: FormerCores) -> Observation:
+def with_former_cores(observation: Observation, grown: FormerCores) -> Observation:
     """The observation with every Body at its former size."""
     if not grown:
-        return seen
-    instances = tuple(replace(one, cores=grown.get(one.id, one.cores)) for one in seen.instances)
-    return replace(seen, instances=instances)
+        return observation
+    instances = tuple(replace(one, cores=grown.get(one.id, one.cores)) for one in observation.instances)
+    return replace(observation, instances=instances)
 
 
 def resizes_back(grown: FormerCores) -> tuple[Resize, ...]:
@@ -395,7 +394,7 @@ class Tick:
 
     known: Knowledge
     options: Options
-    seen: Observation
+    observation: Observation
     bodies: tuple[Instance, ...]
     grown: Mapping[str, int] = field(default_factory=dict)
     refused: Collection[str] = ()
@@ -404,9 +403,9 @@ class Tick:
         """Create Shadows for a burst, or release superfluous ones. `capacity` is what this call reduces."""
         if not self.bodies:
             return LayerLevel()
-        helped = shadows_of(self.seen.shadows)
+        helped = shadows_of(self.observation.shadows)
         rate_max_rps = math.fsum(self._rate_rps(body, helped.get(body.id, ())) for body in self.bodies)
-        rate_rps = burst_rps(self.seen, self.options)
+        rate_rps = burst_rps(self.observation, self.options)
         if self._over(rate_rps, rate_max_rps):
             level = self._scale_up(rate_rps, rate_max_rps, capacity)
         else:
@@ -416,7 +415,7 @@ class Tick:
     def _share_again(self, level: LayerLevel) -> LayerLevel:
         """Other shares for the Shadows that serve and stay."""
         ending = {action.id for action in level.released}
-        changed = changes(self.known, self.bodies, [one for one in self.seen.shadows if one.id not in ending])
+        changed = changes(self.known, self.bodies, [one for one in self.observation.shadows if one.id not in ending])
         reasons = [level.reason] * bool(level.reason) + [f"{many(len(changed), 'Shadow')} with other shares"] * bool(changed)
         return replace(level, changed=changed, reason="; ".join(reasons))
 
@@ -450,7 +449,7 @@ class Tick:
             rate_max_rps += chosen.rate_rps - self.known.rates.rate_rps(body.cores)
         if not reasons:
             rate_max_rps = self._give_more(rate_rps, rate_max_rps, capacity, (created, reasons))
-        need = f"{burst_reason(self.seen, self.options)}, R_max {before_rps:.2f}: above γ = {self.options.gamma:g}"
+        need = f"{burst_reason(self.observation, self.options)}, R_max {before_rps:.2f}: above γ = {self.options.gamma:g}"
         if not reasons:
             help_ = "a Shadow" if self.options.burst_cores == "shadow" else "anything"
             why = f"no room for {help_} that would help" if alone else "every Body has its Shadow"
@@ -474,7 +473,7 @@ class Tick:
         self, rate_rps: float, rate_max_rps: float, capacity: FreeCapacity, given: tuple[list[CreateShadow], list[str]]
     ) -> float:
         """Add at most one further Shadow to each Body that has some, fewest Shadows first. Returns the new R_max."""
-        helped, most = shadows_of(self.seen.shadows), self.options.max_shadows
+        helped, most = shadows_of(self.observation.shadows), self.options.max_shadows
         able = [body for body in self.bodies if body.id not in self.grown and body.id in helped and self._has(body) < most]
         created, reasons = given
         for body in sorted(able, key=lambda body: (len(helped[body.id]), -body.cores, body.id)):
@@ -492,12 +491,12 @@ class Tick:
 
     def _has(self, body: Instance) -> int:
         """The number of its Shadows, including those that drain and one that is being promoted, which it may keep."""
-        theirs = {one.id for one in self.seen.instances if one.kind is InstanceKind.SHADOW and one.partner == body.id}
+        theirs = {one.id for one in self.observation.instances if one.kind is InstanceKind.SHADOW and one.partner == body.id}
         return len(theirs | body.shadows.keys())
 
     def _alone(self) -> list[Instance]:
         """Line 1: the Bodies that have no Shadow, not even one that starts or drains; the largest first."""
-        paired = {shadow.partner for shadow in self.seen.instances if shadow.kind is InstanceKind.SHADOW}
+        paired = {shadow.partner for shadow in self.observation.instances if shadow.kind is InstanceKind.SHADOW}
         alone = [body for body in self.bodies if body.id not in paired and body.partner is None]
         return sorted(alone, key=lambda body: (-body.cores, body.id))
 
@@ -512,7 +511,7 @@ class Tick:
         capacity.take_for_shadow(body.node if node is None else node, chosen.pair.shadow_cores, memory_bytes)
 
     def _release(self, rate_max_rps: float) -> LayerLevel:
-        peak_rps = max(burst_rps(self.seen, self.options, ticks_ago) for ticks_ago in range(self.options.release_ticks))
+        peak_rps = max(burst_rps(self.observation, self.options, ticks_ago) for ticks_ago in range(self.options.release_ticks))
         released: list[DestroyShadow | Resize] = []
         for taken in self._least_efficient_first():
             without_rps = rate_max_rps - taken.gain_rps
@@ -534,7 +533,7 @@ class Tick:
         """Capacity that was added for a burst, lowest η first; of an enlarged Body and of a pair, η is that of the whole."""
         rates, serving = self.known.rates, {body.id: body for body in self.bodies}
         found: list[_AddedCapacity] = []
-        for name, shadows in shadows_of(self.seen.shadows).items():
+        for name, shadows in shadows_of(self.observation.shadows).items():
             if name in serving:
                 found += self._added_shadows(serving[name], shadows)
         for name, before in self.grown.items():

@@ -1,19 +1,20 @@
-"""Model-level scaling, Algorithm 1: how many Bodies, and how large. Once a period, for the mean rate R of the last one.
+"""Model-level scaling, Algorithm 1: the number and size of Bodies, decided once a period for the last period's mean rate R.
 
     R > α·R_max       more Bodies of c_best cores, each on the node with most free cores, until R ≤ α·R_max
     R < β·R_max       the Bodies of least η end, one after the other, while R < β·R_max and R ≤ α·R_max holds without them
     in between        nothing
 
-c_best maximises η over cores and batches that meet the objective, (b − 1)/R + t_l(c, b) ≤ t_SLO. docs/decisions/0011-mls.md has
-each place where the printed algorithm had to be settled, with its worked example.
+c_best maximises η over cores and batches that meet the objective, (b − 1)/R + t_l(c, b) ≤ t_SLO. docs/decisions/0011-mls.md
+documents each point at which the printed algorithm is ambiguous, with a worked example.
 
-**Promotion.** Where model-level scaling wants one more Body, a Shadow may load the rest of the model and become it.
+**Promotion.** If model-level scaling wants another Body, a Shadow may load the remaining blocks of the model and become that
+Body.
 
-A long burst then needs no second cold start, and no further cores: those of the Shadow are the Body's. A Shadow qualifies that
-works for a ready Body, whose cores sustain no less than a Body of c_best does, and on whose node the rest of the model fits. Of
-several the one that would sustain most comes first.
+A long burst then needs neither a second cold start nor further cores: the Shadow's cores become the Body's. A Shadow qualifies if
+its Body is ready, its cores sustain at least the rate of a Body of c_best, and the rest of the model fits its node. Of several,
+the one that would sustain the highest rate is promoted first.
 
-A promotion is a creation in every other respect: of the number of Bodies that bounds, operators and Algorithm 1 have decided on.
+A promotion counts as a creation: it is one of the Bodies that bounds, operators and Algorithm 1 have decided on.
 docs/decisions/0015-promotion-and-resizing.md has worked examples.
 """
 
@@ -48,7 +49,7 @@ class Configuration:
 def configurations(known: Knowledge, rate_rps: float) -> tuple[Configuration, ...]:
     """Lines 3 to 15 for every number of cores, the best η first: the next best is for when no node has room for the best.
 
-    Where the objective is out of reach, the quickest for a batch of one is all there is.
+    If no configuration meets the objective, the result is the quickest one for a batch of one.
     """
     rates = known.rates
     found = [best for cores in rates.cores if (best := best_batch(known, cores, rate_rps)) is not None]
@@ -108,9 +109,9 @@ def scale_out(
 
 
 def so_many_more(known: Knowledge, capacity: FreeCapacity, *, rate_rps: float, count: int, memory_bytes: int) -> list[CreateBody]:
-    """`count` Bodies, whatever the rate: as for a minimum, an operator, or in place of some that ended.
+    """`count` Bodies, whatever the rate: for a minimum, for an operator's number, or in place of Bodies that ended.
 
-    A Body that fits no node is left to the platform, which may refuse it.
+    A Body that fits no node is created without one: the platform chooses a node or refuses it.
     """
     choices = configurations(known, rate_rps)
     made: list[CreateBody] = []
@@ -121,7 +122,7 @@ def so_many_more(known: Knowledge, capacity: FreeCapacity, *, rate_rps: float, c
 
 
 def least_efficient_first(known: Knowledge, bodies: Sequence[Instance], rate_rps: float) -> list[Instance]:
-    """Line 20. Of equal η those first whose end costs least."""
+    """Line 20: the Bodies by η, the least first; of equal η those first whose end costs least."""
     best = {cores: best_batch(known, cores, rate_rps) for cores in {body.cores for body in bodies}}
     return sorted(bodies, key=lambda body: (_efficiency(best[body.cores]), *victim_order(body)))
 
@@ -131,7 +132,7 @@ def scale_in(
 ) -> list[Instance]:
     """Lines 19 to 28: the Bodies that end. `rates_rps` are those that the Bodies sustain, by id.
 
-    A Body ends only if R ≤ α·R_max without it, and one that serves only if those that serve are enough. The last one stays.
+    A Body ends only if R ≤ α·R_max without it, a ready Body only if the ready ones suffice. The last Body stays.
     """
     kept = list(bodies)
     ended: list[Instance] = []
@@ -167,14 +168,16 @@ def _efficiency(best: Configuration | None) -> float:
     return best.efficiency if best is not None else 0.0
 
 
-def promotable(known: Knowledge, options: Options, seen: Observation, rate_rps: float, memory_bytes: int) -> list[Instance]:
+def promotable(
+    known: Knowledge, options: Options, observation: Observation, rate_rps: float, memory_bytes: int
+) -> list[Instance]:
     """The Shadows that can become Bodies now, the best first; no two count on the same memory. None without the option."""
     if not options.promotion:
         return []
     least_rps = configurations(known, rate_rps)[0].rate_rps
-    serving = {body.id for body in seen.ready}
-    able = [shadow for shadow in seen.shadows if shadow.state is InstanceState.READY and shadow.partner in serving]
-    capacity = FreeCapacity(seen.nodes)
+    serving = {body.id for body in observation.ready}
+    able = [shadow for shadow in observation.shadows if shadow.state is InstanceState.READY and shadow.partner in serving]
+    capacity = FreeCapacity(observation.nodes)
     found: list[Instance] = []
     for shadow in sorted(able, key=lambda each: (-known.rates.rate_rps(each.cores), each.id)):
         more_bytes = max(0, memory_bytes - shadow.memory_bytes)
@@ -184,11 +187,11 @@ def promotable(known: Knowledge, options: Options, seen: Observation, rate_rps: 
     return found
 
 
-def as_bodies(seen: Observation, promoted: Collection[str]) -> Observation:
+def as_bodies(observation: Observation, promoted: Collection[str]) -> Observation:
     """The observation with these Shadows as the Bodies that they become."""
     if not promoted:
-        return seen
-    return replace(seen, instances=tuple(_as_body(one) if one.id in promoted else one for one in seen.instances))
+        return observation
+    return replace(observation, instances=tuple(_as_body(one) if one.id in promoted else one for one in observation.instances))
 
 
 def _as_body(shadow: Instance) -> Instance:

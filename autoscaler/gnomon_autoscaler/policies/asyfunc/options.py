@@ -1,9 +1,9 @@
-"""Options of AsyFunc's policies: the paper's parameters, its ablations, and readings of the paper that give other results.
+"""Options of AsyFunc's policies: the paper's parameters, its ablations, and alternative readings of ambiguous passages.
 
 A function's owner sets `alpha`, `beta`, `gamma`, `kappa`, the bounds C_max (`gnomon/max-cores`) and B_max (`gnomon/max-batch`),
-what free cores do for a burst (`burst_cores`), `promotion`, which blocks a Shadow may hold (`gnomon/blocks`), where the paper is
-read otherwise (`gnomon/reading`), and what `asyfunc-` does without. The other fields are for comparisons. Each default is what
-docs/decisions/0011-mls.md and 0012-lls.md settle, each other value is the paper as printed or an alternative to it.
+the use of free cores in a burst (`burst_cores`), `promotion`, the blocks that a Shadow may hold (`gnomon/blocks`), alternative
+readings (`gnomon/reading`), and the part that `asyfunc-` omits. The other fields are for comparisons. The defaults are explained
+in docs/decisions/0011-mls.md and 0012-lls.md; other values are the paper as printed or alternatives.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ READINGS: Mapping[str, Mapping[str, bool]] = {
 """The options that each name in `gnomon/reading` sets."""
 
 PERIOD_S = 10.0
-"""Between two model-level decisions (section 7.1)."""
+"""The time in seconds between two model-level decisions (section 7.1)."""
 TICK_S = 0.5
-"""Between two looks for a burst. One bin of the history, so that each look sees one that the last had not seen."""
+"""The time in seconds between two checks for a burst: one bin of the history, so that each check has a new bin."""
 BURST_WINDOW_S = 0.5
 """R_burst counts the arrivals of this window."""
 RELEASE_TICKS = 4
@@ -38,9 +38,9 @@ RELEASE_TICKS = 4
 class Options:
     """Options of the policy, including the readings of the paper.
 
-    `alpha`, `beta` and `gamma` are the paper's thresholds (Algorithms 1 and 2). `kappa` None follows from the profile and the
-    objective. `weight_mode` says which loading
-    times apply. `layers` and `adaptive` switch layer-level scaling and adaptive scheduling.
+    `alpha`, `beta` and `gamma` are the paper's thresholds (Algorithms 1 and 2). With `kappa` None, κ follows from the profile and
+    the objective. `weight_mode` selects the loading times. `layers` and `adaptive` enable layer-level scaling and adaptive
+    scheduling.
 
     - `shadows_count`: R_max of the model level includes Shadows, as Eq. 1 prints it.
     - `overhead_counts`: m and m_Φ include the memory of an instance besides its weights.
@@ -51,9 +51,9 @@ class Options:
     - `load_counts`: a batch that waits for the Shadow to load must be timely as well (line 13).
     - `gain`: η of a Shadow counts the rise of R_max, not the throughput b_S / t_l of its samples.
     - `backlog`: R_burst counts waiting requests; otherwise it is the rate of arrivals alone.
-    - `burst_cores`: what free cores do for a burst, "shadow", "resize" or "either" (see `lls`).
-    - `promotion`: a Shadow may become a Body where another Body is needed.
-    - `max_shadows`: how many Shadows a Body may have (see `lls`).
+    - `burst_cores`: the use of free cores in a burst, "shadow", "resize" or "either" (see `lls`).
+    - `promotion`: a Shadow may become a Body if another Body is needed.
+    - `max_shadows`: the most Shadows of a Body (see `lls`).
     """
 
     alpha: float = 0.8

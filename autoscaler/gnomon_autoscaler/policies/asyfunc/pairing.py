@@ -1,60 +1,60 @@
-"""The pair that each block set gives a Body and a Shadow: lines 7 to 23 of Algorithm 2, computed once per pair of core counts.
+"""The pairings of a Body and a Shadow by block sets: lines 7 to 23 of Algorithm 2, computed once per pair of core counts.
 
-For every block set Φ and batch b the split b_S is the one that makes the batch quickest (Eq. 6, `gnomon_core.pairs`): the time of
-a run depends on nothing but the run, the batch and the split, so that the runs' times are kept and added up. Nothing of this
-depends on the load. What does, whether a batch fills in time, is asked of the finished list, best η first.
+For every block set Φ and batch b the split b_S is the one with the lowest latency (Eq. 6, `gnomon_core.pairs`). The time of a run
+depends only on the run, the batch and the split, so that the runs' times are cached and added up. None of this depends on the
+load; the condition that does, that a batch fills in time, is checked on the finished list, best η first.
 
-A set stays in the list only where it raises the Body's R_max: a Shadow that does not is not made, however good its η.
+The list has only sets that raise the Body's R_max: other Shadows are not created, however good their η.
 
-**Block sets**: which layer blocks a Shadow may hold, the candidates of Algorithm 2 in the order of lines 7 to 9.
+**Block sets** are the layer blocks that a Shadow may hold, the candidates of Algorithm 2 in the order of lines 7 to 9.
 
     L: candidates by MACs / parameter size, the most first     Φ: the first; the first two; the first three …
 
-Only splittable blocks are candidates. A block without parameters has an infinite ratio, and alone it would cost a hand-over for
-little work: it joins its neighbour, the one before it where that is a candidate, else the one after it.
+Only splittable blocks are candidates. A block without parameters has an infinite ratio, and alone it would need a hand-over for
+little work: it is joined with the block before it if that is a candidate, else with the block after it.
 
-A set that grows by ratio is scattered over the model and has a hand-over for each run of neighbours. A `contiguous` one begins
-with the best candidate and takes the better of its two neighbours each time: one hand-over, at the price of a worse ratio.
+A set that grows by ratio is scattered over the model and needs a hand-over for each run of neighbours. A `contiguous` set begins
+with the best candidate and adds the better of its two neighbours each time: one hand-over, but a worse ratio.
 
 **Resource efficiency** η: throughput per core plus throughput per unit of memory (line 7 of Algorithm 1, line 15 of Algorithm 2).
 
     η = n / (c·t) + n / (ρ·m·t)
 
-n are the samples that an instance of c cores and memory m works off in t. ρ = MACs / parameter size makes ρ·m a number of MACs; κ
-says how many cores a GMAC is worth, so that the two terms have the same unit:
+n is the number of samples that an instance of c cores and memory m computes in t. ρ = MACs / parameter size makes ρ·m a number of
+MACs; κ is the price of a GMAC in cores, so that the two terms have the same unit:
 
     ρ·m = κ · GMACs of the model · m / size of its parameters
 
-κ₀ follows from the profile (`calibrated`): the cores that execute a GMAC within the objective. Then c and ρ·m both count cores
-that are busy for one objective, and no unit decides the result.
+κ₀ follows from the profile (`calibrated`): the cores that execute a GMAC within the objective. With κ₀, c and ρ·m both count
+cores that are busy for the time of one objective, so that the result is independent of the units.
 
 Example: a model of 4 GMACs and 100 MB, κ = κ₀ = 1: an instance that holds 150 MB is worth 6 cores. With 2 cores and 8 samples in
 0.5 s, η = 8 / (2 · 0.5) + 8 / (6 · 0.5) = 10.67.
 
-**Price of memory.** A function may name another κ than κ₀. As printed, a higher κ makes the second term smaller: the dearer
-memory is, the less throughput per memory counts, and small Bodies that hold the model many times win. Here κ / κ₀ is the weight
-of that term, so that dearer memory never uses more; with κ₀ both are the same.
+**Price of memory.** A function may set another κ than κ₀. As printed, a higher κ makes the second term smaller: the more
+expensive memory is, the less throughput per memory counts, and many small Bodies with their own copies of the model are
+preferred. Here κ / κ₀ is the weight of that term, so that a higher price never increases memory use; with κ₀ both are equal.
 
     η = n / (c·t) + κ/κ₀ · n / (ρ₀·m·t)        printed_kappa: η = n / (c·t) + n / (ρ·m·t)
 
 Example: the same instance with κ = 4: η = 8 + 4 · 2.67 = 18.67; as printed, 24 cores' worth of memory, 8 + 0.67 = 8.67.
 
-The sum is the paper's heuristic for its objective, to serve the rate with the least Σ(c + ρ·m); `objective` ranks by that itself,
-n / ((c + ρ·m)·t). They can disagree: docs/decisions/0011-mls.md.
+The sum is the paper's heuristic for its objective, to serve the rate with the least Σ(c + ρ·m); the option `objective` ranks by
+that objective, n / ((c + ρ·m)·t). The two orders may differ: docs/decisions/0011-mls.md.
 
-**Capacity** R_max: the rate that Bodies sustain within the objective, with their Shadows or without (Eq. 1).
+**Capacity** R_max is the rate that Bodies sustain within the objective, with or without their Shadows (Eq. 1).
 
     R_max = Σ over Bodies of max over b ≤ B_max of b / t_l(b),  with t_l(b) ≤ t_SLO
 
-The printed condition is on the queueing time, t_q ≤ t_SLO, which every b fulfils as t_q approaches zero; Eq. 3 has it on t_l, and
-so has this. Where no batch of a Body meets the objective, the Body sustains nothing: it is the first to go. Where that is so on
-any number of cores, no configuration would ever be enough; then the objective is out of reach, and a Body counts with what it
-serves one by one, late as that is.
+The printed condition is on the queueing time, t_q ≤ t_SLO, which every b fulfils as t_q approaches zero. Eq. 3 has the condition
+on t_l, which is used here. If no batch of a Body meets the objective, its R_max is 0 and it ends first. If that holds for every
+number of cores, no configuration would ever suffice: the objective is out of reach, and a Body counts with its rate for batches
+of one.
 
-**Knowledge** is everything that follows from a model's profile and the function's settings alone, worked out once.
+**Knowledge** is the cache of everything that follows from a model's profile and the function's settings alone.
 
-A policy is asked several times a second and has milliseconds; a profile of 60 blocks has thousands of times in it. What is kept
-here is a pure function of the profile: dropping it changes nothing but the time of the next decision.
+A policy is called several times a second and has milliseconds, but a profile of 60 blocks has thousands of latencies. The cached
+values are a pure function of the profile: dropping them changes only the time of the next decision.
 """
 
 from __future__ import annotations
@@ -194,11 +194,11 @@ class Efficiency:
         return self.cores_per_byte * held_bytes
 
     def at(self, samples: int, seconds: float, cores: int, parameter_bytes: int) -> float:
-        """η of an instance with so many cores and weights that works off `samples` in `seconds`."""
+        """η of an instance with these cores and weights that computes `samples` in `seconds`."""
         return self.of_rate(samples / seconds, cores, parameter_bytes)
 
     def of_rate(self, rate_rps: float, cores: int, *parameter_bytes: int) -> float:
-        """η of so much throughput by instances with so many cores together, each with so many bytes of weights."""
+        """η of a throughput by instances with these cores in total, each with its bytes of weights."""
         memory_cores = sum(self.memory_cores(each) for each in parameter_bytes)
         if self.objective:
             return rate_rps / (cores + memory_cores)
@@ -210,7 +210,7 @@ KEPT_PAIRS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Sustained:
-    """Latencies of batches of 1, 2, … B_max, and the highest rate with the batch that gives it. 0 and 0 where none is timely."""
+    """The latencies of batches of 1, 2, … B_max, and the highest rate with its batch; 0 and 0 if no batch is timely."""
 
     latency_s: tuple[float, ...]
     rate_rps: float
@@ -218,7 +218,7 @@ class Sustained:
 
 
 def sustained(latency_s: Sequence[float], slo_s: float) -> Sustained:
-    """Eq. 1 for one Body. Every batch is looked at: on a CPU, throughput need not rise with the batch.
+    """Eq. 1 for one Body. Every batch is considered: on a CPU, throughput need not rise with the batch.
 
     Example: 0.2, 0.25, 0.45, 0.5 s for 1 … 4 samples within 0.45 s: 5, 8, 6.67 and (not timely) 8: 8 rps with batches of 2.
     """
@@ -298,12 +298,12 @@ class Rates:
 
 
 GAIN = 1e-9
-"""Relative: what two sums of the same times may differ by."""
+"""The relative rounding error of sums of the same times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """A Shadow for a Body, judged at one batch size: Φ and b of line 16, and what the two sustain with it."""
+    """A Shadow for a Body, evaluated at one batch size: Φ and b of line 16, and the rate that both sustain."""
 
     efficiency: float
     batch: int
@@ -464,14 +464,16 @@ class KnowledgeCache:
         self._last: Knowledge | None = None
         self._settings: Settings | None = None
 
-    def of(self, seen: Observation) -> Knowledge | None:
+    def of(self, observation: Observation) -> Knowledge | None:
         """The knowledge from the profile; None without one, or if it covers no number of cores that the function may have."""
-        profile = seen.profile
+        profile = observation.profile
         if profile is None:
             return None
         last = self._last
-        same = last is not None and (profile is last.profile or profile == last.profile) and seen.settings == self._settings
+        same = (
+            last is not None and (profile is last.profile or profile == last.profile) and observation.settings == self._settings
+        )
         if last is None or not same:
-            last = Knowledge(profile, seen.settings, self._options)
-            self._last, self._settings = last, seen.settings
+            last = Knowledge(profile, observation.settings, self._options)
+            self._last, self._settings = last, observation.settings
         return last if last.rates.cores else None

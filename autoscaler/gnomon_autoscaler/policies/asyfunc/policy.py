@@ -1,15 +1,14 @@
 """`asyfunc`: Bodies for the stable load, Shadows for bursts.
 
-Each tick has both levels, in the paper's order: the number of Bodies (`mls`, within the wrappers of every policy), then Shadows
-for the Bodies that serve and stay (`lls`), in the capacity that the new Bodies leave. Shadows come first in the list of actions:
-they cannot wait, and a Body that is refused must not hold them up.
+Each tick runs both levels, in the paper's order: the number of Bodies (`mls`, within the wrappers of every policy), then Shadows
+for the Bodies that serve and stay (`lls`), in the capacity that the new Bodies leave. In the list of actions Shadows come first:
+they are urgent, and a refused Body must not delay them.
 
-The number of Bodies is a replica policy, so that bounds, operators and idle times hold for `asyfunc` as for every policy.
+The number of Bodies is decided by a replica policy, so that bounds, operators and idle times apply as for every policy.
 
-Model-level scaling decides once a period; between two periods the number stays, and a Body that ends by itself is replaced. Where
-somebody else decides how many there are, bounds or an operator, the number that the load deserves is what it was as long as R
-would have as many Bodies from nothing. Without a profile nothing is known of cores and batches; then the number is that of the
-mean rate, as `lv` counts it.
+Model-level scaling decides once a period. Between two decisions the number stays, and a Body that ends by itself is replaced. If
+bounds or an operator set another number, the decided number is kept for as long as R would need the same number of Bodies from
+zero. Without a profile, latencies by cores and batch are unknown; the number then follows the mean rate, as in `lv`.
 """
 
 from __future__ import annotations
@@ -55,6 +54,7 @@ from gnomon_autoscaler.replica_policy import (
     actions_towards,
     count_in,
     inner_memory,
+    memory_of,
     timestamp_in,
     within_period,
 )
@@ -94,44 +94,44 @@ class Bodies:
     def default_scheduler(self) -> str:
         return "adaptive" if self.options.adaptive else "fixed"
 
-    def desired_count(self, seen: Observation, memory: Memory) -> DesiredCount:
+    def desired_count(self, observation: Observation, memory: Memory) -> DesiredCount:
         decided_at_s, count = timestamp_in(memory, "decided_at_s"), count_in(memory, "count")
-        if count is not None and within_period(decided_at_s, self.options.period_s, seen.now_s):
+        if count is not None and within_period(decided_at_s, self.options.period_s, observation.now_s):
             return DesiredCount(count, f"{count} for this period", memory)
-        known = self.known.of(seen)
+        known = self.known.of(observation)
         if known is None:
-            desired = Rate(self.name, self.options.period_s).desired_count(seen, {})
-            text = f"{missing(seen)}; by the mean rate: {desired.reason}"
-            return DesiredCount(max(1, desired.count), text, {"decided_at_s": seen.now_s, "count": max(1, desired.count)})
-        return self._decide(seen, known, memory)
+            desired = Rate(self.name, self.options.period_s).desired_count(observation, {})
+            text = f"{missing(observation)}; by the mean rate: {desired.reason}"
+            return DesiredCount(max(1, desired.count), text, {"decided_at_s": observation.now_s, "count": max(1, desired.count)})
+        return self._decide(observation, known, memory)
 
-    def _decide(self, seen: Observation, known: Knowledge, memory: Memory) -> DesiredCount:
-        rate_rps = mean_rps(seen, self.options)
+    def _decide(self, observation: Observation, known: Knowledge, memory: Memory) -> DesiredCount:
+        rate_rps = mean_rps(observation, self.options)
         ideal = from_nothing(known, rate_rps, self.options.alpha)
         count = count_in(memory, "count")
-        if count is not None and count != len(seen.live) and ideal == count_in(memory, "ideal"):
+        if count is not None and count != len(observation.live) and ideal == count_in(memory, "ideal"):
             text = f"{rate_rps:.2f} rps in {self.options.period_s:g} s still deserve {count}"
         else:
-            count, text = self._counted(seen, known, rate_rps)
-        return DesiredCount(count, text, {"decided_at_s": seen.now_s, "count": count, "ideal": ideal})
+            count, text = self._counted(observation, known, rate_rps)
+        return DesiredCount(count, text, {"decided_at_s": observation.now_s, "count": count, "ideal": ideal})
 
-    def _counted(self, seen: Observation, known: Knowledge, rate_rps: float) -> tuple[int, str]:
-        options, live = self.options, len(seen.live)
-        rates_rps = sustained_rps(known, seen, seen.live, shadows_count=options.shadows_count)
+    def _counted(self, observation: Observation, known: Knowledge, rate_rps: float) -> tuple[int, str]:
+        options, live = self.options, len(observation.live)
+        rates_rps = sustained_rps(known, observation, observation.live, shadows_count=options.shadows_count)
         rate_max_rps = math.fsum(rates_rps.values())
         slow = " (no number of cores meets the SLO)" if known.rates.out_of_reach else ""
         text = f"{rate_rps:.2f} rps in {options.period_s:g} s, R_max {rate_max_rps:.2f}{slow}"
         if rate_rps > options.alpha * rate_max_rps * (1 + ROUNDING):
-            memory_bytes = body_memory_bytes(seen)
+            memory_bytes = body_memory_bytes(observation)
             promoted = 0
-            for shadow in promotable(known, options, seen, rate_rps, memory_bytes):
+            for shadow in promotable(known, options, observation, rate_rps, memory_bytes):
                 if rate_rps > options.alpha * rate_max_rps * (1 + ROUNDING):
                     rate_max_rps += known.rates.rate_rps(shadow.cores)
                     promoted += 1
             made = scale_out(
                 known,
                 options,
-                FreeCapacity(seen.nodes),
+                FreeCapacity(observation.nodes),
                 rate_rps=rate_rps,
                 rate_max_rps=rate_max_rps,
                 memory_bytes=memory_bytes,
@@ -142,35 +142,38 @@ class Bodies:
             more = f"{text}: above α = {options.alpha:g}, {shadows}{len(made)} more of {best} at κ = {known.kappa:.3g}{full}"
             return max(1, live + promoted + len(made)), more
         if rate_rps < options.beta * rate_max_rps:
-            ended = scale_in(known, options, seen.live, rates_rps, rate_rps)
+            ended = scale_in(known, options, observation.live, rates_rps, rate_rps)
             needed = "" if ended else ", but each is needed"
             return max(1, live - len(ended)), f"{text}: below β = {options.beta:g}, {len(ended)} fewer{needed}"
         return max(1, live), f"{text}: between β = {options.beta:g} and α = {options.alpha:g}, {max(1, live)}"
 
 
-def missing(seen: Observation) -> str:
+def missing(observation: Observation) -> str:
     """The reason text for a missing profile, with what to do."""
-    model = seen.settings.model or "MODEL"
-    if seen.profile is None:
+    model = observation.settings.model or "MODEL"
+    if observation.profile is None:
         return f"no profile of the model: measure one with `gnomon models profile {model}`"
-    return f"the profile knows no number of cores up to {seen.settings.max_cores}: measure with `gnomon models profile {model}`"
+    most = observation.settings.max_cores
+    return f"the profile knows no number of cores up to {most}: measure with `gnomon models profile {model}`"
 
 
-def mean_rps(seen: Observation, options: Options) -> float:
+def mean_rps(observation: Observation, options: Options) -> float:
     """R: the mean rate of the last period."""
-    return seen.history.rate_rps(seen.history.arrivals, options.period_s)
+    return observation.history.rate_rps(observation.history.arrivals, options.period_s)
 
 
-def sustained_rps(known: Knowledge, seen: Observation, bodies: Sequence[Instance], *, shadows_count: bool) -> dict[str, float]:
+def sustained_rps(
+    known: Knowledge, observation: Observation, bodies: Sequence[Instance], *, shadows_count: bool
+) -> dict[str, float]:
     """R_max of each of these Bodies by its id; with the Shadow that it has or is about to have, where Shadows count."""
-    helped = shadows_of(seen.shadows) if shadows_count else {}
+    helped = shadows_of(observation.shadows) if shadows_count else {}
     pairs = {name: together([one.pair for one in shadows if one.pair is not None]) for name, shadows in helped.items()}
     return {body.id: known.rates.rate_rps(body.cores, pairs.get(body.id)) for body in bodies}
 
 
-def body_memory_bytes(seen: Observation) -> int:
+def body_memory_bytes(observation: Observation) -> int:
     """Memory of one Body of this function in bytes; 0 until a Body exists, so that only cores are checked."""
-    return max((body.memory_bytes for body in seen.live), default=0)
+    return max((body.memory_bytes for body in observation.live), default=0)
 
 
 VERSION = 1
@@ -189,70 +192,73 @@ class AsyFunc:
         self._known = KnowledgeCache(options)
         self._bodies = standard(Bodies(name, options, self._known))
 
-    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+    def decide(self, observation: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
         """Bodies, Shadows and, without adaptive scheduling, the buffer plan."""
-        ours = (state.policy, state.version) == (self.name, VERSION)
-        memory: Memory = state.values if ours else {}
-        growths = growths_in(memory, seen)
-        steady = seen if self.options.shadows_count else with_former_cores(seen, cores_before(growths))
+        memory = memory_of(state, self.name, VERSION)
+        growths = growths_in(memory, observation)
+        steady = observation if self.options.shadows_count else with_former_cores(observation, cores_before(growths))
         desired = self._bodies.desired_count(steady, inner_memory(memory))
-        known = self._known.of(seen)
+        known = self._known.of(observation)
         remembered: dict[str, StateValue] = {"inner": desired.memory}
         if known is None:
             ends: tuple[Action, ...] = (
-                *(DestroyShadow(shadow.id) for shadow in seen.shadows),
+                *(DestroyShadow(shadow.id) for shadow in observation.shadows),
                 *resizes_back(cores_before(growths)),
             )
-            decision = Decision(ends + actions_towards(desired.count, seen), desired.reason, desired.count)
+            decision = Decision(ends + actions_towards(desired.count, observation), desired.reason, desired.count)
             return decision, PolicyState(self.name, VERSION, remembered)
-        capacity = FreeCapacity(seen.nodes)
+        capacity = FreeCapacity(observation.nodes)
         bodies = self._towards(desired.count, steady, known, capacity)
         ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
-        after = as_bodies(seen, [action.id for action in bodies if isinstance(action, PromoteShadow)])
+        # A promoted Shadow helps its Body no more, so layer-level scaling must count it as a Body already.
+        after = as_bodies(observation, [action.id for action in bodies if isinstance(action, PromoteShadow)])
         layers = self._layers(after, known, ending, capacity, growths)
-        remembered |= {"grown": left} if (left := grown_after(growths, layers.resized, seen, ending)) else {}
-        plan = self._plan(seen, known, memory, remembered)
+        remembered |= {"grown": left} if (left := grown_after(growths, layers.resized, observation, ending)) else {}
+        plan = self._plan(observation, known, memory, remembered)
         actions = (*_orphans(after, ending), *layers.released, *layers.resized, *layers.created, *layers.changed, *bodies, *plan)
-        alone = "no node can make Shadows now" if "pair" in self.needs and not any(node.pairs for node in seen.nodes) else ""
+        alone = (
+            "no node can make Shadows now" if "pair" in self.needs and not any(node.pairs for node in observation.nodes) else ""
+        )
         reason = "; ".join(text for text in (desired.reason, layers.reason, alone) if text)
         return Decision(actions, reason, desired.count), PolicyState(self.name, VERSION, remembered)
 
-    def _towards(self, count: int, seen: Observation, known: Knowledge, capacity: FreeCapacity) -> tuple[Action, ...]:
+    def _towards(self, count: int, observation: Observation, known: Knowledge, capacity: FreeCapacity) -> tuple[Action, ...]:
         """Actions that bring the number of Bodies to `count`, in the sizes and order of model-level scaling."""
-        rate_rps, surplus = mean_rps(seen, self.options), len(seen.live) - count
+        rate_rps, surplus = mean_rps(observation, self.options), len(observation.live) - count
         if surplus <= 0:
             if not surplus:
                 return ()
-            memory_bytes = body_memory_bytes(seen)
-            risen = promotable(known, self.options, seen, rate_rps, memory_bytes)[:-surplus]
+            memory_bytes = body_memory_bytes(observation)
+            risen = promotable(known, self.options, observation, rate_rps, memory_bytes)[:-surplus]
             for shadow in risen:
                 capacity.take(shadow.node, 0, max(0, memory_bytes - shadow.memory_bytes))
             missing = -surplus - len(risen)
             made = so_many_more(known, capacity, rate_rps=rate_rps, count=missing, memory_bytes=memory_bytes)
             return (*(PromoteShadow(shadow.id) for shadow in risen), *made)
-        rates_rps = sustained_rps(known, seen, seen.live, shadows_count=self.options.shadows_count)
-        victims = scale_in(known, self.options, seen.live, rates_rps, rate_rps)
-        others = [body for body in least_efficient_first(known, seen.live, rate_rps) if body not in victims]
+        rates_rps = sustained_rps(known, observation, observation.live, shadows_count=self.options.shadows_count)
+        victims = scale_in(known, self.options, observation.live, rates_rps, rate_rps)
+        # Bounds or an operator may want fewer Bodies than Algorithm 1 would end: further victims follow in the same order.
+        others = [body for body in least_efficient_first(known, observation.live, rate_rps) if body not in victims]
         return tuple(DestroyBody(victim.id) for victim in (*victims, *others)[:surplus])
 
     def _layers(
-        self, seen: Observation, known: Knowledge, ending: set[str], capacity: FreeCapacity, growths: Mapping[str, Growth]
+        self, observation: Observation, known: Knowledge, ending: set[str], capacity: FreeCapacity, growths: Mapping[str, Growth]
     ) -> LayerLevel:
         kept = {name: growth for name, growth in growths.items() if name not in ending}
         if not self.options.layers:
-            mine = {body.id for body in seen.live} - ending
-            shadows = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows if shadow.partner in mine)
+            mine = {body.id for body in observation.live} - ending
+            shadows = tuple(DestroyShadow(shadow.id) for shadow in observation.shadows if shadow.partner in mine)
             return LayerLevel(released=shadows, resized=resizes_back(cores_before(kept)))
-        serving = [body for body in seen.live if body.state is InstanceState.READY and body.id not in ending]
-        late, in_vain = overdue(kept, seen), refused_growths(kept, seen)
-        waited = {action.id for action in late} | returning(kept, seen) | in_vain
+        serving = [body for body in observation.live if body.state is InstanceState.READY and body.id not in ending]
+        late, in_vain = overdue(kept, observation), refused_growths(kept, observation)
+        waited = {action.id for action in late} | returning(kept, observation) | in_vain
         grown = {name: before for name, before in cores_before(kept).items() if name not in waited}
-        level = Tick(known, self.options, seen, with_pending_cores(serving), grown, in_vain).scale(capacity)
+        level = Tick(known, self.options, observation, with_pending_cores(serving), grown, in_vain).scale(capacity)
         text = (level.reason, *(f"{action.id} got no more cores within {ARRIVES_WITHIN_S:g} s" for action in late))
         return replace(level, resized=(*late, *level.resized), reason="; ".join(one for one in text if one))
 
     def _plan(
-        self, seen: Observation, known: Knowledge, memory: Memory, remembered: dict[str, StateValue]
+        self, observation: Observation, known: Knowledge, memory: Memory, remembered: dict[str, StateValue]
     ) -> tuple[SetBufferPlan, ...]:
         """The plan without adaptive scheduling, B = b_best and T = t_SLO − t_l(c_best, b_best); repeated until in force."""
         if self.options.adaptive:
@@ -262,12 +268,12 @@ class AsyFunc:
             count_in(memory, "batch"),
             timestamp_in(memory, "wait_s"),
         )
-        if batch is None or wait_s is None or not within_period(planned_at_s, self.options.period_s, seen.now_s):
-            best = configurations(known, mean_rps(seen, self.options))[0]
-            planned_at_s, batch, wait_s = seen.now_s, best.batch, max(0.0, known.rates.slo_s - best.latency_s)
+        if batch is None or wait_s is None or not within_period(planned_at_s, self.options.period_s, observation.now_s):
+            best = configurations(known, mean_rps(observation, self.options))[0]
+            planned_at_s, batch, wait_s = observation.now_s, best.batch, max(0.0, known.rates.slo_s - best.latency_s)
         remembered |= {"planned_at_s": planned_at_s, "batch": batch, "wait_s": wait_s}
         plan = SetBufferPlan(batch, wait_s)
-        return () if plan == seen.plan else (plan,)
+        return () if plan == observation.plan else (plan,)
 
 
 def _needs_of_bursts(options: Options) -> frozenset[str]:
@@ -277,10 +283,12 @@ def _needs_of_bursts(options: Options) -> frozenset[str]:
     return frozenset(needs[options.burst_cores] | promotes) if options.layers else frozenset()
 
 
-def _orphans(seen: Observation, ending: set[str]) -> tuple[DestroyShadow, ...]:
+def _orphans(observation: Observation, ending: set[str]) -> tuple[DestroyShadow, ...]:
     """Shadows whose Body ends now or no longer serves."""
-    live = {body.id for body in seen.live}
-    return tuple(DestroyShadow(shadow.id) for shadow in seen.shadows if shadow.partner in ending or shadow.partner not in live)
+    live = {body.id for body in observation.live}
+    return tuple(
+        DestroyShadow(shadow.id) for shadow in observation.shadows if shadow.partner in ending or shadow.partner not in live
+    )
 
 
 def asyfunc(settings: Settings) -> AsyFunc:

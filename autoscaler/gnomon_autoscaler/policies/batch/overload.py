@@ -47,23 +47,23 @@ class Overload:
         return {"overload": (self.count, self.batch), "overload_until_at_s": self.until_s}
 
 
-def overloaded(seen: Observation, planned: int, batch: int, memory: Memory) -> Overload | None:
+def overloaded(observation: Observation, planned: int, batch: int, memory: Memory) -> Overload | None:
     """The present overload, or the one of the last `HOLD_S` seconds. `planned` instances make batches of up to `batch`."""
-    held = _held(memory, seen.now_s)
-    if not seen.latency_s:
+    held = _held(memory, observation.now_s)
+    if not observation.latency_s:
         return None
-    best, best_rps = _best(seen.latency_s, seen.settings.slo_s)
-    within = min(batch, len(seen.latency_s))
-    each_rps = max(best_rps, within / seen.latency_s[within - 1])
-    rate_rps = seen.history.rate_rps(seen.history.arrivals, WINDOW_S)
-    backlog = max(0, seen.queued - max(1, len(seen.ready)) * max(batch, best))
-    demand_rps = rate_rps + backlog / seen.settings.slo_s
+    best, best_rps = _best(observation.latency_s, observation.settings.slo_s)
+    within = min(batch, len(observation.latency_s))
+    each_rps = max(best_rps, within / observation.latency_s[within - 1])
+    rate_rps = observation.history.rate_rps(observation.history.arrivals, WINDOW_S)
+    backlog = max(0, observation.queued - max(1, len(observation.ready)) * max(batch, best))
+    demand_rps = rate_rps + backlog / observation.settings.slo_s
     if demand_rps <= planned * each_rps:
         return held if held is not None and held.count > planned else None
     most = whole(MOST_FACTOR * rate_rps / each_rps) + 1
     count = max(planned + 1, min(most, whole(demand_rps / (BUSY * each_rps))), held.count if held is not None else 0)
     reason = f"overload: {rate_rps:.2f} rps and {backlog} more than fit, of {planned * each_rps:.2f} rps that {planned} carry"
-    return Overload(count, max(batch, best), seen.now_s + HOLD_S, reason)
+    return Overload(count, max(batch, best), observation.now_s + HOLD_S, reason)
 
 
 def _held(memory: Memory, now_s: float) -> Overload | None:

@@ -37,18 +37,18 @@ MOST_MEMORIES = 12
 """A plan on Lambda is priced without being settled, so that twice as many sizes can be looked at as there are of cores."""
 
 
-def are_sold(seen: Observation) -> bool:
+def are_sold(observation: Observation) -> bool:
     """Return whether the function's instances have a memory size that cores follow from."""
-    return seen.profile is not None and bool(seen.profile.memories.seconds)
+    return observation.profile is not None and bool(observation.profile.memories.seconds)
 
 
-def own_mb(seen: Observation) -> int:
+def own_mb(observation: Observation) -> int:
     """The size of an instance that no plan has chosen."""
-    if seen.settings.memory_mb is not None:
-        return seen.settings.memory_mb
-    own = (one for one in seen.instances if one.memory_mb is None and one.memory_bytes >= MEGABYTE)
+    if observation.settings.memory_mb is not None:
+        return observation.settings.memory_mb
+    own = (one for one in observation.instances if one.memory_mb is None and one.memory_bytes >= MEGABYTE)
     found = next(own, None)
-    return found.memory_bytes // MEGABYTE if found is not None else seen.settings.cores * MB_PER_CORE
+    return found.memory_bytes // MEGABYTE if found is not None else observation.settings.cores * MB_PER_CORE
 
 
 def cores_with(memory_mb: int) -> int:
@@ -56,33 +56,33 @@ def cores_with(memory_mb: int) -> int:
     return math.ceil(memory_mb / MB_PER_CORE)
 
 
-def measured(seen: Observation) -> Mapping[int, tuple[float, ...]]:
+def measured(observation: Observation) -> Mapping[int, tuple[float, ...]]:
     """Service times of batches 1, 2, … by the memory sizes that a plan may choose, in MB."""
-    if seen.profile is None:
+    if observation.profile is None:
         return {}
-    table, most = seen.profile.memories, seen.settings.max_batch
-    sizes = [one for one in sorted(table.seconds) if cores_with(one) <= seen.settings.max_cores]
+    table, most = observation.profile.memories, observation.settings.max_batch
+    sizes = [one for one in sorted(table.seconds) if cores_with(one) <= observation.settings.max_cores]
     if len(sizes) > MOST_MEMORIES:
         sizes = [sizes[round(step * (len(sizes) - 1) / (MOST_MEMORIES - 1))] for step in range(MOST_MEMORIES)]
     rows = {one: [table.at(one, batch) for batch in range(1, most + 1)] for one in sizes}
     return {one: tuple(seconds for seconds in row if seconds is not None) for one, row in rows.items() if None not in row}
 
 
-def towards_memory(count: int, memory_mb: int, seen: Observation) -> tuple[Action, ...]:
+def towards_memory(count: int, memory_mb: int, observation: Observation) -> tuple[Action, ...]:
     """Actions that lead to `count` instances of this memory size."""
-    right = [one for one in seen.live if mb_of(one) == memory_mb]
-    others = sorted((one for one in seen.live if mb_of(one) != memory_mb), key=victim_order)
+    right = [one for one in observation.live if mb_of(one) == memory_mb]
+    others = sorted((one for one in observation.live if mb_of(one) != memory_mb), key=victim_order)
     serving = sum(one.state is InstanceState.READY for one in right)
     missing = max(0, count - len(right))
     # Keep as many serving instances as new ones do not replace yet; instances that still start end first.
     ending = others[: max(0, len(others) - max(0, count - serving))]
-    places = min(seen.settings.scale.max - len(seen.live) + len(ending), _places(seen))
+    places = min(observation.settings.scale.max - len(observation.live) + len(ending), _places(observation))
     if others and missing and not ending and places <= 0 and serving == len(right):
         ending = others[:1]
     ending += sorted(right, key=victim_order)[: max(0, len(right) - count)]
     # Without others that could free capacity, request the missing ones anyway: the platform's refusal says why.
     created = min(missing, max(0, places)) if others else missing
-    create = CreateBody(seen.settings.cores, None, memory_mb)
+    create = CreateBody(observation.settings.cores, None, memory_mb)
     return (*(DestroyBody(one.id) for one in ending), *[create] * created)
 
 
@@ -91,9 +91,9 @@ def mb_of(one: Instance) -> int:
     return one.memory_bytes // MEGABYTE
 
 
-def _places(seen: Observation) -> int:
+def _places(observation: Observation) -> int:
     """The number of instances that the free memory allows, each counted at the largest size."""
-    return sum(node.free_memory_bytes // (LARGEST_MB * MEGABYTE) for node in seen.nodes)
+    return sum(node.free_memory_bytes // (LARGEST_MB * MEGABYTE) for node in observation.nodes)
 
 
 MOST_SIZES = 5
@@ -102,71 +102,71 @@ SMALL_BATCH = 8
 only those next to what instances have now are looked at, so that a long way takes several plans."""
 
 
-def may_have(seen: Observation) -> Mapping[int, tuple[float, ...]]:
+def may_have(observation: Observation) -> Mapping[int, tuple[float, ...]]:
     """Service times of batches 1, 2, … by the sizes that a plan may choose; empty where there is nothing to choose."""
-    settings = seen.settings
-    if settings.plan_cores != "any" or seen.profile is None:
+    settings = observation.settings
+    if settings.plan_cores != "any" or observation.profile is None:
         return {}
-    if are_sold(seen):
-        return measured(seen)
+    if are_sold(observation):
+        return measured(observation)
     if settings.memory_mb is not None:
         return {}
-    largest = min(settings.max_cores, max((node.cores for node in seen.nodes), default=0))
-    known = (cores for cores in _known(seen.profile.whole, largest) if cores <= largest)
-    rows = {cores: _row(seen.profile.whole, cores, settings.max_batch) for cores in known}
+    largest = min(settings.max_cores, max((node.cores for node in observation.nodes), default=0))
+    known = (cores for cores in _known(observation.profile.whole, largest) if cores <= largest)
+    rows = {cores: _row(observation.profile.whole, cores, settings.max_batch) for cores in known}
     rows = {cores: row for cores, row in sorted(rows.items()) if row}
     kept = _kept(list(rows), settings.cores, settings.max_batch)
     return {cores: row for cores, row in rows.items() if cores in kept}
 
 
-def own_size(seen: Observation) -> int:
+def own_size(observation: Observation) -> int:
     """The size that instances have which no plan has chosen."""
-    return own_mb(seen) if are_sold(seen) else seen.settings.cores
+    return own_mb(observation) if are_sold(observation) else observation.settings.cores
 
 
-def all_cores(seen: Observation) -> float:
+def all_cores(observation: Observation) -> float:
     """The cores that all instances may have together: those that they have, or are about to, and what is free."""
-    if are_sold(seen):
+    if are_sold(observation):
         return math.inf
-    return sum(one.given_cores for one in seen.live) + sum(node.free_cores for node in seen.nodes)
+    return sum(one.given_cores for one in observation.live) + sum(node.free_cores for node in observation.nodes)
 
 
-def sized(seen: Observation, size: int) -> Observation:
+def sized(observation: Observation, size: int) -> Observation:
     """The observation as if instances had this size instead of the function's own."""
-    settings, profile = seen.settings, seen.profile
-    if are_sold(seen) and profile is not None:
-        if size == own_mb(seen):
-            return replace(seen, settings=replace(settings, memory_mb=size))
+    settings, profile = observation.settings, observation.profile
+    if are_sold(observation) and profile is not None:
+        if size == own_mb(observation):
+            return replace(observation, settings=replace(settings, memory_mb=size))
         bought = replace(settings, memory_mb=size, cores=cores_with(size))
-        return replace(seen, settings=bought, latency_s=_row(profile.memories, size, settings.max_batch))
+        return replace(observation, settings=bought, latency_s=_row(profile.memories, size, settings.max_batch))
     if size == settings.cores:
-        return seen
+        return observation
     row = _row(profile.whole, size, settings.max_batch) if profile is not None else ()
-    return replace(seen, settings=replace(settings, cores=size), latency_s=row)
+    return replace(observation, settings=replace(settings, cores=size), latency_s=row)
 
 
-def towards_size(count: int, seen: Observation) -> tuple[Action, ...]:
+def towards_size(count: int, observation: Observation) -> tuple[Action, ...]:
     """Actions that lead to `count` instances of the size in `seen.settings`."""
-    if are_sold(seen):
-        return towards_memory(count, own_mb(seen), seen)
-    cores = seen.settings.cores
-    others = sorted((one for one in seen.live if one.given_cores != cores), key=victim_order)
+    if are_sold(observation):
+        return towards_memory(count, own_mb(observation), observation)
+    cores = observation.settings.cores
+    others = sorted((one for one in observation.live if one.given_cores != cores), key=victim_order)
     if not others:
-        return actions_towards(count, seen)
-    right = [one for one in seen.live if one.given_cores == cores]
+        return actions_towards(count, observation)
+    right = [one for one in observation.live if one.given_cores == cores]
     missing = max(0, count - len(right))
     if not missing:
-        serving = sum(one.cores == one.given_cores == cores for one in seen.ready)
+        serving = sum(one.cores == one.given_cores == cores for one in observation.ready)
         ending = [*others, *sorted(right, key=victim_order)[: len(right) - count]] if serving >= min(count, len(right)) else []
         return tuple(DestroyBody(one.id) for one in ending)
-    capacity = FreeCapacity(seen.nodes)
+    capacity = FreeCapacity(observation.nodes)
     ready = [one for one in others if one.state is InstanceState.READY]
     resized = _resized(ready, missing, cores, capacity)
     left = [one for one in others if all(action.id != one.id for action in resized)]
-    created = creations(missing - len(resized), cores, seen, capacity) if not left else ()
+    created = creations(missing - len(resized), cores, observation, capacity) if not left else ()
     if left and len(resized) < missing:
         # No capacity is left: end some serving instances that will not be needed, to free it.
-        surplus = max(0, len(seen.ready) - count)
+        surplus = max(0, len(observation.ready) - count)
         return (*resized, *(DestroyBody(one.id) for one in _victims_for_growth(left, surplus, cores, capacity)))
     return (*resized, *created)
 

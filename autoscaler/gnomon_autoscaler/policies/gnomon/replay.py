@@ -137,17 +137,17 @@ def _noise(bins: int, parts: int) -> Vector:
     return centred
 
 
-def wanted(seen: Window, speed: Speed, factor: float, hold_s: float) -> Vector:
+def wanted(recent: Window, speed: Speed, factor: float, hold_s: float) -> Vector:
     """The reaction's number of Bodies at the beginning of each bin, without the floor."""
     if factor <= 0.0:
-        return np.zeros(len(seen.arrivals))
-    back = max(1, round(SECOND_S / seen.bin_s))
-    total = np.concatenate(([0.0], np.cumsum(seen.arrivals)))
-    ends = np.arange(len(seen.arrivals))
+        return np.zeros(len(recent.arrivals))
+    back = max(1, round(SECOND_S / recent.bin_s))
+    total = np.concatenate(([0.0], np.cumsum(recent.arrivals)))
+    ends = np.arange(len(recent.arrivals))
     last_second = total[ends] - total[np.maximum(0, ends - back)]
-    rates_rps = factor * last_second / (back * seen.bin_s) * (1 - ROUNDING)
+    rates_rps = factor * last_second / (back * recent.bin_s) * (1 - ROUNDING)
     needed = np.minimum(speed.most, np.searchsorted(np.asarray(speed.rates_rps), rates_rps)).astype(np.float64)
-    return _highest(needed, max(1, round(hold_s / seen.bin_s)))
+    return _highest(needed, max(1, round(hold_s / recent.bin_s)))
 
 
 def _highest(values: Vector, bins: int) -> Vector:
@@ -176,15 +176,15 @@ def answered_rps(counts: Vector, speed: Speed, bin_s: float) -> Vector:
     return (1 - part) * soon + part * later
 
 
-def late_share(seen: Window, wait_s: float, rates_rps: Vector) -> float:
+def late_share(recent: Window, wait_s: float, rates_rps: Vector) -> float:
     """The share of requests that would have been late at these rates of answers."""
-    before = np.concatenate(([0.0], np.cumsum(rates_rps * seen.bin_s)))
-    rate_now = rates_rps[seen.bins]
-    ahead = np.cumsum(seen.weights) - seen.weights - before[seen.bins] - rate_now * seen.offsets
+    before = np.concatenate(([0.0], np.cumsum(rates_rps * recent.bin_s)))
+    rate_now = rates_rps[recent.bins]
+    ahead = np.cumsum(recent.weights) - recent.weights - before[recent.bins] - rate_now * recent.offsets
     # The work before a request, in the middle of its part where a point stands for several.
-    work = ahead - np.minimum(0.0, np.minimum.accumulate(ahead)) + np.maximum(0.0, seen.weights - 1.0) / 2
+    work = ahead - np.minimum(0.0, np.minimum.accumulate(ahead)) + np.maximum(0.0, recent.weights - 1.0) / 2
     late = work > wait_s * rate_now
-    return float(late @ seen.weights) / max(1.0, float(seen.weights.sum()))
+    return float(late @ recent.weights) / max(1.0, float(recent.weights.sum()))
 
 
 def never_wait_long(arrivals: Sequence[float], bin_s: float, rate_rps: float, wait_s: float) -> bool:
@@ -197,17 +197,17 @@ def never_wait_long(arrivals: Sequence[float], bin_s: float, rate_rps: float, wa
 
 
 def cheapest(
-    seen: Window, speed: Speed, slo_s: float, loss: float, *, least: int = 1, most: int = 10_000, reacts: bool = True
+    recent: Window, speed: Speed, slo_s: float, loss: float, *, least: int = 1, most: int = 10_000, reacts: bool = True
 ) -> Rule:
     """The rule with the fewest Bodies on average that loses at most this share; else the one that loses least."""
-    replays = _Replays(seen, speed, max(0.0, slo_s - speed.batch_s), loss, least, max(least, min(most, speed.most)))
-    floor, lost = replays.least_floor(np.zeros(len(seen.arrivals)), replays.most)
+    replays = _Replays(recent, speed, max(0.0, slo_s - speed.batch_s), loss, least, max(least, min(most, speed.most)))
+    floor, lost = replays.least_floor(np.zeros(len(recent.arrivals)), replays.most)
     best = Rule(floor, 0.0, 0.0, lost, float(floor))
     if not reacts or best.floor <= least:
         return best
     for factor in FACTORS:
         for hold_s in HOLDS_S:
-            moving = wanted(seen, speed, factor, hold_s)
+            moving = wanted(recent, speed, factor, hold_s)
             enough = best.loss <= loss
             # With this floor or a higher one it is not cheaper; where it loses too much, so does a lower one.
             top = max(least, math.ceil(best.bodies) - 1) if enough else replays.most
@@ -225,7 +225,7 @@ def cheapest(
 class _Replays:
     """The replays of one window: a request may wait `wait_s`, a rule may lose `loss`, and has `least` to `most` Bodies."""
 
-    seen: Window
+    recent: Window
     speed: Speed
     wait_s: float
     loss: float
@@ -235,11 +235,11 @@ class _Replays:
     def lost(self, moving: Vector, floor: int) -> float:
         """The loss of the rule with this reaction and floor."""
         counts = np.minimum(self.most, np.maximum(floor, moving))
-        return late_share(self.seen, self.wait_s, answered_rps(counts, self.speed, self.seen.bin_s))
+        return late_share(self.recent, self.wait_s, answered_rps(counts, self.speed, self.recent.bin_s))
 
     def least_floor(self, moving: Vector, most: int) -> tuple[int, float]:
         """The least floor up to `most` with which this reaction loses no more than `loss`, and what it loses; else `most`."""
-        mean = self.speed.bodies(self.seen.requests / max(self.seen.duration_s, 1e-9))
+        mean = self.speed.bodies(self.recent.requests / max(self.recent.duration_s, 1e-9))
         low, high = self.least, min(most, max(self.least, 2 * mean))
         found = self.lost(moving, high)
         while found > self.loss and high < most:

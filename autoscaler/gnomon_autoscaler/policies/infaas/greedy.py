@@ -1,9 +1,9 @@
-"""INFaaS's heuristic (section 4.2.2): when to scale an application, and how, in less time than the integer program takes.
+"""INFaaS's heuristic (section 4.2.2) for scaling an application, which is faster than the integer program.
 
-**When.** The headroom is the capacity of the running instances as a ratio to the load. Below the slack (1.05) instances are
-loaded at once. Above it a variant's surplus instances are unloaded, and a cheaper variant is loaded in their place, once that has
-been possible for T_v = the time that the variant takes to load, so that it is not missed again at once.
-No instance is unloaded before the ready ones suffice without it.
+**When.** The headroom is the ratio of the running instances' capacity to the load. Below the slack (1.05) instances are loaded at
+once. Above it a variant's surplus instances are unloaded, or replaced by a cheaper variant, once that has been possible for
+T_v, the load time of the variant, so that it is not needed again at once. No instance is unloaded before the ready ones suffice
+without it.
 
 **How, as printed** (`literal`). For each demand, of the changes that end with one kind of variant more or fewer:
 
@@ -11,15 +11,16 @@ No instance is unloaded before the ready ones suffice without it.
     upgrade       a variant of the same architecture with a higher rate, for the whole load, in place of what runs
     downgrade     a cheaper variant for the whole load, or one instance of a running variant fewer
 
-the one of least objective. So the printed heuristic never mixes variants: for 1,000 requests per second in the paper's Table 2 it
-takes ten instances of B (30 $/s) where two of B and one of C do (22 $/s, Table 3).
+the one of least objective is chosen. The printed heuristic thus never mixes variants: for 1,000 requests per second in the
+paper's Table 2 it takes ten instances of B (30 $/s), although two of B and one of C suffice (22 $/s, Table 3).
 
-**How, by default.** Each demand is covered by a mix: as many instances of a variant as the load fills, then of a variant of
-higher price per request for the rest, and so on, up to four variants. Instances that run already cost C, others
-C·(1 + λ·T_load), so that replicating, upgrading and downgrading are the same search. The search goes through variants by price
-per request and ends where no rest can be cheap enough. Where resources are tight, the order by price is tried again with a charge
-for the scarcest resource. Demands are covered one after the other, those with least choice first, from what the instances chosen
-before have to spare; then two of them are covered together by variants that satisfy both, as long as that is cheaper.
+**How, by default.** Each demand is covered by a mix: as many instances of a variant as the load fills, then instances of a
+variant of higher price per request for the remaining load, and so on, up to four variants. Running instances cost C, others C·(1
++ λ·T_load), so that replicating, upgrading and downgrading are the same search. The search visits variants by price per request
+and prunes branches whose remaining load cannot be cheap enough (branch and bound). If resources are scarce, the order is repeated
+with a charge for the scarcest resource. Demands are covered one after another, those with the fewest variants first, using the
+spare capacity of the instances chosen before; then two demands are covered together by variants that satisfy both, as long as
+that is cheaper.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ from gnomon_core.variant_scaling import ApplicationObservation, ScalingPlan
 from gnomon_core.variants import Variant
 
 MIX = 4
-"""Most variants in the mix for a demand."""
+"""The most variants in the mix for a demand."""
 SEARCHED = 4000
-"""Most mixes that are tried for a demand."""
+"""The most mixes that are considered for a demand."""
 STEPS = 5000
-"""Most steps of the exact search for one demand."""
+"""The most steps of the exact search for one demand."""
 MERGES = 200
-"""Most joint covers of demands that are tried."""
+"""The most joint covers of demands that are considered."""
 CHARGES = (0.0, 0.3, 1.0, 3.0, 10.0, 100.0)
 """Prices for all of the scarcest resource, as multiples of what the whole load costs at least, that are tried in turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surplus:
-    """Since when a variant has had more instances than needed, and the least number of them since then."""
+    """The surplus of a variant: since when it has had more instances than needed, and the least surplus since then."""
 
     since_s: float
     instances: int
@@ -72,9 +73,9 @@ def decide(
 def toward(
     problem: Problem, target: Sequence[int], state: GreedyState, name: str = "greedy", gap: float | None = None
 ) -> tuple[ScalingPlan, GreedyState]:
-    """The plan of now towards these instances, which waits before it gives up what runs.
+    """The present plan towards these instances, which unloads running instances only after a delay.
 
-    `name` is that of the policy that chose the target, for the plan's reason, and `gap` how far that may be from the cheapest.
+    `name` is the policy that chose the target, for the plan's reason; `gap` is the bound of its distance from the optimum.
     """
     observation = problem.observation
     surplus = _surplus(problem, target, state)
@@ -263,7 +264,7 @@ def _with(instances: Sequence[int], changed: Mapping[int, int]) -> list[int]:
 
 
 def _grown(problem: Problem, target: Sequence[int]) -> list[int]:
-    """The target without unloading anything yet, if both fit; else more beside what runs, or the target if that serves more."""
+    """The target and the running instances together if both fit; else further instances, or the target if it serves more."""
     larger = [max(have, want) for have, want in zip(problem.running, target, strict=True)]
     if problem.fits(larger):
         return larger
@@ -285,7 +286,7 @@ def _surplus(problem: Problem, target: Sequence[int], state: GreedyState) -> dic
 
 
 def _unload(problem: Problem, instances: list[int], due: Mapping[int, int]) -> None:
-    """Take the surplus instances out, the dearest first, as long as those that are ready suffice without them."""
+    """Unload surplus instances, the most expensive first, while the ready instances suffice without them."""
     ready = [min(member.ready, count) for member, count in zip(problem.members, instances, strict=True)]
     for member in sorted(due, key=lambda place: -problem.members[place].variant.cost_per_s):
         for _ in range(min(due[member], instances[member])):

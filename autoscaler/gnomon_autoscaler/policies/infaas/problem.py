@@ -26,7 +26,7 @@ from gnomon_core.variant_scaling import ApplicationObservation, VariantMember
 from gnomon_core.variants import Variant
 
 ROUNDING = 1e-9
-"""Share of a load that may be missing in floating point."""
+"""The relative rounding error of loads."""
 LEAST_SHARE = 1e-6
 """The least share of its saturation rate that an instance serves, so that no load needs infinitely many instances."""
 MANY_INSTANCES = 1000
@@ -52,7 +52,7 @@ class Options:
 
 
 class Problem:
-    """An observation with what each demand needs, and who may serve it. Members and demands are known by their places."""
+    """An observation with each demand's load and accepted members. Members and demands are identified by their indices."""
 
     def __init__(self, observation: ApplicationObservation, options: Options) -> None:
         self.observation = observation
@@ -66,13 +66,13 @@ class Problem:
         for place, members in enumerate(self.accepted):
             for member in members:
                 self.serves[member].append(place)
-        # Who has least choice chooses first.
+        # A demand that accepts few members is served first: a later one has alternatives.
         self.strictest_first = sorted(range(len(self.demands)), key=lambda place: len(self.accepted[place]))
         self.rates_rps = tuple(self._rates(place) for place in range(len(self.demands)))
         """For each demand, the rate of one instance of each member that it accepts."""
         self.running = [member.running for member in self.members]
         self.capacity = observation.capacity
-        # Of each member what one instance needs of the bounded resource types.
+        # For each member, the needs of one instance of the bounded resource types.
         self.resources = [
             {kind: amount for kind, amount in member.variant.resources.items() if amount > 0.0 and kind in self.capacity}
             if self.capacity
@@ -148,11 +148,11 @@ class Problem:
 
 
 class _Flow:
-    """A great load that instances serve, by augmenting paths: from a demand to a variant with capacity to spare.
+    """A maximum flow of load to instances, by augmenting paths from a demand to a variant with spare capacity.
 
-    A path may take a variant from another demand that has a further variant to go to. Most loads need no such path. What a member
-    has to spare is counted in instances, of which each demand needs another share for the same load. Where a variant serves all
-    demands at one rate, the load is the greatest possible one.
+    A path may take capacity of a variant from another demand that can move to a further variant. Most loads need no such path.
+    Spare capacity is counted in instances, of which each demand needs a different share for the same load. If every variant
+    serves all its demands at one rate, the flow is the maximum.
     """
 
     def __init__(self, problem: Problem, instances: Sequence[int]) -> None:
@@ -178,7 +178,7 @@ class _Flow:
         return tuple(lacking)
 
     def _augment(self, demand: int, most: float) -> float:
-        """Serve more of the demand along the shortest path; returns how much."""
+        """Serve more of the demand along the shortest path; returns the additional rate."""
         came: dict[int, tuple[int, int]] = {}  # member: the demand that goes to it, and the member that it leaves
         queue = [(demand, -1)]
         for place, leaving in queue:
@@ -193,12 +193,12 @@ class _Flow:
         return 0.0
 
     def _take(self, last: int, came: Mapping[int, tuple[int, int]], most: float) -> float:
-        """Move along the path as much as its narrowest place lets through; returns the load that this serves."""
+        """Move load along the path up to its bottleneck; returns the load that is served by it."""
         rates = self._problem.rates_rps
         path = [(last, *came[last])]  # from the member with capacity to spare back to the demand
         while path[-1][2] >= 0:
             path.append((path[-1][2], *came[path[-1][2]]))
-        # What is freed at a member, in instances, is what the demand before it takes there.
+        # The instances that one demand frees at a member are taken there by the demand before it in the path.
         amount = self._spare[last]
         for member, place, leaving in path:
             if leaving >= 0:
@@ -214,7 +214,7 @@ class _Flow:
         return served
 
     def _move(self, demand: int, member: int, amount: float) -> None:
-        """The demand uses so many instances more of the member."""
+        """Add to the instances of the member that the demand uses."""
         self._served[member][demand] = self._served[member].get(demand, 0.0) + amount
         self._spare[member] -= amount
 
@@ -237,14 +237,14 @@ def fitting(resources: Mapping[str, float], left: Mapping[str, float]) -> float:
 
 
 def take(resources: Mapping[str, float], count: int, left: dict[str, float]) -> None:
-    """Take what so many instances need out of what is left."""
+    """Subtract the needs of these instances from the free capacity."""
     if count:
         for kind, amount in resources.items():
             left[kind] -= count * amount
 
 
 def changes(members: Sequence[VariantMember], instances: Mapping[str, int]) -> str:
-    """The changes from what runs, for a plan's reason: `+2 resnet50-onnx, -1 resnet50-torch`."""
+    """The changes of the running instances, for a plan's reason: `+2 resnet50-onnx, -1 resnet50-torch`."""
     parts = [
         f"{more:+d} {member.variant.id}" for member in members if (more := instances.get(member.variant.id, 0) - member.running)
     ]
