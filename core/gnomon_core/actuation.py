@@ -136,4 +136,5 @@ class _Progress:
     def raise_refusal(self) -> None:
         if self._refused is not None:
             why = self._refused
+            # Raised after the loop, because the remaining actions may be carried out although one was refused.
             raise PartlyRefused(why.status, why.code, why.message, why.hint, why.retry_after_s, tuple(self._done)) from why

@@ -53,6 +53,7 @@ class CoreArbiter:
 
         The instance keeps `kept` cores of its own. The loan replaces its last one.
         """
+        # One loan per instance: its last batch has ended, or the loan is replaced.
         self.give_back(borrower)
         share = int(self.unclaimed / max(1, len(self._borrowers)))
         loan = min(max(0, wanted - kept), max(0, share), max(0, int(self.free)))

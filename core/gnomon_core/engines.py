@@ -28,6 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gnomon_core.errors import GnomonError
 from gnomon_core.packaging import how_to_install
 
 _LOG = logging.getLogger(__name__)
@@ -383,3 +384,10 @@ def read_report(path: Path) -> EngineReport:
 
     """
     return EngineReport.from_json(json.loads(path.read_bytes()))
+
+
+def not_convertible(tool: str, task: str, error: Exception) -> GnomonError:
+    """422: a tool of an engine cannot convert or quantise (`task`) the model. The message has the first line of its error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Converters put a traceback or a whole graph into their errors; the first line names the operation.
+    return GnomonError(422, "not_convertible", f"{tool} cannot {task} the model: {(lines or [type(error).__name__])[0][:300]}")

@@ -144,6 +144,7 @@ def split_seconds(
         known_s = [seconds for seconds in shadows_s if seconds is not None]
         if alone_s is None or body_s is None or len(known_s) < len(shadows_s):
             return None
+        # All parts of a run meet at its end (barrier), so that the slowest part decides.
         # The Body's time for the whole run is part of `whole_s`: the slowest part's time replaces it.
         total_s += max(body_s, *known_s) - alone_s
     return total_s
@@ -252,6 +253,7 @@ def pair_from_json(document: Mapping[str, Any]) -> Pair:
 
 def shadows_of(result: Frame) -> dict[str, Pair]:
     """The Shadows that a Body reports with this result, each with its pair."""
+    # Most results name no Shadows: a search for the key is cheaper than parsing the head as JSON.
     if _NAMED not in result.head or len(result.head) > _MOST_HEAD_BYTES:
         return {}
     try:

@@ -54,6 +54,7 @@ class History:
 
     def _window(self, values: Sequence[float], window_s: float, until_s: float) -> Sequence[float]:
         end = len(values) - round(until_s / self.bin_s)
+        # At least one bin: a window shorter than a bin would otherwise be empty.
         begin = max(0, end - max(1, round(window_s / self.bin_s)))
         return values[begin:end] if end > 0 else ()
 

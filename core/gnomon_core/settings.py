@@ -341,6 +341,7 @@ def read_settings(
     annotations = annotations or {}
     known = {setting.key for setting in TABLE}
     for key in annotations:
+        # A policy's own settings, `gnomon/POLICY.…`, are parsed by its plug-in, which this module does not know.
         if key.startswith(PREFIX) and key not in known and not _of_one_policy(key):
             raise _unknown(key)
     scale = ScaleSettings(**_values(SCALE_TABLE, labels, kind="label"))
@@ -351,12 +352,14 @@ def read_settings(
             "Raise the maximum or lower the minimum.",
         )
     values = _values(TABLE, annotations, kind="annotation")
+    # An endpoint of an application that names no policy is scaled differently from one that names the default.
     values["autoscaler_named"] = "autoscaler" in values
     if watchdog_s is not None:
         values.setdefault("deadline_s", watchdog_s)
     _derive(values)
     own = tuple(sorted((key, str(text)) for key, text in annotations.items() if _of_one_policy(key)))
     settings = Settings(**values, own=own, scale=scale)
+    # Validated here, where both are known: a policy would otherwise create and end instances in turn (flapping).
     if settings.beta >= settings.alpha:
         raise bad_request(
             "invalid_setting",

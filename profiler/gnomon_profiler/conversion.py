@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, fx
 
 from gnomon_core.blocks import Layers
-from gnomon_core.errors import GnomonError
+from gnomon_core.engines import not_convertible
 from gnomon_core.program import Argument, BatchSize, Constant, Operation, Program, Value
 from gnomon_profiler.program_runs import constant_of, overload_of
 from gnomon_profiler.weights import TORCH_TYPES
@@ -60,7 +60,7 @@ def export(program: Program, weights: Mapping[str, Tensor], layers: Layers | Non
     try:
         exported = torch.export.export(module, example, dynamic_shapes=tuple({0: batch} for _ in example), strict=False)
     except Exception as error:  # noqa: BLE001 - a converter may raise anything; it is the reason that the engine is not offered
-        raise _not_convertible("torch.export", error) from None
+        raise not_convertible("torch.export", "convert", error) from None
     return Exported(exported, program.inputs, outputs)
 
 
@@ -125,7 +125,7 @@ def to_openvino(exported: Exported) -> Files:
     try:
         model = convert_model(exported.program)
     except Exception as error:  # noqa: BLE001 - a converter may raise anything; it is the reason that the engine is not offered
-        raise _not_convertible("openvino.convert_model", error) from None
+        raise not_convertible("openvino.convert_model", "convert", error) from None
     for port, name in zip(model.inputs, exported.inputs, strict=True):
         port.get_tensor().set_names({name})
     for port, name in zip(model.outputs, exported.outputs, strict=True):
@@ -158,13 +158,7 @@ def to_onnx(exported: Exported) -> Files:
             converted.save(Path(folder) / "model.onnx", external_data=True)
             return {file.name: file.read_bytes() for file in sorted(Path(folder).iterdir())}
     except Exception as error:  # noqa: BLE001 - a converter may raise anything; it is the reason that the engine is not offered
-        raise _not_convertible("torch.onnx.export", error) from None
+        raise not_convertible("torch.onnx.export", "convert", error) from None
 
 
 CONVERTERS: Mapping[str, Callable[[Exported], Files]] = {"onnxruntime": to_onnx, "openvino": to_openvino}
-
-
-def _not_convertible(tool: str, error: Exception) -> GnomonError:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = (lines or [type(error).__name__])[0][:300]
-    return GnomonError(422, "not_convertible", f"{tool} cannot convert the model: {text}")

@@ -18,8 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gnomon_core.engines import GRAPH_FILES, INT8, engine_name
-from gnomon_core.errors import GnomonError
+from gnomon_core.engines import GRAPH_FILES, INT8, engine_name, not_convertible
 from gnomon_profiler.sample_sets import SampleSet
 
 CALIBRATION_SAMPLES = 32
@@ -59,7 +58,7 @@ def to_onnx_int8(graph: Mapping[str, Path], samples: SampleSet, inputs: tuple[st
             )
             return {GRAPH_FILES[_ONNX_INT8][0]: quantised.read_bytes()}
         except Exception as error:  # noqa: BLE001 - a converter may raise anything; it is the reason that the precision is not offered
-            raise _not_convertible("onnxruntime.quantization", error) from None
+            raise not_convertible("onnxruntime.quantization", "quantise", error) from None
 
 
 def to_openvino_int8(quantised: Path) -> dict[str, bytes]:
@@ -79,7 +78,7 @@ def to_openvino_int8(quantised: Path) -> dict[str, bytes]:
             source.symlink_to(quantised.resolve())
             openvino.save_model(openvino.convert_model(str(source)), Path(folder) / names[0], compress_to_fp16=False)
         except Exception as error:  # noqa: BLE001 - a converter may raise anything; it is the reason that the precision is not offered
-            raise _not_convertible("openvino.convert_model", error) from None
+            raise not_convertible("openvino.convert_model", "quantise", error) from None
         return {name: (Path(folder) / name).read_bytes() for name in names}
 
 
@@ -111,8 +110,3 @@ class _Reader:
 
     def __len__(self) -> int:
         return max(0, (self._count + _BATCH - 1) // _BATCH)
-
-
-def _not_convertible(tool: str, error: Exception) -> GnomonError:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return GnomonError(422, "not_convertible", f"{tool} cannot quantise the model: {(lines or [type(error).__name__])[0][:300]}")

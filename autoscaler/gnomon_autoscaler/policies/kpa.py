@@ -1,13 +1,13 @@
 """`kpa`: the rule of Knative's pod autoscaler.
 
-Two windows are averaged, 60 s (stable) and 6 s (panic), every 2 s. Each asks for load / target instances, where the target is
-70 % of what the function's settings name: requests in the system (`gnomon/target-concurrency`) or requests per second
-(`gnomon/target-rps`). Where they name neither, it is 70 % of what an instance executes at once, its concurrency × the largest
-batch, as Knative's is 70 % of a container's concurrency.
+The load is averaged over two windows, 60 s (stable) and 6 s (panic), every 2 s. Each window requires load / target instances. The
+target is 70 % of the setting: requests in the system (`gnomon/target-concurrency`) or requests per second (`gnomon/target-rps`).
+Without a setting it is 70 % of the requests that an instance executes at once, its concurrency × the largest batch, as Knative's
+is 70 % of a container's concurrency.
 
-If the panic window asks for at least twice the ready instances, the function panics: for as long as that lasts and 60 s more the
-count only rises. Otherwise the stable window decides. One decision makes at most 1000 × and at least half of what there is (a
-`RateLimit` around this policy). On Knative its annotations say other lengths, shares and thresholds.
+If the panic window requires at least twice the ready instances, the function panics: during that time and for 60 s more the count
+only rises. Otherwise the stable window decides. One decision makes at most 1000 × and at least half of the present number (a
+`RateLimit` around this policy). On Knative, annotations set other lengths, shares and thresholds.
 
 With `scale.min` 0, a function goes to zero when its stable window is empty and 30 s of grace have passed.
 """
@@ -40,7 +40,7 @@ class _Load:
 
 @dataclass(frozen=True, slots=True)
 class Kpa:
-    """Stable and panic windows. From the same memory, more load never asks for fewer."""
+    """Stable and panic windows. With the same memory, more load never results in fewer instances."""
 
     name: str = "kpa"
     version: int = 1
@@ -52,6 +52,7 @@ class Kpa:
         stable, panic = whole(load.stable / load.target), whole(load.panic / load.target)
         ready = max(1, len(observation.ready))
         panicking_at_s = _panicking_at_s(panic >= observation.settings.panic_threshold * ready, observation, memory)
+        # In panic the count never falls: the stable window has not recorded the burst yet.
         if panicking_at_s is not None:
             return _in_panic(load, max(stable, panic), panicking_at_s, observation, memory)
         reason = f"{load.stable:.2f} {load.unit} in {load.stable_s:g} s / target {load.target:.2f} = {stable}"
@@ -61,11 +62,11 @@ class Kpa:
 
 
 def target_in_system(observation: Observation) -> float:
-    """Requests in the system that one instance is to have: as the function says, else what an instance executes at once."""
+    """The target of requests in the system per instance: the function's setting, else the requests that it executes at once."""
     settings = observation.settings
     if settings.target_concurrency is not None:
         return settings.target_concurrency
-    # Instances that still start have not reported their concurrency yet.
+    # Starting instances have not reported their concurrency yet.
     concurrency = max([one.concurrency for one in observation.ready], default=settings.expected_concurrency)
     return float(concurrency * settings.max_batch)
 

@@ -1,12 +1,12 @@
-"""`mark`: instances for a predicted rate and functions on demand at bursts, as MArk (Zhang et al., ATC'19) serves.
+"""`mark`: instances for a predicted rate and on-demand functions for bursts, as in MArk (Zhang et al., ATC'19).
 
-Once a minute the rate of the time in which the next instances will serve is predicted, and there are rate / (α·R_max) instances
-for it, where R_max is what one sustains within the SLO and α (`gnomon/alpha`) leaves room for moments in which more comes.
+Once a minute the rate at the time when new instances will be ready is predicted. The number of instances is rate / (α·R_max),
+where R_max is the rate that one sustains within the SLO, and α (`gnomon/alpha`) leaves headroom for fluctuations.
 
-Every five seconds, which is how often MArk samples the rate, what came in them and what has to leave the queue within the SLO
-are compared with R_max of the instances that are ready. What they do not carry *overflows*: that share of the requests to come
-goes to functions, each request alone. A burst is thus seen after up to five seconds, and what came before waits with the
-others. A platform without functions has only the instances; the reason says what would overflow.
+Every five seconds, MArk's sampling period, the arrival rate, plus the rate at which the queue must be served within the SLO, is
+compared with R_max of the ready instances. The excess *overflows*: that share of future requests is sent to functions, each
+request alone. A burst is thus detected after up to five seconds, and earlier requests wait with the others. On a platform without
+functions only the instances serve; the reason names the overflow.
 
 **The predictor** is the mean rate of the last 120 s. MArk trains a recurrent network on days of a trace; a function that was just
 deployed has none. On Twitter's day, of a minute that begins one or three minutes later, this mean is off by 5.4 and 6.2 %, that
@@ -32,11 +32,11 @@ from gnomon_autoscaler.wrappers import standard
 from gnomon_core.scaling import Decision, Observation, PolicyState
 
 PERIOD_S = 60.0
-"""Between two plans."""
+"""The time in seconds between two plans."""
 SURGE_S = 5.0
 """MArk samples the rate every five seconds."""
 WINDOW_S = 120.0
-"""The predictor's window: the best of those that were compared, see above."""
+"""The predictor's window in seconds, the best of the compared ones (see above)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +53,20 @@ class Predicting:
         if count is not None and within_period(planned_at_s, PERIOD_S, observation.now_s):
             return DesiredCount(count, f"{count} planned {observation.now_s - planned_at_s:.0f} s ago", memory)
         desired = Rate(self.name, WINDOW_S, 1.0 / observation.settings.alpha).desired_count(observation, {})
-        # What it took over stays until two minutes have been seen: a short history foresees little, one of no length nothing.
+        # Inherited instances stay until two minutes of history are recorded: a prediction from less is unreliable.
         floor = count_in(memory, "floor") if memory else len(observation.live)
         if floor is not None and len(observation.history.arrivals) * observation.history.bin_s < WINDOW_S - TOLERANCE_S:
             if desired.count < floor:
                 desired = DesiredCount(floor, f"{desired.reason}; {floor} until there are {WINDOW_S:g} s")
         else:
             floor = None
-        # Without a latency there is no plan, and it looks again in five seconds.
+        # Without a latency there is no plan, and the next attempt is in five seconds.
         planned_at_s = observation.now_s if observation.latency_s else None
         return replace(desired, memory={"count": desired.count, "planned_at_s": planned_at_s, "floor": floor})
 
 
 class Mark:
-    """The instances, within what every function's owner relies on, and the share that overflows."""
+    """The scaling policy: the instances of `Predicting` within the standard wrappers, and the overflow."""
 
     needs: frozenset[str] = frozenset()
 
@@ -77,16 +77,16 @@ class Mark:
         self.default_scheduler = self._instances.default_scheduler
 
     def decide(self, observation: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
-        """The instances' actions, and what they will not carry."""
+        """The actions on instances, and the share of requests that overflows."""
         decision, after = self._instances.decide(observation, state)
         share, reason = overflow(observation)
         return replace(decision, reason=decision.reason + reason, overflow=share), after
 
 
 def overflow(observation: Observation) -> tuple[float, str]:
-    """The share of the requests to come that the ready instances do not carry, from 0 to 1; and a reason, "" for none.
+    """The share of future requests that the ready instances cannot serve, from 0 to 1, and a reason, "" for none.
 
-    What waits beyond a batch for each instance has to leave within the SLO, beside what comes.
+    Requests in the queue, beyond a batch for each instance, have to be served within the SLO in addition to the arrivals.
     """
     coming_rps = observation.history.rate_rps(observation.history.arrivals, SURGE_S)
     one = _capacity(observation, coming_rps)

@@ -1,9 +1,10 @@
 """`od`, `lv` and `k-lv`: the three baselines of AsyFunc's section 2.1, and the capacity of one instance by which they divide.
 
-Each predicts a rate R and wants R / R_max instances, where R_max is what one instance sustains within the SLO:
+Each predicts a rate R and requires R / R_max instances, where R_max is the rate that one instance sustains within the SLO:
 
-- `od`, on demand: R is what arrives now, the mean of the last second, asked every second. It follows the load both ways at once,
-  so every rise is met only after a model has loaded.
+- `od`, on demand: R is the mean of the last second, evaluated every second. The number follows the load in both directions at
+once,
+  so that each rise is served only after a model has loaded.
 - `lv`, last value: R of the next period is the mean of the last one, 30 s, and instances are changed once a period.
 - `k-lv`: 1.5 × the last value.
 
@@ -26,9 +27,9 @@ from gnomon_autoscaler.replica_policy import DesiredCount, Memory, whole
 from gnomon_core.scaling import Observation
 
 LAST_VALUE_PERIOD_S = 30.0
-"""AsyFunc's example of a period between two decisions."""
+"""The time in seconds between two decisions, AsyFunc's example."""
 K = 1.5
-"""AsyFunc's factor for k-lv."""
+"""The factor of k-lv in AsyFunc."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,12 @@ def on_demand() -> Rate:
 
 
 def last_value() -> Rate:
-    """The next period is as the last one was."""
+    """The rate of the last period, as the prediction for the next one."""
     return Rate("lv", period_s=LAST_VALUE_PERIOD_S)
 
 
 def k_last_value() -> Rate:
-    """The next period is half as much again."""
+    """One and a half times the rate of the last period."""
     return Rate("k-lv", period_s=LAST_VALUE_PERIOD_S, factor=K)
 
 

@@ -1,14 +1,14 @@
 """`target-tracking`: Amazon SageMaker's autoscaling of an endpoint, by invocations per instance and minute.
 
-A figure a minute: the requests of that minute, divided by the instances in service. Three of them in a row above the target make
-it grow, fifteen below 90 % of the target make it shrink, both to instances × figure / target; these are the alarms that AWS
-creates. The target is 60 × `gnomon/target-rps`; where that is not set, half of what one instance sustains, the share with which
-AWS's guide to load tests begins.
+The metric is the number of requests in a minute, divided by the ready instances. After three minutes in a row above the target
+the number grows, after fifteen below 90 % of the target it shrinks, both to instances × metric / target: the alarms that AWS
+creates. The target is 60 × `gnomon/target-rps`; without that setting, half of the rate that one instance sustains, the safety
+factor with which AWS's guide to load tests begins.
 
-For `gnomon/scale-out-cooldown` after growing by n it grows again only by a step of more than n, of which what still starts is
-a part. For `gnomon/scale-in-cooldown` after shrinking it shrinks no further; growing ends that time. Both are 300 s.
+For `gnomon/scale-out-cooldown` after a growth by n, the number grows only by more than n, instances that are still starting
+included. For `gnomon/scale-in-cooldown` after shrinking it shrinks no further; growing ends this cooldown. Both are 300 s.
 
-Example: 2 instances with a target of 600 are sent 1,800 a minute, 900 each: after three minutes there are 2 × 900 / 600 = 3.
+Example: 2 instances with a target of 600 get 1,800 requests a minute, 900 each: after three minutes there are 2 × 900 / 600 = 3.
 docs/decisions/0023-baselines-of-batch.md has more.
 """
 
@@ -25,9 +25,9 @@ MINUTE_S = 60.0
 ABOVE = 3
 BELOW = 15
 SLACK = 0.9
-"""Between this share of the target and the target nothing happens."""
+"""The share of the target below which the number may shrink; between it and the target nothing changes."""
 SAFETY = 0.5
-"""Share of an instance's capacity that is the target where none is set: the safety factor of AWS's guide to load tests."""
+"""The default target as a share of an instance's capacity: the safety factor of AWS's guide to load tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class TargetTracking:
-    """Invocations per instance and minute against their target. From the same memory, more load never asks for fewer."""
+    """Invocations per instance and minute against a target. With the same memory, more load never results in fewer instances."""
 
     name: str = "target-tracking"
     version: int = 1
@@ -85,10 +85,10 @@ class TargetTracking:
             return replace(kept, minute_at_s=observation.now_s).desired_count(
                 "no gnomon/target-rps, and latency is not known yet"
             )
-        return _by_figure(kept, target, observation)
+        return _by_metric(kept, target, observation)
 
 
-def _by_figure(kept: _Kept, target: float, observation: Observation) -> DesiredCount:
+def _by_metric(kept: _Kept, target: float, observation: Observation) -> DesiredCount:
     """The replica count that follows from the metric of the last full minute."""
     there = max(1, len(observation.ready))
     each = observation.history.rate_rps(observation.history.arrivals, MINUTE_S) * MINUTE_S / there
@@ -126,6 +126,7 @@ def _grown(kept: _Kept, wanted: int, there: int, observation: Observation, reaso
         return kept.desired_count(f"{reason}, and as many are coming")
     left_s = _left_s(kept.grown_at_s, observation.settings.scale_out_cooldown_s, observation.now_s)
     step = wanted - there
+    # Instances of the last growth may still be starting: the metric does not reflect them yet.
     if left_s > 0.0 and step <= kept.step:
         return kept.desired_count(f"{reason}, {wanted} after {left_s:.0f} s of scale-out cooldown")
     grown = replace(kept, count=wanted, grown_at_s=observation.now_s, step=step, shrunk_at_s=None)

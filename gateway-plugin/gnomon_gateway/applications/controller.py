@@ -1,24 +1,25 @@
-"""The controller of applications: each second it observes their members, asks the policy, and scales the members.
+"""The controller of applications: observes their members each second, calls the policy, and scales the members.
 
-    members' counters ─▶ states (variants.states) ─▶ selector          queries by what they ask for ─▶ demands ─┐
+    members' counters ─▶ states (variants.states) ─▶ selector          queries by their constraints ─▶ demands ─┐
     instances, load, nodes ─▶ ApplicationObservation ◀──────────────────────────────────────────────────────────┘
                                        │ policy: ScalingPlan
                                        ▼
                       Manager.scale of each member whose number differs
 
-A member holds the number that it is given, and starts an instance by itself if a request waits for it, so that an application
-answers without the controller as well. Of endpoints whose `gnomon/autoscaler` names another policy than `infaas` only the states
-of variants are observed; that policy scales each member by itself.
+A member keeps the number of instances that was set last, and starts an instance itself if a request waits for one, so that an
+application answers without the controller too. For endpoints whose `gnomon/autoscaler` names another policy than `infaas` only
+the variants' states are observed; that policy scales each member separately.
 
-**Demand** is measured over `WINDOW_S` in samples per second, for each kind of query apart. A kind that has been asked for within
-`com.openfaas.scale.zero-duration` stays in demand with a load near zero: one instance that satisfies it stays. The label
-`com.openfaas.scale.min` keeps as many instances while nothing is asked for. Queries that name a variant are no demand that
-another one could serve: their variant gets the instances that they need. A member's last instance never ends under a request.
+**Demand** is measured over `WINDOW_S` in samples per second, for each kind of query separately. A kind that was queried within
+`com.openfaas.scale.zero-duration` remains a demand with a load near zero, so that one instance that satisfies it stays. The label
+`com.openfaas.scale.min` keeps that number of instances without queries. Queries that name a variant are not part of the demands,
+because no other variant can serve them: their variant gets the instances that they need. A member's last instance never ends
+while it has requests.
 
-**Workers.** Each two seconds the number of nodes is decided from what of them is allocated and from the states of variants there
-(section 4.2.3). No platform adds a machine by itself, so that this is advice: `gnomon app describe` and a metric show it.
+**Workers.** Every two seconds the number of nodes is decided from their utilization and the states of the variants there (section
+4.2.3). No platform adds machines itself, so the decision is only advice, shown by `gnomon app describe` and a metric.
 
-**A variant's slowdown** is the mean time of its batches in a period by what its numbers say of batches of that size.
+**A variant's slowdown** is the ratio of the mean time of its batches in a period to the profiled time of batches of that size.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ from gnomon_gateway.variants.states import PERIOD_S, Lifecycle, Measurement
 TICK_S = 1.0
 WORKERS_PERIOD_S = 2.0
 WINDOW_S = 10.0
-"""Over which the load of each kind of query is measured."""
+"""The window in seconds over which the load of each kind of query is measured."""
 LEAST_RPS = 1e-3
-"""The load of a kind of query that was asked for lately, and is not now."""
+"""The load of a kind of query that was queried lately, but not in the window."""
 HEADROOM = 1.05
-"""Capacity by load of variants that queries name: the slack of the Model-Autoscaler (INFaaS, section 5)."""
+"""The ratio of capacity to load of variants that queries name: the slack of the Model-Autoscaler (INFaaS, section 5)."""
 _SCALE_MIN = "com.openfaas.scale.min"
 _LOG = logging.getLogger("gnomon.applications")
 
@@ -63,13 +64,13 @@ Decide = Callable[[ApplicationObservation, StateT], tuple[ScalingPlan, StateT]]
 
 @dataclass(slots=True)
 class LoadWindow:
-    """Counts of the queries of one kind: cumulative samples at each tick of the last `WINDOW_S`."""
+    """The load of one kind of query: cumulative samples at each tick of the last `WINDOW_S`."""
 
     samples: deque[tuple[float, int]] = field(default_factory=deque)
     last_asked_s: float = float("-inf")
 
     def record(self, now_s: float, total: int) -> None:
-        """Record the number of samples that have been asked for until now."""
+        """Record the cumulative number of queried samples."""
         before = self.samples[-1][1] if self.samples else 0
         if total > before:
             self.last_asked_s = now_s

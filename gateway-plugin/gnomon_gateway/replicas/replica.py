@@ -242,6 +242,7 @@ class ReplicaAgent:
         except (OSError, ValueError, GnomonError) as error:
             _LOG.info("the replica %s at %s does not answer: %r", other.id, other.address, error)
         finally:
+            # A pause, so that an unreachable replica is not polled in a busy loop.
             await asyncio.sleep(ASK_S)
             self._notifying.discard(other.id)
             self._awaited.set()

@@ -1,36 +1,36 @@
 """Selection of the variant and worker that answer a query, on the request's path (INFaaS, Algorithm 1).
 
-    1  the Active instance that is expected to answer first, if that is in time
-    2  the loaded instance that is, in any state
+    1  the Active instance with the earliest expected answer, if that is in time
+    2  the loaded instance with the earliest expected answer, in any state
     3  the unloaded variant that answers first         on the least utilized worker with its hardware
-    4  the nearest variant                             and what it misses
+    4  the nearest variant                             with the constraints that it violates
 
-Only variants that satisfy the query take part in 1 to 3. An instance is expected to answer after what is ahead of the query there
-and the inference of one sample (`expected_s`). What is ahead is read when the query is there, so that queries are shared among
-the loaded variants as they come: the policy loads a mix of variants for one kind of query, and each of them has its own queue.
-Where the loaded instances are late, the policy loads more; a query that did so would load what the policy does not want.
+Steps 1 to 3 consider only variants that satisfy the query. The expected time of an answer is that of the samples ahead of the
+query at the instance, and of the inference of one sample (`expected_s`). The samples ahead are read when the query arrives, so
+that queries are distributed among the loaded variants: the policy loads a mix of variants for one kind of query, each with its
+own queue. If the loaded instances are late, the policy loads more; a query must not load a variant that the policy does not want.
 
-**As printed.** Algorithm 1 takes an Active variant, then the unloaded one that answers first, and says nothing of what is ahead
-of the query. `Rule.PRINTED` does that, with what it leaves open:
+**As printed.** Algorithm 1 takes an Active variant, then the unloaded one that answers first, and ignores the samples ahead of
+the query. `Rule.PRINTED` follows it, with these choices where it is ambiguous:
 
     1  the cheapest variant with an Active instance    on the least-loaded worker that has one
     2  the unloaded variant that answers first         on the least utilized worker with its hardware
-    3  a variant that is Overloaded or Interfered      on the least-loaded worker: it is used rather than the query refused
-    4  the nearest variant                             and what it misses
+    3  a variant that is Overloaded or Interfered      on the least-loaded worker, instead of refusing the query
+    4  the nearest variant                             with the constraints that it violates
 
-Of Active variants the cheapest answers, of equal cost the quickest, then the most accurate. All queries of one kind then go to
+Of Active variants the cheapest answers, of equal cost the quickest, then the most accurate. All queries of one kind thus go to
 one variant until that is Overloaded.
 
-With both rules the query's latency bounds the inference time of a variant that satisfies it, not its load time, as in the paper's
-Table 7: no variant loads in 20 ms.
+With both rules the query's latency bounds only the inference time, not the load time, as in the paper's Table 7: no variant loads
+in 20 ms.
 
-**Structure.** The variants are numbered, the quickest or the preferred first, and a set of variants is an integer with one bit
-for each. For every distinct accuracy, latency and cost there is the set of variants that satisfy it, found by binary search. The
-loaded variants that satisfy a query are the bits of an intersection, and are looked at in this order until no further one can
-answer earlier. A second numbering, by load time + inference time, serves unloaded variants. Only the nearest variant is searched
-for among the variants that no other one is better than in every respect.
+**Data structure.** The variants are numbered, the quickest or the preferred first, and a set of variants is an integer used as a
+bit set. For every distinct accuracy, latency and cost there is the set of variants that satisfy it, found by binary search. The
+loaded variants that satisfy a query are the bits of an intersection, visited in order until no further one can answer earlier. A
+second numbering, by load time + inference time, is for unloaded variants. The nearest variant is searched among the
+Pareto-optimal ones.
 
-Events keep the structure up to date: nothing here waits, reads a clock or asks a store.
+Events keep the structure up to date: selection does not wait, read a clock or access a store.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from gnomon_core.variants import Choice, Query, Variant, VariantState
 
 Vector = npt.NDArray[np.float64]
 Pending = Callable[[], int]
-"""The samples that wait or execute at instances now."""
+"""Returns the number of samples that wait or execute at the instances."""
 _FEW_NAMES: Final = 10
 _FEW: Final = 100
-"""Up to so many rows are compared sooner one by one than by numpy."""
+"""The number of rows up to which a Python loop is faster than numpy."""
 
 
 class Rule(enum.Enum):
@@ -64,14 +64,14 @@ class Rule(enum.Enum):
 
 
 def nothing_pending() -> int:
-    """The pending samples of an instance of which nothing is known."""
+    """The pending samples of an instance without a counter."""
     return 0
 
 
 class _Placement:
-    """The instances of a variant on a worker, with the state and the load that they last had there.
+    """The instances of a variant on a worker, with their last state and load.
 
-    `choice` is the choice of them for a query that they satisfy.
+    `choice` is the result of `select` for a query that they answer, made once.
     """
 
     __slots__ = ("choice", "instances", "load", "pending", "rate_rps", "state")
@@ -93,9 +93,9 @@ Entry = tuple[float, str, _Placement]
 class VariantSelector:
     """The variants of one application, their instances, and the workers that can load them.
 
-    What several instances of a variant on one worker do is told as one. `load` is the share of their saturation rate that they
-    serve, `utilization` the share of a worker that is in use; both are only compared. While no worker is known, an unloaded
-    variant may be chosen for the worker "", which leaves the place to the platform.
+    Several instances of a variant on one worker are one placement. `load` is the used share of their saturation rate,
+    `utilization` the used share of a worker; both are only compared. While no worker is known, an unloaded variant is chosen for
+    the worker "", for which the platform chooses a node.
     """
 
     def __init__(self, variants: Iterable[Variant], rule: Rule = Rule.SOONEST) -> None:
@@ -113,7 +113,7 @@ class VariantSelector:
         self._nearest = {"": _Nearest(preferred)}
         for architecture in {variant.architecture for variant in preferred}:
             self._nearest[architecture] = _Nearest([variant for variant in preferred if variant.architecture == architecture])
-        # Of each variant its Active placements and the other ones, least load first.
+        # For each variant its Active placements and the other ones, in order of load.
         self._active: list[list[Entry]] = [[] for _ in self._variants]
         self._strained: list[list[Entry]] = [[] for _ in self._variants]
         self._placements: dict[tuple[int, str], _Placement] = {}
@@ -126,7 +126,7 @@ class VariantSelector:
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """All variants, in the order in which they are looked at."""
+        """All variants in the order of selection."""
         return self._variants
 
     def select(self, query: Query) -> Choice:
@@ -168,20 +168,24 @@ class VariantSelector:
     def _soonest(
         self, bits: int, entries: Sequence[Sequence[Entry]] | Mapping[int, Sequence[Entry]]
     ) -> tuple[float, Choice | None]:
-        """When the placement of these variants answers that is expected to answer first, and the choice of it."""
+        """The earliest expected answer of these variants' placements in seconds, and its choice."""
         single_s = self._single_s
         found_s, found = math.inf, None
         while bits:
             lowest = bits & -bits
+            # Bits are in order of inference time, so that the search can stop at the first variant that is too slow even
+            # without a queue.
             rank = lowest.bit_length() - 1
             least_s = single_s[rank]
             if least_s >= found_s:
                 break  # the following ones take longer, even if nothing is ahead
             for _, _, placement in entries[rank]:
+                # At most 0 if an instance is idle: then nothing is ahead of the query.
                 ahead = placement.pending() - placement.instances + 1
                 expected_s = least_s if ahead <= 0 else least_s + ahead / placement.rate_rps
                 if expected_s < found_s:
                     found_s, found = expected_s, placement.choice
+                    # An idle placement is found, and the others of this variant cannot be earlier.
                     if ahead <= 0:
                         break
             bits ^= lowest
@@ -211,9 +215,9 @@ class VariantSelector:
         instances: int = 1,
         pending: Pending = nothing_pending,
     ) -> None:
-        """Instances of the variant answer on this worker; those that did so before have this state, load and number now.
+        """Record the variant's instances on this worker, in place of earlier ones there.
 
-        `pending` is asked for the samples that wait or execute there whenever a query may go there.
+        `pending` is called for each query that may be sent there.
         """
         rank = self._known(variant)
         if state is VariantState.INACTIVE:
@@ -233,7 +237,7 @@ class VariantSelector:
     def instance_changed(
         self, variant: str, worker: str, *, state: VariantState | None = None, load: float | None = None
     ) -> None:
-        """The state or the load of loaded instances is another one now; those that are not loaded are ignored."""
+        """Update the state or load of loaded instances; ignored if none are loaded."""
         placement = self._placements.get((self._known(variant), worker))
         if placement is not None:
             self.instance_loaded(
@@ -246,21 +250,21 @@ class VariantSelector:
             )
 
     def instance_unloaded(self, variant: str, worker: str) -> None:
-        """The variant is not loaded on this worker any more; one that was not is ignored."""
+        """Record that the variant is no longer loaded on this worker; ignored if it was not."""
         rank = self._known(variant)
         self._forget(rank, worker)
         if not self._active[rank] and not self._strained[rank]:
             self._unloaded_bits |= self._bit_by_start[rank]
 
     def worker_changed(self, worker: str, hardware: str, utilization: float) -> None:
-        """A worker with this hardware is there, utilized so far."""
+        """Record a worker with its hardware and utilization."""
         self._drop_worker(worker)
         self._utilization[worker] = (hardware, utilization)
         insort(self._workers.setdefault(hardware, []), (utilization, worker))
         self._find_loadable()
 
     def worker_gone(self, worker: str) -> None:
-        """A worker has ended, and with it all instances there."""
+        """Remove a worker that has ended, with all its instances."""
         for rank, name in [place for place in self._placements if place[1] == worker]:
             self.instance_unloaded(self._variants[rank].id, name)
         self._drop_worker(worker)
@@ -317,7 +321,7 @@ class VariantSelector:
             raise not_found("unknown_variant", message, f"It is of {found.architecture}.")
 
     def _nearest_choice(self, query: Query) -> Choice:
-        """The last step. Of the nearest variant an instance is chosen as if the query were met."""
+        """Step 4: the nearest variant, whose instance is chosen as if it satisfied the query."""
         if not self._variants:
             raise GnomonError(503, "no_variants", "The application has no variant.", "Register a model, or wait for its profile.")
         if query.variant is not None:

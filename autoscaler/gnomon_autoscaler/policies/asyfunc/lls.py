@@ -229,10 +229,12 @@ def changes(known: Knowledge, bodies: Iterable[Instance], shadows: Iterable[Inst
         now = together([shadow.pair for shadow in mine if shadow.pair is not None])
         if now is None:
             continue
+        # The shares were optimal when the last Shadow joined or left; another number of Shadows has other optimal shares.
         best = known.rates.dealt(body.cores, now)
         now_s, best_s = known.rates.pair(body.cores, now), known.rates.pair(body.cores, best)
         if now_s is None or best_s is None:
             continue
+        # A threshold: otherwise every small correction of the profile would change the shares again.
         if any(taken > least * (1 + WORTH) for taken, least in zip(now_s.latency_s, best_s.latency_s, strict=True)):
             changed_pairs = zip(mine, now.each, best.each, strict=True)
             changed += [ChangeShadow(shadow.id, after) for shadow, before, after in changed_pairs if after != before]
@@ -263,6 +265,7 @@ def best_growth(
     Like a Shadow it takes min(free, C_max) cores, or as many of them as are best where `fewer_shadow_cores` says so; but none of
     those that its node holds for Shadows.
     """
+    # Without the node's reserve, which is for Shadows.
     most = body.cores + capacity.cores(body.node)
     larger = [cores for cores in known.rates.cores if body.cores < cores <= most]
     found = [best_batch(known, cores, rate_rps) for cores in (larger if options.fewer_shadow_cores else larger[-1:])]
@@ -427,6 +430,7 @@ class Tick:
         return rate_rps > self.options.gamma * rate_max_rps * (1 + ROUNDING)
 
     def _scale_up(self, rate_rps: float, before_rps: float, capacity: FreeCapacity) -> LayerLevel:
+        # Bodies without a Shadow first; only if none of them gets one do others get a further Shadow (`_give_more`).
         alone = self._alone()
         created: list[CreateShadow] = []
         resized: list[Resize] = []
@@ -491,6 +495,7 @@ class Tick:
 
     def _has(self, body: Instance) -> int:
         """The number of its Shadows, including those that drain and one that is being promoted, which it may keep."""
+        # In any state: a Shadow that drains still occupies its place.
         theirs = {one.id for one in self.observation.instances if one.kind is InstanceKind.SHADOW and one.partner == body.id}
         return len(theirs | body.shadows.keys())
 
@@ -511,10 +516,12 @@ class Tick:
         capacity.take_for_shadow(body.node if node is None else node, chosen.pair.shadow_cores, memory_bytes)
 
     def _release(self, rate_max_rps: float) -> LayerLevel:
+        # The highest R_burst of the last ticks: a single calm tick in the middle of a burst releases nothing.
         peak_rps = max(burst_rps(self.observation, self.options, ticks_ago) for ticks_ago in range(self.options.release_ticks))
         released: list[DestroyShadow | Resize] = []
         for taken in self._least_efficient_first():
             without_rps = rate_max_rps - taken.gain_rps
+            # In order of η: if the least efficient one is needed, the more efficient ones are kept too.
             if self._over(peak_rps, without_rps):
                 break
             rate_max_rps = without_rps

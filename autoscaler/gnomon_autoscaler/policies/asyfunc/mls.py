@@ -98,6 +98,7 @@ def scale_out(
     """Lines 16 to 18. Ends when R ≤ α·R_max, or when no node has room for any configuration."""
     choices = configurations(known, rate_rps)
     made: list[CreateBody] = []
+    # Tolerates rounding errors of the sum, so that equal rates create no further Body.
     while rate_rps > options.alpha * rate_max_rps * (1 + ROUNDING):
         placed = _placed(choices, capacity, memory_bytes)
         if placed is None:
@@ -141,6 +142,7 @@ def scale_in(
             break
         remaining = [body for body in kept if body is not victim]
         serves = victim.state is InstanceState.READY
+        # A ready Body ends only if the ready ones suffice: starting Bodies serve nothing yet.
         counted = [body for body in remaining if body.state is InstanceState.READY or not serves]
         if rate_rps <= options.alpha * math.fsum(rates_rps[body.id] for body in counted) * (1 + ROUNDING):
             kept = remaining
@@ -150,6 +152,7 @@ def scale_in(
 
 def _placed(choices: Sequence[Configuration], capacity: FreeCapacity, memory_bytes: int) -> tuple[Configuration, str] | None:
     """The best configuration that fits, and its node; the Shadows' reserve only if nothing fits elsewhere."""
+    # The reserve is for Shadows; a Body uses it only if no configuration fits any node otherwise.
     for reserve in (False, True):
         for configuration in choices:
             node = capacity.best_node(configuration.cores, memory_bytes, reserve=reserve)

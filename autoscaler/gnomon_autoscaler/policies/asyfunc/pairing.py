@@ -138,6 +138,7 @@ def _by_ratio(layers: Layers, groups: Sequence[tuple[int, ...]]) -> list[tuple[i
 def _by_neighbour(layers: Layers, groups: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
     if not groups:
         return
+    # Groups that touch form one run, which needs one hand-over only.
     joined = {left[-1] for left, right in pairwise(groups) if right[0] == left[-1] + 1}
     best = groups.index(_by_ratio(layers, groups)[0])
     first = last = best
@@ -241,6 +242,7 @@ class Rates:
         """True if no number of cores meets the objective."""
         self.cores = tuple(cores for cores in range(1, max_cores + 1) if self._measured(cores) is not None)
         """Numbers of cores that a Body or Shadow may have: up to C_max, as far as the profile goes."""
+        # Known only after all numbers of cores were measured; the cached rates depend on it, so they are computed again.
         self.out_of_reach = not any(found.batch for found in map(self.body, self.cores) if found is not None)
         self._bodies.clear()
 
@@ -262,6 +264,7 @@ class Rates:
             if seconds is None:
                 return None
             latency_s.append(seconds)
+        # Bodies report their pairs themselves: an unlimited cache could grow without bound.
         if len(self._pairs) >= KEPT_PAIRS:
             self._pairs.clear()
         found = self._pairs[body_cores, pair] = self._sustained(latency_s)

@@ -141,6 +141,7 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
 
     """
     fitted = fit(of_counts(counts, bin_s))
+    # Requests are distributed at random, so that each queue's arrivals are a thinned process.
     one_queue = fitted.process.thinned(1.0 / task.queues)
     choice, lost = _planned(one_queue, task)
     chosen, reference = choice.plan, Reference.of(fitted.process, RULE, counts, bin_s)
@@ -222,6 +223,7 @@ def _chosen(parts: Sequence[Landscape], task: Task, most: int) -> tuple[Choice, 
     """
     promised = [part.promised(task.slo_s) for part in parts]
     choices: list[Choice | None] = [None if plan is None else Choice(plan) for plan in promised]
+    # Lower bounds first: a size whose bound is above another size's exact plan need not be computed exactly.
     exactly: set[int] = set()
     while True:
         for number, one in enumerate(choices):
@@ -249,6 +251,7 @@ def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
     if meeting:
         best = min(meeting, key=lambda one: one.plan.usd_per_request)
         now = next((one for one in meeting if one.plan.size.name == first), None)
+        # Hysteresis: until all instances have changed their size, both sizes are paid.
         if now is not None and best.plan.usd_per_request > (1.0 - WORTH_A_CHANGE) * now.plan.usd_per_request:
             best = now
     else:

@@ -77,6 +77,7 @@ class Bodies:
         remembered = dict(memory) | _observed_starts(observation, memory)
         if within_period(timestamp_in(memory, "renewed_at_s"), self.options.renew_s, observation.now_s):
             speed, rule = _speed_in(memory), _rule_in(memory)
+            # Between two replays only the last second's rate is new, which `_followed` applies to the rule.
             if speed is not None and rule is not None:
                 return self._followed(observation, speed, rule, remembered)
         speed = speed_of(observation, self.options, timestamp_in(remembered, "load_s"))
@@ -107,6 +108,7 @@ class Bodies:
 
     def _followed(self, observation: Observation, speed: Speed, rule: Rule, remembered: dict[str, StateValue]) -> DesiredCount:
         history = observation.history
+        # One second: the time after which the rule reacts, as in the replay.
         last_rps = history.rate_rps(history.arrivals, 1.0)
         reacted = speed.bodies(rule.factor * last_rps) if rule.factor > 0 else 0
         held = _held(remembered, observation.now_s, reacted, rule.hold_s)
@@ -142,6 +144,7 @@ def speed_of(observation: Observation, options: Options, load_s: float | None) -
             return observation.latency_s[batch - 1]
         return known
 
+    # A ready instance reports its concurrency; before the first one, the settings' value is assumed.
     concurrency = max([one.concurrency for one in observation.ready], default=settings.expected_concurrency)
     cores = body_cores(observation, options)
     batch = economical_batch(lambda batch: seconds(cores, batch), settings.max_batch, settings.slo_s)
@@ -168,6 +171,7 @@ def _on_borrowed_cores(observation: Observation, cores: int, rate_rps: Callable[
     """
     claimed = Counter[str]()
     for body in observation.live:
+        # The cores of the function's own Bodies are available to its Bodies.
         claimed[body.node] += body.cores if body.idle_cores is None else body.idle_cores
     left = sorted((int(node.free_cores + claimed[node.name]) for node in observation.nodes), reverse=True)
     ones_rps = [rate_rps(min(cores, free)) for free in left[: observation.settings.scale.max] if free > 0]

@@ -84,6 +84,7 @@ def toward(
         for place, member in enumerate(problem.members)
         if (waiting := surplus.get(member.variant.id)) and observation.now_s - waiting.since_s >= member.variant.load_s
     }
+    # A shortage is acted on at once; savings wait for `load_s`, in which the load may return.
     short = sum(problem.unmet_rps(problem.running)) > 0.0
     instances, why = list(problem.running), "the headroom suffices"
     if short:
@@ -107,6 +108,7 @@ def toward(
 def cover(problem: Problem) -> list[int]:
     """The instances that serve all demands at a low objective, by mixes; as much as possible where resources do not suffice."""
     groups: Groups = [(demand,) for demand in problem.strictest_first]
+    # Demands are covered one by one first; joint covers are kept only if they are cheaper.
     best = min(_covers(problem, groups, CHARGES))
     left = MERGES
     while merged := list(itertools.islice(_merged(problem, groups), left)):
@@ -134,6 +136,7 @@ def cheapest_mix(problem: Problem, demand: int, accepted: Sequence[int]) -> Inst
         if not stack:
             return best
         place, left, spent, mix = stack.pop()
+        # Offers ascend by unit price: the remaining load costs at least this much in any order (lower bound).
         if spent + left * offers[place].unit >= least:
             continue
         offer = offers[place]
@@ -240,6 +243,7 @@ def _printed_changes(problem: Problem, demand: int, instances: list[int]) -> Ite
             if sum(problem.unmet_rps(fewer)) <= sum(problem.unmet_rps(instances)):
                 yield fewer
         others = [one for one in others if any(_downgrades(variants[one], variants[present]) for present in running)]
+    # Only instances that no other demand uses can be replaced.
     without = _with(instances, dict.fromkeys(alone, 0))
     load = problem.unmet_rps(without)[demand]
     for member in others:  # the whole load by one kind of variant

@@ -168,6 +168,7 @@ class _Flow:
         for demand in self._problem.strictest_first:
             need = left = self._problem.needs_rps[demand]
             rates = self._problem.rates_rps[demand]
+            # Members that few demands accept first, so that widely accepted capacity remains for later demands.
             for member in sorted(self._accepted[demand], key=lambda place: len(self._problem.serves[place])):
                 served = min(self._spare[member], left / rates[member])
                 self._move(demand, member, served)
@@ -225,6 +226,7 @@ def instance_rate_rps(variant: Variant, load_rps: float, objective_s: float, lat
     def served_rps(instances: int) -> float:
         return served_in_time(variant.latency_s, variant.max_batch, instances, objective_s, late_share)
 
+    # More instances wait less for each other, so that each serves a higher rate in time: the number is searched upwards.
     count = max(1, math.ceil(load_rps / variant.saturation_rps * (1 - ROUNDING)))
     while count < MANY_INSTANCES and served_rps(count) < load_rps:
         count += 1
