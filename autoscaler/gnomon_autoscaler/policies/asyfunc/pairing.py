@@ -264,7 +264,7 @@ class Rates:
             if seconds is None:
                 return None
             latency_s.append(seconds)
-        # Bodies report their pairs themselves: an unlimited cache could grow without bound.
+        # Pairs change with the load, so that an unlimited cache would grow without bound.
         if len(self._pairs) >= KEPT_PAIRS:
             self._pairs.clear()
         found = self._pairs[body_cores, pair] = self._sustained(latency_s)
