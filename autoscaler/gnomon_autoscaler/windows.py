@@ -1,17 +1,17 @@
 """Sliding windows: bins made from cumulative counters.
 
-The gateway counts arrivals, successes and the integrals of concurrency and busy cores since a function was deployed. Whoever
-samples them is sometimes late and sometimes misses a turn; because the counters only grow, their difference is still exact. A
-sample is a point on the curve of each counter; between two points the curve is taken as straight, and it is cut where a bin ends.
+The gateway counts arrivals, successes and the integrals of concurrency and busy cores since a function was deployed. Samples may
+be late or missing; because the counters only grow, their differences are still exact. A sample is a point on the curve of each
+counter; between two points the curve is interpolated linearly, and cut at the ends of bins.
 
 Example with bins of 0.5 s: samples of 0 arrivals at 0.0 s and 12 at 1.5 s, two turns missed, make three bins of 4.
 
 Bins end at sampling times (`origin_s` and whole bins after it), so that a sample includes the half second that has just ended:
-a policy that answers bursts would otherwise see one that ended up to a bin ago.
+the data of a policy that reacts to bursts would otherwise be up to a bin old.
 
-Most functions have had nothing for minutes. Of windows in which nothing happened only the length is kept, and all such histories
-of a length share one tuple of zeros: a thousand functions with 600 bins each held 50 MB, and now next to nothing. The bins of a
-busy one are machine numbers in arrays, 19 kB; a snapshot of them is copied in a microsecond.
+Most functions are idle for minutes. Of empty windows only the length is kept, and all empty histories of a length share one tuple
+of zeros: otherwise a thousand functions with 600 bins each take 50 MB. The bins of a busy function are arrays of machine numbers,
+19 kB; a snapshot of them is copied in a microsecond.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gnomon_core.scaling import History, LoadCounters
 BIN_S = 0.5
 KEEP_S = 300.0
 SURPLUS = 64
-"""Expired bins are dropped in portions of this size."""
+"""The number of expired bins that are dropped at once, so that deleting at the front of an array is rare."""
 _TOLERANCE_S = 1e-9
 
 _Point: TypeAlias = tuple[float, float, float, float]
@@ -53,9 +53,9 @@ class _Last:
 
 
 class LoadWindows:
-    """The recent load of one function. Every method takes the time; nothing here reads a clock.
+    """The recent load of one function. Every method takes the time; none reads a clock.
 
-    Without an `origin_s` the first sample's time is one.
+    Without an `origin_s` bins begin at the first sample.
     """
 
     def __init__(self, bin_s: float = BIN_S, keep_s: float = KEEP_S, origin_s: float | None = None) -> None:
@@ -74,7 +74,7 @@ class LoadWindows:
         self._keep = max(self._keep, round(keep_s / self.bin_s))
 
     def record(self, now_s: float, counters: LoadCounters) -> None:
-        """Take a sample. One that is not later than the last is ignored; counters that fell begin a new curve."""
+        """Take a sample. A sample that is not later than the last is ignored; if counters fell, a new curve begins."""
         arrivals, successes = float(counters.arrivals), float(counters.successes)
         concurrency_s, busy_core_s = counters.concurrency_s, counters.busy_core_s
         point = (arrivals, successes, concurrency_s, busy_core_s)
@@ -99,7 +99,7 @@ class LoadWindows:
         due = int((now_s - last.first_edge_s + _TOLERANCE_S) / self.bin_s)
         if due <= last.edges:
             return
-        # After a pause longer than what is kept, only the bins that will be kept are cut.
+        # After a pause longer than the window, only the bins that remain in it are computed.
         skipped = due - self._keep
         if skipped > last.edges:
             last.edges, last.at_edge = skipped, self._cut(last, skipped, now_s, point)
@@ -189,11 +189,11 @@ class LoadWindows:
 
     @staticmethod
     def from_json(document: JsonObject, keep_s: float = KEEP_S, origin_s: float | None = None) -> LoadWindows:
-        """Restore windows that continue the saved ones; the uncounted time in between is left out."""
+        """Restore saved windows. The time in between, without samples, is omitted."""
         windows = LoadWindows(float(cast("float", document["bin_s"])), keep_s, origin_s)
         columns: _Columns = array("d"), array("d"), array("d"), array("d")
         saved = cast("Sequence[int | Sequence[float]]", document["bins"])
-        # By runs, not by bins: a new leader restores the bins of a thousand functions before it decides for the first one.
+        # In runs of equal kind, not bin by bin: a new leader restores a thousand functions before its first decision.
         for kind, run in groupby(saved, type):
             if kind is int:
                 nothing = array("d", bytes(sum(cast("Iterator[int]", run)) * columns[0].itemsize))
@@ -214,5 +214,5 @@ class LoadWindows:
 
 @lru_cache(maxsize=64)
 def _nothing(bins: int) -> tuple[float, ...]:
-    """Windows that are empty have the same length a few times in their lives, and nearly always the whole one."""
+    """Zeros for this number of bins, cached: nearly all empty windows have the full length."""
     return (0.0,) * bins

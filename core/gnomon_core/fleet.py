@@ -10,7 +10,7 @@ from gnomon_core.pairs import Pair, together
 
 
 class InstanceKind(StrEnum):
-    """True if an instance takes requests, with a whole model or a user's code, or computes blocks for one that does."""
+    """The kind of an instance: it takes requests, with a whole model or a user's code, or computes blocks for one that does."""
 
     BODY = "body"
     SHADOW = "shadow"

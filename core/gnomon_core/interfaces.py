@@ -1,20 +1,20 @@
-"""The one page of everything in Gnomon that can be replaced.
+"""The interfaces of all replaceable parts of Gnomon, as Protocols.
 
-Each Protocol states its promises in prose; `tests/contracts` holds one suite for each, which every implementation inherits.
-Policies are values in and values out: they read no clock, draw no random numbers and do no I/O, so the live loops and the
-simulator feed the very same objects. The plain values that the Protocols carry stand here as well: what a platform can do and is
-asked for, what a store keeps, what is built, and the lines that instances log.
+Each Protocol's docstrings are its contract; `tests/contracts` has a suite for each, which every implementation inherits. Policies
+are pure functions: they read no clock, draw no random numbers and do no I/O, so that the live loops and the simulator use the
+same objects. The values in the Protocols' signatures are here as well: a platform's capabilities and requests, stored objects,
+build results, and instances' log lines.
 
-`PlatformListener` is the other half of `Platform`: what a platform reports to the gateway for which it makes instances.
+`PlatformListener` is the counterpart of `Platform`: the events that a platform reports to the gateway.
 
-    create ▶ instance_ready, or instance_gone ◀ destroy, a crash, a node that was lost
+    create ▶ instance_ready, or instance_gone ◀ destroy, a crash, a lost node
     create_shadow ▶ pair_changed … instance_gone
 
 Instances of some platforms, such as a cluster's, outlive the gateway. Every other platform ends its instances when it stops.
 
-    a gateway stops ▶ answers the requests that it has ▶ leaves its instances, which run on
-    a gateway starts ▶ `adopt` for each function ▶ its instances are reported as ready, like those that were just created
-                                                 ▶ `shadow_found` ▶ `pair_changed`: their Shadows work on for them
+    a gateway stops ▶ answers its requests ▶ its instances keep running
+    a gateway starts ▶ `adopt` for each function ▶ its instances are reported as ready, like new ones
+                                                 ▶ `shadow_found` ▶ `pair_changed`: their Shadows continue to work for them
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PlatformListener(Protocol):
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None: ...
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
-        """The instance, Body or Shadow, has ended, asked for or not. Called exactly once for each that was created."""
+        """The instance, Body or Shadow, has ended, on request or unexpectedly. Called exactly once for each created instance."""
         ...
 
     def pair_changed(self, body: Instance) -> None:
@@ -63,7 +63,7 @@ class PlatformListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of a platform; a policy that needs others is refused when it is chosen, not when it acts."""
+    """The capabilities of a platform. A policy that needs others is refused when it is chosen, not when it acts."""
 
     place: bool
     size: bool
@@ -72,17 +72,17 @@ class Capabilities:
     pair: bool
     promote: bool = False
     quick_model_starts: bool = False
-    """True if a model's instance starts in milliseconds, so that idle models may scale to zero without being asked to."""
+    """True if a model's instance starts in milliseconds, so that idle models scale to zero by default."""
     own_scheduler: bool = False
-    """True if the platform's own scheduler places instances. A node that a policy names is then a preference, and an instance
-    without room starts until there is some, with the reason in `Explains.trouble`; else `create` refuses both."""
+    """True if the platform's own scheduler places instances. A policy's node is then only a preference, and an instance stays
+    STARTING until there is capacity, with the reason in `Explains.trouble`; otherwise `create` refuses both."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceRequest:
-    """An instance to be made: the function, which version of it, how large, where, and the secrets it may see.
+    """A request for an instance: function, version, size, node, and the secrets that it may read.
 
-    `memory_mb` is a memory size other than the function's own, for platforms where cores follow from it; others leave it out.
+    `memory_mb` is a memory size other than the function's own, for platforms on which it determines the cores; others ignore it.
     """
 
     spec: FunctionSpec
@@ -95,9 +95,9 @@ class InstanceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU seconds spent since each instance began (summed, also over those that have ended) and memory held now.
+    """The CPU seconds of all instances, including those that have ended, and their present memory.
 
-    `cost` is in dollars, for platforms that send a bill for what was used.
+    `cost` is in dollars, for platforms that bill usage.
     """
 
     cpu_s: float
@@ -117,7 +117,7 @@ class StoredFunction:
 
 @dataclass(frozen=True, slots=True)
 class StoredNamespace:
-    """A namespace that was made by a user. The default one is always there and never stored."""
+    """A namespace that a user created. The default namespace always exists and is not stored."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class StoredNamespace:
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """A model in the repository: its signature and where its verified files are."""
+    """A model in the repository: its signature and the paths of its verified files."""
 
     name: str
     version: str
@@ -142,18 +142,18 @@ class ModelEntry:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """An image name and the content it names from now on."""
+    """The result of a build: an image name and the id of its content."""
 
     image: str
     content_id: str
 
 
 class ScalingPolicy(Protocol):
-    """Decides how many instances a function has, and their sizes.
+    """A policy that decides on the number and sizes of a function's instances.
 
-    The same observation and state give the same decision. `decide` runs beside the event loop under a time limit; one that raises
-    or overruns leaves the last decision in force. It never asks for fewer than `scale.min` or more than `scale.max` instances,
-    unless the operator asked (`Observation.requested`).
+    The same observation and state give the same decision. `decide` may run in a worker thread, with a time limit for third
+    parties' policies; if it raises or overruns, the last decision stays in force. It never requests fewer than `scale.min` or
+    more than `scale.max` instances, unless the operator has (`Observation.requested`).
     """
 
     name: str
@@ -162,49 +162,49 @@ class ScalingPolicy(Protocol):
     default_scheduler: str
     """The scheduling policy of functions that name none."""
 
-    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+    def decide(self, observation: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
         """Decide on actions, and return the state for the next call."""
         ...
 
 
 class SchedulingPolicy(Protocol):
-    """Decides when a batch leaves the queue, and to which idle instance.
+    """A policy that decides when a batch is dispatched from the queue, and to which idle instance.
 
-    Called at each arrival, whenever an instance becomes idle, and at the time a `WaitUntil` named. It dispatches only requests of
-    the lane it was shown, each at most once, only to idle instances, at most `max_batch` samples to each, and no instance twice.
-    It runs on the request path: a few microseconds, whatever the queue holds.
+    It is called at each arrival, whenever an instance becomes idle, and at the time of a `WaitUntil`. It dispatches only requests
+    of the given lane, each at most once, only to idle instances, at most `max_batch` samples to each, and no instance twice. It
+    runs on the request path and takes a few microseconds, whatever the length of the queue.
     """
 
     name: str
 
     def next(self, queue: QueueView, fleet: FleetView, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
-        """Actions in order. A policy with nothing to do returns nothing."""
+        """The actions in their order; empty for none."""
         ...
 
 
 class LatencyModel(Protocol):
-    """The model of how long a batch executes, in seconds."""
+    """The model of batches' execution times, in seconds."""
 
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
-        """Predicted seconds of a batch of `batch` samples on `body_cores` cores, with the Shadows of `pair`.
+        """The predicted seconds of a batch of `batch` samples on `body_cores` cores, with the Shadows of `pair`; None if unknown.
 
-        An instance that was given a memory size is asked for by that (`Instance.size`). None while nothing is known.
+        For an instance that is sized by memory, `body_cores` is its memory size (`Instance.size`).
         """
         ...
 
 
 class BatchChannel(Protocol):
-    """The channel to one instance. As many batches are in flight at a time as it executes (`Instance.concurrency`), mostly one.
+    """The channel to one instance, with at most `Instance.concurrency` batches in flight, usually one.
 
     `run` calls `done` exactly once, with a RESULT frame that has one member per member of the batch in the same order, or with
-    None when the instance was lost before it answered. A STREAM_START makes it a stream: `stream` gets that frame, each
-    STREAM_DATA and the STREAM_END, and `done` is then called with an empty RESULT, or None if it broke off.
-    Without `stream` it comes joined: a RESULT with all of it, or with the failure that it ended with.
+    None if the instance was lost before it answered. A STREAM_START begins a stream: `stream` gets that frame, each STREAM_DATA
+    and the STREAM_END; `done` is then called with an empty RESULT, or with None if the stream broke off. Without `stream` the
+    parts are joined: `done` gets a RESULT with the whole answer, or with its failure.
     """
 
     @property
     def unread(self) -> bool:
-        """Once the channel is lost: whether the instance had certainly not received the last batch, so that none of it ran."""
+        """True if the channel was lost and the instance has certainly not received the last batch, so that none of it ran."""
         ...
 
     def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None: ...
@@ -238,7 +238,7 @@ class Platform(Protocol):
         ...
 
     def check(self, spec: FunctionSpec) -> None:
-        """Raise a 400 `GnomonError` if this function can never run here: an unknown image, a model that is not there."""
+        """Raise a 400 `GnomonError` if this function can never run here: an unknown image, a missing model."""
         ...
 
     def revision(self, spec: FunctionSpec) -> str:
@@ -246,7 +246,7 @@ class Platform(Protocol):
         ...
 
     async def prepare(self, spec: FunctionSpec) -> None:
-        """Make the first start quick: a warm zygote, verified weights. Safe to call again."""
+        """Prepare a quick first start: a warm zygote, verified weights. Idempotent."""
         ...
 
     def signature(self, spec: FunctionSpec) -> ModelSignature | None:
@@ -256,11 +256,11 @@ class Platform(Protocol):
     def nodes(self) -> tuple[Node, ...]: ...
 
     def instances(self, function: str) -> tuple[Instance, ...]:
-        """The function's instances that are not gone, oldest first, without what only the dispatcher knows (`busy`)."""
+        """The function's instances that are not gone, oldest first, without fields that only the dispatcher knows (`busy`)."""
         ...
 
     async def create(self, request: InstanceRequest) -> Instance:
-        """Begin an instance and return it STARTING. It is one of `instances` from the first time on that this waits.
+        """Create an instance and return it STARTING. It is one of `instances` from the first suspension of this coroutine on.
 
         Raises:
             GnomonError: 503 `no_capacity` where no node has enough free capacity.
@@ -275,7 +275,7 @@ class Platform(Protocol):
     async def resize(self, instance_id: str, cores: int) -> None:
         """Give an instance other cores. Unknown ids are ignored.
 
-        `instances` shows when it has them; if that is after this returns, `instance_ready` is called once more.
+        `instances` has the new number once it is in force; if that is after the return, `instance_ready` is called once more.
 
         Raises:
             GnomonError: 503 `no_capacity`; the instance keeps its cores.
@@ -297,7 +297,7 @@ class Platform(Protocol):
     async def promote_shadow(self, shadow_id: str) -> Instance:
         """Promote a Shadow: it loads the rest of the model and becomes a Body, which is returned STARTING and reported as one.
 
-        It goes on working for its Body until it holds all; `pair_changed` and `instance_ready` follow.
+        It continues to work for its Body until the whole model is loaded; `pair_changed` and `instance_ready` follow.
 
         Raises:
             GnomonError: 503 `no_capacity` where the node has no room for a whole model, 409 `no_such_shadow` where it has gone,
@@ -313,7 +313,7 @@ class Platform(Protocol):
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
         """The measured profile of the function's model; None without one.
 
-        It prices the network only where a Shadow can be on another node than its Body.
+        It has network times only if a Shadow can be on another node than its Body.
         """
         ...
 
@@ -325,7 +325,7 @@ class Platform(Protocol):
 class FunctionStore(Protocol):
     """Durable store of functions, secrets and namespaces. When a call returns, its change is on disk.
 
-    Calls block; the gateway makes them beside its event loop.
+    Calls block; the gateway makes them in worker threads.
     """
 
     def put_function(self, stored: StoredFunction) -> None: ...
@@ -353,7 +353,7 @@ class FunctionStore(Protocol):
         ...
 
     def namespaces(self) -> Sequence[StoredNamespace]:
-        """Sorted by name."""
+        """All namespaces, sorted by name."""
         ...
 
     def watch(self, changed: Callable[[FunctionKey], None]) -> Callable[[], None]:
@@ -363,10 +363,10 @@ class FunctionStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """True if a store outside the gateway takes changes.
+    """The health of a store outside the gateway.
 
-    While it is not available, the gateway serves the last known state. `unsent` is the number of changes that it has not got
-    yet, `since_s` the time of the last change of `available` in seconds since 1970, `problem` the reason.
+    While the store is not available, the gateway serves the last known state. `unsent` is the number of changes that it has not
+    received yet, `since_s` the time of the last change of `available` in seconds since 1970, `problem` the reason.
     """
 
     kind: str
@@ -379,8 +379,8 @@ class StoreHealth:
 class MetadataStore(Protocol):
     """Durable store of the models that are registered for applications, with what was measured of their variants.
 
-    When a call returns, its change is on disk. Calls block; the gateway makes them beside its event loop, and never for a query.
-    A store outside the gateway may be slow or gone: calls return within some seconds, and work on the last known state.
+    When a call returns, its change is on disk. Calls block; the gateway makes them in worker threads, and never for a query. A
+    store outside the gateway may be slow or unavailable: calls return within some seconds, with the last known state.
     """
 
     def put_model(self, registered: RegisteredModel) -> None:
@@ -400,14 +400,14 @@ class MetadataStore(Protocol):
         ...
 
     def health(self) -> StoreHealth:
-        """Return whether the store takes changes now; returns at once."""
+        """The store's present health; returns at once."""
         ...
 
 
 class VariantSelector(Protocol):
-    """Chooses the variant that answers a query, among the variants of one application.
+    """The selection of the variant that answers a query, among the variants of one application.
 
-    It runs on the request path: it waits for nothing, reads no store, and takes some microseconds at most.
+    It runs on the request path: it does not wait, reads no store, and takes at most some microseconds.
     """
 
     def select(self, query: Query) -> Choice:
@@ -441,7 +441,7 @@ class VariantSelector(Protocol):
 
 
 class ModelRepository(Protocol):
-    """Models by name and version. What is listed is whole and verified; a half-written or corrupt entry is never served."""
+    """Models by name and version. Listed entries are complete and verified; an incomplete or corrupt entry is never served."""
 
     def get(self, reference: str) -> ModelEntry:
         """The entry of `name` (its newest version) or `name@version`.
@@ -486,9 +486,9 @@ class ModelRepository(Protocol):
 
 
 class Builder(Protocol):
-    """Turns a handler folder and its requirements into something the platform can start.
+    """The builder of handlers: makes an image that the platform can start from a handler's folder and requirements.
 
-    The same content gives the same id and is built once.
+    The same content has the same id and is built once.
     """
 
     async def build(self, archive: Path, log: Callable[[str], None]) -> Built:
@@ -508,9 +508,8 @@ class PersistentPlatform(Protocol):
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
         """Adopt the instances of this function that an earlier process left running, of this version or an earlier one.
 
-        They come back STARTING, each under the id and the version that it had; later events are reported as after `create`. Their
-        Shadows are reported later (`PlatformListener.shadow_found`), as soon as their nodes have listed them; those
-        whose Body is not adopted end.
+        They are returned STARTING, with their id and version; later events are reported as after `create`. Their Shadows are
+        reported (`PlatformListener.shadow_found`) once their nodes have listed them; Shadows whose Body is not adopted end.
         """
         ...
 

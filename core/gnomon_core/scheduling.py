@@ -1,7 +1,7 @@
 """Input and output of a scheduling policy.
 
-The queue of a function has one lane per kind of request (shape, type, variant); the policy is asked lane by lane, because a batch
-never mixes kinds. It answers with dispatches, rejections, or the time at which it wants to be asked again.
+The queue of a function has one lane per kind of request (shape, type, variant); the policy is called for each lane, because a
+batch never mixes kinds. It returns dispatches, rejections, or the time of its next call.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class QueueView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An instance that can take a batch now; `pair` where it is a Body with a Shadow.
+    """An instance that can take a batch now; with `pair`, a Body with Shadows.
 
-    `size` is what the latency model knows it by (`gnomon_core.fleet.Instance.size`): its cores, or its `memory_mb` where it was
-    given one. An instance with `idle_cores` keeps those between batches and borrows more for each batch, up to `cores`.
+    `size` is its key in the latency model (`gnomon_core.fleet.Instance.size`): its cores, or its `memory_mb` if it is sized by
+    memory. An instance with `idle_cores` keeps these cores between batches and borrows up to `cores` for each batch.
     """
 
     instance_id: str

@@ -232,7 +232,7 @@ class ClusterBackend(Backend):
 
 
 class ClusterCollector(Collector):
-    """True if this gateway leads, and its requests to the API server."""
+    """The Prometheus collector of this gateway's leadership and its requests to the API server."""
 
     def __init__(self, cluster: ClusterBackend) -> None:
         self._cluster = cluster

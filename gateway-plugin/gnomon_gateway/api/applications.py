@@ -128,7 +128,7 @@ def _document(status: ApplicationStatus) -> dict[str, Any]:
 
 
 def _store(health: StoreHealth) -> dict[str, Any]:
-    """Return whether the store of registered models takes changes, and since when it does not."""
+    """The health of the store of registered models, as JSON."""
     document: dict[str, Any] = {"kind": health.kind, "available": health.available, "unsent": health.unsent}
     return document if health.available else document | {"since": rfc3339(health.since_s), "problem": health.problem}
 

@@ -206,7 +206,7 @@ class Applications:
         yield from list(self._endpoints.values())
 
     def store_health(self) -> StoreHealth:
-        """Return whether the store of registered models takes changes."""
+        """The health of the store of registered models."""
         return self._metadata.health()
 
     # Conversion and profiling in the background

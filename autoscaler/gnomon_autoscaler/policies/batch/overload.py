@@ -1,19 +1,19 @@
 """Overload: `batch` and `batch+` respond in the same decision to more load than the plan in force can carry.
 
-A plan is made from what has arrived; the test for changes needs a bin or more, and a plan 100 arrivals. Requests that come
-meanwhile wait, and are late after one SLO. So each decision compares what there is now with what the plan's instances carry at
-full batches:
+A plan is made from past arrivals: the test for changes needs a bin or more, and a plan needs 100 arrivals. Requests that arrive
+meanwhile wait, and are late after one SLO. Each decision therefore compares the present demand with the rate of the plan's
+instances at full batches:
 
-    demand = arrivals of the last second + backlog / SLO          backlog: what queues beyond the next batch of each instance
+    demand = arrivals of the last second + backlog / SLO          backlog: requests beyond the next batch of each instance
     carried = instances × max(B / S_B of the plan, b / S_b of the best batch with 2 S_b ≤ SLO)
 
-A request that finds every instance busy waits up to S_b for one and takes S_b itself, hence 2 S_b. Where demand exceeds what is
-carried, there are as many instances as carry it when they are busy for `BUSY` of the time, at most twice what the arrivals
-alone take (a backlog that gathers while a model loads says nothing about the rate), and batches may be that large: what queues
-fills them by itself. This lasts for `HOLD_S` after it was last needed, or until there is another plan.
+A request that finds every instance busy waits up to S_b and executes for S_b, hence 2 S_b. If the demand exceeds the carried
+rate, the number of instances is raised to carry it at a utilization of `BUSY`, but to at most twice the number for the arrivals
+alone (a backlog that accumulates while a model loads does not indicate a higher rate). Batches may be as large as b: the queue
+fills them by itself. This lasts for `HOLD_S` after the last excess, or until the next plan.
 
 Example: S_b = 40 + 5 b ms, SLO 300 ms: the best batch is 16 in 120 ms, 133/s. A plan of one instance for 20/s sees 160 arrivals
-in a second and 90 that wait: (160 + 74 / 0.3) / (0.8 · 133) = 3.8, so that four instances are there instead of one; two more
+in a second and 90 that wait: (160 + 74 / 0.3) / (0.8 · 133) = 3.8, so that four instances are wanted instead of one; two
 decisions later there is a plan for 160/s.
 """
 
@@ -28,9 +28,9 @@ from gnomon_core.scaling import Observation, StateValue
 WINDOW_S = 1.0
 HOLD_S = 5.0
 BUSY = 0.8
-"""Share of the time that instances may be busy: at 1 a queue never shortens."""
+"""The target utilization of instances: at 1 a queue never shortens."""
 MOST_FACTOR = 2.0
-"""Instances for a backlog, as a multiple of those for the arrivals."""
+"""The most instances for a backlog, as a multiple of those for the arrivals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _held(memory: Memory, now_s: float) -> Overload | None:
 
 
 def _best(latency_s: Sequence[float], slo_s: float) -> tuple[int, float]:
-    """The batch that carries most where a request may wait for one before its own, and its rate; else a batch of one."""
+    """The batch of the highest rate within half of the SLO, with the rate; else a batch of one."""
     timely = [number for number, seconds in enumerate(latency_s, start=1) if 2.0 * seconds <= slo_s]
     batch = max(timely or [1], key=lambda number: number / latency_s[number - 1])
     return batch, batch / latency_s[batch - 1]

@@ -1,23 +1,23 @@
-"""The size of instances where the plan chooses it (`gnomon/plan-cores`): the sizes it may choose, and the actions towards one.
+"""The sizes of instances that a plan may choose (`gnomon/plan-cores`), and the actions towards a size.
 
-A size is a number of cores; where a platform sells memory and cores follow from it, it is that in MB. What may be
-chosen are the numbers of cores that the function's profile has service times for, up to `gnomon/max-cores` and to what the
-largest node has. Instances get the chosen number in place where their node has room, those first that are least busy; what is
-still missing is created. One of another size ends when enough of the right size serve, or, where a node is full, when there are
-more of the others than will be needed and its cores make capacity. So a change takes nothing from what serves now.
+A size is a number of cores, or MB of memory on platforms that size instances by memory. A plan may choose the numbers of cores
+for which the function's profile has service times, up to `gnomon/max-cores` and the cores of the largest node. Instances are
+resized in place if their node has the cores, the least busy first; missing ones are created. An instance of another size ends
+once enough of the right size serve, or, if its node is full, when more of the others exist than are needed and its cores are
+required. A change thus never reduces the serving capacity.
 
-An instance whose other cores are on their way is of the size that it is to have: it is not asked twice, nobody else is asked
-instead, and what a later plan does not want is taken back. It serves by that size once it has it.
+An instance with a pending resize counts as having its new size: no second resize is requested, of it or of another instance, and
+a later plan may withdraw the resize. Its service times are those of the new size only once it has the cores.
 
-**Memory sizes**, where a platform sells memory and cores follow from it (AWS Lambda), and the way from one to another.
+**Memory sizes**, on platforms that size instances by memory (AWS Lambda).
 
-What may be chosen are the sizes that the function's profile was measured with, up to what brings `gnomon/max-cores`. Before a
-plan instances have the function's own size. An instance never changes its size: those of the new one are created, and as many of
-the others end as the new ones that serve make up for, so that never fewer serve than are wanted or serve now. Where no place is
-left for even one, within `com.openfaas.scale.max` or on the platform, one of the others makes capacity.
+A plan may choose the sizes at which the function's profile was measured, up to the memory that corresponds to `gnomon/max-cores`.
+Without a plan instances have the function's own size. An instance never changes its size: instances of the new size are created,
+and old ones end as ready new ones replace them, so that no fewer serve than are wanted or serve now. If not even one can be
+created, within `com.openfaas.scale.max` or on the platform, one of the old instances ends to free capacity.
 
-Example: six slots of 1,769 MB serve, and five of 3,538 MB are wanted. Five are created beside the six; when three of them are
-ready, four of the six end, the other two when all five are.
+Example: six slots of 1,769 MB serve, and five of 3,538 MB are wanted. Five are created in addition; when three of them are ready,
+four of the six end, and the other two when all five are ready.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gnomon_core.scaling import Action, CreateBody, DestroyBody, Observation, Re
 from gnomon_core.units import MEGABYTE
 
 MOST_MEMORIES = 12
-"""A plan on Lambda is priced without being settled, so that twice as many sizes can be looked at as there are of cores."""
+"""The most memory sizes of a plan. Plans on Lambda are priced without being settled, so that more sizes fit into a decision."""
 
 
 def are_sold(observation: Observation) -> bool:
@@ -43,7 +43,7 @@ def are_sold(observation: Observation) -> bool:
 
 
 def own_mb(observation: Observation) -> int:
-    """The size of an instance that no plan has chosen."""
+    """The memory size of instances without a plan, in MB."""
     if observation.settings.memory_mb is not None:
         return observation.settings.memory_mb
     own = (one for one in observation.instances if one.memory_mb is None and one.memory_bytes >= MEGABYTE)
@@ -52,7 +52,7 @@ def own_mb(observation: Observation) -> int:
 
 
 def cores_with(memory_mb: int) -> int:
-    """The whole cores that an instance of that size shows: 1,792 MB are more than one."""
+    """The number of cores that an instance of that size reports, rounded up: two for 1,792 MB."""
     return math.ceil(memory_mb / MB_PER_CORE)
 
 
@@ -98,12 +98,12 @@ def _places(observation: Observation) -> int:
 
 MOST_SIZES = 5
 SMALL_BATCH = 8
-"""Each number of cores takes part of the second that a decision may take, and more of it with larger batches: beyond this one
-only those next to what instances have now are looked at, so that a long way takes several plans."""
+"""The largest batch up to which `MOST_SIZES` numbers of cores are evaluated. Larger batches take more of the second that a
+decision may take: only the next smaller and larger numbers are evaluated then, and a large change takes several plans."""
 
 
 def may_have(observation: Observation) -> Mapping[int, tuple[float, ...]]:
-    """Service times of batches 1, 2, … by the sizes that a plan may choose; empty where there is nothing to choose."""
+    """Service times of batches 1, 2, … by the sizes that a plan may choose; empty without a choice."""
     settings = observation.settings
     if settings.plan_cores != "any" or observation.profile is None:
         return {}
@@ -120,19 +120,19 @@ def may_have(observation: Observation) -> Mapping[int, tuple[float, ...]]:
 
 
 def own_size(observation: Observation) -> int:
-    """The size that instances have which no plan has chosen."""
+    """The size of instances without a plan."""
     return own_mb(observation) if are_sold(observation) else observation.settings.cores
 
 
 def all_cores(observation: Observation) -> float:
-    """The cores that all instances may have together: those that they have, or are about to, and what is free."""
+    """The cores that all instances may have together: their present or pending cores, and the free ones."""
     if are_sold(observation):
         return math.inf
     return sum(one.given_cores for one in observation.live) + sum(node.free_cores for node in observation.nodes)
 
 
 def sized(observation: Observation, size: int) -> Observation:
-    """The observation as if instances had this size instead of the function's own."""
+    """The observation with this size of instances in place of the function's own."""
     settings, profile = observation.settings, observation.profile
     if are_sold(observation) and profile is not None:
         if size == own_mb(observation):
@@ -146,7 +146,7 @@ def sized(observation: Observation, size: int) -> Observation:
 
 
 def towards_size(count: int, observation: Observation) -> tuple[Action, ...]:
-    """Actions that lead to `count` instances of the size in `seen.settings`."""
+    """Actions that lead to `count` instances of the size in `observation.settings`."""
     if are_sold(observation):
         return towards_memory(count, own_mb(observation), observation)
     cores = observation.settings.cores
@@ -183,7 +183,7 @@ def _resized(others: list[Instance], most: int, cores: int, capacity: FreeCapaci
 
 
 def _victims_for_growth(left: list[Instance], surplus: int, cores: int, capacity: FreeCapacity) -> list[Instance]:
-    """The first of those that are not needed whose end gives another one on its node the cores that it misses."""
+    """The surplus instances whose end frees the cores by which another instance on their node can grow."""
     for grown in reversed(left):
         lacking = cores - grown.given_cores - capacity.cores(grown.node)
         ending: list[Instance] = []
@@ -213,6 +213,6 @@ def _known(table: LatencyTable, largest: int) -> set[int]:
 
 
 def _row(table: LatencyTable, cores: int, most: int) -> tuple[float, ...]:
-    """Batches of 1, 2, … `most`; empty where one is not known."""
+    """The service times of batches of 1, 2, … `most`; empty if one is unknown."""
     found = [table.at(cores, batch) for batch in range(1, most + 1)]
     return tuple(one for one in found if one is not None) if None not in found else ()
