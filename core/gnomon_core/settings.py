@@ -141,19 +141,19 @@ class ScaleSettings:
 class Settings:
     """The settings of a function by its labels and annotations, with units in the names.
 
-    `autoscaler` is a policy's name, and `autoscaler_named` whether the function says it. `concurrency` is how many batches an instance executes at once, None the default of what
-    it serves (`expected_concurrency`). `retry` declares the handler idempotent. `target_concurrency` None is what an instance
-    executes at once.
-    `deadline_s` bounds a request's stay when the client sets none; `slo_s` is the objective that batches are timed by and, where
-    it is not set, equals the deadline. `max_inflight` is for functions that a foreign provider runs, and for Revisions.
-    `deterministic` holds batches to one sample: the sums in a kernel are taken in another order for another batch size.
-    `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance, `memory_mb` that of one whose
-    cores follow from its memory, on Lambda. `plan_cores` "any" lets plans choose another size.
-    `without` names mechanisms of `gnomon` that are left out.
-    `alpha` … `ablation` are those of `asyfunc`, by the names of its paper; `burst_cores`, `promotion` and `max_shadows`
-    go beyond it, `blocks` and `readings` are other readings of it.
-    `stable_window_s` … `zero_grace_s` are those of `kpa`, which Knative's annotations set: the panic window is a share of the
-    stable one. `own` are annotations `gnomon/POLICY.…` with their texts, which only policies of third parties have and read
+    `autoscaler` is a policy's name; `autoscaler_named` says that the function's annotations set it. `concurrency` is the number of
+    batches that an instance executes at once; None for the default of handlers or models (`expected_concurrency`). `retry` declares
+    the handler idempotent. With `target_concurrency` None the target is the number of requests that an instance executes at once.
+    `deadline_s` is the deadline of requests whose client sets none. `slo_s` is the latency objective of policies, by default the
+    deadline. `max_inflight` is for functions of a foreign provider, and for Revisions.
+    `deterministic` limits batches to one sample: kernels sum in another order for another batch size.
+    With `max_wait_s` None the scheduling policy chooses the wait. `cores` is the size of an instance; `memory_mb` is its size on
+    platforms that size instances by memory (Lambda). With `plan_cores` "any" plans may choose another size.
+    `without` names disabled mechanisms of `gnomon`.
+    `alpha` … `ablation` are parameters of `asyfunc`, named as in its paper; `burst_cores`, `promotion` and `max_shadows` are
+    extensions, `blocks` and `readings` select alternative readings of the paper.
+    `stable_window_s` … `zero_grace_s` are parameters of `kpa`, set by Knative's annotations: the panic window is a share of the
+    stable one. `own` are annotations `gnomon/POLICY.…` with their texts, which third parties' policies parse
     (`gnomon_core.policy_registry`).
     """
 

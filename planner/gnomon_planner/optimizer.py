@@ -1,20 +1,19 @@
 """The cheapest plan that meets a percentile, the quickest within a budget, and all that no other plan beats in both.
 
 A plan is a size of instance (memory on Lambda, cores elsewhere), a largest batch B and a timeout T. A `Landscape` has the
-percentile and the cost per request of every combination (BATCH, Eqs. 1–3): nothing is left out, so that the best is the best. A
-combination whose batches an instance cannot serve has infinite latency and cost. Percentiles take most of the time and are worked
-out when they are asked for; for the cheapest plan it is enough to know which are within the SLO.
+percentile and the cost per request of every combination (BATCH, Eqs. 1–3): an exhaustive search, so that the result is optimal. A
+combination whose batches an instance cannot serve has infinite latency and cost. Percentiles take most of the time and are
+computed on demand; for the cheapest plan it suffices to know which plans are within the SLO.
 
-Where instances are held, their number costs more time than all the rest, so that the landscape has an estimate of it. The best
-candidates by that are settled with their exact number and the wait for an instance in their latency. Whatever is chosen is
-predicted once more by the exact latency, and passed over if it does not hold what the landscape promised, or if it takes more
-instances than there may be.
+If instances are held, computing their number takes more time than everything else, so that the landscape has an estimate of it.
+The best candidates by the estimate are settled with the exact number and the wait for an instance in their latency. A chosen plan
+is evaluated once more by the exact latency, and rejected if that exceeds the landscape's value or if it needs too many instances.
 
-**Percentiles** are worked out only as far as they are asked for. The percentile of a plan takes some ten values of F; whether the
-plan is within an SLO takes one, F(SLO). Where none is, and the quickest plan is asked for, each takes one value again, and only
-those that are quicker than the best so far get their percentile: of thousands of plans that are mostly those of batches of one. A
-worked number: of 8,736 plans (13 sizes, 14 batches, 48 timeouts) with nine ratios to their service times all percentiles took 0.6
-s, and which are within an SLO 0.05 s.
+**Percentiles** are computed lazily. The percentile of a plan takes some ten values of F; the test against an SLO takes one,
+F(SLO). If no plan is within the SLO and the quickest is needed, each plan takes one value again, and only plans that are quicker
+than the best so far get their percentile: of thousands of plans mostly those with batches of one. Example: of 8,736 plans (13
+sizes, 14 batches, 48 timeouts) with nine ratios to their service times, all percentiles took 0.6 s, the tests against an SLO 0.05
+s.
 
 **Billing** is per call where instances are unlimited (`PerCall`), or for the instances that are held, busy or not (`Held`).
 """
@@ -58,8 +57,8 @@ Place = tuple[int, int, int]
 class Landscape:
     """Every combination's percentile (seconds), cost (dollars per request) and instances, all (sizes, batches, timeouts).
 
-    `instances` is 0 where they are unlimited. Of held ones there may be `most_instances`. `rows` are the numbers of its sizes
-    in the landscape that it is a part of.
+    `instances` is 0 if they are unlimited. At most `most_instances` may be held. `rows` are the indices of its sizes in the
+    landscape that it is a part of.
     """
 
     def __init__(self, process: Map, space: Space, billing: Billing, percent: float, most_instances: float = math.inf) -> None:
@@ -83,17 +82,17 @@ class Landscape:
         return self._percentiles.all_s[self.rows.start : self.rows.stop]
 
     def of_size(self, number: int) -> Landscape:
-        """The same with one size of instance alone."""
+        """The part of the landscape with this size of instance only."""
         some, found = slice(number, number + 1), copy(self)
         found.rows, found.space = self.rows[some], replace(self.space, sizes=self.space.sizes[some])
         found.usd_per_request, found.instances = self.usd_per_request[some], self.instances[some]
         return found
 
     def cheapest(self, slo_s: float, most: int | None = None) -> Choice:
-        """Eq. 2: the least cost whose percentile is at most the SLO; where there is none, the least percentile.
+        """Eq. 2: the cheapest plan whose percentile is at most the SLO; without one, the plan of least percentile.
 
-        At most `most` plans are settled exactly, which bounds the time; if none of them holds, the nearest is taken. Where
-        every plan takes more instances than there may be, it is the one that takes the fewest.
+        At most `most` plans are settled exactly, which bounds the time; if none of them meets the SLO, the nearest is taken. If
+        every plan needs too many instances, the result is the plan with the fewest.
 
         Raises:
             GnomonError: 400 `bad_slo`, `too_many_instances` where every plan needs more than can be counted.

@@ -1,37 +1,37 @@
 """Service times from few measurements: a polynomial of batch and size of instance (BATCH, Section III-A).
 
-Measuring every size of instance with every batch takes hours, and the times lie on a smooth surface. `to_measure` chooses fewer
-than 3 % of the cells, spread so that the surface is held at its edges; `fitted` finds the polynomial
+Measuring every size of instance with every batch takes hours, but the times lie on a smooth surface. `to_measure` chooses fewer
+than 3 % of the cells, spread so that the surface is determined at its edges; `fitted` finds the polynomial
 
     S(size, batch) = g(size) · Σ c_ijk · f(size)^i · batch^j · threads^k        k = 0 or 1
 
-that does well on points it has not seen: each in turn is left out, and each size between the outermost with all its points (the
-closed form for least squares). Others of its own size say what a point is; what lies between two sizes is only tried by leaving
-out a size. The simplest of those polynomials is taken whose mean error is within one standard error of the least. f is 1/x,
-1/√x, log x or x with g = 1; or, since a share of a core takes the work's processor time divided by the share, g = 1/x and f,
-log x or x, says how the work itself changes with the share (caches are colder after each pause). Relative errors are minimised,
-because 2 % of 20 ms matters as much as 2 % of 2 s, and a polynomial that is not positive between the measured points is none.
-Beyond the measured sizes and batches a polynomial says anything: it is asked there only on purpose.
+of least cross-validation error: each point in turn is left out, and each size between the outermost with all its points (the
+closed form for least squares). Only leaving out a whole size tests the interpolation between sizes, because other points of the
+same size determine a single point. Of the polynomials whose mean error is within one standard error of the least, the simplest is
+taken. f is 1/x, 1/√x, log x or x with g = 1; or, because a share of a core takes the work's processor time divided by the share,
+g = 1/x, and f, log x or x, is the change of the work itself with the share (caches are colder after each pause). Relative errors
+are minimised, because 2 % of 20 ms matters as much as 2 % of 2 s; a polynomial that is not positive between the measured points
+is rejected. Extrapolation beyond the measured sizes and batches is arbitrary, and happens only on request.
 
-An instance computes on as many threads as it has cores or parts of one, so that its times jump where a core is added, which no
-smooth function of the size does. Who says how much of the size is a `whole` core (1,769 MB on Lambda) has the threads as a third
-variable. One power of it is enough: n threads that spend s seconds together and p seconds of work take n·s + p seconds of
-processor time (Amdahl), and that is divided by what the quota gives. A worked number: 100 ms on one thread, 60 ms on two: 1,728
-MB, 0.98 cores, take 102 ms, and 1,792 MB, 1.01 cores, take 2·60/1.01 = 118 ms.
+An instance computes on as many threads as it has cores, partial ones included, so that its times jump where a core is added,
+which no smooth function of the size does. If the size of a `whole` core is given (1,769 MB on Lambda), the threads are a third
+variable. One power of it suffices: n threads that spend s seconds together and p seconds of work take n·s + p seconds of
+processor time (Amdahl), which is divided by the quota. Example: with 100 ms on one thread and 60 ms on two, 1,728 MB (0.98 cores)
+take 102 ms, and 1,792 MB (1.01 cores) take 2·60/1.01 = 118 ms.
 
-**Spread.** `Spread` has the ratios of batches to their usual time, each as likely. A batch of k takes S_k in the median. The
-machine, and who else is on it, make some take longer. The ratios of a size of instance are those of all its batch sizes together:
-few runs of each would not tell them apart. There are at most `MOST`: all that were measured, or the means of so many equal shares
-of them, so that they have the mean of what they stand for.
+**Spread.** `Spread` has equally likely ratios of batches to their median time S_k: the machine and its other load slow some
+batches down. The ratios of a size of instance are those of all its batch sizes together, because few runs of each batch size do
+not distinguish them. There are at most `MOST`: all measured ratios, or the means of `MOST` equal shares of them, which preserve
+the mean.
 
-**Bills** are means over all of them, because a bill jumps: if five of 100 runs around 95 ms take more than a step of 100 ms, the
-mean bill is 1.05 steps. A share stands wrongly only if a step ends within it, and then by less than a step: a mean over `MOST` is
-off by less than 1/`MOST` of what the dearest run costs more than the cheapest.
+**Bills** are means over all ratios, because a bill is a step function: if five of 100 runs around 95 ms take more than a step of
+100 ms, the mean bill is 1.05 steps. A share is wrong only if a step ends within it, and then by less than a step: a mean over
+`MOST` is off by less than 1/`MOST` of the difference between the dearest and the cheapest run.
 
-**Percentiles** take as many times as long as there are ratios they mix over, and mix over `few`: six means of equal shares below
-87.5 %, then those of the shares to 92.5, 97.5 and 100 %. P90 and P95 lie in the middle of theirs, P99 near the last mean: of
-times that deviate by a tenth they are 1.14, 1.18 and 1.26 times the median, and so are the times' own. Nine equal shares had 1.19
-for all three.
+**Percentiles** take time proportional to the number of ratios, and use `few`: six means of equal shares below 87.5 %, then the
+means of the shares to 92.5, 97.5 and 100 %. P90 and P95 lie in the middle of their shares, P99 near the last mean: for times that
+deviate by a tenth they are 1.14, 1.18 and 1.26 times the median, equal to the exact values. Nine equal shares had 1.19 for all
+three.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from gnomon_core.errors import bad_request
 from gnomon_planner.numerics import Array
 
 SHARE = 0.03
-HIGHEST = 4  # degree in either variable
-SPARE = 2  # points more than coefficients
-HELD = 1e-9  # what is left of 1 − H_gg where a polynomial is held without a group of points, which are up to 1
+HIGHEST = 4  # the highest degree in either variable
+SPARE = 2  # the points beyond the number of coefficients
+HELD = 1e-9  # the least 1 − H_gg (of at most 1) at which a polynomial is determined without a group of points
 GRID = 24
 COLUMNS = 3
-"""Batches of a size at least: both ends and what lies between."""
+"""The least number of batches of a size: both ends and one in between."""
 TURNS = (0.0, -1 / 3, 1 / 3)
 """The shift of the batches between the ends, relative to their distance, from one size to the next."""
 

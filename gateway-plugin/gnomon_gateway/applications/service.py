@@ -5,12 +5,12 @@
 
 `Applications` is the gateway's `FunctionService`: an endpoint is deployed, updated, listed and removed like any other function,
 and everything else goes to the `Manager` of functions. Members are functions of the manager that are neither stored nor listed;
-after a restart they are made again from the registered models. A variant gets queries once it has numbers, from its model's
-profile or measured here, and the measured ones are stored with the model.
+after a restart they are deployed again from the registered models. A variant gets queries once its latencies are known, from its
+model's profile or measured here; measured ones are stored with the model.
 
-Commands are validated in full before anything changes and durable when they return; members follow in the background. What
-fails there is reported by `describe` and tried again, each time after a longer wait (`Attempts`). What has not failed is looked
-at again when a member's profile is another one.
+Commands are validated in full before anything changes and durable when they return; members are reconciled in the background.
+Failures are reported by `describe` and retried with a back-off (`Attempts`). Members without a failure are reconciled again when
+their profile changes.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from gnomon_gateway.variants.selection import VariantSelector
 
 NO_ADVICE = WorkerPlan((), (), "")
 RETRY_S = 10.0
-"""Seconds until what failed is tried again for the first time; then twice as long after each attempt, up to `LONGEST_RETRY_S`."""
+"""The first back-off in seconds after a failure; it doubles after each attempt, up to `LONGEST_RETRY_S`."""
 LONGEST_RETRY_S = 300.0
-"""Also between two looks at what has not failed, for changes that nothing tells of: files that another program added."""
+"""The longest back-off, and the period of reconciling members without a failure: files may be added without an event."""
 MOST_DECISIONS = 1000
 MOST_MODELS = 100
-"""Registered models of one application."""
+"""The most registered models of one application."""
 IMAGE = "gnomon/body"
 """The image of the endpoint that is created with an application's first model."""
 _ABOUT_POLICY = "Of applications: instances of the cheapest variants that together satisfy the queries (INFaaS)."
@@ -85,7 +85,7 @@ class Attempts:
         self.at_s, self.failed = now_s, self.failed + 1 if failed else 0
 
     def due(self, now_s: float, *, changed: bool) -> bool:
-        """Return whether the next attempt is due; one that would find a change is, unless the last one failed just now."""
+        """Return whether the next attempt is due. After a change it is due at once, or after `RETRY_S` if the last one failed."""
         if not self.failed:
             return changed or now_s - self.at_s >= LONGEST_RETRY_S
         wait_s = min(LONGEST_RETRY_S, RETRY_S * 2.0 ** min(self.failed - 1, 20))
@@ -107,7 +107,7 @@ class Endpoint:
     measuring: asyncio.Lock = field(default_factory=asyncio.Lock)
     attempts: Attempts = field(default_factory=Attempts)
     workers: WorkerPlan = NO_ADVICE
-    """True if more or fewer machines would suit the application, where one policy decides about all members."""
+    """The advice on the number of machines, if one policy decides about all members."""
 
     @property
     def key(self) -> FunctionKey:

@@ -1,23 +1,22 @@
-"""The planner as `batch` and `batch+` use it: fit a plan to counts, and test whether the arrivals still match the plan.
+"""The use of the planner by `batch` and `batch+`: fit a plan to counts, and test whether the arrivals still match the plan.
 
-The only part of the policies that needs numpy, for which the registry imports the package when a function chooses one of them.
+Only this part of the policies needs numpy, so that the registry imports the package when a function chooses one of them.
 
-A plan is looked for among the `BATCHES` up to the largest and 12 timeouts up to the SLO, closer together where they are short:
-SLO·(i/12)². It has to be found within the second that a decision may take, so that few of the plans that promise to be cheapest
-are settled exactly, and there is none where even full batches keep more than `MOST_BUSY` instances busy. No plan takes more
-instances than there may be; where none does with those it is the one that takes the fewest, which is said.
+A plan is searched among the `BATCHES` up to the largest and 12 timeouts up to the SLO, denser for short ones: SLO·(i/12)². The
+search must end within the second that a decision may take. Therefore only the few best candidates are settled exactly, and there
+is no plan if full batches would keep more than `MOST_BUSY` instances busy. If every plan needs more instances than allowed, the
+plan with the fewest is taken, and the reason names it.
 
-Where calls are paid, as on Lambda, instances are unlimited: a plan is chosen by its price alone, which is known without being
-settled, so that there are 48 timeouts, SLO·i/48. How many slots may be used at once is the user's own bound there: what it cuts
-off is said and does not change the plan.
+If calls are billed, as on Lambda, instances are unlimited: a plan is chosen by its price alone, which needs no settling, so that
+48 timeouts are considered, SLO·i/48. The user's bound of concurrent slots does not change the plan; the reason names an excess.
 
-Where an instance may have several sizes, each has its cheapest plan, and the cheapest of these that meets the SLO with no more
-cores than the nodes have is taken. The size that instances have now stays unless another saves a tenth: it takes a while until
-all have another.
+If instances may have several sizes, the cheapest plan of each size is computed, and the cheapest of these that meets the SLO and
+fits the nodes' cores is taken. The present size stays unless another one saves a tenth: until all instances have changed, both
+are paid.
 
-Where the arrivals are shared among several queues, each fills its batches from its own share of them, more slowly: a plan is made
-for one queue, and takes so many instances for each. That is cautious, because not all queues have their peak at the same moment.
-What is watched for changes are all arrivals together.
+If the arrivals are distributed among several queues, each fills its batches from its own share, more slowly: the plan is made for
+one queue, with its instances for each. That is conservative, because the queues' peaks do not coincide. Changes are detected in
+the sum of all arrivals.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from gnomon_planner.validation import Goal, Trial, Window, validated
 
 TIMEOUTS = 12
 CALLED_TIMEOUTS = 48
-"""Timeouts that are tried where calls are paid: a plan is priced without being settled there."""
+"""The number of timeouts if calls are billed: plans are then priced without being settled."""
 # Settling a plan, the exact number of its instances, takes longer for larger batches and more busy instances. These bound it
 # within the second of a decision.
 MOST_CANDIDATES = 12
@@ -53,10 +52,10 @@ SETTLED_BUSY = 400.0
 SETTLED_OF_EACH = 4
 BATCHES = (*range(1, 9), 10, 12, 16, 20, 24, 32)
 MOST_BUSY = 200
-"""Busy instances beyond which no plan is made: the search would take longer than a decision may."""
+"""The number of busy instances beyond which no plan is made: the search would take longer than a decision may."""
 PER_MILLION = 1e6
 WORTH_A_CHANGE = 0.1
-"""Saving that makes instances change their size: until all have changed, both sizes are paid."""
+"""The saving from which instances change their size: until all have changed, both sizes are paid."""
 RULE = ChangeRule()
 LOADED = (np.fft, np.ma)
 """numpy imports these when they are first used, which would be within the second of a process's first plan."""

@@ -258,21 +258,10 @@ class Batch:
         except GnomonError as error:
             why = error.message.rstrip(".")
             return InForce(
-                observation.now_s,
-                AGAIN_S,
-                (),
-                0,
-                0.0,
-                0,
-                0.0,
-                1.0,
-                why,
-                own_size(observation),
-                observation.queues,
-                len(observation.latency_s),
-                0.0,
-                1.0,
-            )
+                planned_at_s=observation.now_s, holds_s=AGAIN_S, service_s=(), batch=0, timeout_s=0.0, instances=0, rate_rps=0.0,
+                dispersion=1.0, said=why, size=own_size(observation), queues=observation.queues,
+                longest=len(observation.latency_s), active_rps=0.0, short_dispersion=1.0,
+            )  # fmt: skip
         holds_s = min(settings.plan_window_s, max(FIRST_S, counts.seconds))
         known_s = tuple(sized(observation, found.size).latency_s)
         said = (
