@@ -17,7 +17,9 @@ of zeros: otherwise a thousand functions with 600 bins each take 50 MB. The bins
 from __future__ import annotations
 
 import math
+import sys
 from array import array
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -103,47 +105,50 @@ class LoadWindows:
         skipped = due - self._keep
         if skipped > last.edges:
             last.edges, last.at_edge = skipped, self._cut(last, skipped, now_s, point)
-        if point == last.point == last.at_edge:
-            self._append_empty(due - last.edges)
-            last.edges = due
-        while last.edges < due:
-            begin, end = last.at_edge, self._cut(last, last.edges + 1, now_s, point)
-            length_s = self.bin_s
-            self._append(end[0] - begin[0], end[1] - begin[1], (end[2] - begin[2]) / length_s, (end[3] - begin[3]) / length_s)
-            last.edges, last.at_edge = last.edges + 1, end
+        number, begin = due - last.edges, last.at_edge
+        if point == last.point == begin:
+            self._append(_NOTHING, number)
+        else:
+            end = self._cut(last, last.edges + 1, now_s, point)
+            self._append(self._bin(begin, end, 1))
+            if number > 1:  # the curve is straight, so that all further bins are equal
+                begin, end = end, self._cut(last, due, now_s, point)
+                self._append(self._bin(begin, end, number - 1), number - 1)
+            last.at_edge = end
+        last.edges = due
 
-    def _append(self, arrivals: float, successes: float, concurrency: float, busy_cores: float) -> None:
-        columns, loaded = self._columns, bool(arrivals or successes or concurrency or busy_cores)
+    def _bin(self, begin: _Point, end: _Point, number: int) -> _Bin:
+        """Each of `number` equal bins between two points of a straight curve."""
+        a0, s0, c0, b0 = begin
+        a1, s1, c1, b1 = end
+        length_s = number * self.bin_s
+        return ((a1 - a0) / number, (s1 - s0) / number, (c1 - c0) / length_s, (b1 - b0) / length_s)
+
+    def _append(self, values: _Bin, number: int = 1) -> None:
+        """Append so many equal bins, at most as many as are kept."""
+        columns, loaded, keep = self._columns, values != _NOTHING, self._keep
         if columns is None:
             if not loaded:
-                self._append_empty(1)
+                self._length = min(keep, self._length + number)
                 return
             nothing = _nothing(self._length)
             columns = self._columns = array("d", nothing), array("d", nothing), array("d", nothing), array("d", nothing)
-        first = columns[0]
-        first.append(arrivals)
-        columns[1].append(successes)
-        columns[2].append(concurrency)
-        columns[3].append(busy_cores)
-        self._loaded += loaded
-        if self._length < self._keep:
-            self._length += 1
-            return
-        expired = len(first) - self._keep - 1
-        if first[expired] or columns[1][expired] or columns[2][expired] or columns[3][expired]:
-            self._loaded -= 1
-        if not self._loaded:
-            self._columns = None
-        elif expired >= SURPLUS:
-            for column in columns:
-                del column[: expired + 1]
-
-    def _append_empty(self, number: int) -> None:
-        for _ in range(number):
-            if self._columns is None:
-                self._length = min(self._keep, self._length + number)
-                return
-            self._append(*_NOTHING)
+        for column, value in zip(columns, values, strict=True):
+            if number == 1:
+                column.append(value)
+            else:
+                column.extend((value,) * number)
+        self._loaded += loaded * number
+        expired = max(0, self._length + number - keep)
+        self._length += number - expired
+        if expired:
+            end = len(columns[0]) - keep
+            self._loaded -= _count_loaded(columns, end - expired, end)
+            if not self._loaded:
+                self._columns = None
+            elif end > SURPLUS:
+                for column in columns:
+                    del column[:end]
 
     def _cut(self, last: _Last, edge: int, now_s: float, point: _Point) -> _Point:
         edge_s = last.first_edge_s + edge * self.bin_s
@@ -169,47 +174,85 @@ class LoadWindows:
         return History(self.bin_s, end_s, arrivals[begin:], successes[begin:], concurrency[begin:], busy_cores[begin:])
 
     def to_json(self) -> JsonObject:
-        """State for a warm restart of the autoscaler. A number among the bins is a run length of empty bins."""
-        bins: list[Json] = []
-        empty = self._length if self._columns is None else 0
-        begin = 0 if self._columns is None else len(self._columns[0]) - self._length
-        for made in zip(*(column[begin:] for column in self._columns or ()), strict=True):
-            if made == _NOTHING:
-                empty += 1
-                continue
-            if empty:
-                bins.append(empty)
-                empty = 0
-            arrivals, successes, concurrency, busy_cores = made
-            values = (arrivals, successes, concurrency * self.bin_s, busy_cores * self.bin_s)
-            bins.append([round(value, 6) for value in values])
-        if empty:
-            bins.append(empty)
-        return {"bin_s": self.bin_s, "bins": bins}
+        """State for a warm restart of the autoscaler; see `_Run` for its bins."""
+        if self._columns is None:
+            return {"bin_s": self.bin_s, "bins": [self._length] if self._length else []}
+        begin = len(self._columns[0]) - self._length
+        columns = [column[begin:] for column in self._columns]
+        if self._loaded == self._length:
+            return {"bin_s": self.bin_s, "bins": [_encode(columns)]}
+        runs: list[Json] = []
+        end = 0
+        for loaded, bins in groupby(map(any, zip(*columns, strict=True))):
+            first, end = end, end + sum(1 for _ in bins)
+            runs.append(_encode([column[first:end] for column in columns]) if loaded else end - first)
+        return {"bin_s": self.bin_s, "bins": runs}
 
     @staticmethod
     def from_json(document: JsonObject, keep_s: float = KEEP_S, origin_s: float | None = None) -> LoadWindows:
         """Restore saved windows. The time in between, without samples, is omitted."""
         windows = LoadWindows(float(cast("float", document["bin_s"])), keep_s, origin_s)
         columns: _Columns = array("d"), array("d"), array("d"), array("d")
-        saved = cast("Sequence[int | Sequence[float]]", document["bins"])
-        # In runs of equal kind, not bin by bin: a new leader restores a thousand functions before its first decision.
-        for kind, run in groupby(saved, type):
-            if kind is int:
-                nothing = array("d", bytes(sum(cast("Iterator[int]", run)) * columns[0].itemsize))
-                parts: Iterable[array[float]] = (nothing,) * len(columns)
-            else:
-                arrivals, successes, *integrals = zip(*cast("Iterator[Sequence[float]]", run), strict=True)
-                means = [[value / windows.bin_s for value in integral] for integral in integrals]
-                parts = (array("d", values) for values in (arrivals, successes, *means))
+        for parts in _read(cast("Sequence[_Run]", document["bins"]), windows.bin_s):
             for column, part in zip(columns, parts, strict=True):
                 column.extend(part)
         for column in columns:
             del column[: max(0, len(column) - windows._keep)]
         windows._length = len(columns[0])
-        windows._loaded = sum(map(any, zip(*columns, strict=True)))
+        windows._loaded = _count_loaded(columns, 0, windows._length)
         windows._columns = columns if windows._loaded else None
         return windows
+
+
+_Run: TypeAlias = "int | str | list[float]"
+"""A part of saved bins: a number of empty ones; the columns of loaded ones, one after the other, as doubles in Base64; or one bin
+as earlier versions wrote it, its means as integrals. A new leader reads a thousand histories before it decides: Base64 takes a
+tenth of the time of numbers, which is a third of a millisecond for each."""
+
+
+def _encode(columns: Iterable[array[float]]) -> str:
+    joined = array("d")
+    for column in columns:
+        joined.extend(column)
+    if sys.byteorder == "big":
+        joined.byteswap()
+    return b64encode(joined.tobytes()).decode()
+
+
+def _read(runs: Iterable[_Run], bin_s: float) -> Iterator[Iterable[array[float]]]:
+    """The four columns of one part of saved bins after the other."""
+    for kind, same in groupby(runs, type):
+        if kind is list:
+            yield _single_bins(cast("Iterable[list[float]]", same), bin_s)
+        else:
+            yield from map(_decode, cast("Iterable[int | str]", same))
+
+
+def _decode(run: int | str) -> Iterable[array[float]]:
+    """The four columns of a number of bins."""
+    if isinstance(run, int):
+        return (array("d", bytes(run * 8)),) * 4
+    joined = array("d", b64decode(run, validate=True))
+    if sys.byteorder == "big":
+        joined.byteswap()
+    length, rest = divmod(len(joined), 4)
+    if rest or not length:
+        raise ValueError(f"{len(joined)} numbers are not four columns of bins")
+    return [joined[begin : begin + length] for begin in range(0, len(joined), length)]
+
+
+def _single_bins(bins: Iterable[list[float]], bin_s: float) -> Iterable[array[float]]:
+    """The four columns of bins that an earlier version saved one by one."""
+    arrivals, successes, *integrals = zip(*bins, strict=True)
+    means = [[value / bin_s for value in integral] for integral in integrals]
+    return [array("d", values) for values in (arrivals, successes, *means)]
+
+
+def _count_loaded(columns: _Columns, begin: int, end: int) -> int:
+    """How many of these bins are not empty."""
+    if begin == 0 and 0.0 not in columns[0]:  # the usual case for a whole history of a busy function
+        return end
+    return sum(map(any, zip(*(column[begin:end] for column in columns), strict=True)))
 
 
 @lru_cache(maxsize=64)

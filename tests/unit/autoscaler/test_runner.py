@@ -1,9 +1,11 @@
 """The runner of one function's policy: observations and their bins, start back-off, stored state, late decisions."""
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import cast
 
 import pytest
 
@@ -15,6 +17,7 @@ from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction, Tim
 from gnomon_autoscaler.windows import LoadWindows
 from gnomon_core.clock import VirtualClock
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
+from gnomon_core.json_types import JsonObject
 from gnomon_core.pairs import Pair
 from gnomon_core.policy_registry import PolicyPlugin
 from gnomon_core.scaling import (
@@ -616,3 +619,23 @@ def test_windows_that_were_saved_bin_by_bin_are_read() -> None:
     history = restored.history(9.0)
     assert (tuple(history.arrivals), tuple(history.successes)) == ((0.0, 2, 0.0), (0.0, 1, 0.0))
     assert (tuple(history.concurrency), tuple(history.busy_cores)) == ((0.0, 1.0, 0.0), (0.0, 0.5, 0.0))
+
+
+def test_saved_windows_keep_every_bin_exactly() -> None:
+    windows = LoadWindows(bin_s=0.5, keep_s=300)
+    for second, arrivals in ((0, 0), (7, 0), (8, 1), (9, 4), (90, 4), (91, 11)):
+        windows.record(second, counters(arrivals, arrivals / 3))
+    saved = json.loads(json.dumps(windows.to_json()))
+    restored = LoadWindows.from_json(saved)
+    before, after = windows.history(91.0), restored.history(91.0)
+    assert (after.arrivals, after.concurrency) == (before.arrivals, before.concurrency)
+    assert restored.to_json() == windows.to_json()
+    restored.record(0.0, counters())
+    restored.record(1000.0, counters())
+    assert restored.is_empty
+
+
+@pytest.mark.parametrize("run", ["no Base64!", "AAAA", "", b64encode(bytes(8 * 5)).decode(), 1.5])
+def test_saved_bins_that_are_not_four_columns_are_refused(run: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        LoadWindows.from_json(cast("JsonObject", {"bin_s": 0.5, "bins": [3, run]}))
