@@ -112,6 +112,12 @@ class IdleFunction:
     check_s: float
     call: PolicyCall | None
 
+    @property
+    def check_at_s(self) -> float:
+        """When the stamp is compared next."""
+        # Half a bin: a tick may come a little earlier in its bin than the one that it is compared with.
+        return self.idle_s + self.check_s - 0.5 * BIN_S
+
 
 class IdleFunctions:
     """The functions that are idle and skipped; none if the fleet has no change stamps."""
@@ -122,20 +128,16 @@ class IdleFunctions:
         self._new: list[str] = []
         self._numbers = itertools.count()
 
-    def skips(self, function: str, now_s: float) -> bool:
-        """Return whether the function is skipped now."""
+    def skipped_until_s(self, function: str, now_s: float) -> float:
+        """Until when the function need not be visited, unless it is poked; 0 if it is not skipped now."""
         idle = self._skipped.get(function)
-        if idle is None or self._fleet is None:
-            return False
-        if now_s >= idle.until_s - TOLERANCE_S:
-            return False
-        # Half a bin: a tick may come a little earlier in its bin than the one that it is compared with.
-        if now_s < idle.idle_s + idle.check_s - 0.5 * BIN_S:
-            return True
-        if idle.stamp != self._fleet.stamp(function):
-            return False
-        idle.idle_s = now_s
-        return True
+        if idle is None or self._fleet is None or now_s >= idle.until_s - TOLERANCE_S:
+            return 0.0
+        if now_s >= idle.check_at_s:
+            if idle.stamp != self._fleet.stamp(function):
+                return 0.0
+            idle.idle_s = now_s
+        return min(idle.until_s - TOLERANCE_S, idle.check_at_s)
 
     def __contains__(self, function: str) -> bool:
         """Return whether the function is skipped, or was until an event."""
@@ -316,6 +318,9 @@ class Autoscaler:
         self._poked_during_step: set[str] = set()
         self._saved: dict[str, tuple[JsonObject, float]] = {}
         self._idle = IdleFunctions(fleet)
+        self._visit_s: dict[str, float] = {}
+        """Before this time a tick need not visit the function: it is idle, or between two turns of a policy that decides on a
+        count. An observation and the end of a step remove the entry."""
         self._counting = fleet if isinstance(fleet, CountingFleet) else None
         self._ended = False
 
@@ -365,6 +370,7 @@ class Autoscaler:
         self._logs.pop(function, None)
         self._saved.pop(function, None)
         self._idle.forget(function)
+        self._visit_s.pop(function, None)
 
     def decisions(self, function: str, limit: int = 100) -> list[DecisionRecord]:
         """The function's last decisions, the newest first."""
@@ -413,10 +419,18 @@ class Autoscaler:
         now_s = self._clock.now_s()
         self._lengthen_skips()
         for number, function in enumerate(functions, start=1):
-            if not self._idle.skips(function, now_s) and not self._count_requests(function):
-                self._try_to_observe(function)
+            if now_s >= self._visit_s.get(function, now_s):
+                self._visit(function, now_s)
             if number % FUNCTIONS_AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+    def _visit(self, function: str, now_s: float) -> None:
+        """Observe the function, unless it is idle or its counters are enough."""
+        until_s = self._idle.skipped_until_s(function, now_s)
+        if until_s:
+            self._visit_s[function] = until_s
+        elif not self._count_requests(function):
+            self._try_to_observe(function)
 
     def _poke(self, function: str) -> None:
         self._poked.discard(function)
@@ -431,6 +445,8 @@ class Autoscaler:
         if self._counting is None or runner is None or not runner.between_turns(now_s) or function in self._idle:
             return False
         if runner.needs_no_sample:
+            # Half a bin: a function is visited at a later time in each tick than the tick's own.
+            self._visit_s[function] = runner.next_s - 0.5 * BIN_S
             return True
         stamp, counters = self._counting.stamp_without_requests(function), self._counting.counters(function)
         return counters is not None and runner.record_counters(now_s, counters, stamp)
@@ -445,6 +461,7 @@ class Autoscaler:
 
     def _observe(self, function: str) -> None:
         runner = self._runners.get(function)
+        self._visit_s.pop(function, None)
         stamp = self._idle.stamp(function) if runner is None or runner.windows.is_empty else None
         without_requests = None if self._counting is None else self._counting.stamp_without_requests(function)
         load = self._fleet.load(function)
@@ -518,6 +535,7 @@ class Autoscaler:
         """End a step. The function is observed again if it was poked meanwhile, and skipped if it is idle."""
         function, runner = step.function, step.runner
         self._steps.pop(function, None)
+        self._visit_s.pop(function, None)
         if self._ended:
             return
         again = function in self._poked_during_step
