@@ -92,17 +92,17 @@ class Observation:
     @property
     def live(self) -> tuple[Instance, ...]:
         """Bodies that serve or are about to: starting and ready."""
-        return tuple(i for i in self.instances if i.kind is InstanceKind.BODY and i.state in _LIVE)
+        return tuple([i for i in self.instances if i.kind is InstanceKind.BODY and i.state in _LIVE])
 
     @property
     def ready(self) -> tuple[Instance, ...]:
         """Bodies that can take a batch."""
-        return tuple(i for i in self.live if i.state is InstanceState.READY)
+        return tuple([i for i in self.live if i.state is InstanceState.READY])
 
     @property
     def shadows(self) -> tuple[Instance, ...]:
         """Shadows that compute for a Body or are about to."""
-        return tuple(i for i in self.instances if i.kind is InstanceKind.SHADOW and i.state in _LIVE)
+        return tuple([i for i in self.instances if i.kind is InstanceKind.SHADOW and i.state in _LIVE])
 
 
 @dataclass(frozen=True, slots=True)

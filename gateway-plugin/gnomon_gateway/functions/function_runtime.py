@@ -792,8 +792,9 @@ class Lanes(NamedTuple):
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """The latency keys of the lanes."""
-        return self.tensor.variant, self.event.variant
+        """The latency keys of the lanes, each once."""
+        tensor, event = self.tensor.variant, self.event.variant
+        return (tensor,) if tensor == event else (tensor, event)
 
 
 def latency_key(settings: Settings, function: str) -> str:
