@@ -20,6 +20,9 @@ DEFAULT_NAMESPACE = "openfaas-fn"
 PROBLEM = "status.gnomon/problem"
 """The annotation in a function's description that says why instances are missing. It is not part of the deployment."""
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+MAX_SECRET_NAME = 253
+# A DNS subdomain, as Kubernetes and faas-cli want it; it also makes a safe file name, without '/' and not beginning with '.'.
+_SECRET_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 WATCHDOG_ANSWERS_S = 1.0
 
@@ -100,6 +103,21 @@ class FunctionSpec:
             other.settings.model,
             other.settings.cores,
             other.settings.concurrency,
+        )
+
+
+def check_secret_name(name: str) -> None:
+    """Refuse a name that no secret can have.
+
+    Raises:
+        GnomonError: 400 `invalid_name`.
+
+    """
+    if len(name) > MAX_SECRET_NAME or not _SECRET_NAME.fullmatch(name):
+        raise bad_request(
+            "invalid_name",
+            f"{name[:100]!r} is not a name for a secret.",
+            f"Use up to {MAX_SECRET_NAME} lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit.",
         )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,15 +15,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
-from gnomon_core.functions import FunctionKey
+from gnomon_core.functions import FunctionKey, check_secret_name
 from gnomon_core.interfaces import FunctionStore
 from gnomon_gateway.api.namespaces import Namespaces
 from gnomon_gateway.api.requests import Handlers, namespace_in_query, read_object, text_field
 
 MAX_SECRET_BYTES = 256 * 1024
-MAX_NAME_LENGTH = 253
-# A DNS subdomain, as Kubernetes and faas-cli want it; it also makes a safe file name, without '/' and not beginning with '.'.
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 class Secrets:
@@ -53,6 +49,7 @@ class Secrets:
             await asyncio.to_thread(self._store.put_secret, key, value)
 
     async def delete(self, key: FunctionKey) -> None:
+        check_secret_name(key.name)
         async with self._changing:
             if not await asyncio.to_thread(self._store.delete_secret, key):
                 raise _unknown(key)
@@ -62,12 +59,7 @@ class Secrets:
 
 
 def _check(name: str, value: bytes) -> None:
-    if len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name):
-        raise bad_request(
-            "invalid_name",
-            f"{name[:100]!r} is not a name for a secret.",
-            "Use up to 253 lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit.",
-        )
+    check_secret_name(name)
     if len(value) > MAX_SECRET_BYTES:
         raise GnomonError(
             413,

@@ -12,12 +12,13 @@ from http import HTTPStatus
 
 from gnomon_core.engines import ChosenEngine
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.functions import FunctionKey, FunctionSpec, check_secret_name
 from gnomon_core.interfaces import FunctionStore, Platform, RunsEngines, SchedulingPolicy, Warns
 from gnomon_core.policy_registry import refuse_strays
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
+from gnomon_core.units import parse_duration_s
 from gnomon_gateway.functions.deployments import OtherReplicas
 from gnomon_gateway.functions.instances import ScalingControl, outlive_gateway
 from gnomon_gateway.functions.logs import LogBook
@@ -83,6 +84,8 @@ class Checks:
                 f"annotation gnomon/model names the application {spec.settings.application[:100]!r}, and this platform has none.",
                 "Applications are served by `gnomon serve` on one machine and on Lambda. Name a model here.",
             )
+        if not again:
+            _check_timeouts(spec)
         self.policy(spec.settings)
         try:
             if spec.settings.model is not None and self._fetch_model is not None:
@@ -99,7 +102,7 @@ class Checks:
         """The inputs of a function that was checked before. With `lenient`, missing secrets are left out.
 
         Raises:
-            GnomonError: 400 `secret_not_found`.
+            GnomonError: 400 `secret_not_found`, or `invalid_name` for a name that no secret can have.
 
         """
         secrets = await self._secrets(spec, lenient=lenient)
@@ -122,6 +125,7 @@ class Checks:
             if value is not None:
                 values[name] = value
             elif not lenient:
+                check_secret_name(name)
                 raise bad_request(
                     "secret_not_found",
                     f"secret {name[:100]!r} is not in namespace {spec.key.namespace!r}.",
@@ -132,6 +136,21 @@ class Checks:
     async def profile(self, spec: FunctionSpec) -> ModelProfile | None:
         """The profile of the function's model. Read in a thread: the file has some hundred kilobytes."""
         return await asyncio.to_thread(self._platform.profile, spec)
+
+
+_TIMEOUTS = ("exec_timeout", "read_timeout", "write_timeout")
+
+
+def _check_timeouts(spec: FunctionSpec) -> None:
+    """Refuse variables of the watchdog that are not durations.
+
+    Gnomon's runtime refuses them at its start; OpenFaaS's watchdog silently uses its default instead of the bound.
+    """
+    for name in _TIMEOUTS:
+        try:
+            parse_duration_s(spec.environment.get(name) or "0")
+        except ValueError as error:
+            raise bad_request("invalid_setting", f"environment variable {name}: {error}.", f"Example: {name}: 30s") from None
 
 
 class ShadowNotice:

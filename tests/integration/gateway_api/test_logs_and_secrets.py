@@ -163,7 +163,7 @@ async def test_a_deleted_secret_is_gone(gateway: Any, stored: Any) -> None:
 WRONG_NAMES = ["", "..", ".", "../x", "a/b", "A", "a_b", "-a", "a-", "a..b", ".a", "a" * 254, "a\nb", "é"]
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 @pytest.mark.parametrize("name", WRONG_NAMES)
 async def test_a_name_that_is_no_file_name_is_refused(gateway: Any, method: str, name: str) -> None:
     status, error = await gateway.call(method, "/system/secrets", {"name": name, "value": "x"})

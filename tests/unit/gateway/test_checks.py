@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +105,27 @@ async def test_missing_model_is_400_and_not_404(store: SqliteStore) -> None:
     with pytest.raises(GnomonError) as refused:
         await checks(store, WithoutModels()).spec(SPEC)
     assert (refused.value.status, refused.value.code, refused.value.hint) == (400, "model_not_found", "There are: resnet50.")
+
+
+@pytest.mark.parametrize("variable", ["exec_timeout", "read_timeout", "write_timeout"])
+@pytest.mark.parametrize("text", ["soon", "1 minute", "-5s"])
+async def test_a_timeout_that_is_no_duration_is_refused_when_a_function_is_deployed(
+    store: SqliteStore, variable: str, text: str
+) -> None:
+    spec = replace(SPEC, secrets=("there",), environment={variable: text})
+    with pytest.raises(GnomonError, match=f"{variable}: .*{text}.* is not a duration") as refused:
+        await checks(store, Cluster()).spec(spec)
+    assert (refused.value.status, refused.value.code) == (400, "invalid_setting")
+    assert refused.value.hint == f"Example: {variable}: 30s"
+    # A function that an earlier version accepted is served after a restart.
+    await checks(store, Cluster()).spec(spec, again=True)
+    await checks(store, Cluster()).spec(replace(spec, environment={variable: "1m30s"}))
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "$(id)", "UPPER", "a b", "", ".hidden"])
+async def test_a_hint_never_repeats_a_name_that_no_secret_can_have(store: SqliteStore, name: str) -> None:
+    with pytest.raises(GnomonError, match="is not a name for a secret") as refused:
+        await checks(store, Cluster()).spec(replace(SPEC, secrets=(name,)))
+    assert (refused.value.status, refused.value.code) == (400, "invalid_name")
+    assert "lower-case letters" in refused.value.hint
+    assert "gnomon secret create" not in refused.value.hint
