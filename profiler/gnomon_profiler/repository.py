@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from gnomon_core.atomic_files import make_folder, move_file, replacing
 from gnomon_core.engines import REPORT, EngineReport
@@ -40,6 +40,7 @@ from gnomon_core.program import ALLOWED_OPERATORS, MAX_PROGRAM_BYTES, invalid_pr
 from gnomon_core.signature import ModelSignature
 from gnomon_profiler.layers_file import LAYERS, check_layers
 from gnomon_profiler.sample_sets import SAMPLES, VALIDATION, read_samples
+from gnomon_profiler.tensor_index import check_weights
 
 PROGRAM = "program.json"
 WEIGHTS = "weights.safetensors"
@@ -137,6 +138,8 @@ def _check_files(files: Mapping[str, Content]) -> ModelSignature:
         raise bad_request(
             "invalid_model", f"A model needs {PROGRAM} and {WEIGHTS}, under plain file names.", "Use gnomon's Extractor."
         )
+    with _opened(files[WEIGHTS]) as (weights, size_bytes):
+        check_weights(weights, size_bytes)
     document = _document(files[PROGRAM])
     program = parse_program(document)
     refused = sorted(set(program.operators()) - ALLOWED_OPERATORS)
@@ -169,6 +172,16 @@ def _document(content: Content) -> bytes:
         return content
     with content.open("rb") as file:
         return file.read(_MAX_DOCUMENT_BYTES)
+
+
+@contextmanager
+def _opened(content: Content) -> Iterator[tuple[BinaryIO, int]]:
+    """The content as a file, and its size in bytes."""
+    if isinstance(content, bytes):
+        yield io.BytesIO(content), len(content)
+    else:
+        with content.open("rb") as file:
+            yield file, os.fstat(file.fileno()).st_size
 
 
 def _digest(content: Content) -> str:

@@ -12,9 +12,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from mmap import mmap
-from typing import Any
+from typing import Any, BinaryIO
 
-from gnomon_core.errors import bad_request
+from gnomon_core.errors import GnomonError, bad_request
 
 FORMAT = "gnomon-tensor-index/1"
 ALIGNMENT_BYTES = 64
@@ -22,6 +22,12 @@ GAP_PREFIX = "__gap__/"
 _LENGTH_BYTES = 8
 _NEAR_BYTES = 256 << 10
 """Tensors nearer than this are fetched together: another request costs more than the bytes between."""
+
+
+_METADATA = "__metadata__"
+_MOST_HEADER_BYTES = 100_000_000
+"""The limit of the safetensors library."""
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +62,11 @@ class TensorIndex:
                 {
                     name: _stored(file, start, entry)
                     for name, entry in header.items()
-                    if name != "__metadata__" and not name.startswith(GAP_PREFIX)
+                    if name != _METADATA and not name.startswith(GAP_PREFIX)
                 }
             )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise bad_request("invalid_model", f"The weights are no safetensors file: {error}.") from None
+        except _UNREADABLE as error:
+            raise _invalid(error) from None
 
     def to_bytes(self) -> bytes:
         tensors = {
@@ -92,6 +98,28 @@ class TensorIndex:
         return spans
 
 
+def check_weights(file: BinaryIO, size_bytes: int) -> None:
+    """Check the header of a safetensors file of this size; its tensors are not read.
+
+    Raises:
+        GnomonError: 400 `invalid_model`, with the reason.
+
+    """
+    try:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        data_bytes = size_bytes - _LENGTH_BYTES - length
+        if data_bytes < 0 or length > _MOST_HEADER_BYTES:
+            raise ValueError(f"its header states {length} bytes, and the file has {size_bytes}")
+        for name, entry in json.loads(file.read(length)).items():
+            if name == _METADATA:
+                continue
+            begin, end = entry["data_offsets"]
+            if not 0 <= begin <= end <= data_bytes:
+                raise ValueError(f"tensor {name[:100]!r} is from byte {begin} to {end} of {data_bytes}")
+    except _UNREADABLE as error:
+        raise _invalid(error) from None
+
+
 def part_file(index: TensorIndex, contents: Mapping[str, bytes]) -> bytes:
     """A weight file of these tensors' bytes, in the order of the whole file's."""
     header: dict[str, Any] = {}
@@ -114,6 +142,12 @@ def with_header(header: Mapping[str, Any], pieces: Sequence[bytes]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(_LENGTH_BYTES + len(text)) % ALIGNMENT_BYTES)
     return b"".join([len(text).to_bytes(_LENGTH_BYTES, "little"), text, *pieces])
+
+
+def _invalid(error: Exception) -> GnomonError:
+    reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+    message = f"The weights are not a safetensors file: {reason}."
+    return bad_request("invalid_model", message, "Save them with safetensors, and add the model again.")
 
 
 def _stored(file: bytes | mmap, start: int, entry: Mapping[str, Any]) -> StoredTensor:

@@ -18,6 +18,7 @@ from gnomon_core.model_archive import Archive
 from gnomon_gateway.api.access import BasicAuth
 from gnomon_gateway.api.models import ModelRoutes
 from gnomon_profiler.repository import DirectoryRepository
+from gnomon_profiler.tensor_index import with_header
 from tests.contracts.small_models import files, two_blocks, with_layers
 from tests.integration.gateway_api.conftest import PASSWORD, USER, Gateway, StartGateway
 from tests.waiting import until
@@ -112,6 +113,21 @@ async def test_names_that_could_leave_the_repository_are_refused(models: Models,
     assert models.is_empty()
 
 
+WEIGHTS = files()["weights.safetensors"]
+BROKEN_WEIGHTS = (
+    b"",
+    WEIGHTS[:7],
+    WEIGHTS[:20],
+    WEIGHTS[:-1],
+    (1 << 40).to_bytes(8, "little") + WEIGHTS[8:],
+    WEIGHTS[:8] + b"x" * (len(WEIGHTS) - 8),
+    with_header({"w": {"dtype": "F32", "shape": [1]}}, []),
+    with_header({"w": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}}, [bytes(4)]),
+    with_header({"w": {"dtype": "F32", "shape": [1], "data_offsets": ["0", "4"]}}, [bytes(4)]),
+    with_header({"w": 3}, []),
+)
+
+
 @pytest.mark.parametrize(
     ("contents", "stated", "expected"),
     [
@@ -120,6 +136,7 @@ async def test_names_that_could_leave_the_repository_are_refused(models: Models,
         (files(op="aten.from_file.default"), {}, (422, "invalid_program")),
         (with_layers(files()) | {"program.json": files(3.0)["program.json"]}, {}, (422, "invalid_layers")),
         (files() | {"engines.json": b"[]"}, {}, (422, "invalid_engines")),
+        *((files() | {"weights.safetensors": broken}, {}, (400, "invalid_model")) for broken in BROKEN_WEIGHTS),
     ],
 )
 async def test_refused_contents_leave_nothing(
