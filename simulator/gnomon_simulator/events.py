@@ -31,11 +31,15 @@ class Events:
         heappush(self._heap, (max(time_s, self.now_s), self._order, call, args))
 
     def run(self) -> None:
-        """Handle events until the queue is empty."""
+        """Handle events until the queue is empty, or until `stop`."""
         heap = self._heap
         while heap:
             self.now_s, _, call, args = heappop(heap)
             call(*args)
+
+    def stop(self) -> None:
+        """Drop all events that are still scheduled: the run ends now."""
+        self._heap.clear()
 
 
 def stream(seed: int, purpose: str) -> random.Random:

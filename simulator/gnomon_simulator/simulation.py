@@ -79,6 +79,17 @@ def simulate(
             events.at(step * end_s / STEPS, watch, step * end_s / STEPS, end_s)
     platform = SimulatedPlatform(nodes, events, stream(seed, "execution"))
     functions = [SimulatedFunction(plan, platform, events) for plan in plans]
+    unanswered = {plan.name for plan in plans if plan.arrivals_s}
+
+    def answered(name: str) -> None:
+        """End the run with the last function's last answer: a timer of a request that was answered would prolong it."""
+        if name in unanswered:
+            unanswered.remove(name)
+            if not unanswered:
+                events.stop()
+
+    for function in functions:
+        function.answered = answered
     with _uncollected():
         for function in functions:
             function.begin()
@@ -169,6 +180,8 @@ class SimulatedFunction(Actuator[None]):
         plan.check(scaling)
         require(scaling, platform.capabilities)
         self.plan = plan
+        self.answered: Callable[[str], None] = lambda _: None
+        """Called with the function's name at the first look of the autoscaler after the last answer."""
         self.requests = Requests.none_yet(plan.arrivals_s)
         self._settings = plan.settings
         self.buffer_plan: SetBufferPlan | None = None
@@ -293,6 +306,8 @@ class SimulatedFunction(Actuator[None]):
         self._decide()
         if self._row < len(self.plan.arrivals_s) or self._dispatcher.in_system:
             self._events.at(self._events.now_s + BIN_S, self._tick)
+        else:
+            self.answered(self.plan.name)
 
     def _poke(self) -> None:
         """Instances came or went, or a request finds none: the autoscaler decides as soon as this event is over."""
