@@ -12,7 +12,7 @@ export TORCH TORCH_CPU_INDEX
 # which doubles the CPU time of a start.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check check-code check-units format bench figures templates stubs constraints clean venv bench-shadow bench-kubernetes reliability fuzz demo-burst report-batch report-infaas evaluate
+.PHONY: help run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check check-code check-units format bench figures templates stubs constraints clean venv bench-shadow bench-kubernetes reliability fuzz demo-burst report-batch report-infaas evaluate parity
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -90,6 +90,10 @@ report-infaas: venv  ## INFaaS's tables and figures beside ours: docs/infaas.md,
 evaluate: venv  ## the policies beside each other, simulated: docs/evaluation.md; goes on where it was; TRACES="a.csv b.gz" MINUTES=20 QUICK=1
 	@$(BIN)/python -m benchmarks.reports.evaluation $(if $(QUICK),--quick) $(if $(SECONDS),--seconds $(SECONDS)) \
 		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(TRACES),--traces $(TRACES))
+
+parity: venv  ## the live system beside the simulator: docs/parity.md; goes on where it was; SECONDS=60 POLICIES=od,kpa QUICK=1
+	@$(BIN)/python -m benchmarks.parity $(if $(QUICK),--quick) $(if $(SECONDS),--seconds $(SECONDS)) \
+		$(if $(POLICIES),--policies $(POLICIES)) $(if $(STRETCHES),--stretches $(STRETCHES))
 
 figures: venv  ## every measured figure with its goal, those not met first
 	@$(BIN)/python -m benchmarks.figures

@@ -414,8 +414,13 @@ def deploy(ours: gnomon.Gnomon, policy: str, asked: argparse.Namespace, slo_s: f
 
 
 def load(ours: gnomon.Gnomon, burst: Burst, deadline_s: float) -> Report:
-    """Send the burst, each request a tensor of random numbers by the open inference protocol."""
-    document = ours.call("GET", f"/v2/models/{NAME}")
+    """Send the burst."""
+    return replay_apart(Plan(burst.arrivals(seed=1), deadline_s, max_connections=512), inference(ours, NAME))
+
+
+def inference(ours: gnomon.Gnomon, name: str) -> Target:
+    """A request of the open inference protocol to a function of a model: a tensor of random numbers, the same each time."""
+    document = ours.call("GET", f"/v2/models/{name}")
     chance = np.random.default_rng(1)
     inputs: list[dict[str, Any]] = []
     tensors: list[bytes] = []
@@ -427,8 +432,7 @@ def load(ours: gnomon.Gnomon, burst: Burst, deadline_s: float) -> Report:
         )
     head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
-    target = Target(f"{ours.url}/v2/models/{NAME}/infer", headers=headers, body=b"".join((head, *tensors)))
-    return replay_apart(Plan(burst.arrivals(seed=1), deadline_s, max_connections=512), target)
+    return Target(f"{ours.url}/v2/models/{name}/infer", headers=headers, body=b"".join((head, *tensors)))
 
 
 def decisions(ours: gnomon.Gnomon, since: datetime) -> list[str]:
