@@ -137,3 +137,17 @@ def economical_batch(latency_s: Callable[[int], float | None], max_batch: int, s
         return 1
     enough = NEAR_BEST * max(rates.values())
     return min(batch for batch, rate in rates.items() if rate >= enough)
+
+
+def growing_batch(latency_s: Callable[[int], float | None], max_batch: int, slo_s: float, left_s: float) -> int:
+    """`economical_batch`, or twice as many samples while the largest batch of known latency is the economical one.
+
+    A learned latency is known of batches that were executed, so that without trials of larger ones no batch would ever grow. A
+    trial is made if it ends within the objective and the time left, `left_s`, even if twice the samples take twice the time. It
+    ends the growth where it does not pay: the economical batch is then smaller than the largest known one.
+    Example: 137 ms for 1 sample is all that is known: 2 are tried. They take 152 ms: 4 are tried. Had they taken 270 ms: 1.
+    """
+    batch = economical_batch(latency_s, max_batch, slo_s)
+    seconds, trial = latency_s(batch), min(2 * batch, max_batch)
+    is_largest = all(latency_s(larger) is None for larger in range(batch + 1, max_batch + 1))
+    return trial if seconds and is_largest and seconds * trial / batch <= min(slo_s, left_s) else batch

@@ -65,7 +65,7 @@ from gnomon_core.scheduling import (
     Slot,
     Waiting,
     WaitUntil,
-    economical_batch,
+    growing_batch,
 )
 
 NEAR = 0.95
@@ -250,7 +250,7 @@ PRESSED = 0.2
 class Economical:
     """Work-conserving first-in-first-out dispatch in batches of bounded size, on no more cores than a batch needs.
 
-    No request waits for others: `economical_batch` bounds a batch because the remaining samples go to the next idle instance.
+    No request waits for others: `growing_batch` bounds a batch because the remaining samples go to the next idle instance.
     If an instance borrows cores for each batch (`Slot.idle_cores`), a batch takes more cores the longer its oldest request has
     waited, and as many as its deadline needs.
     Example: objective 500 ms, up to 26 cores: 16 cores without a wait, 21 after 50 ms, 26 after 100 ms and more.
@@ -271,7 +271,9 @@ class Economical:
             def seconds(batch: int) -> float | None:
                 return latency.seconds(queue.variant, slot.size, batch, slot.pair)
 
-            most = min(most, economical_batch(seconds, slot.max_batch, self._slo_s)) if seconds(1) is not None else most
+            if seconds(1) is not None:
+                left_s = queue.requests[0].deadline_s - now_s
+                most = min(most, growing_batch(seconds, slot.max_batch, self._slo_s, left_s))
             most = in_time(most, queue, slot, latency, now_s)
         cores = None if slot.idle_cores is None else self._cores(queue, slot, latency, most, now_s)
         return (Dispatch(slot.instance_id, fill(queue.requests, most), cores),)

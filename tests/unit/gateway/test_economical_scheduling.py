@@ -18,6 +18,17 @@ class Linear:
         return batch / body_cores
 
 
+class Learned:
+    """The latency in milliseconds by batch, of those that were executed."""
+
+    def __init__(self, milliseconds: dict[int, int]) -> None:
+        self._milliseconds = milliseconds
+
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        del variant, body_cores, pair
+        return self._milliseconds[batch] / 1e3 if batch in self._milliseconds else None
+
+
 def lane(count: int, deadline_s: float = 20.0) -> Lane:
     made = Lane(LaneKey("events", "v"))
     for number in range(count):
@@ -51,3 +62,28 @@ def test_a_short_deadline_calls_for_more_cores() -> None:
 
 def test_an_instance_with_cores_of_its_own_has_them_all() -> None:
     assert dispatched(Slot("i", 4, 8)).cores is None
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "batch"),
+    [
+        ({1: 137}, 2),
+        ({1: 137, 2: 152}, 4),
+        ({1: 137, 2: 152, 4: 183}, 8),
+        ({1: 137, 2: 270}, 1),
+        ({1: 137, 2: 152, 4: 320}, 2),
+        ({1: 300}, 1),
+        ({1: 137, 2: 152, 4: 183, 8: 250}, 8),
+    ],
+    ids=["twice one", "twice two", "up to the most", "two did not pay", "four did not pay", "two may be late", "the most"],
+)
+def test_batches_of_a_learned_latency_grow_while_that_pays(milliseconds: dict[int, int], batch: int) -> None:
+    [action] = Economical(0.5).next(lane(20), FleetView((Slot("i", 1, 8),), 0, 0), Learned(milliseconds), 10.0)
+    assert isinstance(action, Dispatch)
+    assert len(action.requests) == batch
+
+
+def test_a_larger_batch_is_not_tried_on_a_request_that_it_might_make_late() -> None:
+    [action] = Economical(0.5).next(lane(20, 10.2), FleetView((Slot("i", 1, 8),), 0, 0), Learned({1: 137}), 10.0)
+    assert isinstance(action, Dispatch)
+    assert len(action.requests) == 1
