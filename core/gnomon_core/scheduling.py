@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isclose
 from typing import Protocol, TypeAlias
 
 from gnomon_core.pairs import Pair
@@ -140,14 +140,18 @@ def economical_batch(latency_s: Callable[[int], float | None], max_batch: int, s
 
 
 def growing_batch(latency_s: Callable[[int], float | None], max_batch: int, slo_s: float, left_s: float) -> int:
-    """`economical_batch`, or twice as many samples while the largest batch of known latency is the economical one.
+    """`economical_batch`, or twice as many samples while no larger batch has been measured.
 
-    A learned latency is known of batches that were executed, so that without trials of larger ones no batch would ever grow. A
-    trial is made if it ends within the objective and the time left, `left_s`, even if twice the samples take twice the time. It
-    ends the growth where it does not pay: the economical batch is then smaller than the largest known one.
-    Example: 137 ms for 1 sample is all that is known: 2 are tried. They take 152 ms: 4 are tried. Had they taken 270 ms: 1.
+    A latency model predicts batches beyond the largest measured one at that batch's rate, b / t(b). By this prediction a larger
+    batch is never worth it, so that without trials no batch would grow. A trial is made if it is predicted to end within the
+    objective and the time left, `left_s`. One that does not pay ends the growth: the economical batch is then smaller than the
+    largest measured one.
+    Example: 137 ms for 1 sample is all that was measured: 2 are tried. They take 152 ms: 4 are tried. Had they taken 270 ms: 1.
     """
     batch = economical_batch(latency_s, max_batch, slo_s)
     seconds, trial = latency_s(batch), min(2 * batch, max_batch)
-    is_largest = all(latency_s(larger) is None for larger in range(batch + 1, max_batch + 1))
-    return trial if seconds and is_largest and seconds * trial / batch <= min(slo_s, left_s) else batch
+    if not seconds or seconds * trial / batch > min(slo_s, left_s):
+        return batch
+    larger = ((size, latency_s(size)) for size in range(batch + 1, max_batch + 1))
+    is_measured = any(known is not None and not isclose(known * batch, seconds * size) for size, known in larger)
+    return batch if is_measured else trial

@@ -11,18 +11,20 @@ BORROWS = Slot("i", 26, 8, idle_cores=1)
 
 
 class Linear:
-    """A core works 1 s on each sample."""
+    """A core works 1 s on a sample, and a little longer on each of several."""
 
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
         del variant, pair
-        return batch / body_cores
+        return batch * (0.99 + 0.01 * batch) / body_cores
 
 
 class Learned:
-    """The latency in milliseconds by batch, of those that were executed."""
+    """The latency in milliseconds by batch, of those that were executed; of larger ones at the rate of the largest."""
 
     def __init__(self, milliseconds: dict[int, int]) -> None:
-        self._milliseconds = milliseconds
+        largest = max(milliseconds)
+        larger = {size: milliseconds[largest] * size / largest for size in range(largest + 1, 9)}
+        self._milliseconds = {**milliseconds, **larger}
 
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
         del variant, body_cores, pair
