@@ -56,8 +56,10 @@ from gnomon_server.store_changes import StoreChanges
 
 SILENT_S = 90.0
 """A healthy watch hears from the API server twice a minute."""
-GRACE_S = 45.0
-"""The time in seconds that admitted requests may take after SIGTERM."""
+GRACE_S = 300.0
+"""The time in seconds that admitted requests may take after SIGTERM: as long as a Revision's requests may take by default.
+
+The drain of a node ends the pods of functions as well, and the requests that wait here are answered once other pods serve."""
 
 _LOG = logging.getLogger("gnomon.knative")
 
