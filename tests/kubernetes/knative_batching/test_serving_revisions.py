@@ -126,7 +126,7 @@ async def test_a_pod_gets_batches_as_soon_as_the_token_that_it_takes_is_known(
 ) -> None:
     """Its token is another one at first, as where the Secret was changed while it started; the pod stays the same."""
     for module in ("channel", "platform"):
-        monkeypatch.setattr(f"gnomon_platforms.knative.batching.{module}.KEPT_S", 0.2)
+        monkeypatch.setattr(f"gnomon_platforms.knative.batching.{module}.CACHE_S", 0.2)
 
     async def told(token: str) -> None:
         patch = {"stringData": {SECRET: token}}
