@@ -7,7 +7,6 @@ machine's own cores, for policies that need its layer blocks.
 
 from __future__ import annotations
 
-import math
 import random
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks import burst, gnomon
+from benchmarks.load import lag_p99_ms
 from benchmarks.programs import Endpoint
 from gnomon_core.clock import utc_now_s
 from gnomon_simulator.arrivals import poisson
@@ -141,7 +141,6 @@ def record(workload: Workload, policy: str, times_s: Sequence[float], path: Path
         document = ours.function(workload.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     report.write_record(path)
-    lags_s = sorted(report.lags_s())
     return Recorded(
         record=path.name,
         decisions=decisions,
@@ -149,7 +148,7 @@ def record(workload: Workload, policy: str, times_s: Sequence[float], path: Path
         labels=document.get("labels") or {},
         annotations=document.get("annotations") or {},
         started_at=report.started_at,
-        lag_p99_s=lags_s[min(len(lags_s) - 1, math.floor(0.99 * len(lags_s)))] if lags_s else 0.0,
+        lag_p99_s=lag_p99_ms(report) / 1e3,
     )
 
 

@@ -148,10 +148,11 @@ def growing_batch(latency_s: Callable[[int], float | None], max_batch: int, slo_
     largest measured one.
     Example: 137 ms for 1 sample is all that was measured: 2 are tried. They take 152 ms: 4 are tried. Had they taken 270 ms: 1.
     """
-    batch = economical_batch(latency_s, max_batch, slo_s)
-    seconds, trial = latency_s(batch), min(2 * batch, max_batch)
+    known_s = {size: latency_s(size) for size in range(1, max_batch + 1)}
+    batch = economical_batch(known_s.get, max_batch, slo_s)
+    seconds, trial = known_s[batch], min(2 * batch, max_batch)
     if not seconds or seconds * trial / batch > min(slo_s, left_s):
         return batch
-    larger = ((size, latency_s(size)) for size in range(batch + 1, max_batch + 1))
-    is_measured = any(known is not None and not isclose(known * batch, seconds * size) for size, known in larger)
+    larger = ((size, known) for size, known in known_s.items() if size > batch and known is not None)
+    is_measured = any(not isclose(known * batch, seconds * size) for size, known in larger)
     return batch if is_measured else trial
