@@ -138,7 +138,7 @@ def _check_files(files: Mapping[str, Content]) -> ModelSignature:
         raise bad_request(
             "invalid_model", f"A model needs {PROGRAM} and {WEIGHTS}, under plain file names.", "Use gnomon's Extractor."
         )
-    with _opened(files[WEIGHTS]) as (weights, size_bytes):
+    with opened(files[WEIGHTS]) as (weights, size_bytes):
         check_weights(weights, size_bytes)
     document = _document(files[PROGRAM])
     program = parse_program(document)
@@ -175,7 +175,7 @@ def _document(content: Content) -> bytes:
 
 
 @contextmanager
-def _opened(content: Content) -> Iterator[tuple[BinaryIO, int]]:
+def opened(content: Content) -> Iterator[tuple[BinaryIO, int]]:
     """The content as a file, and its size in bytes."""
     if isinstance(content, bytes):
         yield io.BytesIO(content), len(content)

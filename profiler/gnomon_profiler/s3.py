@@ -26,7 +26,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib
-import io
 import json
 import logging
 import mmap
@@ -53,6 +52,7 @@ from gnomon_profiler.repository import (
     corrupt_file,
     entry_of,
     new_manifest,
+    opened,
     replaces,
     sorted_versions,
 )
@@ -358,11 +358,8 @@ class Bucket:
     def put_object(self, key: str, content: Content, digest: str) -> None:
         """Store a file with this SHA-256, which S3 verifies, unless the object exists."""
         checksum = base64.b64encode(bytes.fromhex(digest)).decode()
-        size = len(content) if isinstance(content, bytes) else content.stat().st_size
-        with self._s3_errors():
-            if self._is_stored_as(key, size, checksum):
-                return
-            with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as body:
+        with self._s3_errors(), opened(content) as (body, size_bytes):
+            if not self._is_stored_as(key, size_bytes, checksum):
                 self._client.put_object(Bucket=self._name, Key=self._prefix + key, Body=body, ChecksumSHA256=checksum)
 
     def put_if(self, key: str, data: bytes, etag: str | None) -> bool:
