@@ -29,7 +29,7 @@ from gnomon_core.errors import INTERNAL_HEADER, GnomonError
 
 MAGIC = b"GNM1"
 HEADER = struct.Struct("<4sBBHIIIQQd")
-"""44 bytes: magic, kind, reserved, members, epoch, bytes of the head, reserved, batch id, bytes after the head, budget in s."""
+"""44 bytes: magic, kind, reserved, members, epoch, bytes of the head, cores, batch id, bytes after the head, budget in s."""
 ROW = struct.Struct("<HHII")
 """The fixed part of a member: code, size in samples, bytes of its meta, bytes of its body."""
 MAX_HEAD_BYTES = 1 << 20
@@ -75,7 +75,10 @@ class Member(NamedTuple):
 
 @dataclass(slots=True)
 class Frame:
-    """A message. `budget_s` is the time from sending until the earliest deadline of the batch, in seconds."""
+    """A message. `budget_s` is the time from sending until the earliest deadline of the batch, in seconds.
+
+    `cores` is how many cores a batch may use, if its instance borrows cores for each batch; 0 for all that the instance has.
+    """
 
     kind: Kind
     batch_id: int = 0
@@ -83,6 +86,7 @@ class Frame:
     budget_s: float = 0.0
     head: bytes = b""
     members: Sequence[Member] = field(default_factory=tuple)
+    cores: int = 0
 
     def head_json(self) -> dict[str, Any]:
         """The head as an object; empty without one."""
@@ -116,9 +120,8 @@ def encode_parts(frame: Frame) -> list[bytes | memoryview]:
         payload_bytes += len(meta) + len(body)
         metas.append(meta)
         bodies.append(body)
-    header = HEADER.pack(
-        MAGIC, frame.kind, 0, len(members), frame.epoch, len(frame.head), 0, frame.batch_id, payload_bytes, frame.budget_s
-    )
+    sizes = len(members), frame.epoch, len(frame.head), frame.cores, frame.batch_id, payload_bytes
+    header = HEADER.pack(MAGIC, frame.kind, 0, *sizes, frame.budget_s)
     # The small parts are joined: one gathering write takes at most 1024 buffers (IOV_MAX in sysconf(3)).
     return [header + frame.head + bytes(table), *metas, *bodies]
 
@@ -150,7 +153,7 @@ def decode(data: bytes | memoryview) -> Frame:
     view = memoryview(data)
     if len(view) < HEADER.size or frame_bytes(view[: HEADER.size]) != len(view):
         raise WireError("the length is not the frame's")
-    _, kind, _, count, epoch, head_bytes, _, batch_id, _, budget_s = HEADER.unpack_from(view)
+    _, kind, _, count, epoch, head_bytes, cores, batch_id, _, budget_s = HEADER.unpack_from(view)
     try:
         known = _KINDS[kind]
     except KeyError:
@@ -168,7 +171,7 @@ def decode(data: bytes | memoryview) -> Frame:
         body_at += body_bytes
     if body_at != len(view):
         raise WireError("the members do not fill the frame")
-    return Frame(known, batch_id, epoch, budget_s, bytes(view[HEADER.size : table]), members)
+    return Frame(known, batch_id, epoch, budget_s, bytes(view[HEADER.size : table]), members, cores)
 
 
 _KINDS = {int(kind): kind for kind in Kind}

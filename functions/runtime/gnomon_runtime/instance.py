@@ -3,6 +3,9 @@
 One thread, blocking reads, one write a result: between a batch's arrival and the function's code there are two system calls. The
 receive buffer is reused for the next frame unless the function has kept a view of it.
 
+A batch for which the gateway has borrowed cores says how many (`Frame.cores`): the application uses so many threads for it. The
+process may run on every CPU of its node, and the threads that a batch does not use sleep.
+
 A batch that was cancelled before it was read, because this process did not get to it in time, is not run.
 
 A batch from an older epoch than one already seen comes from a gateway that no longer owns the function's queue: its members get
@@ -153,6 +156,8 @@ class Instance:
         self._application = application
         self._idle_work = idle_work
         self._epoch = 0
+        self._cores = 0
+        """The cores of the last batch that named a number; 0 after a resize."""
         self._busy = False
         self._stopping = False
 
@@ -189,6 +194,7 @@ class Instance:
             self._channel.send(Frame(Kind.PROBE_OK, frame.batch_id))
         elif frame.kind is Kind.RESIZE:
             _resize(self._application, frame)
+            self._cores = 0
         elif frame.kind is Kind.STOP:
             self._stopping = True
         # A CANCEL here is for a batch already answered; `_run` handles one that arrives before its batch has run.
@@ -202,6 +208,9 @@ class Instance:
             # The gateway has cancelled this batch: it discards the result, but learns from it that the instance is idle.
             self._channel.send(same_for_all(frame, Member(499, 1, b"", b"")))
             return
+        if frame.cores not in (0, self._cores):
+            self._application.resize(frame.cores)
+            self._cores = frame.cores
         answer = self._application.run(frame)
         if isinstance(answer, Frame):
             self._channel.send(answer)
