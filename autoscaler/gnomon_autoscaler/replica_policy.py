@@ -26,7 +26,17 @@ from typing import Protocol, TypeAlias, TypeGuard
 
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.interfaces import ScalingPolicy
-from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, DestroyShadow, Observation, PolicyState, StateValue
+from gnomon_core.scaling import (
+    Action,
+    CreateBody,
+    Decision,
+    DestroyBody,
+    DestroyShadow,
+    Observation,
+    PolicyState,
+    Resize,
+    StateValue,
+)
 
 Memory: TypeAlias = Mapping[str, StateValue]
 
@@ -238,7 +248,7 @@ class ReplicaPolicyAdapter:
 
     def actions(self, count: int, observation: Observation) -> tuple[Action, ...]:
         """Actions that bring the number of live instances to `count`."""
-        return actions_towards(count, observation)
+        return (*own_cores(observation), *actions_towards(count, observation))
 
 
 def decides_on_count(policy: ScalingPolicy | None) -> bool:
@@ -253,6 +263,12 @@ def actions_towards(count: int, observation: Observation) -> tuple[Action, ...]:
     if surplus > 0:
         return tuple(DestroyBody(victim.id) for victim in sorted(live, key=victim_order)[:surplus])
     return creations(-surplus, observation.settings.cores, observation, FreeCapacity(observation.nodes)) if surplus else ()
+
+
+def own_cores(observation: Observation) -> tuple[Resize, ...]:
+    """Resizes of Bodies that a former policy has let borrow cores: they have the function's own cores from now on."""
+    borrowing = [body for body in observation.ready if body.idle_cores is not None]
+    return tuple([Resize(body.id, observation.settings.cores) for body in borrowing])
 
 
 def victim_order(instance: Instance) -> tuple[bool, bool, int, float, str]:

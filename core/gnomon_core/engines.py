@@ -60,6 +60,14 @@ PIECES_TOLERANCE = 2e-2
 """The largest difference between a narrow graph in pieces and the whole of it, of one that may have Shadows."""
 
 
+def can_borrow(engine: str) -> bool:
+    """Return whether a model on this engine can use another number of cores for each batch.
+
+    A graph is compiled for its number of threads, and each compiled one has its own copy of the weights.
+    """
+    return engine == PROGRAM
+
+
 def engine_name(engine: str, precision: str) -> str:
     """The name of an engine at a precision. Example: "openvino", "int8" gives "openvino-int8"."""
     return engine if precision == FP32 else f"{engine}-{precision}"

@@ -83,6 +83,7 @@ class InstanceRequest:
     """A request for an instance: function, version, size, node, and the secrets that it may read.
 
     `memory_mb` is a memory size other than the function's own, for platforms on which it determines the cores; others ignore it.
+    With `idle_cores` the instance keeps only these between batches and borrows up to `cores` for each (`LendsCores`).
     """
 
     spec: FunctionSpec
@@ -91,6 +92,7 @@ class InstanceRequest:
     node: str | None
     secrets: Mapping[str, bytes]
     memory_mb: int | None = None
+    idle_cores: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,6 +544,41 @@ class RunsEngines(Protocol):
 
     def engine(self, spec: FunctionSpec) -> ChosenEngine | None:
         """The engine that runs the function's model now; None for a function without a model."""
+        ...
+
+
+class CoreLender(Protocol):
+    """The arbiters of the nodes' cores, for instances that borrow cores for each batch (`gnomon_core.core_arbiter`)."""
+
+    def lend(self, instance_id: str, cores: int) -> int:
+        """Lend up to so many cores for the instance's next batch, never fewer than it keeps. Returns how many it has."""
+        ...
+
+    def give_back(self, instance_id: str) -> None:
+        """The instance's last batch has ended. Unknown ids are ignored."""
+        ...
+
+    def share(self, instance_id: str) -> int:
+        """The most cores that a batch of this instance may have now; 0 where it does not borrow."""
+        ...
+
+
+@runtime_checkable
+class LendsCores(CoreLender, Protocol):
+    """Further interface of a platform with nodes that lend cores (`Node.lends`).
+
+    A batch that has borrowed cores is sent with their number (`Frame.cores`), and gives them back when it ends; so does an
+    instance that ends or is destroyed. Instances whose engine has a fixed number of threads (`gnomon_core.engines.can_borrow`)
+    do not borrow: `create` and `resize` refuse `idle_cores` with 409 `cannot_borrow`.
+    """
+
+    async def resize(self, instance_id: str, cores: int, idle_cores: int | None = None) -> None:
+        """As `Platform.resize`; with `idle_cores` the instance borrows up to `cores` for each batch from now on.
+
+        Raises:
+            GnomonError: as `Platform.resize`; 409 `cannot_borrow`.
+
+        """
         ...
 
 

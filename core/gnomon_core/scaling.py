@@ -197,7 +197,8 @@ class PromoteShadow:
 class Resize:
     """Give an instance another number of cores in place.
 
-    With `idle_cores` it keeps only those between batches from now on and borrows up to `cores` for each (`CreateBody`).
+    With `idle_cores` it keeps only those between batches from now on and borrows up to `cores` for each (`CreateBody`); without,
+    all its cores are its own.
     """
 
     id: str

@@ -54,7 +54,8 @@ class Slot:
     """An instance that can take a batch now; with `pair`, a Body with Shadows.
 
     `size` is its key in the latency model (`gnomon_core.fleet.Instance.size`): its cores, or its `memory_mb` if it is sized by
-    memory. An instance with `idle_cores` keeps these cores between batches and borrows up to `cores` for each batch.
+    memory. An instance with `idle_cores` keeps these cores between batches and borrows up to `cores` for each batch. If other
+    instances share its node, a batch now gets at most `share` of them, and that is its size.
     """
 
     instance_id: str
@@ -63,10 +64,13 @@ class Slot:
     pair: Pair | None = None
     memory_mb: int | None = None
     idle_cores: int | None = None
+    share: int | None = None
 
     @property
     def size(self) -> int:
-        return self.cores if self.memory_mb is None else self.memory_mb
+        if self.memory_mb is not None:
+            return self.memory_mb
+        return self.cores if self.share is None else min(self.cores, self.share)
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,13 +182,11 @@ class SimulatedPlatform:
             raise _no_capacity(0, more_bytes)
         lifetime.account(now_s)
         lifetime.gone_s = now_s
-        node.take(-shadow.cores, -shadow.memory_bytes, now_s, shadow=True)
-        node.take(shadow.cores, lifetime.profile.memory_bytes, now_s)
-        self._changed.add(shadow.node)
         body = replace(
             shadow, kind=InstanceKind.BODY, state=_STARTING, memory_bytes=lifetime.profile.memory_bytes, started_s=now_s,
             partner=None, pair=None,
         )  # fmt: skip
+        self._hold(body)
         promoted = InstanceLifetime(body, lifetime.profile, lifetime.factor, now_s, was_of=shadow.partner)
         self.instance_lifetimes.append(promoted)
         self._live[shadow_id] = promoted
@@ -210,8 +208,8 @@ class SimulatedPlatform:
         self._fleets[instance.function].remove(instance_id)
         lifetime.account(self._events.now_s)
         lifetime.gone_s = self._events.now_s
-        self._take(instance, -_claimed(instance), -instance.memory_bytes)
-        self._nodes[instance.node].arbiter.leave(instance_id)
+        self._nodes[instance.node].release(instance_id, self._events.now_s)
+        self._changed.add(instance.node)
         if lifetime.was_of is not None:
             return self._work_with(lifetime.was_of, instance_id, None) if lifetime.was_of in self._live else None
         if instance.kind is InstanceKind.SHADOW:
@@ -221,7 +219,7 @@ class SimulatedPlatform:
         return None
 
     def resize(self, instance_id: str, cores: int, idle_cores: int | None = None) -> None:
-        """Give the instance another number of cores, if its node has them, or let it borrow them. Unknown ids are ignored.
+        """Give the instance cores of its own, if its node has them, or let it borrow them. Unknown ids are ignored.
 
         Raises:
             GnomonError: 503 `no_capacity` where it has not.
@@ -230,15 +228,14 @@ class SimulatedPlatform:
         lifetime = self._live.get(instance_id)
         if lifetime is None:
             return
-        kept = lifetime.instance.idle_cores if idle_cores is None else idle_cores
-        more = (cores if kept is None else kept) - _claimed(lifetime.instance)
-        if more > self._nodes[lifetime.instance.node].unclaimed_cores:
+        arbiter = self._nodes[lifetime.instance.node].arbiter
+        more = int((cores if idle_cores is None else idle_cores) - arbiter.claimed(instance_id))
+        if more > arbiter.unclaimed:
             raise _no_capacity(more, 0)
         lifetime.account(self._events.now_s)
-        self._take(lifetime.instance, more, 0)
-        if kept is not None:
-            self._nodes[lifetime.instance.node].arbiter.enter(instance_id)
-        self._change(instance_id, cores=cores, idle_cores=kept)
+        if idle_cores is None:
+            lifetime.borrowed_cores = 0
+        self._hold(self._change(instance_id, cores=cores, idle_cores=idle_cores))
 
     def lend(self, instance_id: str, cores: int) -> int:
         """Up to so many cores for the instance's next batch, as its node has them. Returns how many the batch has."""
@@ -247,9 +244,14 @@ class SimulatedPlatform:
         if kept is None:
             return lifetime.instance.cores
         lifetime.account(self._events.now_s)
-        lent = self._nodes[lifetime.instance.node].arbiter.lend(instance_id, kept, cores)
+        lent = self._nodes[lifetime.instance.node].arbiter.lend(instance_id, cores)
         lifetime.borrowed_cores = lent - kept
         return lent
+
+    def share(self, instance_id: str) -> int:
+        """The most cores that a batch of this instance may have now; 0 where it does not borrow."""
+        lifetime = self._live.get(instance_id)
+        return 0 if lifetime is None else self._nodes[lifetime.instance.node].arbiter.share(instance_id)
 
     def give_back(self, instance_id: str) -> None:
         """The instance's batch has ended. Unknown ids are ignored."""
@@ -281,10 +283,7 @@ class SimulatedPlatform:
 
     def _loaded(self, instance_id: str, ready: Callable[[Instance], None]) -> None:
         if instance_id in self._live and self._live[instance_id].instance.state is InstanceState.STARTING:
-            instance = self._change(instance_id, state=InstanceState.READY)
-            if instance.idle_cores is not None:
-                self._nodes[instance.node].arbiter.enter(instance_id)
-            ready(instance)
+            ready(self._change(instance_id, state=InstanceState.READY))
 
     def _promoted(self, body_id: str, changed: Callable[[Instance], None], ready: Callable[[Instance], None]) -> None:
         lifetime = self._live.get(body_id)
@@ -325,7 +324,7 @@ class SimulatedPlatform:
         self.instance_lifetimes.append(lifetime)
         self._live[instance.id] = lifetime
         self._fleets[instance.function].put(lifetime)
-        self._take(instance, _claimed(instance), instance.memory_bytes)
+        self._hold(instance)
         return instance
 
     def _change(self, instance_id: str, **changes: Any) -> Instance:
@@ -346,9 +345,12 @@ class SimulatedPlatform:
                     return each.plan.name
         raise _no_capacity(cores, memory_bytes)
 
-    def _take(self, instance: Instance, cores: int, memory_bytes: int) -> None:
+    def _hold(self, instance: Instance) -> None:
         shadow = instance.kind is InstanceKind.SHADOW
-        self._nodes[instance.node].take(cores, memory_bytes, self._events.now_s, shadow=shadow)
+        claimed = instance.cores if instance.idle_cores is None else instance.idle_cores
+        self._nodes[instance.node].hold(
+            instance.id, claimed, instance.memory_bytes, self._events.now_s, shadow=shadow, kept=instance.idle_cores
+        )
         self._changed.add(instance.node)
 
 
@@ -373,11 +375,6 @@ class _Fleet:
     def changed(self) -> None:
         self.instances = None
         self.stamp += 1
-
-
-def _claimed(instance: Instance) -> int:
-    """Cores that an instance takes of its node for its life."""
-    return instance.cores if instance.idle_cores is None else instance.idle_cores
 
 
 def _no_capacity(cores: int, memory_bytes: int) -> GnomonError:
@@ -413,6 +410,8 @@ class SimulatedNode:
         self.plan = plan
         self.arbiter = CoreArbiter(plan.cores)
         self.unclaimed_bytes = plan.memory_bytes
+        self._held: dict[str, tuple[int, int]] = {}
+        """Each instance's memory in bytes, and its cores if it is a Shadow."""
         self._shadows_cores = 0
         self._pool = PoolSize()
         self._reported_pool: tuple[int, int] | None = None
@@ -456,12 +455,27 @@ class SimulatedNode:
         free_cores = self.unclaimed_cores - (0.0 if reserve else self.reserve_cores)
         return cores <= free_cores and memory_bytes <= self.unclaimed_bytes
 
-    def take(self, cores: int, memory_bytes: int, now_s: float, *, shadow: bool = False) -> None:
-        """Give cores and memory away, to a Shadow or a Body; negative amounts come back."""
-        self.arbiter.claim(cores)
+    def hold(
+        self, name: str, cores: int, memory_bytes: int, now_s: float, *, shadow: bool = False, kept: int | None = None
+    ) -> None:
+        """Give an instance cores and memory, in the place of what it held. With `kept` it borrows others for each batch."""
+        self._forget(name)
+        self.arbiter.claim(name, cores, kept=kept)
+        self._held[name] = memory_bytes, cores if shadow else 0
         self.unclaimed_bytes -= memory_bytes
         self._shadows_cores += cores if shadow else 0
         self._fit(now_s)
+
+    def release(self, name: str, now_s: float) -> None:
+        """The instance's cores and memory come back."""
+        self._forget(name)
+        self.arbiter.release(name)
+        self._fit(now_s)
+
+    def _forget(self, name: str) -> None:
+        memory_bytes, shadow_cores = self._held.pop(name, (0, 0))
+        self.unclaimed_bytes += memory_bytes
+        self._shadows_cores -= shadow_cores
 
     def take_container(self, now_s: float) -> bool:
         """Take a container for a new Shadow. Returns whether an empty one was ready."""

@@ -416,8 +416,11 @@ class SimulatedFunction(Actuator[None]):
         now_s = self._events.now_s
         self._execute(self._dispatcher.set_policy(self._settings, policy, now_s))
         for worker in list(self._dispatcher.workers.by_id.values()):
-            memory_mb = worker.memory_mb
-            self._execute(self._dispatcher.instance_ready(worker.id, worker.cores, plan.max_batch, now_s, memory_mb=memory_mb))
+            self._execute(
+                self._dispatcher.instance_ready(
+                    worker.id, worker.cores, plan.max_batch, now_s, memory_mb=worker.memory_mb, idle_cores=worker.idle_cores
+                )
+            )
 
     def _counters(self) -> LoadCounters:
         counters = self._dispatcher.counters(self._events.now_s)

@@ -3,7 +3,6 @@
 import json
 import math
 import statistics
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -164,8 +163,7 @@ def test_both_give_the_same_away(reserved_cores: int, asked: list[tuple[int, str
             assert not room
             return
         assert room
-        simulated.take(-before[0], -before[1], 0.0, shadow=before[2])
-        simulated.take(cores, memory_bytes, 0.0, shadow=shadow)
+        simulated.hold(name, cores, memory_bytes, 0.0, shadow=shadow)
         there[name] = cores, memory_bytes, shadow
 
     for number, what, cores, memory_bytes in asked:
@@ -173,12 +171,11 @@ def test_both_give_the_same_away(reserved_cores: int, asked: list[tuple[int, str
         if what in ("body", "shadow") and name not in there:
             given_away(name, cores, memory_bytes, shadow=what == "shadow")
         elif what == "end" and name in there:
-            had_cores, had_bytes, shadow = there.pop(name)
+            del there[name]
             local.release(name)
-            simulated.take(-had_cores, -had_bytes, 0.0, shadow=shadow)
+            simulated.release(name, 0.0)
         elif what == "resize" and name in there and not there[name][2]:
             given_away(name, cores, there[name][1], shadow=False)
         elif what == "promote" and name in there and there[name][2]:
             given_away(name, there[name][0], max(there[name][1], memory_bytes), shadow=False)
-        # Cores are lent to batches in simulations only.
-        assert simulated.value(0.0) == replace(local.value(), lends=True)
+        assert simulated.value(0.0) == local.value()

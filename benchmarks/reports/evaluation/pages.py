@@ -61,8 +61,8 @@ SECTIONS = (
     Section(
         "head to head", "The policies as they come",
         "Twitter's hour from second 74,220, on the paper's cluster, for both objectives (1.5 and 1.0 times the latency of a full "
-        "batch on 16 cores) and both weight modes. The instances of `gnomon` borrow cores for each batch, which nodes lend in "
-        "simulations only so far.", ("objective", "weights"),
+        "batch on 16 cores) and both weight modes. The instances of `gnomon` borrow cores for each batch.",
+        ("objective", "weights"),
     ),
     Section("models", "Other models", "The same for other profiles.", ("model",)),
     Section("arrivals", "Arrival processes", "From calm to on/off, traces, and eight functions on one cluster.", ("load",)),

@@ -33,10 +33,10 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import NamedTuple, Protocol, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.interfaces import SchedulingPolicy
+from gnomon_core.interfaces import CoreLender, SchedulingPolicy
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import LoadCounters
 from gnomon_core.scheduling import Dispatch, Reject, ScheduleAction, WaitUntil
@@ -90,18 +90,6 @@ class Drained(NamedTuple):
 
 Effect: TypeAlias = Send | Answer | Cancel | Drained
 Effects: TypeAlias = list[Effect]
-
-
-class CoreLender(Protocol):
-    """The arbiters of the nodes' cores, for instances that borrow cores for each batch (`gnomon_core.core_arbiter`)."""
-
-    def lend(self, instance_id: str, cores: int) -> int:
-        """Up to so many cores for the instance's next batch; never fewer than those it keeps. Returns how many it has."""
-        ...
-
-    def give_back(self, instance_id: str) -> None:
-        """The instance's last batch has ended. Unknown ids are ignored."""
-        ...
 
 
 class Dispatcher:
@@ -238,7 +226,7 @@ class Dispatcher:
         """An instance became ready, or a known instance has a new size or largest batch.
 
         The instance takes `concurrency` batches at a time; None keeps the present number, which is 1 at first. With `idle_cores`
-        it keeps only those between batches and borrows up to `cores` for each; None keeps what is known.
+        it keeps only those between batches and borrows up to `cores` for each; with None all its cores are its own.
         """
         self._load.advance(now_s)
         if instance_id not in self.workers.by_id:
@@ -448,6 +436,8 @@ class Dispatcher:
         # The policy's earlier request to be called again is void: it sees the present state now.
         lane.wake_s = _NEVER
         workers = self.workers
+        if self._lender is not None:
+            workers.share_cores(self._lender.share)
         if lane.overtaken and workers.idle:
             self.admission.sort_if_late(lane, now_s)
         again = True
@@ -509,7 +499,7 @@ class Dispatcher:
         batch.pair, batch.instance_size, batch.cores = worker.pair, worker.size, worker.cores
         if worker.idle_cores is not None and self._lender is not None:
             wanted = worker.cores if action.cores is None else min(action.cores, worker.cores)
-            batch.cores = batch.instance_size = self._lender.lend(worker.id, wanted)
+            batch.cores = batch.instance_size = batch.lent = self._lender.lend(worker.id, wanted)
         # Admission predicts from this when the instance is free again.
         batch.expected_end_s = now_s + (self.latency.seconds(lane.variant, batch.instance_size, batch.size, batch.pair) or 0.0)
         for request in requests:
@@ -524,7 +514,8 @@ class Dispatcher:
 
     def _give_back(self, worker: Worker) -> None:
         """Return borrowed cores to the node's arbiter once the instance executes no batch."""
-        if worker.idle_cores is not None and not worker.batches and self._lender is not None:
+        # An instance that has got cores of its own meanwhile returns its last loan too.
+        if self._lender is not None and not worker.batches:
             self._lender.give_back(worker.id)
 
     def _reject(self, lane: Lane, action: Reject, effects: Effects) -> bool:

@@ -22,7 +22,7 @@ takes batches up to its configured maximum. When measurements correct the predic
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import FleetView, Slot
@@ -34,7 +34,8 @@ from gnomon_gateway.queueing.queue import Batch
 class Worker:
     """An instance that can take batches, `concurrency` at a time. It is idle while it can take another (`free_slots`).
 
-    `size` is its memory in MB if instances are sized by memory (Lambda), else its cores. A batch has at most `max_batch` samples,
+    `size` is its memory in MB if instances are sized by memory (Lambda), else its cores; if it borrows them, those of `cores`
+    that a batch may have now. A batch has at most `max_batch` samples,
     and at most `slot.max_batch` if the objective bounds it.
     `usual_batch` is the size of its batches while more samples wait: a policy may prefer smaller batches (see `immediate`). Until
     it does, `usual_batch` is the largest batch.
@@ -44,6 +45,7 @@ class Worker:
 
     __slots__ = (
         "batches",
+        "busy_cores",
         "concurrency",
         "cores",
         "draining",
@@ -55,6 +57,7 @@ class Worker:
         "number",
         "order",
         "pair",
+        "share",
         "size",
         "slot",
         "solo_slot",
@@ -73,6 +76,10 @@ class Worker:
         self.memory_mb: int | None = None
         self.idle_cores: int | None = None
         """Cores that the instance keeps between batches if it borrows the others; None if all are its own."""
+        self.share: int | None = None
+        """The most cores that a batch may have now, if the instance borrows cores; None if all are its own."""
+        self.busy_cores = 0
+        """The cores that execute a batch now; 0 without one."""
         self.size = 0
         self.max_batch = 0
         self.pair: Pair | None = None
@@ -87,8 +94,8 @@ class Worker:
         """Set the largest batch. Not to be called while the instance is in the idle list, whose order depends on it."""
         pair = self.pair
         self.usual_batch = max_batch
-        self.slot = Slot(self.id, self.cores, max_batch, pair, self.memory_mb, self.idle_cores)
-        self.solo_slot = Slot(self.id, self.cores, 1, pair, self.memory_mb, self.idle_cores)
+        self.slot = Slot(self.id, self.cores, max_batch, pair, self.memory_mb, self.idle_cores, self.share)
+        self.solo_slot = Slot(self.id, self.cores, 1, pair, self.memory_mb, self.idle_cores, self.share)
         self.rank()
 
     def rank(self) -> None:
@@ -178,21 +185,30 @@ class Workers:
         concurrency: int | None = None,
         idle_cores: int | None = None,
     ) -> None:
-        """Add a ready instance, or update a known one; arguments that are None keep their value."""
+        """Add a ready instance, or update a known one; a `concurrency` of None keeps its value."""
         worker = self.by_id.get(instance_id)
         if worker is None:
             self._added += 1
             worker = self.by_id[instance_id] = Worker(instance_id, self._added)
         else:
             self._leave_idle(worker)
-        if idle_cores is not None:
-            worker.idle_cores = idle_cores
         # Borrowed cores are counted by batch, and do not change while the batch executes.
-        if worker.batches and worker.idle_cores is None:
-            self.busy_cores += cores - worker.cores
-        worker.cores, worker.max_batch, worker.memory_mb = cores, max_batch, memory_mb
+        if worker.batches and idle_cores is None and worker.idle_cores is None:
+            self._count_busy(worker, cores)
+        worker.cores, worker.max_batch, worker.memory_mb, worker.idle_cores = cores, max_batch, memory_mb, idle_cores
+        if idle_cores is None:
+            worker.share = None
         worker.concurrency = worker.concurrency if concurrency is None else concurrency
         self._size(worker)
+
+    def share_cores(self, share_of: Callable[[str], int]) -> None:
+        """Update the shares of idle instances that borrow cores, by the most that a batch of each may have now."""
+        for worker in [one for one in self.idle if one.idle_cores is not None]:
+            share = share_of(worker.id) or None
+            if share != worker.share:
+                self._leave_idle(worker)
+                worker.share = share
+                self._size(worker)
 
     def pair(self, worker: Worker, pair: Pair | None) -> None:
         """Set the Shadows that the instance works with; None for none."""
@@ -218,7 +234,7 @@ class Workers:
         self._leave_idle(worker)
         if not worker.batches:
             self.busy += 1
-            self.busy_cores += worker.cores if worker.idle_cores is None else batch.cores
+            self._count_busy(worker, worker.cores if worker.idle_cores is None else batch.cores)
         worker.batches[batch.id] = batch
         worker.rank()
         if worker.free_slots:
@@ -241,7 +257,7 @@ class Workers:
         del worker.batches[batch.id]
         if not worker.batches:
             self.busy -= 1
-            self.busy_cores -= worker.cores if worker.idle_cores is None else batch.cores
+            self._count_busy(worker, 0)
         worker.rank()
         if worker.free_slots:
             insort(self.idle, worker)
@@ -256,8 +272,7 @@ class Workers:
         """The instance has ended, with the batches that it executed."""
         if worker.batches:
             self.busy -= 1
-            borrowed = next(iter(worker.batches.values())).cores
-            self.busy_cores -= worker.cores if worker.idle_cores is None else borrowed
+            self._count_busy(worker, 0)
         self._leave_idle(worker)
         del self.by_id[worker.id]
         self._capacity = None
@@ -266,6 +281,10 @@ class Workers:
         if count != self.starting:
             self.starting = count
             self._view = self._solo_view = None
+
+    def _count_busy(self, worker: Worker, cores: int) -> None:
+        self.busy_cores += cores - worker.busy_cores
+        worker.busy_cores = cores
 
     def _free_s(self) -> float:
         """The time at which the first executing batch is expected to end; infinity if none executes."""
@@ -276,7 +295,8 @@ class Workers:
 
     def _size(self, worker: Worker) -> None:
         """The instance's cores, limit or Shadows have changed."""
-        worker.size = worker.cores if worker.memory_mb is None else worker.memory_mb
+        cores = worker.cores if worker.share is None else min(worker.cores, worker.share)
+        worker.size = cores if worker.memory_mb is None else worker.memory_mb
         worker.set_max_batch(self._sizing.largest(worker.size, worker.max_batch, worker.pair))
         if worker.free_slots:
             insort(self.idle, worker)

@@ -33,7 +33,7 @@ from gnomon_core.engines import AUTO, FP32
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
-from gnomon_core.interfaces import BatchChannel, SchedulingPolicy
+from gnomon_core.interfaces import BatchChannel, CoreLender, SchedulingPolicy
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import LoadCounters
@@ -77,7 +77,8 @@ class FunctionRuntime:
     """A function's queue, scheduling policy, instances and counters.
 
     `signature` is None for a function that takes HTTP requests as they are; `profile` is its model's, or None. `epoch` numbers
-    the owner of the queue: an instance refuses batches with an epoch older than one that it has seen.
+    the owner of the queue: an instance refuses batches with an epoch older than one that it has seen. `lender` lends the cores of
+    nodes to batches; None where no node does.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class FunctionRuntime:
         profile: ModelProfile | None = None,
         epoch: int = 1,
         owner: InstanceOwner = NO_OWNER,
+        lender: CoreLender | None = None,
     ) -> None:
         self.key = key
         self.name = str(key)
@@ -98,7 +100,7 @@ class FunctionRuntime:
         self._apply_settings(settings, signature, profile)
         self._max_batch = settings.max_batch
         """The largest batch in samples, by the settings or by a buffer plan."""
-        self.dispatcher = Dispatcher(settings, policy, latency, time.monotonic(), sized_by=self._profiled_variants)
+        self.dispatcher = Dispatcher(settings, policy, latency, time.monotonic(), sized_by=self._profiled_variants, lender=lender)
         self.metrics = FunctionMetrics()
         self.capacity_changed: Callable[[], None] | None = None
         """Called whenever an instance becomes ready, ends or drains, for an application's choice among its members."""
@@ -198,6 +200,7 @@ class FunctionRuntime:
             time.monotonic(),
             memory_mb=instance.memory_mb,
             concurrency=instance.concurrency,
+            idle_cores=instance.idle_cores,
         )
         self._execute(effects)
         self._report_capacity()
@@ -212,10 +215,12 @@ class FunctionRuntime:
         self._execute(self.dispatcher.instance_gone(instance_id, time.monotonic(), unread=unread))
         self._report_capacity()
 
-    def instance_resized(self, instance_id: str, cores: int) -> None:
-        """The instance's number of cores has changed."""
+    def instance_resized(self, instance_id: str, cores: int, idle_cores: int | None = None) -> None:
+        """The instance's number of cores has changed, or whether it borrows them (`Instance.idle_cores`)."""
         if instance_id in self._channels:
-            self._execute(self.dispatcher.instance_ready(instance_id, cores, self._max_batch, time.monotonic()))
+            self._execute(
+                self.dispatcher.instance_ready(instance_id, cores, self._max_batch, time.monotonic(), idle_cores=idle_cores)
+            )
 
     def pair_changed(self, instance_id: str, pair: Pair | None) -> None:
         """Change the pair of a Body: its next batch uses these Shadows, or none."""
@@ -338,7 +343,9 @@ class FunctionRuntime:
         now_s = time.monotonic()
         effects = self.dispatcher.set_policy(self.settings, policy, now_s, sized_by=self._profiled_variants)
         for worker in list(self.dispatcher.workers.by_id.values()):
-            effects += self.dispatcher.instance_ready(worker.id, worker.cores, max_batch, now_s, memory_mb=worker.memory_mb)
+            effects += self.dispatcher.instance_ready(
+                worker.id, worker.cores, max_batch, now_s, memory_mb=worker.memory_mb, idle_cores=worker.idle_cores
+            )
         self._execute(effects)
 
     def set_starting(self, count: int) -> None:
@@ -474,7 +481,7 @@ class FunctionRuntime:
         # Relative, because the instance's clock is another one.
         # The instance can then discard a batch that no client waits for.
         budget_s = batch.deadline_s - time.monotonic()
-        frame = Frame(Kind.BATCH, batch.id, self._epoch, budget_s, batch.lane.head, members)
+        frame = Frame(Kind.BATCH, batch.id, self._epoch, budget_s, batch.lane.head, members, batch.lent)
         channel = self._channels[batch.instance_id]
         self.metrics.sent(batch)
         stream = partial(self._stream, batch) if batch.requests[0].streaming else None

@@ -38,7 +38,7 @@ from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
-from gnomon_core.interfaces import BatchChannel, InstanceRequest, PersistentPlatform, Platform
+from gnomon_core.interfaces import BatchChannel, InstanceRequest, LendsCores, PersistentPlatform, Platform
 from gnomon_core.pairs import Pair, together
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import (
@@ -433,7 +433,14 @@ class Instances(InstanceOwner):
             raise
         self.rolling_update.retire(deployed)
 
-    async def create(self, deployed: Deployed, cores: int, node: str | None = None, memory_mb: int | None = None) -> None:
+    async def create(
+        self,
+        deployed: Deployed,
+        cores: int,
+        node: str | None = None,
+        memory_mb: int | None = None,
+        idle_cores: int | None = None,
+    ) -> None:
         """Create an instance, unless the function was removed.
 
         Raises:
@@ -443,7 +450,7 @@ class Instances(InstanceOwner):
         # The function may have been removed while its decision was under way.
         if not self._is_deployed(deployed):
             return
-        request = InstanceRequest(deployed.spec, deployed.version, cores, node, deployed.secrets, memory_mb)
+        request = InstanceRequest(deployed.spec, deployed.version, cores, node, deployed.secrets, memory_mb, idle_cores)
         try:
             begun = await self._platform.create(request)
         except GnomonError as refused:
@@ -482,18 +489,24 @@ class Instances(InstanceOwner):
         """End a Shadow, in the background."""
         self._begin(self.shadows.end(deployed, shadow_id))
 
-    async def resize(self, deployed: Deployed, instance_id: str, cores: int) -> None:
+    async def resize(self, deployed: Deployed, instance_id: str, cores: int, idle_cores: int | None = None) -> None:
         """Change an instance's cores. The dispatcher uses the cores that the platform reports, at once or later.
+
+        With `idle_cores` it borrows them for each batch, if the platform lends cores; others give it cores of its own.
 
         Raises:
             GnomonError: 503 `no_capacity`.
 
         """
-        await self._platform.resize(instance_id, cores)
+        platform = self._platform
+        if isinstance(platform, LendsCores):
+            await platform.resize(instance_id, cores, idle_cores)
+        else:
+            await platform.resize(instance_id, cores)
         # Read back, because the platform may have granted another number of cores.
         for instance in self._platform.instances(deployed.name):
             if instance.id == instance_id:
-                deployed.runtime.instance_resized(instance_id, instance.cores)
+                deployed.runtime.instance_resized(instance_id, instance.cores, instance.idle_cores)
 
     def _is_deployed(self, deployed: Deployed) -> bool:
         return self._deployed.get(deployed.name) is deployed
@@ -646,7 +659,7 @@ class _FunctionActuator(Actuator[Awaitable[None]]):
         self._instances, self._platform, self._deployed, self._policy = instances, platform, deployed, policy
 
     async def create_body(self, action: CreateBody) -> None:
-        await self._instances.create(self._deployed, action.cores, action.node, action.memory_mb)
+        await self._instances.create(self._deployed, action.cores, action.node, action.memory_mb, action.idle_cores)
 
     async def destroy_body(self, action: DestroyBody) -> None:
         self._instances.stop(self._deployed, action.id)
@@ -664,7 +677,7 @@ class _FunctionActuator(Actuator[Awaitable[None]]):
         await self._instances.promote_shadow(self._deployed, action.id)
 
     async def resize(self, action: Resize) -> None:
-        await self._instances.resize(self._deployed, action.id, action.cores)
+        await self._instances.resize(self._deployed, action.id, action.cores, action.idle_cores)
 
     async def set_buffer_plan(self, action: SetBufferPlan) -> None:
         self._deployed.plan_buffer(action, self._policy)

@@ -26,7 +26,7 @@ from gnomon_core.clock import utc_now_s
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec, parse_key
-from gnomon_core.interfaces import Explains, FunctionStore, Platform, Restartable, StoredFunction
+from gnomon_core.interfaces import Explains, FunctionStore, LendsCores, Platform, Restartable, StoredFunction
 from gnomon_core.policy_registry import described
 from gnomon_core.profiles import REREAD_S
 from gnomon_core.scaling import DecisionRecord
@@ -432,6 +432,7 @@ class Manager:
             profile=inputs.profile,
             epoch=self._epoch(),
             owner=self.instances,
+            lender=self._platform if isinstance(self._platform, LendsCores) else None,
         )
         deployed = Deployed(
             spec, stored.version, inputs.revision, inputs.secrets, stored.created_at, runtime, inputs.profile,

@@ -144,13 +144,14 @@ class Batch:
 
     `live` counts the members that have no answer yet; `deadline_s` is the earliest of their deadlines; `expected_end_s` is the
     predicted time of the result; `pair` and `instance_size` are the instance's Shadows and size when the batch was sent, and
-    `cores` the cores that execute it, borrowed ones included. A batch that has ended drops its requests: they refer to each
+    `cores` the cores that execute it, borrowed ones included; `lent` is the same number if the instance borrows cores, else 0. A
+    batch that has ended drops its requests: they refer to each
     other, and only the garbage collector would free such a cycle.
     """
 
     __slots__ = (
-        "cores", "deadline_s", "expected_end_s", "id", "instance_id", "instance_size", "lane", "live", "pair", "requests",
-        "sent_s", "size", "streamed",
+        "cores", "deadline_s", "expected_end_s", "id", "instance_id", "instance_size", "lane", "lent", "live", "pair",
+        "requests", "sent_s", "size", "streamed",
     )  # fmt: skip
 
     cores: int
@@ -171,6 +172,7 @@ class Batch:
             self.deadline_s = min([request.deadline_s for request in requests])
         self.streamed = False
         self.expected_end_s = sent_s
+        self.lent = 0
 
     def end(self) -> None:
         """The batch has its result, or its instance has ended: release the requests."""

@@ -207,9 +207,9 @@ class LocalInstance(LocalProcess):
         """Send the process a signal. Before the process exists, `forked` ends it instead."""
         self._context.send({"do": "kill", "id": self.instance.id, "signal": number})
 
-    def resized(self, cores: int, cpus: tuple[int, ...]) -> None:
-        """Change the CPUs of the instance."""
-        self.instance = replace(self.instance, cores=cores)
+    def resized(self, cores: int, cpus: tuple[int, ...], idle_cores: int | None) -> None:
+        """Change the CPUs of the instance; with `idle_cores` it borrows the others for each batch."""
+        self.instance = replace(self.instance, cores=cores, idle_cores=idle_cores)
         if self.channel is not None and self.instance.state is InstanceState.READY:
             self.channel.resize(cores, cpus)
 

@@ -6,6 +6,10 @@ a function needs memory only, so that no function is kept out by others that are
 instance each. Two of them are busy: no function gets a second instance until one of the two is idle. If all ten are busy, the
 kernel shares the 2 cores among them, a fifth of a core each.
 
+The node lends cores (`gnomon_core.core_arbiter`): an instance that borrows reserves only the cores that it keeps, and each of
+its batches has as many more as the arbiter lends for the time of the batch. The instance may run on every CPU. It uses as many
+threads as its batch has cores, so that the kernel has a CPU for each of them.
+
 An instance has CPUs of its own while there are any. After that, instances may run on every CPU and the kernel places them, so
 that two busy ones do not share one CPU beside an idle one.
 
@@ -21,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnomon_core.core_arbiter import CoreArbiter
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Node
 from gnomon_core.units import many
@@ -58,7 +63,7 @@ class LocalNode:
         self._cores = cores
         self._memory_bytes = memory_bytes
         self._reserved_cores = reserved_cores
-        self._in_use = in_use
+        self._arbiter = CoreArbiter(cores, in_use)
         self._allocations: dict[str, Allocation] = {}
         self._pool_bytes = 0
 
@@ -76,8 +81,7 @@ class LocalNode:
     @property
     def unallocated_cores(self) -> float:
         """Cores that no instance reserves, the reserve for Shadows included; negative while more are busy than exist."""
-        reserved = sum(one.cores for name, one in self._allocations.items() if one.held_while_idle or self._in_use(name))
-        return round(self._cores - reserved, 6)
+        return self._arbiter.unclaimed
 
     @property
     def reserve_cores(self) -> float:
@@ -99,6 +103,7 @@ class LocalNode:
             free_cores=max(0.0, round(unallocated_cores - reserve_cores, 6)),
             free_memory_bytes=max(0, self.unallocated_memory_bytes - self._pool_bytes),
             reserve_cores=round(reserve_cores, 6),
+            lends=True,
         )
 
     @property
@@ -120,8 +125,11 @@ class LocalNode:
         from_reserve: bool = False,
         held_while_idle: bool = True,
         first: bool = False,
+        kept: int | None = None,
     ) -> Allocation:
         """Allocate cores, memory and `width` CPUs to an instance. A Shadow's come from the reserve as far as that goes.
+
+        With `kept` it keeps so many cores between batches, borrows others for each batch, and may run on every CPU.
 
         The `first` instance of a function needs only memory, and a machine that is large enough for it; one that is
         `held_while_idle` needs its cores all the same.
@@ -131,26 +139,40 @@ class LocalNode:
 
         """
         before = self._allocations.pop(instance_id, None)
-        free_cores = self._cores if first and not held_while_idle else self.unallocated_cores
+        free_cores = self._cores if first and not held_while_idle else self._arbiter.available(instance_id)
+        if before is not None:
+            free_cores = max(free_cores, before.cores)  # what it has already is no new claim
         if cores > free_cores or memory_bytes > self.unallocated_memory_bytes:
             now = self.value()
             if before is not None:
                 self._allocations[instance_id] = before
             raise no_capacity(now, cores, memory_bytes)
-        cpus = self._own_cpus(width) or self._cpus
+        cpus = (self._own_cpus(width) if kept is None else ()) or self._cpus
         allocation = self._allocations[instance_id] = Allocation(cores, memory_bytes, cpus, from_reserve, held_while_idle)
+        self._arbiter.claim(instance_id, cores, kept=kept, held_while_idle=held_while_idle)
         return allocation
 
-    def resize(self, instance_id: str, before: int, cores: int) -> Allocation:
-        """Change the cores of an instance that had `before`. What the deployment requests or limits stays as it is.
+    def resize(self, instance_id: str, cores: float, width: int, *, kept: int | None = None) -> Allocation:
+        """Change the cores and the number of CPUs that are allocated to an instance. See `allocate`.
 
         Raises:
             GnomonError: 503 `no_capacity`; the instance keeps its cores.
 
         """
         current = self._allocations[instance_id]
-        amount = float(cores) if current.cores == before else current.cores
-        return self.allocate(instance_id, amount, current.memory_bytes, cores, held_while_idle=current.held_while_idle)
+        return self.allocate(instance_id, cores, current.memory_bytes, width, held_while_idle=current.held_while_idle, kept=kept)
+
+    def lend(self, instance_id: str, cores: int) -> int:
+        """See `gnomon_core.interfaces.CoreLender`."""
+        return self._arbiter.lend(instance_id, cores)
+
+    def give_back(self, instance_id: str) -> None:
+        """See `gnomon_core.interfaces.CoreLender`."""
+        self._arbiter.give_back(instance_id)
+
+    def share(self, instance_id: str) -> int:
+        """See `gnomon_core.interfaces.CoreLender`."""
+        return self._arbiter.share(instance_id)
 
     def check_name(self, name: str | None) -> None:
         """Raise for the name of another node: GnomonError, 503 `no_capacity`."""
@@ -164,6 +186,7 @@ class LocalNode:
     def release(self, instance_id: str) -> None:
         """Free the resources of an instance. Unknown ids are ignored."""
         self._allocations.pop(instance_id, None)
+        self._arbiter.release(instance_id)
 
     def _own_cpus(self, width: int) -> tuple[int, ...]:
         """Return `width` CPUs that no instance has to itself; an empty tuple if there are too few."""

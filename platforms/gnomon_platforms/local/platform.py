@@ -2,6 +2,8 @@
 
 Shadows are in `pairs`: the node's coordinator makes them from the containers of its pool.
 
+Nodes lend cores to the batches of models whose engine can change its number of threads (`gnomon_core.interfaces.LendsCores`).
+
 The platform creates, ends and resizes instances on command, and reports events to the listener; it never decides to add an
 instance. Everything runs on the event loop, and nothing there waits for a process.
 """
@@ -174,18 +176,20 @@ class LocalPlatform:
         with self._starting_instances.counted(starting_instance):
             recipe = await asyncio.to_thread(self._recipes.find, spec)
         self._node.check_name(request.node)
+        claimed, kept = _claim(spec, recipe, request.cores, request.idle_cores)
         self._node.allocate(
             starting_instance.id,
-            claimed_cores(spec, request.cores),
+            claimed,
             recipe.memory_bytes,
             request.cores,
+            kept=kept,
             held_while_idle=requested_cores(spec) is not None,
             first=all(
                 process.instance.state is InstanceState.DRAINING for process in self._processes_of(starting_instance.function)
             ),
         )
         environment = self._recipes.environment(recipe, spec, request.secrets)
-        instance = replace(starting_instance, memory_bytes=recipe.memory_bytes)
+        instance = replace(starting_instance, memory_bytes=recipe.memory_bytes, idle_cores=kept)
         process = self._instances[instance.id] = LocalInstance(instance, spec.key, environment.id, self._context)
         self._origins[instance.id] = BodyOrigin(request, recipe)
         # The instance may have got memory that the pool's empty containers hold: the pool has to shrink.
@@ -213,14 +217,16 @@ class LocalPlatform:
         """Stop an instance. The listener is notified when it has ended."""
         await self._starting_instances.begun(instance_id)
         process = self._instances.get(instance_id) or self._pairs.shadows.get(instance_id)
+        # A frozen instance may take seconds to end, in which it computes nothing.
+        self._node.give_back(instance_id)
         if process is not None:
             process.stop()
 
-    async def resize(self, instance_id: str, cores: int) -> None:
-        """Give an instance other CPUs. Unknown ids are ignored.
+    async def resize(self, instance_id: str, cores: int, idle_cores: int | None = None) -> None:
+        """Give an instance other CPUs, or let it borrow cores for each batch. Unknown ids are ignored.
 
         Raises:
-            GnomonError: 503 `no_capacity`; the instance keeps what it has.
+            GnomonError: 503 `no_capacity`, 409 `cannot_borrow`; the instance keeps what it has.
 
         """
         shadow = self._pairs.shadows.get(instance_id)
@@ -228,8 +234,22 @@ class LocalPlatform:
             self._pairs.change(shadow, replace(shadow.instance.pair, shadow_cores=cores))
         process = self._instances.get(instance_id)
         if process is not None:
-            allocation = self._node.resize(instance_id, process.instance.cores, cores)
-            process.resized(cores, allocation.cpus)
+            origin = self._origins[instance_id]
+            claimed, kept = _claim(origin.request.spec, origin.recipe, cores, idle_cores)
+            allocation = self._node.resize(instance_id, claimed, cores, kept=kept)
+            process.resized(cores, allocation.cpus, kept)
+
+    def lend(self, instance_id: str, cores: int) -> int:
+        """Lend cores for the instance's next batch. See `gnomon_core.interfaces.LendsCores`."""
+        return self._node.lend(instance_id, cores)
+
+    def give_back(self, instance_id: str) -> None:
+        """The instance's last batch has ended. Unknown ids are ignored."""
+        self._node.give_back(instance_id)
+
+    def share(self, instance_id: str) -> int:
+        """The most cores that a batch of this instance may have now; 0 where it does not borrow."""
+        return self._node.share(instance_id)
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
         """Begin a Shadow for a Body. See `gnomon_core.interfaces.Platform`."""
@@ -340,3 +360,24 @@ class LocalPlatform:
             environment = self._recipes.environment(origin.recipe, origin.request.spec, origin.request.secrets)
             self._starting.begin(self._begin(process, origin.recipe, origin.request, environment))
         return True
+
+
+def _claim(spec: FunctionSpec, recipe: Recipe, cores: int, idle_cores: int | None) -> tuple[float, int | None]:
+    """The cores that an instance reserves, and those that it keeps between batches; None if all its cores are its own.
+
+    Raises:
+        GnomonError: 409 `cannot_borrow`.
+
+    """
+    if idle_cores is None:
+        return claimed_cores(spec, cores), None
+    if not recipe.borrows:
+        raise GnomonError(
+            409,
+            "cannot_borrow",
+            f"An instance of {spec.key} cannot borrow cores: its number of threads is fixed (engine {recipe.engine.name}).",
+            "Give it cores of its own, or use a model with gnomon/engine: program.",
+        )
+    claimed = claimed_cores(spec, idle_cores)
+    # What the deployment requests or limits is its own, whatever the policy says.
+    return claimed, min(cores, max(idle_cores, int(claimed)))

@@ -22,7 +22,7 @@ from typing import Any
 
 from gnomon_core.atomic_files import replace_file
 from gnomon_core.coordination import SHADOW_KIND
-from gnomon_core.engines import ChosenEngine, engine_of, engine_options
+from gnomon_core.engines import ChosenEngine, can_borrow, engine_of, engine_options
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.interfaces import InstanceRequest, ModelRepository
@@ -139,6 +139,11 @@ class Recipe:
     def weight_mode(self) -> str:
         """How instances hold weights: shared pages, or a private copy for a compiled graph."""
         return "private" if self.engine.files else str(self.options.get("weight_mode", "shared"))
+
+    @property
+    def borrows(self) -> bool:
+        """Return whether an instance can use another number of cores for each batch."""
+        return self.kind == "model" and can_borrow(self.engine.name)
 
     @property
     def revision(self) -> str:

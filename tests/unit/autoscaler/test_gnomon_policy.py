@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gnomon_autoscaler.policies.gnomon import Gnomon, Options
 from gnomon_autoscaler.policies.gnomon.replay import Speed, answered_rps, cheapest, late_share, wanted, window
+from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_autoscaler.replica_policy import inner_memory
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.fleet import Instance, InstanceState, Node
@@ -127,6 +128,25 @@ def test_idle_bodies_of_another_policy_give_their_cores_back() -> None:
     ended = {action.id for action in decision.actions if isinstance(action, DestroyBody)}
     resized = {action for action in decision.actions if isinstance(action, Resize)}
     assert resized == {Resize(f"i{n}", 16, 1) for n in (1, 2) if f"i{n}" not in ended}
+
+
+def test_bodies_whose_engine_has_a_fixed_number_of_threads_do_not_borrow() -> None:
+    compiled = replace(MODEL, provenance={"engine": "openvino 2025.4"})
+    decision, _ = Gnomon(Options()).decide(replace(seen(), profile=compiled), PolicyState())
+    created = [action for action in decision.actions if isinstance(action, CreateBody)]
+    assert {(action.cores, action.idle_cores) for action in created} == {(2, None)}
+
+
+@pytest.mark.parametrize("policy", ["gnomon without lending", "kpa"])
+def test_borrowing_bodies_have_the_functions_own_cores_after_a_switch_of_policy(policy: str) -> None:
+    body = Instance("i", "f", 1, "n0", 16, 1, InstanceState.READY, 0.0, idle_cores=1)
+    observation = seen(bodies=(body,), rps=1.0)
+    made = Gnomon(Options(lending=False)) if policy != "kpa" else BUILT_IN["kpa"].make(observation.settings)
+    decision, _ = made.decide(observation, PolicyState())
+    assert Resize("i", 2) in decision.actions
+    own = replace(body, cores=2, idle_cores=None)
+    decision, _ = made.decide(replace(observation, instances=(own,)), PolicyState())
+    assert not any(isinstance(action, Resize) for action in decision.actions)
 
 
 # Replays

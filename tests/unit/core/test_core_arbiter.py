@@ -11,33 +11,72 @@ from gnomon_core.scheduling import economical_batch
 def with_borrowers(cores: int, *names: str) -> CoreArbiter:
     arbiter = CoreArbiter(cores)
     for name in names:
-        arbiter.claim(1)
-        arbiter.enter(name)
+        arbiter.claim(name, 1, kept=1)
     return arbiter
 
 
 def test_a_batch_borrows_what_nobody_has_and_gives_it_back() -> None:
     arbiter = with_borrowers(26, "a")
-    assert arbiter.lend("a", 1, 20) == 20
+    assert arbiter.lend("a", 20) == 20
     assert arbiter.free == 6
     arbiter.give_back("a")
     assert arbiter.free == 25
-    assert arbiter.lend("a", 1, 40) == 26
+    assert arbiter.lend("a", 40) == 26
 
 
 def test_instances_of_a_node_have_equal_shares_of_it() -> None:
     arbiter = with_borrowers(26, "a", "b")
-    assert arbiter.lend("a", 1, 26) == 13
-    assert arbiter.lend("b", 1, 26) == 13
-    arbiter.leave("b")
-    arbiter.claim(-1)
-    assert arbiter.lend("a", 1, 26) == 26
+    assert arbiter.share("a") == 13
+    assert arbiter.lend("a", 26) == 13
+    assert arbiter.lend("b", 26) == 13
+    arbiter.release("b")
+    assert arbiter.share("a") == 26
+    assert arbiter.lend("a", 26) == 26
 
 
 def test_what_another_instance_has_claimed_is_never_lent() -> None:
     arbiter = with_borrowers(8, "a")
-    arbiter.claim(6)
-    assert arbiter.lend("a", 1, 8) == 2
+    arbiter.claim("own", 6)
+    assert arbiter.lend("a", 8) == 2
+    assert arbiter.share("own") == 0
+    assert arbiter.lend("own", 6) == 6, "it has its own"
+
+
+def test_a_node_of_one_core_lends_none() -> None:
+    arbiter = with_borrowers(1, "a", "b")
+    assert [arbiter.lend(name, 1) for name in "ab"] == [1, 1]
+
+
+def test_the_end_of_an_instance_returns_its_claim_and_its_loan() -> None:
+    arbiter = with_borrowers(8, "a")
+    arbiter.lend("a", 8)
+    arbiter.release("a")
+    assert arbiter.free == 8
+    arbiter.give_back("a")
+    arbiter.release("a")
+
+
+def test_an_instance_that_gets_cores_of_its_own_has_no_loan() -> None:
+    arbiter = with_borrowers(8, "a")
+    arbiter.lend("a", 8)
+    arbiter.claim("a", 4)
+    assert arbiter.free == 4
+
+
+def test_idle_instances_leave_their_cores_to_others() -> None:
+    busy = {"a", "b"}
+    arbiter = CoreArbiter(8, busy.__contains__)
+    arbiter.claim("a", 1, kept=1, held_while_idle=False)
+    arbiter.claim("b", 1, kept=1, held_while_idle=False)
+    arbiter.claim("asked for", 2)
+    assert arbiter.lend("a", 8) == 3
+    busy.remove("b")
+    assert arbiter.lend("a", 8) == 6
+    # Its next batch counts at once, on the core that it keeps: the other loan lasts until that batch ends.
+    assert arbiter.share("b") == 3
+    assert arbiter.lend("b", 8) == 1
+    busy.add("b")
+    assert arbiter.lend("a", 8) == 3
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 30)), max_size=40))
@@ -45,7 +84,7 @@ def test_batches_get_what_their_instance_keeps_and_never_more_than_the_node_has(
     arbiter, held = with_borrowers(16, *"abcd"), dict.fromkeys("abcd", 1)
     for borrower, cores in asked:
         if cores:
-            held[borrower] = arbiter.lend(borrower, 1, cores)
+            held[borrower] = arbiter.lend(borrower, cores)
             assert held[borrower] == max(1, min(cores, 4)), "a quarter of the node is always there"
         else:
             arbiter.give_back(borrower)

@@ -59,6 +59,27 @@ def test_an_instance_with_cores_of_its_own_keeps_them_from_borrowers() -> None:
     assert took_s == pytest.approx([1 / 6, 1 / 2])
 
 
+def test_functions_that_compete_for_a_node_have_half_of_it_each() -> None:
+    settings = Settings(autoscaler="script", scheduler="economical", slo_s=30.0, deadline_s=30.0)
+    policies = {**BUILT_IN, "script": PolicyPlugin(lambda _: Script(borrowing()), "As written.")}
+    plans = [FunctionPlan(name, settings, modelled(MODEL), [1.0], "given", policies=policies) for name in ("f", "g")]
+    results = simulate(plans, [NodePlan("n1", 8)])
+    assert [list(results[name].requests.finished_s) for name in ("f", "g")] == [[pytest.approx(1.25)]] * 2
+
+
+def test_admission_counts_on_the_share_of_the_node_and_no_more() -> None:
+    # A batch takes 1/8 s of the whole node and 1/4 s of half of it: within 0.6 s two are answered, the others refused at once.
+    result = run(borrowing(CreateBody(7, idle_cores=1)), [1.0, 2.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0], deadline_s=0.6)
+    statuses = list(result.requests.status)
+    late = [
+        finished - arrived
+        for arrived, finished, status in zip(result.requests.arrived_s, result.requests.finished_s, statuses, strict=True)
+        if status == 200 and finished - arrived > 0.6
+    ]
+    assert not late
+    assert statuses.count(200) < len(statuses)
+
+
 def test_an_instance_gives_its_own_cores_up_and_borrows_from_then_on() -> None:
     result = run({0.0: (CreateBody(4),), 2.0: (Resize("f-1", 8, 1),)}, [1.0, 12.0])
     assert list(result.requests.finished_s) == pytest.approx([1.25, 12.2])

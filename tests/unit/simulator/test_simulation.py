@@ -411,11 +411,11 @@ def test_a_body_gets_a_reserve_where_no_node_has_anything_else() -> None:
 
 def test_a_body_that_is_named_a_node_may_have_its_reserve_and_gives_it_back() -> None:
     node = SimulatedNode(NodePlan("n1", 4, reserved_cores=2))
-    node.take(3, 0, 0.0)
+    node.hold("body", 3, 0, 0.0)
     assert (node.value(0.0).free_cores, node.value(0.0).reserve_cores) == (0, 1)
-    node.take(-1, 0, 1.0)
+    node.hold("body", 2, 0, 1.0)
     assert (node.value(1.0).free_cores, node.value(1.0).reserve_cores) == (0, 2)
-    node.take(1, 0, 2.0, shadow=True)
+    node.hold("shadow", 1, 0, 2.0, shadow=True)
     assert (node.value(2.0).free_cores, node.value(2.0).reserve_cores) == (0, 1)
 
 
@@ -456,12 +456,13 @@ def test_containers_are_memory_that_is_not_free_and_that_an_instance_gets() -> N
     node = SimulatedNode(NodePlan("n1", 8, 3 * CONTAINER_BYTES, pool=2))
     assert node.value(0.0).free_memory_bytes == CONTAINER_BYTES
     assert node.has_room(1, 3 * CONTAINER_BYTES, reserve=False)
-    node.take(1, 2 * CONTAINER_BYTES, 1.0)
+    node.hold("one", 1, 2 * CONTAINER_BYTES, 1.0)
     assert node.value(1.0).free_memory_bytes == 0
     assert [node.take_container(2.0) for _ in range(2)] == [True, False]
-    node.take(1, CONTAINER_BYTES, 3.0)
+    node.hold("other", 1, CONTAINER_BYTES, 3.0)
     assert not node.take_container(9.0), "there is no memory for any"
-    node.take(-2, -3 * CONTAINER_BYTES, 10.0)
+    node.release("one", 10.0)
+    node.release("other", 10.0)
     assert node.take_container(11.0)
 
 

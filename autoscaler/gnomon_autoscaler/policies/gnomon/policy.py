@@ -41,11 +41,13 @@ from gnomon_autoscaler.replica_policy import (
     counts_in,
     creations,
     inner_memory,
+    own_cores,
     timestamp_in,
     whole,
     within_period,
 )
 from gnomon_autoscaler.wrappers import Wrapper, standard
+from gnomon_core.engines import can_borrow
 from gnomon_core.fleet import InstanceState
 from gnomon_core.scaling import Action, DestroyBody, Observation, Resize, StateValue
 from gnomon_core.scheduling import economical_batch
@@ -179,10 +181,11 @@ def _on_borrowed_cores(observation: Observation, cores: int, rate_rps: Callable[
 
 
 def lends(observation: Observation, options: Options) -> bool:
-    """Return whether Bodies borrow cores for each batch."""
+    """Return whether Bodies borrow cores for each batch: if each node lends them, and the model's engine can use them."""
     return (
         options.lending
         and observation.profile is not None
+        and can_borrow(observation.profile.engine)
         and bool(observation.nodes)
         and all(node.lends for node in observation.nodes)
     )
@@ -267,9 +270,12 @@ class Gnomon(ReplicaPolicyAdapter):
         return (*self._borrowing(observation, ending), *bodies)
 
     def _borrowing(self, observation: Observation, ending: set[str]) -> tuple[Resize, ...]:
-        """Resizes of idle Bodies with cores of their own, such as those of a former policy, which borrow cores from now on."""
+        """Resizes of idle Bodies with cores of their own, such as those of a former policy, which borrow cores from now on.
+
+        Without lending, Bodies that borrow have the function's own cores from now on.
+        """
         if not lends(observation, self.options):
-            return ()
+            return own_cores(observation)
         cores = body_cores(observation, self.options)
         own = [body for body in observation.ready if body.idle_cores is None and not body.busy and body.id not in ending]
         return tuple(Resize(body.id, cores, IDLE_CORES) for body in own)

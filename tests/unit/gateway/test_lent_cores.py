@@ -1,0 +1,177 @@
+"""Cores that a node lends to the batches of functions that compete for it, and how each batch gives them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionKey
+from gnomon_core.settings import Settings
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.dispatch.dispatcher import Dispatcher, Effect, Send
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.functions.function_runtime import FunctionRuntime
+from gnomon_gateway.queueing.queue import Batch, Request
+from gnomon_gateway.scheduling.policies import Economical, Immediate
+from gnomon_platforms.local.nodes import LocalNode
+from tests.unit.gateway.dispatching import request
+
+CORES = 8
+SETTINGS = Settings(max_batch=1)
+
+
+@pytest.fixture
+def node() -> LocalNode:
+    return LocalNode(tuple(range(CORES)), CORES, 2**30)
+
+
+def function(node: LocalNode, name: str, *, cores: int = CORES) -> Dispatcher:
+    """A function with one instance that keeps one core."""
+    made = Dispatcher(SETTINGS, Economical(1.0), LearnedLatency(), 0.0, lender=node)
+    node.allocate(name, 1.0, 0, cores, kept=1)
+    made.instance_ready(name, cores, 1, 0.0, idle_cores=1)
+    return made
+
+
+def batch(effects: list[Effect]) -> Batch:
+    [sent] = [effect.batch for effect in effects if isinstance(effect, Send)]
+    return sent
+
+
+def lent(node: LocalNode) -> float:
+    """Cores that nobody else can borrow now."""
+    return node.unallocated_cores - node._arbiter.free
+
+
+def test_a_batch_has_the_cores_that_it_has_borrowed_and_gives_them_back_at_its_end(node: LocalNode) -> None:
+    one = function(node, "a")
+    sent = batch(one.arrive([request()], 0.0))
+    assert (sent.lent, lent(node)) == (5, 4), "60 % of eight while nothing waits, of which one is its own"
+    assert one.finished("a", sent.id, [200], 1.0)
+    assert lent(node) == 0
+    assert one.counters(2.0).busy_core_s == 5.0
+
+
+def test_two_functions_share_the_node(node: LocalNode) -> None:
+    one, other = function(node, "a"), function(node, "b")
+    assert batch(one.arrive([request()], 0.0)).lent == 4
+    assert batch(other.arrive([request()], 0.0)).lent == 4
+    assert node._arbiter.free == 0
+
+
+def lose(dispatcher: Dispatcher, sent: Batch) -> None:
+    dispatcher.instance_gone("a", 1.0)
+
+
+def lose_unread(dispatcher: Dispatcher, sent: Batch) -> None:
+    dispatcher.instance_gone("a", 1.0, unread=True)
+
+
+def refuse(dispatcher: Dispatcher, sent: Batch) -> None:
+    dispatcher.batch_refused("a", sent.id, 1.0)
+
+
+def drain(dispatcher: Dispatcher, sent: Batch) -> None:
+    dispatcher.drain("a", 1.0)
+    dispatcher.finished("a", sent.id, [200], 2.0)
+
+
+def switch(dispatcher: Dispatcher, sent: Batch) -> None:
+    dispatcher.set_policy(SETTINGS, Immediate(), 1.0)
+    dispatcher.finished("a", sent.id, [200], 2.0)
+
+
+def own_cores(dispatcher: Dispatcher, sent: Batch) -> None:
+    dispatcher.instance_ready("a", 2, 1, 1.0)
+    dispatcher.finished("a", sent.id, [200], 2.0)
+
+
+def leave(dispatcher: Dispatcher, sent: Batch) -> None:
+    dispatcher.left(sent.requests[0], 1.0)
+    dispatcher.finished("a", sent.id, [499], 2.0)
+
+
+@pytest.mark.parametrize("end", [lose, lose_unread, refuse, drain, switch, own_cores, leave])
+def test_whatever_ends_a_batch_gives_its_cores_back(node: LocalNode, end: Callable[[Dispatcher, Batch], None]) -> None:
+    one = function(node, "a")
+    sent = batch(one.arrive([request()], 0.0))
+    assert lent(node) == 4
+    end(one, sent)
+    assert lent(node) == 0
+    assert one.workers.busy_cores == 0
+
+
+def test_another_policy_borrows_all_that_there_are_for_each_batch_and_gives_them_back(node: LocalNode) -> None:
+    one = function(node, "a")
+    one.set_policy(SETTINGS, Immediate(), 0.0)
+    sent = batch(one.arrive([request()], 0.0))
+    assert sent.lent == CORES
+    one.finished("a", sent.id, [200], 1.0)
+    assert lent(node) == 0
+
+
+def test_an_instance_with_cores_of_its_own_borrows_none(node: LocalNode) -> None:
+    node.allocate("own", 2.0, 0, 2)
+    one = Dispatcher(SETTINGS, Economical(1.0), LearnedLatency(), 0.0, lender=node)
+    one.instance_ready("own", 2, 1, 0.0)
+    sent = batch(one.arrive([request()], 0.0))
+    assert (sent.cores, sent.lent, lent(node)) == (2, 0, 0)
+
+
+def test_predictions_follow_the_share_of_the_node(node: LocalNode) -> None:
+    one = function(node, "a")
+    worker = one.workers.by_id["a"]
+    first = batch(one.arrive([request()], 0.0))
+    one.finished("a", first.id, [200], 1.0)
+    assert worker.size == CORES
+    function(node, "b")
+    second = batch(one.arrive([request()], 1.0))
+    assert (worker.size, worker.slot.cores, worker.slot.size) == (4, CORES, 4)
+    one.finished("a", second.id, [200], 2.0)
+    node.release("b")
+    batch(one.arrive([request()], 2.0))
+    assert worker.size == CORES
+
+
+class Instances:
+    """A channel that records how many cores each batch says that it may use."""
+
+    unread = False
+
+    def __init__(self) -> None:
+        self.cores: list[int] = []
+        self.end: Callable[[], None] = lambda: None
+
+    def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: object = None) -> None:
+        del stream
+        self.cores.append(frame.cores)
+        self.end = lambda: done(Frame(Kind.RESULT, frame.batch_id, members=[Member(200, 1, b"", b"")]))
+
+    def cancel(self, batch_id: int) -> None: ...
+
+    async def probe(self, timeout_s: float) -> bool:
+        del timeout_s
+        return True
+
+
+async def test_a_batch_says_how_many_cores_it_may_use(node: LocalNode) -> None:
+    runtime = FunctionRuntime(FunctionKey("fn"), SETTINGS, Economical(1.0), LearnedLatency(), lender=node)
+    node.allocate("a", 1.0, 0, CORES, kept=1)
+    channel = Instances()
+    runtime.instance_ready(Instance("a", "fn", 1, "n", CORES, 1, InstanceState.READY, 0.0, idle_cores=1), channel)
+
+    def send() -> None:
+        runtime.submit(Request(runtime.event_lane, 0.0, float("inf")))
+        runtime.refuse_waiting()
+        runtime._admit()
+
+    send()
+    channel.end()
+    node.allocate("a", 2.0, 0, 2)
+    runtime.instance_resized("a", 2)
+    send()
+    channel.end()
+    assert channel.cores == [CORES, 0], "the request has waited since 0 s: all cores; then those of the instance"
+    runtime.close()
