@@ -25,7 +25,8 @@ from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 from gnomon_core.blocks import Layers
 from gnomon_core.engines import (
@@ -372,4 +373,7 @@ if __name__ == "__main__":
         os.nice(10)  # what serves goes first
     # One thread, so that a conversion takes one core.
     os.environ["OMP_NUM_THREADS"] = "1"
+    # Both converters report their use over the network. OpenVINO's does without the package that would do it.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    sys.modules["openvino_telemetry"] = cast("ModuleType", None)
     _convert_here(_ORDER, Path(sys.argv[2]))

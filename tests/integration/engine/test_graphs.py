@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -17,13 +18,14 @@ from gnomon_core.engines import GRAPH_FILES, PROGRAM, REPORT, read_report
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.launch import Launch
+from gnomon_core.packaging import FOR_LIBRARIES
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_profiler.add import add_model
 from gnomon_profiler.engines import add_engines, convert
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_runtime.body import ModelApplication
 from gnomon_runtime.engine import LoadedProgram, load_program
-from gnomon_runtime.engine.graphs import GraphModel
+from gnomon_runtime.engine.graphs import GRAPHS, GraphModel
 from gnomon_runtime.measuring.measurements import sample_inputs
 
 pytestmark = [
@@ -176,4 +178,39 @@ def test_openvino_is_imported_without_its_tool_for_conversions_which_can_be_impo
         "from openvino.tools.ovc import convert_model\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+IN_A_FORK = """
+import json, os, sys
+from pathlib import Path
+import torch
+import {module}
+from gnomon_runtime.engine.graphs import GraphModel
+from gnomon_runtime.measuring.measurements import sample_inputs
+
+assert len(os.listdir("/proc/self/task")) == 1, "a fork would not have this thread"
+child = os.fork()
+if child == 0:
+    os.environ.clear()
+    program, files = Path(sys.argv[1]), json.loads(sys.argv[2])
+    model = GraphModel("{engine}", program, {{name: Path(path) for name, path in files.items()}}, 2)
+    for batch in (1, 3):
+        model.run(sample_inputs(model.program, batch))
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 0
+"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engine_runs_in_a_fork_of_a_process_that_has_imported_it(entry: ModelEntry, engine: str) -> None:
+    """As instances are forked from a zygote: with its allocator, and then with an environment of their own."""
+    code = IN_A_FORK.format(module=GRAPHS[engine].partition(":")[0], engine=engine)
+    files = json.dumps({file: str(entry.files[file]) for file in GRAPH_FILES[engine]})
+    environment = {**os.environ, **FOR_LIBRARIES}
+    environment.pop("ORT_DISABLE_TELEMETRY", None)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(entry.program), files], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -31,6 +31,8 @@ pytest.importorskip("openvino", reason="the extra openvino is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnxruntime is not installed")
 NARROW = ("onnxruntime-int8", "openvino-int8")
 CLASSES = 4
+AGAINST_TELEMETRY = ("CI", "TF_BUILD", "JENKINS_URL", "XDG_CACHE_HOME", "ORT_DISABLE_TELEMETRY")
+"""Variables by which the libraries leave out their telemetry, or put its files elsewhere."""
 
 
 class Network(nn.Module):
@@ -62,7 +64,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> DirectoryRepository:
 
 
 @pytest.fixture(scope="module")
-def entry(repository: DirectoryRepository, tmp_path_factory: pytest.TempPathFactory) -> ModelEntry:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of the user who converts the network."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def entry(repository: DirectoryRepository, home: Path, tmp_path_factory: pytest.TempPathFactory) -> ModelEntry:
     """A network with a validation set, whose labels are the answers of its program."""
     torch.manual_seed(0)
     module, images = Network().eval(), samples(96)
@@ -72,8 +80,12 @@ def entry(repository: DirectoryRepository, tmp_path_factory: pytest.TempPathFact
     np.savez(path, samples=images.numpy(), labels=labels.numpy())
     added = add_samples(repository, add_model(module, images[:1], "network", repository), validation=path)
     assert path.exists(), "a user's file stays where it is"
-    in_fp32 = add_engines(repository, added)
-    return add_engines(repository, in_fp32, precisions=["auto"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        for name in AGAINST_TELEMETRY:
+            patch.delenv(name, raising=False)
+        in_fp32 = add_engines(repository, added)
+        return add_engines(repository, in_fp32, precisions=["auto"])
 
 
 @pytest.fixture
@@ -95,6 +107,12 @@ def test_report_has_each_engine_in_each_precision_with_agreement_and_accuracy(en
         assert result.versions["onnxruntime"]
         assert set(result.latency_s) == {1, 8}
         assert result.reason or result.agreement >= AGREEMENT[INT8], "what agrees too rarely is not offered"
+
+
+def test_conversion_and_measurement_report_nothing_to_the_makers_of_the_engines(entry: ModelEntry, home: Path) -> None:
+    """Where they report, both libraries keep an identifier of this machine in the home."""
+    assert entry.files.keys() >= {file for files in GRAPH_FILES.values() for file in files}
+    assert [str(path) for path in home.rglob("*") if {"Microsoft", "intel"} & set(path.parts)] == []
 
 
 def test_precision_without_arithmetic_on_this_cpu_says_so(report: EngineReport) -> None:

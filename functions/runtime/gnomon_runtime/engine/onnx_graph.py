@@ -8,16 +8,21 @@ quantised graph has its weights in the file itself: they are a quarter.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
-import onnxruntime  # type: ignore[import-untyped]  # it ships no types
 import torch
 from onnx.utils import Extractor
 from torch import Tensor
 
 from gnomon_core.engines import FP32
+
+# ONNX Runtime reports its use to Microsoft unless this is set when it is imported. It would also start a thread for that, which
+# no zygote may have.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+import onnxruntime  # type: ignore[import-untyped]
 
 MODEL, WEIGHTS = "model.onnx", "model.onnx.data"
 INT8_MODEL = "model-int8.onnx"

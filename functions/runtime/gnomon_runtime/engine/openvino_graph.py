@@ -19,12 +19,8 @@ from torch import Tensor
 
 from gnomon_core.engines import BF16, FP32, INT8
 
-# TBB loads a library of its own so that it does not see a preloaded allocator, and then frees with glibc what jemalloc allocated
-# (oneTBB issue 1645). With this variable, which it reads when it is loaded, it does not.
-os.environ.setdefault("TBB_ENABLE_SANITIZERS", "1")
-
-# The package imports its tool for conversions if it can, which takes longer than all the rest. A module that is None cannot be
-# imported; whoever converts imports the tool itself.
+# The package imports its tool for conversions if it can, which takes longer than all the rest and starts a thread that reports
+# its use. A module that is None cannot be imported; whoever converts imports the tool itself.
 _TOOL = "openvino.tools.ovc"
 _hidden = sys.modules.setdefault(_TOOL, cast("ModuleType", None)) is None
 import openvino  # type: ignore[import-untyped]  # noqa: E402 - it ships no types
@@ -43,16 +39,23 @@ class OpenVinoGraph:
     def __init__(self, files: Mapping[str, Path], precision: str = FP32) -> None:
         model, weights = (INT8_MODEL, INT8_WEIGHTS) if precision == INT8 else (MODEL, WEIGHTS)
         self._model, self._weights, self._precision = files[model], files[weights], precision
-        self._core = openvino.Core()
+        self._core = _core()
 
     def compile(self, reads: Sequence[str], makes: Sequence[str], cores: int) -> OpenVinoPart:
         part = cut(self._core.read_model(self._model, self._weights), reads, makes)
         return OpenVinoPart(self._core.compile_model(part, "CPU", configuration(cores, self._precision)))
 
 
+def _core() -> openvino.Core:
+    # TBB loads a library of its own so that it does not see a preloaded allocator, and then frees with glibc what jemalloc
+    # allocated (oneTBB issue 1645). With this variable, which it reads at its first use, it does not.
+    os.environ.setdefault("TBB_ENABLE_SANITIZERS", "1")
+    return openvino.Core()
+
+
 def has_bf16() -> bool:
     """True if this CPU has bf16 arithmetic. Elsewhere OpenVINO computes a graph in fp32 that is to be narrowed."""
-    return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
 def configuration(cores: int, precision: str = FP32) -> dict[str, Any]:
