@@ -132,14 +132,15 @@ def _instance(one: Instance) -> dict[str, Any]:
 
 
 def _body(one: Instance, found: FunctionDetail) -> dict[str, Any]:
-    """A Body as JSON. `shadows` are all its Shadows, `shadow` the first of them."""
-    return _instance(one) | {
+    """A Body as JSON. `shadows` are all its Shadows, `shadow` the first of them; `idle_cores` only if it borrows the others."""
+    document = _instance(one) | {
         "busy": one.busy,
         "in_flight": one.in_flight,
         "max_batch": found.largest.get(one.id),
         "shadow": one.partner,
         "shadows": list(one.shadows),
     }
+    return document if one.idle_cores is None else document | {"idle_cores": one.idle_cores}
 
 
 def _shadow(one: Instance, profile: ModelProfile | None) -> dict[str, Any]:

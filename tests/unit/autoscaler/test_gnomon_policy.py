@@ -137,11 +137,12 @@ def test_bodies_whose_engine_has_a_fixed_number_of_threads_do_not_borrow() -> No
     assert {(action.cores, action.idle_cores) for action in created} == {(2, None)}
 
 
-@pytest.mark.parametrize("policy", ["gnomon without lending", "kpa"])
+@pytest.mark.parametrize("policy", ["gnomon without lending", "kpa", "openfaas", "asyfunc", "batch"])
 def test_borrowing_bodies_have_the_functions_own_cores_after_a_switch_of_policy(policy: str) -> None:
     body = Instance("i", "f", 1, "n0", 16, 1, InstanceState.READY, 0.0, idle_cores=1)
     observation = seen(bodies=(body,), rps=1.0)
-    made = Gnomon(Options(lending=False)) if policy != "kpa" else BUILT_IN["kpa"].make(observation.settings)
+    lends_no_more = policy.startswith("gnomon")
+    made = Gnomon(Options(lending=False)) if lends_no_more else BUILT_IN[policy].make(observation.settings)
     decision, _ = made.decide(observation, PolicyState())
     assert Resize("i", 2) in decision.actions
     own = replace(body, cores=2, idle_cores=None)

@@ -55,6 +55,7 @@ from gnomon_autoscaler.replica_policy import (
     count_in,
     inner_memory,
     memory_of,
+    own_cores,
     timestamp_in,
     within_period,
 )
@@ -205,7 +206,8 @@ class AsyFunc:
                 *(DestroyShadow(shadow.id) for shadow in observation.shadows),
                 *resizes_back(cores_before(growths)),
             )
-            decision = Decision(ends + actions_towards(desired.count, observation), desired.reason, desired.count)
+            towards = (*own_cores(observation), *actions_towards(desired.count, observation))
+            decision = Decision(ends + towards, desired.reason, desired.count)
             return decision, PolicyState(self.name, VERSION, remembered)
         capacity = FreeCapacity(observation.nodes)
         bodies = self._towards(desired.count, steady, known, capacity)
@@ -215,7 +217,8 @@ class AsyFunc:
         layers = self._layers(after, known, ending, capacity, growths)
         remembered |= {"grown": left} if (left := grown_after(growths, layers.resized, observation, ending)) else {}
         plan = self._plan(observation, known, memory, remembered)
-        actions = (*_orphans(after, ending), *layers.released, *layers.resized, *layers.created, *layers.changed, *bodies, *plan)
+        changes = (*own_cores(observation), *layers.released, *layers.resized, *layers.created, *layers.changed)
+        actions = (*_orphans(after, ending), *changes, *bodies, *plan)
         alone = (
             "no node can make Shadows now" if "pair" in self.needs and not any(node.pairs for node in observation.nodes) else ""
         )

@@ -28,7 +28,7 @@ from gnomon_autoscaler.policies.batch.overload import Overload, overloaded
 from gnomon_autoscaler.policies.batch.plans import RULE, ChangeRule, Evidence, Reference, Task, plan_for, watch
 from gnomon_autoscaler.policies.batch.sizes import all_cores, may_have, own_size, sized, towards_size
 from gnomon_autoscaler.policies.rates import LAST_VALUE_PERIOD_S, Rate
-from gnomon_autoscaler.replica_policy import DesiredCount, Memory, count_in, inner_memory, memory_of, timestamp_in
+from gnomon_autoscaler.replica_policy import DesiredCount, Memory, count_in, inner_memory, memory_of, own_cores, timestamp_in
 from gnomon_autoscaler.wrappers import standard
 from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import Action, Decision, DestroyShadow, Observation, PolicyState, SetBufferPlan, StateValue
@@ -191,7 +191,8 @@ class Batch:
         if plan is not None:
             remembered["plan"] = asdict(plan)
         buffer_actions: tuple[Action, ...] = (buffer,) if buffer is not None and buffer != observation.plan else ()
-        decision = Decision((*shadows, *buffer_actions, *towards_size(desired.count, observation)), desired.reason, desired.count)
+        changes = (*shadows, *own_cores(observation), *buffer_actions)
+        decision = Decision((*changes, *towards_size(desired.count, observation)), desired.reason, desired.count)
         return decision, PolicyState(self.name, VERSION, remembered)
 
     def _buffer(
