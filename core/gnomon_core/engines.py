@@ -22,6 +22,7 @@ import json
 import logging
 import statistics
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
@@ -56,6 +57,14 @@ WORTH = 0.97
 """The share of the program's time that an engine may take to be worth its compiling and its own copy of the weights."""
 AGREEMENT: Mapping[str, float] = {BF16: 0.98, INT8: 0.95}
 """The share of sample inputs for which a lower precision must have the program's top-1 class to be offered."""
+ARITHMETIC: Mapping[str, tuple[frozenset[str], str]] = {
+    BF16: (frozenset({"avx512_bf16", "amx_bf16", "bf16"}), "this CPU has no bf16 arithmetic"),
+    INT8: (
+        frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimd"}),
+        "this CPU has no VNNI, without which sums of 8-bit products overflow",
+    ),
+}
+"""The flags of CPUs that compute in a precision, any of them, and why others do not."""
 PIECES_TOLERANCE = 2e-2
 """The largest difference between a narrow graph in pieces and the whole of it, of one that may have Shadows."""
 
@@ -87,7 +96,8 @@ class EngineResult:
     `spread` the largest relative interquartile range among them, and `load_s` seconds from the files to a compiled graph.
     `reason` says why the engine is not offered; empty where it is. `agreement` is the share of the sample inputs that have the
     program's top-1 class, `accuracy` that of the validation set that is answered right, and `pieces_error` the largest relative
-    difference between the graph in pieces and the whole of it; None where they were not measured.
+    difference between the graph in pieces and the whole of it; None where they were not measured. `arithmetic` is the precision
+    that a CPU needs arithmetic for to answer as it was measured, "" where any CPU does.
     """
 
     reason: str = ""
@@ -100,6 +110,7 @@ class EngineResult:
     agreement: float | None = None
     accuracy: float | None = None
     pieces_error: float | None = None
+    arithmetic: str = ""
 
     @property
     def has_pieces(self) -> bool:
@@ -114,6 +125,7 @@ class EngineResult:
         return {
             **({"reason": self.reason} if self.reason else {}),
             **shares,
+            **({"arithmetic": self.arithmetic} if self.arithmetic else {}),
             "error": self.error,
             "latency_s": {str(batch): seconds for batch, seconds in self.latency_s.items()},
             "spread": self.spread,
@@ -135,6 +147,7 @@ class EngineResult:
             _share(document, "agreement"),
             _share(document, "accuracy"),
             _share(document, "pieces_error"),
+            str(document.get("arithmetic", "")),
         )
 
 
@@ -187,6 +200,10 @@ class EngineReport:
         right = [name for name in names if (self.result(name).accuracy or -1.0) >= floor]
         return min(right, key=lambda name: 1.0 if name == PROGRAM else self.share(name), default="")
 
+    def on_cpu(self, arithmetic: AbstractSet[str]) -> EngineReport:
+        """The report for a CPU with arithmetic for these precisions: what needs another one is not offered."""
+        return replace(self, engines={name: _on_cpu(result, arithmetic) for name, result in self.engines.items()})
+
     def to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
@@ -219,6 +236,12 @@ class EngineReport:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no report on engines: {type(error).__name__}: {error}") from None
+
+
+def _on_cpu(result: EngineResult, arithmetic: AbstractSet[str]) -> EngineResult:
+    if result.reason or result.arithmetic in ("", *arithmetic):
+        return result
+    return replace(result, reason=ARITHMETIC[result.arithmetic][1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +363,9 @@ _PACKAGES = {"onnxruntime": ("onnxruntime", "onnx"), "openvino": ("openvino",)}
 
 def engine_of(files: Mapping[str, Path], requested: str, precision: str = FP32, floor: float = 0.0) -> ChosenEngine:
     """The engine here for a model with these files; the program, with the reason, where the requested one cannot be had."""
-    chosen = choose_engine(requested, files, _readable_report(files.get(REPORT)), precision, floor)
+    report = _readable_report(files.get(REPORT))
+    report = None if report is None else report.on_cpu(cpu_arithmetic())
+    chosen = choose_engine(requested, files, report, precision, floor)
     if chosen.name != PROGRAM and not is_installed(chosen.engine):
         return ChosenEngine(shortfall=f"{chosen.engine} is not installed. {how_to_install(chosen.engine)}")
     return chosen
@@ -356,6 +381,25 @@ def engine_of_environment(files: Mapping[str, Path], variables: Mapping[str, str
     except ValueError:
         floor = 1.0
     return engine_of(files, variables.get("GNOMON_ENGINE") or PROGRAM, variables.get("GNOMON_PRECISION") or FP32, floor)
+
+
+@cache
+def cpu_arithmetic() -> frozenset[str]:
+    """The precisions that this machine's CPU has arithmetic for, besides fp32."""
+    try:
+        return arithmetic_of(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return frozenset()
+
+
+def arithmetic_of(cpuinfo: str) -> frozenset[str]:
+    """The precisions that a CPU has arithmetic for, from the flags in /proc/cpuinfo.
+
+    ARM CPUs (`asimd`) sum products of 8-bit numbers in 32 bits.
+    """
+    lines = (line.partition(":") for line in cpuinfo.splitlines())
+    flags = next((value.split() for name, _, value in lines if name.strip() in ("flags", "Features")), [])
+    return frozenset(precision for precision, (any_of, _) in ARITHMETIC.items() if any_of & set(flags))
 
 
 @cache

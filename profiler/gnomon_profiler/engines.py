@@ -43,6 +43,7 @@ from gnomon_core.engines import (
     TOLERANCE,
     EngineReport,
     EngineResult,
+    cpu_arithmetic,
     engine_name,
     read_report,
     split_name,
@@ -111,7 +112,15 @@ def add_engines(
             {} if report is None else {name: report.result(name).reason for name in known if not _can_be_measured(entry, name)}
         )
         reasons |= convert(entry, sorted(wanted - known), folder, progress, background=background)
+        arithmetic = {BF16: BF16, INT8: _arithmetic_of_int8(entry, report)}
         report = measure(entry, folder, reasons, progress, background=background, names=wanted)
+        report = replace(
+            report,
+            engines={
+                name: replace(result, arithmetic=arithmetic.get(split_name(name)[1], ""))
+                for name, result in report.engines.items()
+            },
+        )
         files = dict(entry.files) | {PROGRAM_FILE: entry.program, WEIGHTS: entry.weights, REPORT: folder / REPORT}
         files |= {} if entry.layers is None else {LAYERS: entry.layers}
         made = {file for result in report.engines.values() for file in result.files}
@@ -153,6 +162,14 @@ def _precisions(names: Iterable[str]) -> tuple[str, ...]:
             known = ", ".join((AUTO, *PRECISIONS))
             raise GnomonError(400, "unknown_precision", f"{name[:100]!r} is no precision.", f"Known: {known}.")
     return PRECISIONS if AUTO in chosen else tuple(dict.fromkeys((FP32, *chosen)))
+
+
+def _arithmetic_of_int8(entry: ModelEntry, report: EngineReport | None) -> str:
+    """The arithmetic that the entry's int8 graphs need, all of one calibration: this CPU's where they are yet to be made."""
+    [quantised] = GRAPH_FILES[engine_name("onnxruntime", INT8)]
+    if report is not None and quantised in entry.files:
+        return max((result.arithmetic for name, result in report.engines.items() if split_name(name)[1] == INT8), default="")
+    return INT8 if INT8 in cpu_arithmetic() else ""
 
 
 def _can_be_measured(entry: ModelEntry, name: str) -> bool:

@@ -5,8 +5,8 @@
 
 Weights are int8 with a scale for each channel, activations uint8 with a scale for each tensor. Each value at a border between
 blocks is quantised as every other, so that pieces of the graph compute in integers too
-(`gnomon_runtime.engine.onnx_graph`). OpenVINO reads the same graph: one calibration for both. Weights use 7 bits: without VNNI,
-sums of 8-bit products overflow 16 bits.
+(`gnomon_runtime.engine.onnx_graph`). OpenVINO reads the same graph: one calibration for both. Weights use 7 bits where this CPU
+has no VNNI: sums of 8-bit products overflow 16 bits there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gnomon_core.engines import GRAPH_FILES, INT8, engine_name, not_convertible
+from gnomon_core.engines import GRAPH_FILES, INT8, cpu_arithmetic, engine_name, not_convertible
 from gnomon_profiler.sample_sets import SampleSet
 
 CALIBRATION_SAMPLES = 32
@@ -51,7 +51,7 @@ def to_onnx_int8(graph: Mapping[str, Path], samples: SampleSet, inputs: tuple[st
                 _Reader(samples, inputs),
                 quant_format=QuantFormat.QDQ,
                 per_channel=True,
-                reduce_range=True,
+                reduce_range=INT8 not in cpu_arithmetic(),
                 activation_type=QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
                 calibrate_method=CalibrationMethod.MinMax,

@@ -27,7 +27,18 @@ from gnomon_cli.options import Target, json_option, server_options
 from gnomon_cli.output import note, print_json, print_table
 from gnomon_cli.remote_models import RemoteModels
 from gnomon_core.blocks import Block, Layers
-from gnomon_core.engines import AGREEMENT, AUTO, ENGINES, FP32, PRECISIONS, PROGRAM, REPORT, EngineReport, read_report
+from gnomon_core.engines import (
+    AGREEMENT,
+    AUTO,
+    ENGINES,
+    FP32,
+    PRECISIONS,
+    PROGRAM,
+    REPORT,
+    EngineReport,
+    cpu_arithmetic,
+    read_report,
+)
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.packaging import how_to_install
 from gnomon_core.profiles import ModelProfile, Points
@@ -270,7 +281,7 @@ class _Model:
             entry.version,
             entry.signature,
             {str(path): path.stat().st_size for path in (entry.program, entry.weights)},
-            read_report(entry.files[REPORT]) if details and REPORT in entry.files else None,
+            read_report(entry.files[REPORT]).on_cpu(cpu_arithmetic()) if details and REPORT in entry.files else None,
             Layers.from_json(json.loads(entry.layers.read_bytes())) if details and entry.layers is not None else None,
         )
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gnomon_core.blocks import Layers
-from gnomon_core.engines import AUTO, FP32, PROGRAM, REPORT, choose_engine, read_report
+from gnomon_core.engines import AUTO, FP32, PROGRAM, REPORT, choose_engine, cpu_arithmetic, read_report
 from gnomon_core.errors import GnomonError, bad_request, conflict
 from gnomon_core.interfaces import ModelEntry
 from gnomon_core.profiles import ModelProfile, profile_name
@@ -144,7 +144,7 @@ def subject_of(entry: ModelEntry, requested: str = PROGRAM, precision: str = FP3
             "Capture it again and add it under another version.",
         )
     layers = Layers.from_json(json.loads(entry.layers.read_bytes()))
-    report = read_report(entry.files[REPORT]) if REPORT in entry.files else None
+    report = read_report(entry.files[REPORT]).on_cpu(cpu_arithmetic()) if REPORT in entry.files else None
     engine = choose_engine(requested, entry.files, report, precision, floor)
     if requested not in (AUTO, engine.engine) or precision not in (AUTO, engine.precision):
         wanted = requested if precision == FP32 else f"{requested} in {precision}"

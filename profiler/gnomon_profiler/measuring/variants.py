@@ -18,6 +18,7 @@ from gnomon_core.engines import (
     EngineReport,
     EngineResult,
     choose_engine,
+    cpu_arithmetic,
     engine_options,
     read_report,
     split_name,
@@ -38,7 +39,9 @@ def engines_to_measure(entry: ModelEntry) -> tuple[tuple[ChosenEngine, ...], dic
 
 
 def _report(entry: ModelEntry) -> EngineReport:
-    return read_report(entry.files[REPORT]) if REPORT in entry.files else EngineReport(EngineResult(), {})
+    return (
+        read_report(entry.files[REPORT]).on_cpu(cpu_arithmetic()) if REPORT in entry.files else EngineReport(EngineResult(), {})
+    )
 
 
 def measure_engine(

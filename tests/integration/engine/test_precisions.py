@@ -7,12 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import Tensor, nn
 
 from gnomon_core.blocks import Layers
-from gnomon_core.engines import AGREEMENT, BF16, GRAPH_FILES, INT8, REPORT, ChosenEngine, EngineReport, choose_engine, read_report
+from gnomon_core.engines import (
+    AGREEMENT,
+    BF16,
+    GRAPH_FILES,
+    INT8,
+    PIECES_TOLERANCE,
+    REPORT,
+    ChosenEngine,
+    EngineReport,
+    choose_engine,
+    cpu_arithmetic,
+    read_report,
+)
 from gnomon_core.errors import GnomonError
 from gnomon_core.interfaces import ModelEntry
 from gnomon_profiler.add import add_model
@@ -29,6 +42,7 @@ pytestmark = [
 ]
 pytest.importorskip("openvino", reason="the extra openvino is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnxruntime is not installed")
+NEEDS_BF16 = pytest.mark.skipif(BF16 not in cpu_arithmetic(), reason="this CPU has no bf16 arithmetic")
 NARROW = ("onnxruntime-int8", "openvino-int8")
 CLASSES = 4
 AGAINST_TELEMETRY = ("CI", "TF_BUILD", "JENKINS_URL", "XDG_CACHE_HOME", "ORT_DISABLE_TELEMETRY")
@@ -109,6 +123,16 @@ def test_report_has_each_engine_in_each_precision_with_agreement_and_accuracy(en
         assert result.reason or result.agreement >= AGREEMENT[INT8], "what agrees too rarely is not offered"
 
 
+def test_weights_have_all_8_bits_where_the_cpu_sums_their_products_exactly(entry: ModelEntry, report: EngineReport) -> None:
+    arithmetic = INT8 if INT8 in cpu_arithmetic() else ""
+    graph = onnx.load(entry.files["model-int8.onnx"])
+    weights = [onnx.numpy_helper.to_array(one) for one in graph.graph.initializer if one.data_type == onnx.TensorProto.INT8]
+    largest = max(int(abs(one.astype(int)).max()) for one in weights)
+    assert (largest > 64) == (arithmetic == INT8)  # 7 bits: −64 to 64
+    assert {report.result(name).arithmetic for name in NARROW} == {arithmetic}
+    assert report.result("openvino-bf16").arithmetic in ("", BF16)
+
+
 def test_conversion_and_measurement_report_nothing_to_the_makers_of_the_engines(entry: ModelEntry, home: Path) -> None:
     """Where they report, both libraries keep an identifier of this machine in the home."""
     assert entry.files.keys() >= {file for files in GRAPH_FILES.values() for file in files}
@@ -147,6 +171,36 @@ def test_pieces_of_a_quantised_graph_answer_as_the_whole_and_row_by_row(
     pieces_error = report.result(name).pieces_error
     assert pieces_error is not None
     assert pieces_error <= 1e-5
+
+
+@NEEDS_BF16
+def test_bf16_agrees_with_the_program_and_is_computed_in_bf16(entry: ModelEntry, report: EngineReport) -> None:
+    result, whole = report.result("openvino-bf16"), report.result("openvino")
+    assert result.agreement is not None
+    assert result.agreement >= AGREEMENT[BF16]
+    assert result.accuracy is not None
+    assert 10 * whole.error < 1e-4 < result.error < 0.05, "8 bits of a number are computed with, not 24"
+    assert result.pieces_error is not None
+    assert result.pieces_error <= PIECES_TOLERANCE
+
+
+@NEEDS_BF16
+def test_rows_of_pieces_in_bf16_are_those_of_the_whole_batch(entry: ModelEntry) -> None:
+    """What a Shadow computes of a batch is what its Body would compute, bit by bit."""
+    assert entry.layers is not None
+    layers = Layers.from_json(json.loads(entry.layers.read_bytes()))
+    model = GraphModel("openvino-bf16", entry.program, {file: entry.files[file] for file in GRAPH_FILES["openvino-bf16"]}, 1)
+    images = samples(4)
+    pieces = model.pieces([block.end for block in layers.blocks])
+
+    def through(rows: slice) -> Tensor:
+        values = dict(zip(model.program.inputs, [images[rows]], strict=True))
+        for segment in pieces:
+            given = [values[read] for read in segment.border.reads]
+            values |= zip(segment.border.makes, segment.run(len(images[rows]), given), strict=True)
+        return values[model.program.outputs[0]]
+
+    assert torch.equal(through(slice(1, 3)), through(slice(0, 4))[1:3])
 
 
 def test_precisions_are_not_converted_again(repository: DirectoryRepository, entry: ModelEntry) -> None:

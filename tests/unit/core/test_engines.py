@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_core.engines import AUTO, PROGRAM, EngineReport, EngineResult, choose_engine
+from gnomon_core.engines import AUTO, PROGRAM, EngineReport, EngineResult, arithmetic_of, choose_engine
 
 FILES = {name: Path("/objects") / name for name in ("openvino.xml", "openvino.bin", "model.onnx", "model.onnx.data")}
 OPENVINO = EngineResult(
@@ -108,6 +108,36 @@ def test_fp32_serves_with_the_reason_where_a_precision_cannot(
     chosen = choose_engine(engine, ALL_FILES, of, precision, floor)
     assert chosen.name == served
     assert reason in chosen.shortfall
+
+
+@pytest.mark.parametrize(("precision", "reason"), [("int8", "VNNI"), ("bf16", "bf16 arithmetic")])
+def test_precision_serves_only_where_the_cpu_has_the_arithmetic_that_it_was_measured_with(precision: str, reason: str) -> None:
+    of = precise(
+        onnxruntime_int8=replace(INT8, arithmetic="int8"),
+        openvino_bf16=replace(OPENVINO, agreement=1.0, accuracy=0.97, arithmetic="bf16"),
+    )
+    there = choose_engine(AUTO, ALL_FILES, of.on_cpu({precision}), precision)
+    assert (there.precision, there.shortfall) == (precision, "")
+    elsewhere = choose_engine(AUTO, ALL_FILES, of.on_cpu(set()), precision)
+    assert (elsewhere.name, elsewhere.accuracy) == ("onnxruntime", 0.97)
+    assert reason in elsewhere.shortfall
+    assert choose_engine(AUTO, ALL_FILES, of.on_cpu(set()), AUTO, 0.9).name == "onnxruntime"
+    assert EngineReport.from_json(of.to_json()) == of
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "arithmetic"),
+    [
+        ("flags\t\t: fpu avx2 avx512_bf16 avx512_vnni\n", {"bf16", "int8"}),
+        ("flags\t\t: fpu avx2 avx_vnni\n", {"int8"}),
+        ("flags\t\t: fpu avx2 avx512bw\nbugs\t\t: avx512_vnni\n", set()),
+        ("Features\t: fp asimd bf16\n", {"bf16", "int8"}),
+        ("Features\t: fp asimd\n", {"int8"}),
+        ("", set()),
+    ],
+)
+def test_arithmetic_is_read_from_the_flags_of_the_cpu(cpuinfo: str, arithmetic: set[str]) -> None:
+    assert arithmetic_of(cpuinfo) == arithmetic
 
 
 def test_graph_whose_pieces_answer_otherwise_has_none() -> None:
