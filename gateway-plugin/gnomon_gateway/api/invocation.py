@@ -44,7 +44,7 @@ from gnomon_gateway.http.headers import (
 )
 from gnomon_gateway.queueing.queue import Request
 from gnomon_gateway.v2.routes import PREFIX as V2_PREFIX
-from gnomon_gateway.v2.routes import READ, READY, InferenceRoutes, refuse
+from gnomon_gateway.v2.routes import READ_METHODS, READY, InferenceRoutes, refuse
 
 MAX_BODY_BYTES = 64 << 20
 """The default limit of a request's body."""
@@ -109,7 +109,7 @@ class GatewayApp:
         )
         if exchange.path.startswith(FUNCTION_PREFIX):
             exchange.fail(error, close=True)
-        elif exchange.path == READY or exchange.method not in READ:
+        elif exchange.path == READY or exchange.method not in READ_METHODS:
             refuse(exchange, error)
         else:
             self._inference.begin(exchange)

@@ -23,7 +23,7 @@ from gnomon_gateway.queueing.queue import Request, Responder
 from gnomon_gateway.v2 import messages
 from gnomon_gateway.v2.inference import most_samples, submit
 from gnomon_gateway.v2.messages import Infer
-from gnomon_gateway.v2.reading import Reading, carries_tensors
+from gnomon_gateway.v2.reading import BodyReader, carries_tensors
 
 
 class Invoker:
@@ -49,7 +49,7 @@ class Invoker:
         try:
             if application.signature is not None and tensors:
                 most = most_samples(application.signature, application.settings.max_batch)
-                infer = await Reading(application.signature, headers, most).whole(invocation.body)
+                infer = await BodyReader(application.signature, headers, most).read(invocation.body)
                 parameters, samples = infer.parameters, infer.samples
             chosen = application.choose(read_constraints(headers, parameters), samples)
         except GnomonError as error:
@@ -131,7 +131,7 @@ async def _infer(
 ) -> FunctionAnswer:
     began_s = time.monotonic()
     try:
-        infer = await Reading(signature, headers, most_samples(signature, runtime.settings.max_batch)).whole(invocation.body)
+        infer = await BodyReader(signature, headers, most_samples(signature, runtime.settings.max_batch)).read(invocation.body)
     except GnomonError as error:
         runtime.metrics.started += 1
         runtime.metrics.refused(error, time.monotonic() - began_s)

@@ -1,4 +1,4 @@
-"""An infer request in flight: owner of the exchange, responder of the request, answering as V2 does.
+"""An infer request in flight: it owns the HTTP exchange, and answers in the format of the Open Inference Protocol (V2).
 
 A request of more samples than a batch holds is split into requests of at most `gnomon/max-batch` samples, whose answers are
 joined:
@@ -8,7 +8,7 @@ joined:
 The parts are requests like all others: they are admitted, batched with those of other clients and executed on any instance. The
 first failure is the response; the other parts are then withdrawn, because their results would not be used.
 
-A request to an application is read like one to a model. Its constraints then choose the member function that it is submitted to.
+A request to an application is parsed like one to a model. Its constraints then choose the member function that gets the request.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gnomon_gateway.metrics import FunctionMetrics
 from gnomon_gateway.queueing.queue import Request, Responder
 from gnomon_gateway.v2 import messages
 from gnomon_gateway.v2.messages import Infer
-from gnomon_gateway.v2.reading import Reading
+from gnomon_gateway.v2.reading import BodyReader
 
 _T = TypeVar("_T")
 
@@ -59,13 +59,13 @@ class Inference:
     __slots__ = (
         "_began_ns",
         "_began_s",
+        "_body_reader",
         "_call_id",
+        "_choice_lines",
         "_endpoint",
         "_exchange",
         "_headers",
         "_infer",
-        "_lines",
-        "_reading",
         "_requests",
         "_runtime",
         "_signature",
@@ -80,36 +80,39 @@ class Inference:
         self._runtime: FunctionRuntime | None = None
         self._signature = signature
         self._headers = dict(exchange.headers)
-        self._lines = b""
-        self._reading = Reading(signature, self._headers, most_samples(signature, endpoint.settings.max_batch), max_body_bytes)
+        self._choice_lines = b""
+        """Header lines that say which member function an application chose."""
+        self._body_reader = BodyReader(
+            signature, self._headers, most_samples(signature, endpoint.settings.max_batch), max_body_bytes
+        )
         self._call_id = call_id_of(self._headers)
         self._infer: Infer | None = None
         self._requests: list[Request] = []
         self._work: Future[Any] | None = None
 
     def begin(self) -> None:
-        """Refuse a body that is too large by its headers, or receive it."""
+        """Receive the body, or refuse it at once if its Content-Length is too large."""
         try:
-            self._reading.bound(int(self._headers.get(b"content-length", b"0")))
+            self._body_reader.check_size(int(self._headers.get(b"content-length", b"0")))
         except GnomonError as error:
             self._refuse_unsubmitted(error)
         else:
-            self._exchange.accept(self, self._reading.most_bytes)
+            self._exchange.accept(self, self._body_reader.most_bytes)
 
     # Owner of the exchange
 
     def received(self, body: bytes | memoryview) -> None:
         try:
-            unpacking = self._reading.unpack(body)
+            decompressed = self._body_reader.decompress(body)
         except GnomonError as error:
             self._refuse_unsubmitted(error)
             return
-        if unpacking is None:
+        if decompressed is None:
             self._parse(body)
         else:
-            self._then(unpacking, self._unpacked)
+            self._when_done(decompressed, self._decompressed)
 
-    def _then(self, work: Future[_T], resume: Callable[[Future[_T]], None]) -> None:
+    def _when_done(self, work: Future[_T], resume: Callable[[Future[_T]], None]) -> None:
         """Call `resume` with the result of work in a thread or process, unless the client has disconnected by then."""
         loop = asyncio.get_running_loop()
         self._work = work
@@ -126,10 +129,10 @@ class Inference:
 
         work.add_done_callback(lambda done: loop.call_soon_threadsafe(continue_on_loop, done))
 
-    def _unpacked(self, future: Future[bytes]) -> None:
+    def _decompressed(self, future: Future[bytes]) -> None:
         try:
             body = future.result()
-            self._reading.bound(len(body))
+            self._body_reader.check_size(len(body))
         except GnomonError as error:
             self._refuse_unsubmitted(error)
         else:
@@ -137,9 +140,9 @@ class Inference:
 
     def _parse(self, body: bytes | memoryview) -> None:
         try:
-            infer = self._reading.read(body)
+            infer = self._body_reader.parse(body)
             if isinstance(infer, Future):
-                self._then(infer, self._parsed)
+                self._when_done(infer, self._parsed)
             else:
                 self._submit_infer(infer)
         except GnomonError as error:
@@ -155,17 +158,17 @@ class Inference:
         """The function that answers the parsed request.
 
         Raises:
-            GnomonError: none does.
+            GnomonError: no function can answer it.
 
         """
-        del infer
+        del infer  # only an application chooses by the request
         assert isinstance(self._endpoint, FunctionRuntime)
         return self._endpoint
 
     def _submit_infer(self, infer: Infer) -> None:
         runtime = self._runtime = self._function(infer)
         self._infer = infer
-        self._requests = submit(runtime, self._signature, infer, self._request_with(runtime), self)
+        self._requests = submit(runtime, self._signature, infer, self._request_factory(runtime), self)
 
     def left(self) -> None:
         if self._work is not None:
@@ -192,11 +195,12 @@ class Inference:
     def broken(self) -> None:
         self._exchange.abort()
 
-    def _request_with(self, runtime: FunctionRuntime) -> MakeRequest:
+    def _request_factory(self, runtime: FunctionRuntime) -> RequestFactory:
         budget_s = runtime.settings.deadline_s
-        asked = self._headers.get(DEADLINE_HEADER)
-        if asked is not None:
-            budget_s = min(budget_s, read_deadline_s(asked))
+        header = self._headers.get(DEADLINE_HEADER)
+        if header is not None:
+            budget_s = min(budget_s, read_deadline_s(header))
+        # The client has waited since the headers came; the request joins the queue after its body was received and parsed.
         lane, arrived_s, deadline_s = runtime.tensor_lane, time.monotonic(), self._began_s + budget_s
         return lambda samples, body, responder: Request(
             lane,
@@ -215,10 +219,8 @@ class Inference:
         self.refuse(error)
 
     def _respond(self, status: int, lines: bytes, body: bytes | memoryview) -> None:
-        self._exchange.respond(status, lines + self._own_lines(), body)
-
-    def _own_lines(self) -> bytes:
-        return lines_of(self._call_id, self._began_ns, self._began_s) + self._lines
+        lines += lines_of(self._call_id, self._began_ns, self._began_s) + self._choice_lines
+        self._exchange.respond(status, lines, body)
 
 
 class ApplicationInference(Inference):
@@ -232,40 +234,40 @@ class ApplicationInference(Inference):
 
     def _function(self, infer: Infer) -> FunctionRuntime:
         chosen = self._application.choose(read_constraints(self._headers, infer.parameters), infer.samples)
-        self._lines = chosen.lines
+        self._choice_lines = chosen.lines
         runtime = chosen.member.runtime
         if runtime.signature is not None:
             self._signature = runtime.signature  # the same tensors, and the model's own version
         return runtime
 
     def refuse(self, error: GnomonError) -> None:
-        self._lines = refusal_lines(error) or self._lines
+        self._choice_lines = refusal_lines(error) or self._choice_lines
         super().refuse(error)
 
 
 MOST_SAMPLES, FEW_SAMPLES, MOST_BYTES = 256, 8, 8 << 20
-"""Limits of one request that is larger than a batch: this many samples, or as many as fit into this many bytes, but a few in any
-case. The limits bound the cost of parsing a request."""
+"""Limits of a request that is larger than a batch: at most MOST_SAMPLES samples in MOST_BYTES bytes, but always FEW_SAMPLES. They
+bound the cost of parsing a request."""
 
-MakeRequest = Callable[[int, bytes | memoryview, Responder], Request]
-"""The request with so many samples and this body, answered to this responder."""
+RequestFactory = Callable[[int, bytes | memoryview, Responder], Request]
+"""Makes a request from its number of samples, its body, and the responder that gets the answer."""
 
 
 def most_samples(signature: ModelSignature, max_batch: int) -> int:
-    """The samples that one request may have where a batch has at most `max_batch`."""
+    """The most samples that one request may have. A request that fits into a batch of `max_batch` is always allowed."""
     sample_bytes = max(1, sum(spec.sample_bytes for spec in signature.inputs))
     return max(max_batch, min(MOST_SAMPLES, max(FEW_SAMPLES, MOST_BYTES // sample_bytes)))
 
 
 def submit(
-    runtime: FunctionRuntime, signature: ModelSignature, infer: Infer, make: MakeRequest, responder: Responder
+    runtime: FunctionRuntime, signature: ModelSignature, infer: Infer, make: RequestFactory, responder: Responder
 ) -> list[Request]:
     """Submit an infer request in as many parts as needed; returns the parts. `responder` gets one answer."""
     max_batch = runtime.settings.max_batch
     if infer.samples <= max_batch:
         requests = [make(infer.samples, infer.body, responder)]
     else:
-        requests = Split(runtime, signature.outputs, responder).requests_for(infer, signature.inputs, max_batch, make)
+        requests = Split(runtime, signature.outputs, responder).parts_of(infer, signature.inputs, max_batch, make)
     for request in requests:
         runtime.submit(request)
     return requests
@@ -281,8 +283,8 @@ class Split:
         self._requests: list[Request] = []
         self._members: dict[int, Member] = {}
 
-    def requests_for(self, infer: Infer, inputs: Sequence[TensorSpec], max_batch: int, make: MakeRequest) -> list[Request]:
-        """The parts, in order."""
+    def parts_of(self, infer: Infer, inputs: Sequence[TensorSpec], max_batch: int, make: RequestFactory) -> list[Request]:
+        """The requests, in the order of their samples, that the infer request is split into."""
         bodies = split([spec.sample_bytes for spec in inputs], memoryview(infer.body), infer.samples, max_batch)
         self._requests = [make(samples, body, _Part(self, index)) for index, (samples, body) in enumerate(bodies)]
         return list(self._requests)
@@ -294,6 +296,7 @@ class Split:
         if member.code != HTTPStatus.OK:
             self._end().answer(member, b"")
             return
+        # A copy: a view would keep the whole frame, with the bodies of all its members, until the last part is answered.
         self._members[index] = member._replace(body=bytes(member.body))
         if len(self._members) < len(self._requests):
             return
@@ -351,9 +354,9 @@ class _Part:
 
 
 def split(sample_bytes: Sequence[int], body: memoryview, samples: int, max_batch: int) -> list[tuple[int, bytes | memoryview]]:
-    """The parts of a body: how many samples each has, and its tensors' bytes one after the other.
+    """Split a body into parts of at most `max_batch` samples; returns the number of samples and the bytes of each part.
 
-    `body` is the bytes of the tensors one after the other, each of `samples` samples of its `sample_bytes`.
+    `body` holds the tensors one after the other: tensor i takes `samples` × `sample_bytes[i]` bytes. A part has the same layout.
     """
     tensors: list[tuple[int, memoryview]] = []
     offset = 0

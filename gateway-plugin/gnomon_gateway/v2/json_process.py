@@ -6,6 +6,8 @@ half a second, in any thread. Therefore a process parses large requests, one aft
     in     HEAD_BYTES BODY_BYTES head body      head: the model's signature, the document's length, the largest batch
     out    HEAD_BYTES BODY_BYTES head tensors   head: the request without its numbers, or an error
 
+HEAD_BYTES and BODY_BYTES are unsigned 64-bit integers, big-endian.
+
 The process starts with the first large request and ends when the gateway closes the socket or ends. A process that has died is
 replaced once for a request; a request that kills two processes is refused. The waiting requests are bounded, as they are large.
 Why this is no `ProcessPoolExecutor`: docs/decisions/0060.
@@ -16,7 +18,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
-import os
 import socket
 import struct
 import subprocess
@@ -32,6 +33,7 @@ from gnomon_gateway.http.exchange import too_many_bodies
 from gnomon_gateway.v2.messages import Infer, read_request
 
 _SIZES = struct.Struct(">QQ")
+"""HEAD_BYTES and BODY_BYTES."""
 Data: TypeAlias = bytes | bytearray | memoryview
 
 
@@ -64,8 +66,8 @@ def _take(connection: socket.socket, count: int) -> bytearray:
     return data
 
 
-def question(signature: ModelSignature, header_length: bytes | None, max_batch: int) -> dict[str, Any]:
-    """The head of a message to the reader."""
+def request_head(signature: ModelSignature, header_length: bytes | None, max_batch: int) -> dict[str, Any]:
+    """The head of a message to the parser process. JSON holds no bytes: `header_length` travels as text, valid or not."""
     return {
         "inputs": [spec.to_json() for spec in signature.inputs],
         "outputs": [spec.to_json() for spec in signature.outputs],
@@ -76,7 +78,7 @@ def question(signature: ModelSignature, header_length: bytes | None, max_batch: 
 
 
 def to_infer(head: dict[str, Any], tensors: bytearray) -> Infer:
-    """The infer request that the reader process has parsed.
+    """The infer request that the parser process has parsed.
 
     Raises:
         GnomonError: the request is invalid, for the stated reason.
@@ -87,12 +89,12 @@ def to_infer(head: dict[str, Any], tensors: bytearray) -> Infer:
     return Infer(head["id"], head["samples"], memoryview(tensors), head["outputs"], head["parameters"], head["length"])
 
 
-def _parse(question: dict[str, Any], body: bytearray) -> tuple[dict[str, Any], Data]:
-    inputs, outputs = (tuple(TensorSpec.from_json(spec) for spec in question[kind]) for kind in ("inputs", "outputs"))
-    length = None if question["header_length"] is None else question["header_length"].encode("latin-1")
+def _parse(request: dict[str, Any], body: bytearray) -> tuple[dict[str, Any], Data]:
+    inputs, outputs = (tuple(TensorSpec.from_json(spec) for spec in request[kind]) for kind in ("inputs", "outputs"))
+    header_length = None if request["header_length"] is None else request["header_length"].encode("latin-1")
     try:
-        signature = ModelSignature("", "", inputs, outputs, details={"padding": question["padding"]})
-        infer = read_request(signature, memoryview(body), length, question["max_batch"])
+        signature = ModelSignature("", "", inputs, outputs, details={"padding": request["padding"]})
+        infer = read_request(signature, memoryview(body), header_length, request["max_batch"])
     except GnomonError as error:
         return {"error": asdict(error)}, b""
     head = {
@@ -115,23 +117,21 @@ def main(descriptor: int) -> None:
             return
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
-
-
 LARGE_BYTES = 64 << 10
 """A document of this size is parsed in 0.35 ms, about the cost of passing it to the process and back."""
 MOST_WAITING_BYTES = 256 << 20
+"""The most bytes of bodies that wait for the process, the one that it parses included."""
 _TRIES = 2
 
 
-class Reader:
+class ParserProcess:
     """The parser process, and the thread that talks to it."""
 
     def __init__(self, most_waiting_bytes: int = MOST_WAITING_BYTES) -> None:
         self._most_waiting_bytes = most_waiting_bytes
         self._waiting_bytes = 0
-        self._counting = threading.Lock()
+        self._waiting_lock = threading.Lock()
+        """Guards `_waiting_bytes`: the event loop adds, the thread subtracts."""
         self._thread = ThreadPoolExecutor(1, "reader")
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
@@ -146,13 +146,13 @@ class Reader:
 
         """
         size = len(body)
-        with self._counting:
+        with self._waiting_lock:
             if self._waiting_bytes and self._waiting_bytes + size > self._most_waiting_bytes:
                 raise too_many_bodies(self._most_waiting_bytes)
             self._waiting_bytes += size
-        reading = self._thread.submit(self._read, question(signature, header_length, max_batch), body)
-        reading.add_done_callback(lambda _: self._discount(size))
-        return reading
+        parsed = self._thread.submit(self._exchange, request_head(signature, header_length, max_batch), body)
+        parsed.add_done_callback(lambda _: self._subtract(size))
+        return parsed
 
     def close(self) -> None:
         """End the process after its current request."""
@@ -164,15 +164,15 @@ class Reader:
         """The process's id; None before it starts."""
         return None if self._process is None else self._process.pid
 
-    def _discount(self, size: int) -> None:
-        with self._counting:
+    def _subtract(self, size: int) -> None:
+        with self._waiting_lock:
             self._waiting_bytes -= size
 
-    def _read(self, question: dict[str, object], body: bytes | memoryview) -> Infer:
+    def _exchange(self, request: dict[str, object], body: bytes | memoryview) -> Infer:
         for _ in range(_TRIES):
             try:
-                connection = self._connection or self._begin()
-                send(connection, question, body)
+                connection = self._connection or self._start()
+                send(connection, request, body)
                 return to_infer(*receive(connection))
             except (EOFError, OSError):
                 self._end()
@@ -180,13 +180,13 @@ class Reader:
             503, "reader_lost", "The process that reads large JSON requests has ended twice.", "Send binary tensors.", 1.0
         )
 
-    def _begin(self) -> socket.socket:
-        self._connection, theirs = socket.socketpair()
-        with theirs:
-            os.set_inheritable(theirs.fileno(), True)  # noqa: FBT003 - the signature is os's
-            command = [sys.executable, "-I", "-m", __name__, str(theirs.fileno())]
+    def _start(self) -> socket.socket:
+        self._connection, child_end = socket.socketpair()
+        with child_end:
+            command = [sys.executable, "-I", "-m", __name__, str(child_end.fileno())]
+            # A session of its own: Ctrl-C in the gateway's terminal must not end the process before the gateway has drained.
             self._process = subprocess.Popen(
-                command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True
+                command, pass_fds=(child_end.fileno(),), stdin=subprocess.DEVNULL, start_new_session=True
             )
         return self._connection
 
@@ -200,6 +200,10 @@ class Reader:
         self._connection = self._process = None
 
 
-READER = Reader()
+PARSER = ParserProcess()
 """The parser process of all functions: large requests in JSON are the exception, binary tensors are read in place."""
-atexit.register(READER.close)
+atexit.register(PARSER.close)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

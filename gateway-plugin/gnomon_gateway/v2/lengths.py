@@ -1,4 +1,4 @@
-"""Sequences that are shorter than those of the model: padded before the batch, cut in the answer.
+"""Pads sequences that are shorter than those of the model before the batch, and cuts the padding off in the answer.
 
     [2, 5] of a model of length 8 ─▶ [2, 8], tokens and attention mask filled up ─▶ model ─▶ [2, 8, 4] ─▶ [2, 5, 4]
 
@@ -16,13 +16,14 @@ from gnomon_core.errors import bad_request
 from gnomon_core.signature import NUMPY_TYPES, ModelSignature, Padding, TensorSpec
 
 _MANY = 16
+"""The most lengths that an error lists."""
 
 
 def sequence_length(padding: Padding, shapes: Sequence[tuple[str, Sequence[int]]]) -> int:
-    """The length of a request's sequences. `shapes` are those of its inputs by name, the samples first.
+    """The length of a request's sequences. `shapes` are the names and shapes of its inputs; axis 0 counts samples, axis 1 tokens.
 
     Raises:
-        GnomonError: 400 `invalid_tensor`: they differ, or the model does not take this length.
+        GnomonError: 400 `invalid_tensor`: the lengths differ, or the model does not take this length.
 
     """
     lengths = [shape[1] for name, shape in shapes if name in padding.inputs and len(shape) > 1]
@@ -45,27 +46,27 @@ def at_length(signature: ModelSignature, padding: Padding, length: int) -> Model
 
 
 def pad(signature: ModelSignature, padding: Padding, body: bytes | memoryview, samples: int, length: int) -> bytes:
-    """The inputs' bytes with sequences of the model's length. `body` has sequences of `length`."""
+    """Pad the inputs of `samples` samples, whose sequences have `length` tokens, to the model's length."""
     parts: list[bytes | memoryview] = []
     data, offset = memoryview(body), 0
-    for spec, given in zip(signature.inputs, at_length(signature, padding, length).inputs, strict=True):
-        size = samples * given.sample_bytes
+    for spec, short in zip(signature.inputs, at_length(signature, padding, length).inputs, strict=True):
+        size = samples * short.sample_bytes
         part = data[offset : offset + size]
         offset += size
-        parts.append(_filled(spec, part, samples, padding.inputs[spec.name]) if spec.name in padding.inputs else part)
+        parts.append(_padded(spec, part, samples, padding.inputs[spec.name]) if spec.name in padding.inputs else part)
     return b"".join(parts)
 
 
 def cut(spec: TensorSpec, body: memoryview, samples: int, length: int) -> tuple[TensorSpec, memoryview]:
-    """An output and its bytes without the rows of the filling."""
+    """Cut the rows of padding tokens off an output of shape [samples, model length, …]; returns its new spec and bytes."""
     token_bytes = spec.sample_bytes // spec.shape[0]
     rows = np.frombuffer(body, np.uint8).reshape(samples, spec.shape[0], token_bytes)
     return replace(spec, shape=(length, *spec.shape[1:])), memoryview(rows[:, :length].tobytes())
 
 
-def _filled(spec: TensorSpec, part: memoryview, samples: int, number: int) -> bytes:
+def _padded(spec: TensorSpec, part: memoryview, samples: int, pad_value: int) -> bytes:
     dtype = np.dtype(NUMPY_TYPES[spec.datatype])
-    given = np.frombuffer(part, dtype).reshape(samples, -1, *spec.shape[1:])
-    filled = np.full((samples, *spec.shape), number, dtype)
-    filled[:, : given.shape[1]] = given
-    return filled.tobytes()
+    sequences = np.frombuffer(part, dtype).reshape(samples, -1, *spec.shape[1:])
+    padded = np.full((samples, *spec.shape), pad_value, dtype)
+    padded[:, : sequences.shape[1]] = sequences
+    return padded.tobytes()

@@ -36,15 +36,17 @@ from gnomon_gateway.v2 import lengths
 
 _NOT_JSON_NUMBERS = (b"NaN", b"Infinity")
 _FAR_EXPONENT = re.compile(rb"[eE][-+]?0*[2-9]\d\d")
+"""An exponent of three digits from 200 on: a double's range ends at 1e308 and 5e-324."""
 _FEW_EXPONENTS = 64
-_PAIR = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
+"""A document with at most this many exponents is decoded by msgspec in any case: so few slow numbers cost little."""
+_SURROGATE_PAIR = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _OTHER_COMMAS = 4096
 """The most commas outside of data: in names, shapes and parameters."""
 
 
 class InputDocument(msgspec.Struct):
-    """A tensor in a request: its data here, or `binary_data_size` bytes behind the document."""
+    """A tensor in a request: `data` holds its numbers, or `binary_data_size` bytes follow the document."""
 
     name: str
     shape: list[int]
@@ -61,7 +63,7 @@ class OutputDocument(msgspec.Struct):
 
 
 class InferDocument(msgspec.Struct):
-    """The body of an infer request, or its beginning."""
+    """The JSON document of an infer request: the whole body, or its part before the binary tensors."""
 
     inputs: list[InputDocument]
     id: str = ""
@@ -73,15 +75,15 @@ _DECODER = msgspec.json.Decoder(InferDocument)
 
 
 def read_infer(text: bytes | memoryview, most_values: int) -> InferDocument:
-    """The document, which may hold this many numbers.
+    """Decode a document with at most `most_values` numbers.
 
-    JSON knows no NaN, but Python's json writes it and other servers take it, so it is taken here.
+    JSON has no NaN, but Python's json writes it and other servers accept it: such a document is decoded by Python's json.
 
     Raises:
-        GnomonError: 400 `invalid_request`, saying where it is wrong; 400 `batch_too_large` for too many numbers.
+        GnomonError: 400 `invalid_request`, with the place of the error; 400 `batch_too_large` for too many numbers.
 
     """
-    data = text if isinstance(text, bytes) else bytes(text)
+    data = text if isinstance(text, bytes) else bytes(text)  # a memoryview cannot be searched
     if data.count(b",") > most_values + _OTHER_COMMAS:
         raise bad_request(
             "batch_too_large",
@@ -109,19 +111,22 @@ def read_infer(text: bytes | memoryview, most_values: int) -> InferDocument:
 def _read_in_python(data: bytes) -> InferDocument:
     """Parse by Python's json. Lone surrogates are refused, because no answer could be encoded with one."""
     document = msgspec.convert(json.loads(data.decode()), InferDocument)
-    if _SURROGATE.search(_PAIR.sub(b"", data.replace(rb"\\", b""))):
+    if _SURROGATE.search(_SURROGATE_PAIR.sub(b"", data.replace(rb"\\", b""))):
         raise ValueError("a text holds a lone surrogate")
     return document
 
 
 _BFLOAT = "BF16"
 _MANY = 16
+"""The most items of a client's list that an error repeats."""
 
 
 def read_tensors(
     signature: ModelSignature, inputs: Sequence[InputDocument], binary: memoryview, max_batch: int
 ) -> tuple[int, bytes | memoryview]:
-    """The number of samples, and the inputs' bytes one after the other in the signature's order.
+    """Check the inputs; returns the number of samples, and the tensors' bytes one after the other in the signature's order.
+
+    `binary` holds the binary tensors in the order of the request, which may be another one.
 
     Raises:
         GnomonError: 400 `invalid_tensor` or `batch_too_large`.
@@ -161,6 +166,7 @@ def read_tensors(
 
 
 def _check_shape(tensor: InputDocument, spec: TensorSpec, samples: int) -> int:
+    """The tensor's number of samples, which must be `samples` unless that is 0 because this is the first tensor."""
     if tensor.datatype != spec.datatype:
         raise _invalid(f"{tensor.name} is {tensor.datatype[:100]!r}; the model takes {spec.datatype}.")
     if len(tensor.shape) != len(spec.shape) + 1 or tuple(tensor.shape[1:]) != spec.shape or tensor.shape[0] < 1:
@@ -171,7 +177,7 @@ def _check_shape(tensor: InputDocument, spec: TensorSpec, samples: int) -> int:
 
 
 def _from_json(tensor: InputDocument, spec: TensorSpec) -> bytes:
-    """The bytes of a tensor's data, nested or flat."""
+    """The bytes of a tensor's data, which is nested by its shape or flat."""
     if not isinstance(tensor.data, list):
         raise _invalid(f"{tensor.name} has no data.")
     if _holds_text(tensor.data):
@@ -179,8 +185,8 @@ def _from_json(tensor: InputDocument, spec: TensorSpec) -> bytes:
     try:
         values = np.array(tensor.data)
         if spec.datatype == "UINT64" and values.dtype.kind == "f":
-            # numpy makes floats of numbers of which some need the 64th bit and some do not.
-            values = _whole(tensor.data)
+            # numpy turns a mixture of numbers with and without the 64th bit into floats, which round above 2^53.
+            values = _exact_integers(tensor.data)
     except (ValueError, OverflowError):
         raise _invalid(f"The data of {tensor.name} is ragged or holds more than numbers.") from None
     expected = math.prod(tensor.shape)
@@ -190,22 +196,23 @@ def _from_json(tensor: InputDocument, spec: TensorSpec) -> bytes:
 
 
 def _holds_text(data: list[Any]) -> bool:
-    """Return whether there is a text in it, however deep.
+    """Return whether the data hold a text at any depth.
 
-    numpy would make a cell as long as the longest text of each number: one of 30,000 letters before 10,000 numbers took 1.2 GB.
+    numpy would make every cell as long as the longest text: one text of 30,000 letters before 10,000 numbers took 1.2 GB.
     """
     cells, kinds = data, set(map(type, data))
+    # One level of nesting a turn. Recursion would be limited in depth, and slower than `chain` over millions of numbers.
     while list in kinds and str not in kinds:
         cells = list(chain.from_iterable(cells if len(kinds) == 1 else [row for row in cells if type(row) is list]))
         kinds = set(map(type, cells))
     return str in kinds
 
 
-def _whole(data: list[Any]) -> np.ndarray[Any, Any]:
-    """The data as Python's own numbers, which are exact."""
+def _exact_integers(data: list[Any]) -> np.ndarray[Any, Any]:
+    """The data as UINT64 if they are integers from 0 on, else as numpy would convert them. Raises OverflowError from 2^64 on."""
     values = np.array(data, dtype=object)
-    whole = all(type(value) is int for value in values.flat)
-    return values.astype("u8") if whole and min(values.flat) >= 0 else np.array(data)
+    integers = all(type(value) is int for value in values.flat)
+    return values.astype("u8") if integers and min(values.flat) >= 0 else np.array(data)
 
 
 def _cast(values: np.ndarray[Any, Any], name: str, datatype: str) -> bytes:
@@ -217,7 +224,7 @@ def _cast(values: np.ndarray[Any, Any], name: str, datatype: str) -> bytes:
     if datatype in ("FP16", "FP32", "FP64", _BFLOAT):
         if kind not in "iuf":
             raise _invalid(f"The data of {name} is not all numbers.")
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # a number beyond the type's range becomes an infinity, as in other servers
             return _bfloat(values) if datatype == _BFLOAT else values.astype(NUMPY_TYPES[datatype]).tobytes()
     dtype = np.dtype(NUMPY_TYPES[datatype])
     if kind not in "iu":
@@ -230,6 +237,7 @@ def _cast(values: np.ndarray[Any, Any], name: str, datatype: str) -> bytes:
 
 def _bfloat(values: np.ndarray[Any, Any]) -> bytes:
     """The upper half of each FP32, rounded to nearest even; NaN stays NaN."""
+    # Adding half of the last kept bit, and that bit itself on a tie, carries into the upper half where it rounds up.
     bits = values.astype("<f4").view("<u4")
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
     rounded[np.isnan(values.astype("<f4"))] = 0x7FC0
@@ -258,14 +266,17 @@ def _invalid(message: str) -> GnomonError:
 _JSON_BYTES = 48
 """The size of a number in JSON: up to 24 digits, a comma, and indentation."""
 _AROUND_BYTES = 64 << 10
+"""Room for names, shapes and parameters."""
 _LENGTH_DIGITS = 18
+"""The most digits of a length that is converted: `int` of five thousand digits raises ValueError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Infer:
-    """A parsed infer request: `samples` of input bytes, the requested outputs (name → binary), and the request's parameters.
+    """A parsed infer request.
 
-    `length` is of its sequences where the model pads them; the body has the model's length.
+    `body` holds the tensors of `samples` samples, `outputs` says for each requested output whether it is returned as binary.
+    `length` is the length of the request's sequences if the model pads them, else 0; `body` is padded to the model's length.
     """
 
     id: str
@@ -285,15 +296,15 @@ class InferAnswer:
 
 
 def read_request(signature: ModelSignature, body: memoryview, header_length: bytes | None, max_batch: int) -> Infer:
-    """The request that a body holds.
+    """Parse and validate a body. `header_length` is the value of `Inference-Header-Content-Length`, None if there is none.
 
     Raises:
-        GnomonError: 400 with what is wrong.
+        GnomonError: 400 with the reason.
 
     """
-    length = len(body) if header_length is None else _length(header_length, len(body))
-    document = read_infer(body[:length], _values(signature, max_batch))
-    binary, padding = body[length:], signature.padding
+    document_end = len(body) if header_length is None else _length(header_length, len(body))
+    document = read_infer(body[:document_end], _values(signature, max_batch))
+    binary, padding = body[document_end:], signature.padding
     if padding is None:
         samples, data = read_tensors(signature, document.inputs, binary, max_batch)
         return Infer(document.id, samples, data, _outputs(signature, document), document.parameters)
@@ -305,23 +316,24 @@ def read_request(signature: ModelSignature, body: memoryview, header_length: byt
 
 
 def document_bytes(body_bytes: int, header_length: bytes | None) -> int:
-    """The length in bytes of a body's JSON part, from its header if that is valid."""
+    """The length of a body's JSON part: as its header states, or the whole body if the header is absent or invalid."""
     stated = header_length if header_length is not None and header_length.isdigit() else b""
     return min(int(stated), body_bytes) if 0 < len(stated) <= _LENGTH_DIGITS else body_bytes
 
 
 def most_body_bytes(signature: ModelSignature, max_batch: int) -> int:
-    """An upper bound of the model's largest request: its tensors in binary or as JSON, with the surrounding fields."""
+    """An upper bound of the bytes of the model's largest request: its tensors in binary or as JSON, and the other fields."""
     binary = max_batch * sum(spec.sample_bytes for spec in signature.inputs)
     return max(binary, _values(signature, max_batch) * _JSON_BYTES) + _AROUND_BYTES
 
 
 def _values(signature: ModelSignature, max_batch: int) -> int:
+    """The numbers in the inputs of `max_batch` samples."""
     return max_batch * sum(math.prod(spec.shape) for spec in signature.inputs)
 
 
 def write_answer(infer: Infer, signature: ModelSignature, name: str, body: memoryview) -> InferAnswer:
-    """The answer that the model's output bytes make.
+    """Render the answer from the model's output bytes: the tensors one after the other in the signature's order.
 
     Raises:
         GnomonError: 502 `invalid_result`: the bytes are not what the signature says.
@@ -342,13 +354,13 @@ def write_answer(infer: Infer, signature: ModelSignature, name: str, body: memor
         if output in by_token:
             spec, data = lengths.cut(spec, data, infer.samples, infer.length)
             size = len(data)
-        described: dict[str, Any] = {"name": output, "datatype": spec.datatype, "shape": [infer.samples, *spec.shape]}
+        entry: dict[str, Any] = {"name": output, "datatype": spec.datatype, "shape": [infer.samples, *spec.shape]}
         if is_binary:
-            described["parameters"] = {"binary_data_size": size}
+            entry["parameters"] = {"binary_data_size": size}
             binary.append(data)
         else:
-            described["data"] = to_json(data, spec.datatype)
-        outputs.append(described)
+            entry["data"] = to_json(data, spec.datatype)
+        outputs.append(entry)
     document: dict[str, Any] = {"model_name": name, "model_version": signature.version, "outputs": outputs}
     if infer.id:
         document["id"] = infer.id
@@ -404,7 +416,7 @@ def refusal(error: GnomonError) -> tuple[int, bytes, bytes]:
 
 
 def error_body(text: str) -> bytes:
-    """V2's error document. What cannot be written, which a function's own error may hold, is a question mark."""
+    """V2's error document. A lone surrogate, which a function's own error may hold, becomes a question mark."""
     return json.dumps({"error": text}, ensure_ascii=False).encode(errors="replace")
 
 

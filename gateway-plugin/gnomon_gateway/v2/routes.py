@@ -1,4 +1,4 @@
-"""The routes of the open inference protocol.
+"""The routes of the Open Inference Protocol (V2).
 
     GET  /v2                                   the server's metadata
     GET  /v2/health/live                       200
@@ -30,7 +30,7 @@ from gnomon_gateway.v2.reading import carries_tensors
 
 PREFIX = b"/v2"
 READY = b"/v2/health/ready"
-READ = frozenset({b"GET", b"HEAD"})
+READ_METHODS = frozenset({b"GET", b"HEAD"})
 _JSON = b"content-type: application/json\r\n"
 
 
@@ -84,8 +84,9 @@ class InferenceRoutes:
                 if runtime is None and (application := self._directory.application(name)) is not None:
                     self._application(exchange, application, rest)
                     return
-                if runtime is None and (away := self._directory.refusal(name)).status != HTTPStatus.NOT_FOUND:
-                    raise away
+                # A function that is not restored yet after a restart is unavailable (503), not absent.
+                if runtime is None and (refusal := self._directory.refusal(name)).status != HTTPStatus.NOT_FOUND:
+                    raise refusal
                 if runtime is None or runtime.signature is None:
                     raise not_found("model_not_found", f"There is no model {name[:200]!r}.", "List functions with: gnomon list")
                 self._model(exchange, runtime, runtime.signature, rest)
@@ -102,6 +103,7 @@ class InferenceRoutes:
             case []:
                 _read(exchange, _metadata(runtime, signature))
             case ["ready"]:
+                # A function that scales to zero is ready without an instance: its first request starts one.
                 scale = runtime.settings.scale
                 ready = runtime.ready > 0 or ((scale.min == 0 or scale.zero) and runtime.refusal() is None)
                 _read(exchange, {"ready": ready}, 200 if ready else 503)
@@ -154,7 +156,7 @@ def refuse(exchange: Exchange, error: GnomonError) -> None:
 
 
 def _read(exchange: Exchange, document: Mapping[str, Any], status: int = 200) -> None:
-    if exchange.method not in READ:
+    if exchange.method not in READ_METHODS:
         raise _wrong_method("GET")
     exchange.respond(status, _JSON, json.dumps(document).encode())
 
@@ -180,10 +182,10 @@ def _application_metadata(application: Application) -> dict[str, Any]:
 
 def _tensors(signature: ModelSignature) -> dict[str, Any]:
     padding = signature.padding
-    of_length = (*padding.inputs, *padding.outputs) if padding is not None else ()
+    sequences = (*padding.inputs, *padding.outputs) if padding is not None else ()
     return {
-        "inputs": [_tensor(spec, any_length=spec.name in of_length) for spec in signature.inputs],
-        "outputs": [_tensor(spec, any_length=spec.name in of_length) for spec in signature.outputs],
+        "inputs": [_tensor(spec, any_length=spec.name in sequences) for spec in signature.inputs],
+        "outputs": [_tensor(spec, any_length=spec.name in sequences) for spec in signature.outputs],
     }
 
 

@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature, TensorSpec
-from gnomon_gateway.v2.json_process import LARGE_BYTES, READER, Reader
+from gnomon_gateway.v2.json_process import LARGE_BYTES, PARSER, ParserProcess
 from gnomon_gateway.v2.messages import Infer, document_bytes, read_request
 from tests.waiting import until
 
@@ -276,13 +276,13 @@ def large_document(data: Any = NUMBERS, **changes: Any) -> bytes:
 
 
 @pytest.fixture
-def reader() -> Iterator[Reader]:
-    one = Reader()
+def reader() -> Iterator[ParserProcess]:
+    one = ParserProcess()
     yield one
     one.close()
 
 
-def read(reader: Reader, body: bytes, length: bytes | None = None) -> Future[Infer]:
+def read(reader: ParserProcess, body: bytes, length: bytes | None = None) -> Future[Infer]:
     return reader.read(WIDE, body, length, 4)
 
 
@@ -298,7 +298,7 @@ WRONG: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_large_request_gets_the_same_error_as_a_small_one(reader: Reader, case: str) -> None:
+def test_large_request_gets_the_same_error_as_a_small_one(reader: ParserProcess, case: str) -> None:
     with pytest.raises(GnomonError) as expected:
         read_request(WIDE, memoryview(WRONG[case]), None, 4)
     with pytest.raises(GnomonError) as caught:
@@ -307,7 +307,7 @@ def test_large_request_gets_the_same_error_as_a_small_one(reader: Reader, case: 
 
 
 @pytest.mark.parametrize("length", [None, str(len(large_document())).encode(), b"12", b"-1", b"9" * 5000])
-def test_the_same_is_read(reader: Reader, length: bytes | None) -> None:
+def test_the_same_is_read(reader: ParserProcess, length: bytes | None) -> None:
     def outcome(work: Any) -> tuple[Any, ...]:
         try:
             infer = work()
@@ -321,7 +321,7 @@ def test_the_same_is_read(reader: Reader, length: bytes | None) -> None:
     )
 
 
-def test_dead_parser_process_is_replaced_and_a_closed_one_ends(reader: Reader) -> None:
+def test_dead_parser_process_is_replaced_and_a_closed_one_ends(reader: ParserProcess) -> None:
     assert read(reader, large_document()).result(20).samples == 1
     first = reader.pid
     assert first is not None
@@ -333,7 +333,7 @@ def test_dead_parser_process_is_replaced_and_a_closed_one_ends(reader: Reader) -
     assert reader.pid is None
 
 
-def test_a_request_is_refused_where_the_process_does_not_live(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_is_refused_where_the_process_does_not_live(reader: ParserProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(GnomonError) as caught:
         read(reader, large_document()).result(20)
@@ -342,7 +342,7 @@ def test_a_request_is_refused_where_the_process_does_not_live(reader: Reader, mo
 
 def test_waiting_requests_are_bounded() -> None:
     body = large_document()
-    reader = Reader(most_waiting_bytes=2 * len(body))
+    reader = ParserProcess(most_waiting_bytes=2 * len(body))
     read(reader, body).result(20)
     assert reader.pid is not None
     os.kill(reader.pid, signal.SIGSTOP)
@@ -380,15 +380,15 @@ async def test_a_large_request_is_answered_and_costs_the_loop_little(gateway: An
         asking_s.append(time.thread_time() - began_s)
     # This thread is the loop's, the client's and the test's: sending and receiving costs it 2 to 3 ms, reading would cost 6 more.
     assert min(asking_s) < min(reading_s)
-    assert READER.pid is not None
+    assert PARSER.pid is not None
 
 
 async def test_request_of_a_disconnected_client_is_not_executed(gateway: Any) -> None:
     runtime = await gateway.deploy("wide", signature=WIDE)
     await gateway.call("/v2/models/wide/infer", large_document())
     executed = runtime.load().arrivals
-    assert READER.pid is not None
-    os.kill(READER.pid, signal.SIGSTOP)
+    assert PARSER.pid is not None
+    os.kill(PARSER.pid, signal.SIGSTOP)
     try:
         connections = gateway.server._server.server_state.connections
         await until(lambda: not connections)
@@ -397,12 +397,12 @@ async def test_request_of_a_disconnected_client_is_not_executed(gateway: Any) ->
         await connection.send(
             b"POST /v2/models/wide/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text)
         )
-        await until(lambda: READER._waiting_bytes > 0)
+        await until(lambda: PARSER._waiting_bytes > 0)
         connection.close()
         await until(lambda: not connections)
     finally:
-        os.kill(READER.pid, signal.SIGCONT)
-    await until(lambda: READER._waiting_bytes == 0)
+        os.kill(PARSER.pid, signal.SIGCONT)
+    await until(lambda: PARSER._waiting_bytes == 0)
     assert (await gateway.call("/v2/models/wide/infer", large_document())).status == 200
     assert runtime.load().arrivals == executed + 1
 

@@ -31,7 +31,7 @@ from gnomon_gateway.scheduling.policies import Immediate
 from gnomon_gateway.store import SqliteStore
 from gnomon_gateway.v2.json_process import LARGE_BYTES
 from gnomon_gateway.v2.messages import Infer, error_body, read_request, write_answer
-from gnomon_gateway.v2.reading import Reading
+from gnomon_gateway.v2.reading import BodyReader
 from tests.unit.gateway.dispatching import Proportional
 from tests.unit.gateway.shadow_stage import Scaling, Scripted
 from tests.unit.gateway.test_latency import PROFILE
@@ -474,7 +474,7 @@ def test_sequences_of_other_lengths_are_refused_with_those_that_the_model_takes(
 def test_large_document_of_shorter_sequences_is_padded_in_the_reader_process() -> None:
     document, _ = text(3, samples=4)
     body = json.dumps({**document, "id": "x" * LARGE_BYTES}).encode()
-    reading = Reading(TEXT, {}, 4, 1 << 20).read(body)
+    reading = BodyReader(TEXT, {}, 4, 1 << 20).parse(body)
     assert isinstance(reading, Future)
     infer = reading.result(60)
     ids, mask = np.frombuffer(infer.body, "<i8").reshape(2, 4, 4)
