@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.workloads import body_of, content_type
+from gnomon_core.errors import GnomonError
 from gnomon_core.packaging import FOR_LIBRARIES
 
 START_LIMIT_S = 120.0
@@ -122,8 +123,12 @@ def as_instance() -> None:
         os.execve(sys.executable, sys.orig_argv, {**os.environ, **FOR_LIBRARIES})
 
 
-def ended_well(main: Callable[[], object]) -> None:
-    """Run a benchmark. Ctrl-C and SIGTERM unwind it, so that what it started is ended; a second one does not disturb that."""
+def ended_well(main: Callable[[], object], command: str = "") -> None:
+    """Run a benchmark. Ctrl-C and SIGTERM unwind it, so that what it started is ended; a second one does not disturb that.
+
+    A `GnomonError`, which the caller of this command can correct, ends it with one line. Without the command's name the error has
+    its traceback: in a measurement it is a bug.
+    """
 
     def interrupt(_number: int, _frame: object) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -136,6 +141,10 @@ def ended_well(main: Callable[[], object]) -> None:
         main()
     except KeyboardInterrupt:
         sys.exit("Interrupted.")
+    except GnomonError as error:
+        if not command:
+            raise
+        sys.exit(f"{command}: {error}")
 
 
 ROOT = Path(__file__).resolve().parent.parent

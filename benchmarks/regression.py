@@ -511,13 +511,13 @@ def measure(
     Cells of one thread are taken by all workers side by side, each of which has a core of its own; the others by the first alone,
     at the end of a round. Whatever ends it before, an interruption or a worker that fails, the others end with their cells.
     """
-    progress, given_up = Progress(missing, say), threading.Event()
+    remaining, given_up = RemainingTime(missing, say), threading.Event()
 
     def work(worker: Worker, queue: Iterator[Visit]) -> None:
         for visit in queue:
             if time.monotonic() >= end_s or given_up.is_set():
                 return
-            progress.begin(visit.cell)
+            remaining.begin(visit.cell)
             kept.add(visit, worker.times(visit.cell, runs))
 
     for _, group in itertools.groupby(missing, key=lambda visit: visit.round):
@@ -533,8 +533,8 @@ def measure(
         work(workers[0], iter([visit for visit in visits if threads_of(visit.cell[0]) > 1]))
 
 
-class Progress:
-    """The remaining time, printed now and then: a cell's time grows with its batch size and with 1/(its share of a core)."""
+class RemainingTime:
+    """Prints the remaining time from time to time: a cell's time grows with its batch size and with 1/(its share of a core)."""
 
     def __init__(self, missing: Sequence[Visit], say: Callable[[str], None]) -> None:
         self._lock = threading.Lock()

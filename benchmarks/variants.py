@@ -356,7 +356,4 @@ if __name__ == "__main__":
     parser = pace_parser(__doc__ or "")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no further measurement after so long")
     asked = parser.parse_args()
-    try:
-        ended_well(lambda: main(pace_of(asked), asked.minutes))
-    except GnomonError as error:
-        raise SystemExit(f"variants: {error.message} {error.hint}") from None
+    ended_well(lambda: main(pace_of(asked), asked.minutes), "variants")

@@ -34,6 +34,7 @@ from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.interfaces import StoredFunction
 from gnomon_core.json_types import JsonObject
+from gnomon_core.process_memory import peak_bytes, resident_bytes
 from gnomon_core.scaling import Action, FunctionLoad, LoadCounters
 from gnomon_gateway.functions.manager import Manager
 from gnomon_gateway.store import SqliteStore
@@ -254,8 +255,7 @@ def report(text: str) -> None:
 
 def memory() -> dict[str, float]:
     """Resident memory of the process now, and its peak."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return {name: 1024 * int(lines[field].split()[0]) for name, field in (("resident_bytes", "VmRSS"), ("peak_bytes", "VmHWM"))}
+    return {"resident_bytes": resident_bytes(), "peak_bytes": peak_bytes()}
 
 
 async def main(kubeconfig: Path, functions: int, repeats: int, steady_s: float) -> None:

@@ -25,7 +25,7 @@ from benchmarks.parity.page import BY_MODEL, SEED, Cell, Compared, figures, page
 from benchmarks.programs import QUICK_RESULTS, RESULTS, ROOT, ended_well, step
 from benchmarks.report import FOLDER, ResultCache, machine, write
 from gnomon_core.clock import parse_time_s
-from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.errors import bad_request
 from gnomon_core.settings import read_settings
 from gnomon_simulator.parity import read_recording
 from gnomon_simulator.profiles import Profile
@@ -181,13 +181,5 @@ def _chosen(what: str, text: str, known: Sequence[str]) -> list[str]:
     return names
 
 
-def run() -> None:
-    """The command; what a reader can correct is one line."""
-    try:
-        main()
-    except GnomonError as error:
-        raise SystemExit(f"parity: {error.message} {error.hint}") from None
-
-
 if __name__ == "__main__":
-    ended_well(run)
+    ended_well(main, "parity")

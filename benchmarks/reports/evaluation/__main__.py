@@ -24,7 +24,6 @@ from benchmarks.reports.evaluation.grid import Cell, grid
 from benchmarks.reports.evaluation.loads import FILE, arrivals
 from benchmarks.reports.evaluation.pages import published
 from benchmarks.reports.evaluation.runs import Row, measure
-from gnomon_core.errors import GnomonError
 from gnomon_simulator.progress import Progress
 
 SOURCES = (
@@ -86,13 +85,5 @@ def simulated(cells: Sequence[Cell], minutes: float | None, processes: int) -> d
     return rows
 
 
-def run() -> None:
-    """The command; what a reader can correct is one line."""
-    try:
-        main()
-    except GnomonError as error:
-        raise SystemExit(f"evaluate: {error.message} {error.hint}") from None
-
-
 if __name__ == "__main__":
-    ended_well(run)
+    ended_well(main, "evaluate")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gnomon_core.process_memory import peak_bytes
 from tests.integration.faults.callers import Callers, until
 from tests.integration.faults.conftest import Faulty, freeze, go_on, serving
 from tests.integration.faults.history import BROKE_OFF
@@ -503,7 +504,4 @@ async def test_a_queue_is_full_by_bytes_and_memory_stays_bounded(faulty: Faulty,
 def largest_bytes(gateway: Faulty) -> int:
     """The most memory that the gateway has held so far."""
     assert gateway.process is not None
-    for line in Path(f"/proc/{gateway.process.pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError
+    return peak_bytes(gateway.process.pid)

@@ -17,6 +17,7 @@ import pytest
 from safetensors.numpy import save
 
 from gnomon_core.model_archive import Archive
+from gnomon_core.process_memory import peak_bytes
 from gnomon_core.program import Operation, Program, Value, Weight, dump_program
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_profiler.repository import DirectoryRepository
@@ -194,8 +195,7 @@ def test_uploads_neither_fill_the_servers_memory_nor_stop_other_requests(lone: S
 
 def resident_peak_bytes(gateway: Serving) -> int:
     assert gateway.process is not None
-    status = Path(f"/proc/{gateway.process.pid}/status").read_text()
-    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    return peak_bytes(gateway.process.pid)
 
 
 def test_refusals_are_told_in_a_line(tmp_path: Path, client: Path) -> None:

@@ -77,6 +77,7 @@ from torch import Tensor
 from gnomon_core import packets, shared_memory
 from gnomon_core.blocks import Layers
 from gnomon_core.engines import BF16, FP32, PROGRAM, split_name
+from gnomon_core.process_memory import peak_bytes, resident_bytes
 from gnomon_core.program import Program, Weight, parse_program
 from gnomon_core.shared_memory import aligned
 from gnomon_core.signature import TensorSpec
@@ -232,7 +233,7 @@ def measure_variant(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
             "latency_s": latency_s,
             "spreads": spreads,
             "saturation_rps": saturation_rps,
-            "peak_bytes": _peak_bytes() - before_bytes,
+            "peak_bytes": peak_bytes() - before_bytes,
         }
     )
 
@@ -240,16 +241,7 @@ def measure_variant(order: Mapping[str, Any], say: Callable[[dict[str, Any]], No
 def _reset_peak() -> int:
     """The resident bytes of this process now, from which on its peak is counted."""
     Path("/proc/self/clear_refs").write_text("5")
-    return _status_bytes("VmRSS")
-
-
-def _peak_bytes() -> int:
-    return _status_bytes("VmHWM")
-
-
-def _status_bytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
+    return resident_bytes()
 
 
 def _refuse_emulation(engine: str) -> None:

@@ -22,6 +22,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from gnomon_core.process_memory import peak_bytes
+
 MAX_RESPONSE_BYTES = 6_291_556
 """As Lambda states it when it refuses a larger one: 6 MB and 100 bytes."""
 TAIL_BYTES = 4096
@@ -155,10 +157,9 @@ class Sandbox:
 
     def _used_mb(self) -> int:
         try:
-            lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+            return peak_bytes(self.process.pid) >> 20
         except OSError:
-            lines = []
-        return next((int(line.split()[1]) >> 10 for line in lines if line.startswith("VmHWM:")), 1)
+            return 1  # the process has ended: Lambda reports a used memory all the same
 
 
 def _handler_of(sandbox: Sandbox) -> type[BaseHTTPRequestHandler]:
