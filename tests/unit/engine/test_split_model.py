@@ -345,7 +345,9 @@ def test_body_waits_for_its_shadow_as_long_as_the_profile_says(stage: Stage) -> 
     split.run([batch(2)], None)
     [timing] = split.timings
     assert timing.expected_s == pytest.approx(0.05)
-    assert 0.09 < timing.waited_s < 0.5
+    # The time limit begins at the hand-over, so that the Body's own rows count: a busy machine computes them slowly.
+    assert timing.own_s is not None
+    assert 0.09 < timing.own_s + timing.waited_s < 5.0
 
 
 def test_a_batch_that_raises_leaves_nothing_for_the_next(program: Callable[..., Program]) -> None:
