@@ -217,7 +217,13 @@ class AsyFunc:
         layers = self._layers(after, known, ending, capacity, growths)
         remembered |= {"grown": left} if (left := grown_after(growths, layers.resized, observation, ending)) else {}
         plan = self._plan(observation, known, memory, remembered)
-        changes = (*own_cores(observation), *layers.released, *layers.resized, *layers.created, *layers.changed)
+        changes: tuple[Action, ...] = (
+            *own_cores(observation),
+            *layers.released,
+            *layers.resized,
+            *layers.created,
+            *layers.changed,
+        )
         actions = (*_orphans(after, ending), *changes, *bodies, *plan)
         alone = (
             "no node can make Shadows now" if "pair" in self.needs and not any(node.pairs for node in observation.nodes) else ""
