@@ -57,6 +57,10 @@ def for_libraries(allocator: Path | None) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
+        # The threads of a batch wait for each other at each operation: for about 30 µs they spin, then they sleep. By default
+        # they spin for 3 ms. A thread that spins holds its CPU: beside busy processes a batch of ResNet50 took five times as long
+        # on two threads as on one. Now it takes no longer (`python -m benchmarks.spinning`).
+        "GOMP_SPINCOUNT": "3000",
         # Weights and activations in pages of 2 MiB, where the kernel has them for who asks: a product with 201 MB of weights
         # waits less for page tables (44 → 38 ms a batch of 16 on a Xeon, ResNet50 3 to 6 %).
         #
