@@ -2,10 +2,10 @@
 
     python -m benchmarks.lending [--quick] [--repeats N] [--seconds S] [--model NAME]
 
-Both functions serve the same model on the engine `program`. Each has bursts of its own: some seconds at 0.15 of the rate that a
-Body of one core answers, then two seconds on average at 1.2 of it. So one burst is more than one core answers, two at once are
-about what a machine of two cores does, and most of the time one core is enough. The same requests are sent to every policy, each
-on a `gnomon serve` of its own, and the policies take turns:
+Both functions serve the same model on the engine `program`. Each has bursts of its own: nothing for 12 s on average, then 3 s on
+average at 1.2 of the rate that a Body of one core answers. One burst is more than one core answers, and two at once are more than
+a machine of two cores does. The same requests are sent to every policy, each on a `gnomon serve` of its own, and the policies
+take turns:
 
 - `gnomon`: one Body a function, which borrows cores for each batch;
 - `gnomon without lending`: Bodies of one core each, as many as the rule says;
@@ -49,7 +49,7 @@ POLICIES: Mapping[str, Mapping[str, str]] = {
 }
 REPEATS, QUICK_REPEATS = 5, 1
 SECONDS, QUICK_S = 120.0, 10.0
-LOW, HIGH = (0.15, 6.0), (1.2, 2.0)
+OFF, ON = (0.0, 12.0), (1.2, 3.0)
 """Rates as shares of what a Body of one core answers, and the mean length of each state in seconds."""
 OBJECTIVE = 5.0
 MAX_BATCH = 4
@@ -70,7 +70,7 @@ class Outcome:
 
 def arrivals(function: str, rate_rps: float, seconds: float, repeat: int) -> list[float]:
     """The arrivals of a function in a repeat, the same for every policy."""
-    states = [(share * rate_rps, mean_s) for share, mean_s in (LOW, HIGH)]
+    states = [(share * rate_rps, mean_s) for share, mean_s in (OFF, ON)]
     return switched(stream(repeat, f"lending of {function}"), seconds, *states)
 
 
